@@ -1,0 +1,45 @@
+# `make help` lists the targets. Only Python 3.11 or later and pip are needed.
+
+PYTHON ?= python3
+BIN := .venv/bin
+TORCH := 2.13.0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench compat clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.venv: .venv/stamp ## the environment that everything else runs in
+
+# torch has a line of its own, before the rest: a requirement like "torch>=2" of another package would bring a build of
+# several GB. Nothing in the core needs it, so a machine that cannot have it goes on without it.
+.venv/stamp: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==$(TORCH) \
+	    || echo "note: no torch $(TORCH) for this Python; tests that need it are skipped"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: .venv/stamp ## make data, stream it shuffled, stop, resume elsewhere, and show what happened
+	$(BIN)/shoal demo
+
+test: .venv/stamp ## every test and every example in a docstring
+	$(BIN)/python -m pytest --doctest-modules tests src/shoal
+
+check: .venv/stamp ## lint, format, types, layers, and the code in the documentation
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet tests/test_layers.py tests/test_face.py tests/test_docs.py \
+	    tests/test_semantics.py tests/test_reference.py
+
+bench: .venv/stamp ## the measurements of bench/; write what they say into bench/LOG.md
+	set -e; for script in bench/*.py; do test ! -e "$$script" || $(BIN)/python "$$script"; done
+
+compat: .venv/stamp ## the golden digests on every Python and numpy at hand
+	$(BIN)/python tests/compat/run.py
+
+clean: ## remove what the other targets made
+	rm -rf .venv .compat .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

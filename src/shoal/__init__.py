@@ -1,0 +1,55 @@
+"""Streams shuffled training data that is larger than any disk, and knows exactly which sample comes next."""
+
+# General layout: one question, one room; each may import only what stands to the left of it.
+#
+#   errors <- order, shards, storage <- plan, pack, testing <- stream, measure <- integrations, cli, this file
+#
+#   order/         which sample comes next?
+#   shards/        what does a shard hold?
+#   storage/       where do bytes come from?
+#   plan/          which bytes, when, in how much memory?
+#   stream/        the running stream
+#   measure/       how good is it?
+#   cli/           the command line, one file per verb
+#
+# Nothing inside imports this file. It imports numpy and the standard library only; tests/test_layers.py holds both.
+#
+# Names are imported when they are first used: seventy small files take twice as long to import as numpy, and
+# `import shoal` should cost a script nothing that it does not use.
+
+from __future__ import annotations as _annotations
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+from shoal import errors
+
+if _TYPE_CHECKING:
+    from shoal import orders
+    from shoal.stream.dataset import Dataset
+    from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() reads as what it does
+
+__all__ = ["Dataset", "errors", "open", "orders"]
+
+
+def __getattr__(name: str) -> _Any:
+    found: _Any
+    if name == "orders":
+        import shoal.orders as found  # noqa: PLC0415
+    elif name in {"Dataset", "open"}:
+        from shoal.stream import open_dataset  # noqa: PLC0415
+
+        found = {"Dataset": open_dataset.Dataset, "open": open_dataset.open_dataset}[name]
+    elif name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415
+
+        found = version("shoal")
+    else:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    globals()[name] = found  # looked up once
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,142 @@
+"""Real files for the demonstration: the standard library of the Python that runs, packed into tar shards.
+
+A sample is a file: its bytes under the field named by its suffix, and the *package* it belongs to, which is the
+directory at the top that it lies in. Single modules at the top belong to the package "modules".
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sysconfig
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+__all__ = ["LARGEST_BYTES", "SHARD_PREFIX", "Found", "SourceFile", "find_files", "pack", "standard_library"]
+
+# A sample should be small beside the window; a few dozen compiled modules and archives are larger.
+LARGEST_BYTES = 256 << 10
+
+SHARD_PREFIX = "stdlib-"
+"""With which the name of every shard begins."""
+
+_LEFT_OUT = frozenset(("site-packages", "dist-packages", "__pycache__"))
+_SINGLE_MODULES = "modules"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file to pack: where it lies, its name below the standard library, and its size."""
+
+    path: str
+    name: str
+    num_bytes: int
+
+    @property
+    def package(self) -> str:
+        """The directory at the top that it lies in."""
+        directory, slash, _ = self.name.partition("/")
+        return directory if slash else _SINGLE_MODULES
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files to pack, sorted by name, and how many were left out because they are too large or unreadable."""
+
+    files: tuple[SourceFile, ...]
+    num_large: int
+    num_unreadable: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.num_bytes for file in self.files)
+
+
+def standard_library() -> Path:
+    """The directory of the standard library of this Python."""
+    return Path(sysconfig.get_paths()["stdlib"])
+
+
+def find_files(root: Path, *, largest_bytes: int = LARGEST_BYTES) -> Found:
+    """The regular, readable files below ``root``, sorted by name.
+
+    Links are not followed, and neither caches nor installed packages are entered.
+    """
+    files, num_large, num_unreadable = [], 0, 0
+    for directory, below, names in os.walk(root):
+        below[:] = [name for name in below if name not in _LEFT_OUT]
+        for name in names:
+            path = os.path.join(directory, name)  # noqa: PTH118  # half the time of this function would be paths
+            found = os.lstat(path)
+            if not stat.S_ISREG(found.st_mode):
+                continue
+            if found.st_size > largest_bytes:
+                num_large += 1
+            elif not os.access(path, os.R_OK):
+                num_unreadable += 1
+            else:
+                files.append(SourceFile(path, Path(path).relative_to(root).as_posix(), found.st_size))
+    return Found(tuple(sorted(files, key=lambda file: file.name)), num_large, num_unreadable)
+
+
+def pack(
+    files: Sequence[SourceFile], directory: Path, *, num_shards: int, progress: Callable[[int], None] | None = None
+) -> list[Path]:
+    """Write files in the order given into shards of about equal size, ``stdlib-000000.tar`` and so on.
+
+    The same files make the same bytes: no times, owners or permissions. ``progress`` is told of every sample's bytes.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    names = _member_names(files)
+    for number, group in enumerate(_even_groups(files, num_shards)):
+        path = directory / f"{SHARD_PREFIX}{number:06d}.tar"
+        with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+            for file in group:
+                key, field = next(names)
+                data = Path(file.path).read_bytes()
+                _add(tar, f"{key}.{field}", data)
+                _add(tar, f"{key}.package", file.package.encode())
+                if progress is not None:
+                    progress(len(data))
+        paths.append(path)
+    return paths
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+def _even_groups(files: Sequence[SourceFile], num_groups: int) -> Iterator[list[SourceFile]]:
+    """Neighbouring files, in groups of about equal bytes."""
+    total = sum(file.num_bytes for file in files)
+    groups: list[list[SourceFile]] = [[] for _ in range(num_groups)]
+    before = 0
+    for file in files:
+        groups[min(num_groups - 1, before * num_groups // max(1, total))].append(file)
+        before += file.num_bytes
+    return (group for group in groups if group)
+
+
+def _member_names(files: Sequence[SourceFile]) -> Iterator[tuple[str, str]]:
+    """The key and the field of each file.
+
+    WebDataset cuts a name at the first dot and joins neighbours of one key to a sample: so other dots become "_", and
+    a key that was there before ("a.py" and "a.txt") takes the suffix in. "lib/" is put before all, since names that
+    begin like ``__phello__/`` would be taken for meta data.
+    """
+    taken: set[str] = set()
+    for file in files:
+        name = PurePosixPath("lib", file.name)
+        field = name.suffix[1:].lower() or "data"
+        key = str(name.with_name(name.stem.replace(".", "_")))
+        while key in taken:
+            key += f"_{field}"
+        taken.add(key)
+        yield key, "data" if field == "package" else field

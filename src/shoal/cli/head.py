@@ -1,0 +1,96 @@
+"""`shoal head`: the first samples of a dataset, or of an order, as people want to see them."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shoal.cli import output
+from shoal.cli.numbers import at_least_zero, sample_ids
+from shoal.cli.order_options import add_order_arguments, asked_order, given_order_options
+from shoal.cli.preview import json_value, preview, printable, size_of
+from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples
+from shoal.errors import ShoalError, UsageError
+from shoal.shards.index import locate
+from shoal.stream.dataset import Dataset
+
+__all__ = ["add_arguments", "run"]
+
+_KEY = "__key__"
+_LEAST_PREVIEW_COLUMNS = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    add_source_arguments(parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("-n", type=at_least_zero, metavar="N", default=5, help="how many samples (5)")
+    which.add_argument("--ids", type=sample_ids, metavar="I,J,...", help="these samples, by id")
+    parser.add_argument("--decode", action="store_true", help="json, npy, cls, ... as what they mean; images stay")
+    add_order_arguments(parser, default="without any of these, samples come in storage order")
+    parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch of that order (0)")
+    add_json_argument(parser, 'one JSON object a line; {"base64": ...} stands for what is not text')
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show samples, each as soon as it is read."""
+    options = given_order_options(arguments) + (["--epoch"] if arguments.epoch is not None else [])
+    if arguments.ids is not None and options:
+        msg = f"{options[0]} chooses an order, and --ids names samples, which are the same in any order"
+        raise UsageError(msg, hint="leave out one of them")
+    request = asked_order(arguments) if options else None
+    opened = open_with_samples(arguments)
+    dataset = Dataset(opened, request)
+    ids = arguments.ids
+    if ids is None:
+        ids = dataset.ids(arguments.epoch or 0, 0, min(arguments.n, dataset.num_samples)).tolist()
+    if arguments.decode:
+        dataset = dataset.decode()
+    shards, first_bytes, end_bytes = (column.tolist() for column in locate(opened.index, ids))
+    for number, sample_id in enumerate(ids):
+        sample = _read(dataset, sample_id)
+        place = {
+            "id": sample_id,
+            "key": sample.pop(_KEY, None),
+            "shard": opened.index.shard_names[shards[number]],
+            "first_byte": first_bytes[number],
+            "end_byte": end_bytes[number],
+        }
+        if arguments.json:
+            output.emit(json_value({**place, "fields": sample}), as_json=True)
+        else:
+            output.say("\n" * (number > 0) + _text(place, sample))
+    return 0
+
+
+def _read(dataset: Dataset, sample_id: int) -> dict[str, Any]:
+    try:
+        return dict(dataset[sample_id])
+    except ShoalError:
+        raise
+    except Exception as error:  # a decoder may raise anything that the data bring it to
+        told = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])[:1]])
+        msg = f"sample {sample_id} cannot be decoded: {printable(told)}"
+        raise UsageError(msg, hint="without --decode its bytes are shown") from error
+
+
+def _text(place: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+    """A sample as a heading and one line for each field."""
+    key = "" if place["key"] is None else f"  {printable(str(place['key']))}"
+    where = f"{printable(place['shard'])} [{place['first_byte']}, {place['end_byte']})"
+    return "\n".join([f"{place['id']}{key}  in {where}", *_field_lines(fields)])
+
+
+def _field_lines(fields: Mapping[str, Any]) -> Sequence[str]:
+    names = [printable(str(name)) for name in fields]
+    sizes = [size_of(value) for value in fields.values()]
+    name_width = max(map(len, names), default=0)
+    size_width = max(map(len, sizes), default=0)
+    columns = max(_LEAST_PREVIEW_COLUMNS, shutil.get_terminal_size().columns - name_width - size_width - 7)
+    shown = [preview(str(name), value, columns=columns) for name, value in fields.items()]
+    return [
+        f"  {name:<{name_width}}  {size:>{size_width}}  {text}".rstrip()
+        for name, size, text in zip(names, sizes, shown, strict=True)
+    ]

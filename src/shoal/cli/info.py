@@ -1,0 +1,195 @@
+"""`shoal info`: what a dataset holds, where its index comes from, and what a shuffle of it would be."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.cli import output
+from shoal.cli.numbers import at_least_one
+from shoal.cli.order_options import add_order_arguments, asked_order
+from shoal.cli.preview import printable
+from shoal.cli.source_options import OpenedNow, add_json_argument, add_source_arguments, open_asked
+from shoal.order.window import Window
+from shoal.stream.arrangement import Arrangement
+from shoal.stream.index_files import INDEX_NAME
+from shoal.stream.mixing import variance_ratio_bound, warning_about
+from shoal.stream.opening import Opened
+from shoal.stream.verifying import looks_indexed
+
+__all__ = ["add_arguments", "run"]
+
+_QUANTILES = {"median_bytes": 0.5, "p5_bytes": 0.05, "p95_bytes": 0.95}
+_EXACT_SAMPLES = 10**7  # beyond, quantiles are those of about a million samples at even distances
+_GLOBAL_BATCHES = (256, 1024, 4096)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.epilog = (
+        "The variance ratio says how much more the means of global batches may vary than in a perfect shuffle (1 is "
+        "perfect): at most this, which is reached where all samples of a chunk are alike."
+    )
+    add_source_arguments(parser)
+    add_order_arguments(parser, default="without any of these, what shuffle() would do is shown")
+    batches = f"samples of a global batch (default: {', '.join(map(str, _GLOBAL_BATCHES))})"
+    parser.add_argument("--global-batch", type=at_least_one, metavar="N", help=batches)
+    add_json_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show what there is."""
+    request = asked_order(arguments)
+    opening = open_asked(arguments)
+    opened = opening.opened
+    record = {**_dataset(opened), "index": _index(opening, given=arguments.index is not None)}
+    if opened.index.num_samples:
+        arrangement = Arrangement(opened.index, request)
+        batches = _GLOBAL_BATCHES if arguments.global_batch is None else (arguments.global_batch,)
+        order = _order(arrangement, batches)
+        message = warning_about(arrangement, batches[-1]) if arguments.global_batch is not None else ""
+        record["order"] = order | {"warning": message or None}
+    if arguments.json:
+        output.emit(record, as_json=True)
+    else:
+        _show(record)
+    return 0
+
+
+def _show(record: Mapping[str, Any]) -> None:
+    """The record for people: the dataset, its index and the order, without what is as it should be."""
+    facts = dict(record)
+    index, order = facts.pop("index"), facts.pop("order", None)
+    for name in ("shard_bytes", "sample_bytes"):
+        facts[f"{name.removesuffix('_bytes')} size"] = _sizes_text(facts.pop(name))
+    if not facts["not_indexed"]:
+        del facts["not_indexed"]
+    output.emit(facts)
+    output.say()
+    about = {"index": index["path"], **index, "extent size": _sizes_text(index["extent_bytes"])}
+    # Said only where it is not as usual.
+    silent = [name for name, usual in (("num_changed_shards", 0), ("sample_sizes", True)) if index[name] == usual]
+    for name in ("path", "extent_bytes", *silent):
+        del about[name]
+    output.emit({name: value for name, value in about.items() if value is not None})
+    if order is not None:
+        output.say()
+        _show_order(order)
+
+
+def _show_order(order: Mapping[str, Any]) -> None:
+    mean_size = output.format_bytes(order["chunk_bytes"]["mean_bytes"])
+    samples = output.format_count(order["chunk_samples"])
+    lines = {
+        "order": order["name"],
+        "chunks": f"{order['num_chunks']:,} of {mean_size} and {samples} samples on average",
+    }
+    if order["window_chunks"] is not None:
+        size = f"{output.format_bytes(order['window_bytes'])} and {order['window_samples']:,} samples"
+        lines["window"] = f"{order['window_chunks']:,} chunks with {size}, {order['window_share']:.0%} of the dataset"
+        lines["canonical nodes"] = str(order["num_canonical_nodes"])
+    lines["as a call"] = f"ds.{order['call']}"
+    output.emit(lines)
+    if order["bounds"]:
+        output.say()
+        output.say(output.format_table(order["bounds"]))
+    if order["warning"]:
+        output.complain(f"warning: {order['warning']}")
+
+
+def _sizes_text(sizes: Mapping[str, float]) -> str:
+    """Sizes as people compare them: from the smallest to the largest, then what lies between."""
+    texts = {name.removesuffix("_bytes"): output.format_bytes(value) for name, value in sizes.items()}
+    least, most = texts.pop("min", None), texts.pop("max", None)
+    if least is not None and sizes["min_bytes"] == sizes["max_bytes"]:
+        return f"{least} each"
+    return ", ".join([*([f"{least} to {most}"] if least else []), *(f"{name} {text}" for name, text in texts.items())])
+
+
+def _dataset(opened: Opened) -> dict[str, Any]:
+    index = opened.index
+    extent_bytes = index.extent_end_byte - index.extent_first_byte
+    samples: dict[str, Any] = {"mean_bytes": float(extent_bytes.sum()) / max(1, index.num_samples)}
+    if index.sample_bytes is not None and index.num_samples:
+        samples = _spread(index.sample_bytes)
+    return {
+        "format": index.format,
+        "num_shards": index.num_shards,
+        "num_samples": index.num_samples,
+        "num_bytes": index.num_bytes,
+        "shard_bytes": _ends(index.shard_bytes),
+        "sample_bytes": samples,
+        "not_indexed": dict(index.notes),
+    }
+
+
+def _index(opening: OpenedNow, *, given: bool) -> dict[str, Any]:
+    opened = opening.opened
+    index, path = opened.index, opened.index_path
+    infos = [opened.store.stat(shard) for shard in opened.paths]
+    changed = [shard for shard, info in enumerate(infos) if not looks_indexed(index, shard, info)]
+    stat = None if path is None else Path(path).stat()
+    return {
+        "path": None if path is None else printable(path),
+        "origin": _origin(opening, given=given),
+        "file_bytes": None if stat is None else stat.st_size,
+        "age_seconds": None if stat is None else max(0.0, time.time() - stat.st_mtime),
+        "num_extents": index.num_extents,
+        "extent_bytes": _ends(index.extent_end_byte - index.extent_first_byte),
+        "sample_sizes": index.sample_bytes is not None,
+        "checksums": index.extent_checksum is not None,
+        "num_changed_shards": len(changed),
+        "fingerprint": index.fingerprint,
+    }
+
+
+def _origin(opening: OpenedNow, *, given: bool) -> str:
+    path = opening.opened.index_path
+    if opening.index_was_made:
+        return "made now; it is kept for the next time" if path is not None else "made now, and could not be kept"
+    if given:
+        return "given"
+    is_beside = path is not None and any(Path(path).parent in Path(shard).parents for shard in opening.opened.paths)
+    return "beside the shards" if is_beside else f"made by this machine before; `shoal index` makes a {INDEX_NAME}"
+
+
+def _order(arrangement: Arrangement, batches: tuple[int, ...]) -> dict[str, Any]:
+    order, chunks = arrangement.order, arrangement.chunks
+    chunk_bytes = chunks.end_byte - chunks.first_byte
+    alive = min(order.chunks, len(chunks)) if isinstance(order, Window) else None
+    bounds = [(batch, variance_ratio_bound(arrangement, batch)) for batch in batches]
+    return {
+        "name": order.name,
+        "num_chunks": len(chunks),
+        "chunk_bytes": _ends(chunk_bytes),
+        "chunk_samples": float(chunks.num_samples.mean()),
+        "window_chunks": alive,
+        "window_bytes": None if alive is None else float(chunk_bytes.mean()) * alive,
+        "window_samples": None if alive is None else round(float(chunks.num_samples.mean()) * alive),
+        "window_share": None if alive is None else alive / len(chunks),
+        "num_canonical_nodes": order.resolved_nodes if isinstance(order, Window) else None,
+        "bounds": [
+            {"global_batch": batch, "variance_ratio_at_most": bound} for batch, bound in bounds if bound is not None
+        ],
+        "call": str(arrangement),
+    }
+
+
+def _ends(sizes: NDArray[np.int64]) -> dict[str, float]:
+    """Smallest, mean and largest of some sizes in bytes."""
+    if not len(sizes):
+        return {}
+    return {"min_bytes": int(sizes.min()), "mean_bytes": float(sizes.mean()), "max_bytes": int(sizes.max())}
+
+
+def _spread(sizes: NDArray[Any]) -> dict[str, float]:
+    """The same with quantiles."""
+    few = sizes if len(sizes) <= _EXACT_SAMPLES else sizes[:: len(sizes) // 10**6]
+    found = np.quantile(few, list(_QUANTILES.values()), method="inverted_cdf").tolist()
+    return _ends(sizes) | {name: int(value) for name, value in zip(_QUANTILES, found, strict=True)}

@@ -1,0 +1,143 @@
+"""The command `shoal`: finds the verb, runs it, and turns errors into messages and exit codes.
+
+Exit codes: 0 done; 1 damage found (a verb says so, or a shard does not hold what it should); 2 the request cannot be
+carried out; 130 interrupted; 141 the reader of our output went away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from shoal.cli import output
+from shoal.errors import ShardError, ShoalError
+
+__all__ = ["VERBS", "Verb", "VerbModule", "main"]
+
+_EXIT_DAMAGE = 1
+_EXIT_REFUSED = 2
+_EXIT_INTERRUPTED = 128 + 2
+_EXIT_BROKEN_PIPE = 128 + 13
+
+
+class VerbModule(Protocol):
+    """What the module of a verb holds."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the verb's arguments."""
+        ...
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Carry the verb out; the exit code."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb, described without importing it: the name of its module and its line in ``shoal --help``."""
+
+    module: str
+    summary: str
+
+
+# A table and not a search through the folder: `shoal --help` must not import what a verb needs.
+VERBS: Mapping[str, Verb] = {
+    "demo": Verb("shoal.cli.demo", "shuffle real files, measure and draw how well, stop and resume elsewhere"),
+    "index": Verb("shoal.cli.index", "find every sample of some shards, and write down where they lie"),
+    "info": Verb("shoal.cli.info", "what a dataset holds, and what a shuffle of it would be"),
+    "head": Verb("shoal.cli.head", "the first samples, or some samples by id, as people want to see them"),
+    "trace": Verb("shoal.cli.trace", "which samples are in a step, and in which step a sample is"),
+}
+
+
+def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None = None) -> int:
+    """Run the command line ``argv`` (default: that of the process) and return the exit code.
+
+    Only the module of the verb that is asked for is imported.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    with contextlib.suppress(AttributeError):  # a stream that cannot show a name shows its code
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    with _warnings_as_messages():
+        try:
+            code = _run(words, VERBS if verbs is None else verbs)
+            # Now, and not when Python exits, where a reader that went away could no longer be caught.
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _discard_output()
+            return _EXIT_BROKEN_PIPE
+        except KeyboardInterrupt:
+            output.complain("interrupted")
+            return _EXIT_INTERRUPTED
+        except ShoalError as error:
+            output.complain(f"error: {error}")
+            return _EXIT_DAMAGE if isinstance(error, ShardError) else _EXIT_REFUSED
+        except OSError as error:
+            # A file that the user named; any other OSError is a fault of ours and keeps its traceback.
+            if error.filename is None:
+                raise
+            output.complain(f"error: {error.filename}: {error.strerror}")
+            return _EXIT_REFUSED
+    return code
+
+
+def _run(words: list[str], verbs: Mapping[str, Verb]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="shoal",
+        description="Streams shuffled training data, and can say at any moment exactly which sample comes next.",
+    )
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and exit")
+    subparsers = parser.add_subparsers(metavar="VERB", title="verbs", dest="verb")
+    asked = next((word for word in words if not word.startswith("-")), None)
+    modules: dict[str, VerbModule] = {}
+    for name, verb in verbs.items():
+        subparser = subparsers.add_parser(name, help=verb.summary, description=verb.summary)
+        if name == asked:
+            modules[name] = cast("VerbModule", importlib.import_module(verb.module))
+            modules[name].add_arguments(subparser)
+    arguments = parser.parse_args(words)
+    if arguments.verb is None:
+        parser.print_help()
+        return _EXIT_REFUSED
+    return modules[arguments.verb].run(arguments)
+
+
+class _PrintVersion(argparse.Action):
+    """``--version`` that looks the version up only when asked: argparse's own wants it beforehand."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version  # noqa: PLC0415  # slower than the rest of `shoal --help`
+
+        output.say(f"shoal {version('shoal')}")
+        parser.exit()
+
+
+@contextlib.contextmanager
+def _warnings_as_messages() -> Iterator[None]:
+    """Show warnings as one line for people, without the place in our source they came from."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        output.complain(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _discard_output() -> None:
+    """Send what is still buffered for stdout nowhere, or Python would complain about it when it exits."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

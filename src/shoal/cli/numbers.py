@@ -1,0 +1,45 @@
+"""Numbers as they are typed on a command line."""
+
+from __future__ import annotations
+
+import argparse
+
+__all__ = ["at_least_one", "at_least_zero", "sample_ids"]
+
+
+def at_least_zero(text: str) -> int:
+    """An integer that is not negative.
+
+    >>> at_least_zero("1_000")
+    1000
+    """
+    return _at_least(0, text)
+
+
+def at_least_one(text: str) -> int:
+    """A positive integer.
+
+    >>> at_least_one("3")
+    3
+    """
+    return _at_least(1, text)
+
+
+def sample_ids(text: str) -> list[int]:
+    """Sample ids with commas between.
+
+    >>> sample_ids("5,9, 100")
+    [5, 9, 100]
+    """
+    return [_at_least(0, word) for word in text.split(",")]
+
+
+def _at_least(least: int, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        msg = f"an integer of at least {least} is wanted here, not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return number

@@ -1,0 +1,214 @@
+"""What the command line says, for people and for machines; the only place in shoal that prints.
+
+A verb makes one *record*, a mapping of plain names to values, and hands it to `emit`. Names carry units as everywhere
+in shoal (``window_bytes``, ``num_samples``, ``elapsed_seconds``): machines get them as they are, people get the
+values with units.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+__all__ = [
+    "complain",
+    "emit",
+    "format_bytes",
+    "format_count",
+    "format_record",
+    "format_seconds",
+    "format_table",
+    "format_value",
+    "say",
+]
+
+_BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def emit(record: Mapping[str, Any], *, as_json: bool = False, stream: TextIO | None = None) -> None:
+    """Print one record: as one JSON object on one line, or aligned for people.
+
+    A value that is a list of mappings becomes a table. numpy numbers and arrays are welcome; in JSON, a number that
+    is not finite becomes ``null``, because JSON has no other word for it.
+
+    >>> emit({"num_samples": 1234567, "window_bytes": 3 << 29})
+    samples  1,234,567
+    window     1.5 GiB
+    >>> emit({"num_samples": 1234567, "window_bytes": 3 << 29}, as_json=True)
+    {"num_samples": 1234567, "window_bytes": 1610612736}
+    """
+    say(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) if as_json else format_record(record), stream)
+
+
+def say(text: str = "", stream: TextIO | None = None) -> None:
+    """Print a line to stdout."""
+    print(text, file=sys.stdout if stream is None else stream)
+
+
+def complain(text: str) -> None:
+    """Print a line to stderr, signed with our name."""
+    sys.stdout.flush()  # in a terminal or a shared log, what was said before stays before
+    print(f"shoal: {text}", file=sys.stderr, flush=True)
+
+
+def format_record(record: Mapping[str, Any]) -> str:
+    """A record as lines of name and value; tables follow, each below its name.
+
+    >>> print(format_record({"format": "tar", "shards": [{"name": "a.tar", "num_samples": 10}]}))
+    format  tar
+    <BLANKLINE>
+    shards:
+    name   samples
+    a.tar       10
+    """
+    lines, tables = [], []
+    for name, value in record.items():
+        if _is_table(value):
+            tables.append(f"{_label(name)}:\n{format_table(value)}")
+        else:
+            lines.append((_label(name), format_value(name, value), _is_number(value)))
+    name_width = max((len(name) for name, _, _ in lines), default=0)
+    number_width = max((len(text) for _, text, number in lines if number), default=0)
+    facts = [f"{name:<{name_width}}  {text:>{number_width if number else 0}}".rstrip() for name, text, number in lines]
+    return "\n\n".join(["\n".join(facts), *tables] if facts else tables)
+
+
+def format_table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> str:
+    """Rows under a heading, numbers to the right and text to the left; columns as in the first row or as given.
+
+    >>> print(format_table([{"shard": "a", "num_bytes": 2048}, {"shard": "bb", "num_bytes": 12}]))
+    shard    bytes
+    a      2.0 KiB
+    bb        12 B
+    """
+    names = list(columns) if columns is not None else list(rows[0]) if rows else []
+    cells = [[_label(name) for name in names]]
+    cells += [[format_value(name, row.get(name)) for name in names] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    to_right = [all(_is_number(row.get(name)) or row.get(name) is None for row in rows) for name in names]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, to_right, strict=True)
+        ).rstrip()
+        for line in cells
+    )
+
+
+def format_value(name: str, value: Any) -> str:
+    """A value as people read it; its unit follows from the name.
+
+    >>> format_value("chunk_bytes", 1 << 20), format_value("num_chunks", 4096), format_value("seed", 4096)
+    ('1.0 MiB', '4,096', '4096')
+    """
+    value = _plain_scalar(value)
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        if name.endswith("bytes_per_second"):
+            return f"{format_bytes(value)}/s"
+        if name.endswith("per_second"):
+            return f"{format_count(value)}/s"
+        if name.endswith("bytes"):
+            return format_bytes(value)
+        if name.endswith("seconds"):
+            return format_seconds(value)
+        if name.startswith("num_"):
+            return format_count(value)
+        return str(value) if isinstance(value, int) else f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_label(key)} {format_value(key, item)}" for key, item in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(format_value("", item) for item in value) or "-"
+    return str(value)
+
+
+def format_bytes(num_bytes: float) -> str:
+    """A number of bytes in the binary unit that keeps it below 1024.
+
+    >>> format_bytes(1023), format_bytes(1024), format_bytes(5 * 2**40), format_bytes(2**20 - 1)
+    ('1,023 B', '1.0 KiB', '5.0 TiB', '1.0 MiB')
+    """
+    if not math.isfinite(num_bytes):
+        return str(num_bytes)
+    if abs(num_bytes) < 1024:
+        return f"{num_bytes:,.0f} B"
+    scaled, unit = float(num_bytes), 0
+    # 1023.95 and not 1024, or 2**20 - 1 bytes would read "1024.0 KiB".
+    while abs(scaled) >= 1023.95 and unit < len(_BINARY_UNITS) - 1:
+        scaled /= 1024
+        unit += 1
+    return f"{scaled:,.1f} {_BINARY_UNITS[unit]}"
+
+
+def format_count(count: float) -> str:
+    """A count with its thousands apart.
+
+    >>> format_count(10_000_000), format_count(12.34), format_count(1234.5)
+    ('10,000,000', '12.3', '1,234')
+    """
+    if isinstance(count, int):
+        return f"{count:,}"
+    if not math.isfinite(count):
+        return str(count)
+    return f"{count:,.1f}" if abs(count) < 100 else f"{count:,.0f}"
+
+
+def format_seconds(seconds: float) -> str:
+    """A stretch of time, as precise as it matters.
+
+    >>> format_seconds(0.0123), format_seconds(12.3), format_seconds(75), format_seconds(7275)
+    ('12 ms', '12.3 s', '1:15 min', '2:01 h')
+    """
+    if not math.isfinite(seconds):
+        return str(seconds)
+    if abs(seconds) < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if abs(seconds) < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d} min"
+    return f"{minutes // 60:,}:{minutes % 60:02d} h"
+
+
+def _label(name: str) -> str:
+    """A name as people read it: the value carries the unit, so the name need not."""
+    short = name.removeprefix("num_")
+    for suffix in ("_bytes_per_second", "_per_second", "_bytes", "_seconds"):
+        # "num_bytes" stays "bytes": there must be a word left.
+        short = short.removesuffix(suffix) if short != suffix else short
+    return (short or name).replace("_", " ")
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _is_number(value: Any) -> bool:
+    value = _plain_scalar(value)
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _plain_scalar(value: Any) -> Any:
+    """A numpy scalar or array as Python's own, by duck typing, so that this file needs no numpy."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's types."""
+    value = _plain_scalar(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)

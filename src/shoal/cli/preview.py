@@ -1,0 +1,105 @@
+"""What a value of a sample looks like on a line, and in JSON.
+
+Data may hold anything, also what would command a terminal: nothing of it is shown that is not printable.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.cli.output import format_bytes
+from shoal.shards.decoders import IMAGE_SUFFIXES
+
+__all__ = ["clipped", "json_value", "preview", "printable", "size_of"]
+
+# The most of a field that is looked at for a preview, in characters or bytes: wider than any terminal.
+_LOOKED_AT = 4096
+
+
+def printable(text: str) -> str:
+    r"""The text with everything escaped that is not printable: control characters, bad UTF-8, invisible directions.
+
+    >>> print(printable("a\nb\x1b[31m\u202e"))
+    a\nb\x1b[31m\u202e
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def clipped(text: str, columns: int) -> str:
+    """The text cut to so many columns, with an ellipsis where something is missing.
+
+    >>> clipped("a long story", 7)
+    'a long…'
+    """
+    return text if len(text) <= columns else text[: max(0, columns - 1)].rstrip() + "…"
+
+
+def size_of(value: Any) -> str:
+    """How large a value is, in the unit that fits its kind.
+
+    >>> size_of(b"0123"), size_of("ü"), size_of([1, 2]), size_of(7)
+    ('4 B', '2 B', 'list of 2', 'int')
+    """
+    if isinstance(value, bytes):
+        return format_bytes(len(value))
+    if isinstance(value, str):
+        return format_bytes(len(value.encode("utf-8", "surrogatepass")))
+    if isinstance(value, Mapping | list | tuple):
+        return f"{type(value).__name__} of {len(value):,}"
+    if hasattr(value, "nbytes"):
+        return format_bytes(int(value.nbytes))
+    return "null" if value is None else type(value).__name__
+
+
+def preview(name: str, value: Any, *, columns: int) -> str:
+    r"""The beginning of a value in one printable line; of images and other binary data only what they are.
+
+    >>> preview("txt", b"one\ntwo", columns=40), preview("jpg", b"\xff\xd8", columns=40)
+    ('one\\ntwo', '(image)')
+    """
+    if isinstance(value, bytes):
+        if name.rpartition(".")[2].lower() in IMAGE_SUFFIXES:
+            return "(image)"
+        found = _as_text(value[:_LOOKED_AT], is_all=len(value) <= _LOOKED_AT)
+        return "(binary)" if found is None else clipped(printable(found), columns)
+    if isinstance(value, str):
+        return clipped(printable(value[:_LOOKED_AT]), columns)
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype} array of shape {tuple(value.shape)}"
+    if value is None or isinstance(value, bool | int | float | Mapping | list | tuple):
+        return clipped(printable(json.dumps(value, ensure_ascii=False, default=repr)), columns)
+    return clipped(printable(repr(value)), columns)
+
+
+def json_value(value: Any) -> Any:
+    """A value for JSON: text as text, other bytes as ``{"base64": ...}``, arrays with their type and values."""
+    if isinstance(value, bytes):
+        text = _as_text(value, is_all=True)
+        return {"base64": base64.b64encode(value).decode("ascii")} if text is None else text
+    if isinstance(value, str):
+        # Lone surrogates, which stand for bytes that were no UTF-8, could not be written.
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {str(json_value(str(key))): json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return {"dtype": str(value.dtype), "shape": list(value.shape), "values": json_value(value.tolist())}
+    return value
+
+
+def _as_text(data: bytes, *, is_all: bool) -> str | None:
+    """Bytes as text if they are UTF-8 without NUL; a character cut at the end of a part is left out."""
+    if b"\0" in data:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if is_all or error.start < len(data) - 3:
+            return None
+        return data[: error.start].decode("utf-8")

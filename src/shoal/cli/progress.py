@@ -1,0 +1,114 @@
+"""A progress bar on stderr, for work that takes longer than a moment.
+
+Written here because the need is one line of text; the libraries for it cost more start-up time than all of the
+command line (design/dependencies.md has the figures).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TextIO
+
+from shoal.cli.output import format_bytes, format_count, format_seconds
+
+__all__ = ["Progress"]
+
+_SHOW_AFTER_SECONDS = 0.5
+_REDRAW_SECONDS = 0.1
+_BAR_COLUMNS = 24
+
+
+class Progress:
+    """A line that says how far the work is, how fast it goes and how long it will still take.
+
+    It is silent unless ``stream`` (stderr) is a terminal or ``force`` is true: a log is not a place for a bar. It
+    appears after half a second, is drawn at most ten times a second and vanishes when the work ends, so that what a
+    verb prints is the same with and without it. Use it from one thread.
+
+    ``total`` is None where nobody knows it; ``unit`` is ``"bytes"`` or the plural of what is counted.
+
+    >>> with Progress(total=3, label="indexing", unit="shards") as progress:
+    ...     for shard in range(3):
+    ...         progress.advance()
+    """
+
+    def __init__(
+        self,
+        *,
+        total: int | None,
+        label: str,
+        unit: str = "samples",
+        stream: TextIO | None = None,
+        force: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.total = total
+        self.label = label
+        self.unit = unit
+        self.done = 0
+        self._stream = sys.stderr if stream is None else stream
+        self._visible = force or self._stream.isatty()
+        self._clock = clock
+        self._start_seconds = clock()
+        self._next_draw_seconds = self._start_seconds + _SHOW_AFTER_SECONDS
+        self._drawn = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def advance(self, count: int = 1) -> None:
+        """Say that ``count`` more are done."""
+        self.update(self.done + count)
+
+    def update(self, done: int) -> None:
+        """Say that ``done`` are done in all; costs a clock reading unless it is time to draw."""
+        self.done = done
+        if not self._visible:
+            return
+        now = self._clock()
+        if now >= self._next_draw_seconds:
+            self._next_draw_seconds = now + _REDRAW_SECONDS
+            self._draw(now - self._start_seconds)
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn = False
+        self._visible = False
+
+    def _draw(self, elapsed_seconds: float) -> None:
+        line = self._line(elapsed_seconds)
+        # One column less than there is: a full line makes some terminals wrap, and then every redraw scrolls.
+        columns = shutil.get_terminal_size().columns - 1
+        self._stream.write(f"\r{line[:columns]}\x1b[K")
+        self._stream.flush()
+        self._drawn = True
+
+    def _line(self, elapsed_seconds: float) -> str:
+        rate = self.done / elapsed_seconds if elapsed_seconds > 0 else 0.0
+        parts = [self.label]
+        if self.total:
+            share = min(1.0, self.done / self.total)
+            filled = int(share * _BAR_COLUMNS)
+            parts.append(f"{share:4.0%} [{'#' * filled}{'.' * (_BAR_COLUMNS - filled)}]")
+            parts.append(f"{self._amount(self.done)} of {self._amount(self.total)}")
+        else:
+            parts.append(self._amount(self.done))
+        parts.append(f"{self._amount(rate)}/s")
+        if self.total and rate > 0:
+            parts.append(f"{format_seconds(max(0.0, self.total - self.done) / rate)} left")
+        return "  ".join(parts)
+
+    def _amount(self, count: float) -> str:
+        return format_bytes(count) if self.unit == "bytes" else f"{format_count(count)} {self.unit}"

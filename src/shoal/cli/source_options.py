@@ -1,0 +1,106 @@
+"""How verbs are told what to open, and the opening itself, which may have to make an index first."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from shoal.cli.progress import Progress
+from shoal.errors import UsageError
+from shoal.shards.formats import FORMATS
+from shoal.storage.sources import SourceLike
+from shoal.stream.opening import Opened, open_source
+
+__all__ = [
+    "OpenedNow",
+    "ShowBytes",
+    "add_format_argument",
+    "add_json_argument",
+    "add_shards_argument",
+    "add_source_arguments",
+    "open_asked",
+    "open_with_samples",
+    "source_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedNow:
+    """What was opened, and whether its index had to be made for it."""
+
+    opened: Opened
+    index_was_made: bool
+
+
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what is opened: the shards, and where their index and format are known from."""
+    add_shards_argument(parser, more=", or an index file beside its shards")
+    parser.add_argument("--index", metavar="FILE", help="an index kept elsewhere than beside the shards")
+    add_format_argument(parser)
+
+
+def add_shards_argument(parser: argparse.ArgumentParser, *, more: str = "") -> None:
+    """Declare the shards; several words are one list, since a shell may have expanded a glob."""
+    text = f"shards: files, a directory, a glob, braces like train-{{000000..000099}}.tar{more}"
+    parser.add_argument("source", metavar="SOURCE", nargs="+", help=text)
+
+
+def add_format_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare the format of the shards."""
+    parser.add_argument("--format", choices=tuple(FORMATS), help="format of the shards, where suffixes do not say it")
+
+
+def add_json_argument(parser: argparse.ArgumentParser, text: str = "one JSON object, for machines") -> None:
+    """Declare the output for machines."""
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def source_of(arguments: argparse.Namespace) -> SourceLike:
+    """The source as `shoal.open` takes it."""
+    words: list[str] = arguments.source
+    return words[0] if len(words) == 1 else words
+
+
+@dataclass(slots=True)
+class ShowBytes:
+    """Passes on how far work on bytes has come, and remembers that there was any."""
+
+    progress: Progress
+    was_called: bool = False
+
+    def __call__(self, done_bytes: int, total_bytes: int, _: int = 0) -> None:
+        """So many bytes of so many are done."""
+        self.was_called = True
+        self.progress.total = total_bytes
+        self.progress.update(done_bytes)
+
+
+def open_asked(arguments: argparse.Namespace) -> OpenedNow:
+    """Open the source; where its index must be made, a progress bar shows it.
+
+    Raises
+    ------
+    ShoalError
+        As `shoal.stream.opening.open_source`.
+    """
+    with Progress(total=None, label="indexing", unit="bytes") as progress:
+        show = ShowBytes(progress)
+        opened = open_source(source_of(arguments), index=arguments.index, format=arguments.format, progress=show)
+    return OpenedNow(opened, show.was_called)
+
+
+def open_with_samples(arguments: argparse.Namespace) -> Opened:
+    """Open the source, which must hold samples.
+
+    Raises
+    ------
+    UsageError
+        There is no sample in it.
+    ShoalError
+        As `shoal.stream.opening.open_source`.
+    """
+    opened = open_asked(arguments).opened
+    if not opened.index.num_samples:
+        msg = f"{' '.join(arguments.source)}: {opened.index.num_shards} shards without a single sample"
+        raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
+    return opened

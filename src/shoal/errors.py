@@ -1,0 +1,102 @@
+"""Every error shoal raises, in one tree.
+
+::
+
+    ShoalError
+    ├── UsageError            an argument or a combination of arguments that cannot be carried out (also a ValueError)
+    │   ├── SourceError       a source that names no shards, or shards nobody can tell the format of
+    │   └── NoSampleError     a sample id beyond the dataset (also an IndexError)
+    ├── StateError            a state that does not belong to this dataset, order or version (also a ValueError)
+    ├── IndexFileError        an index file that cannot be read, or does not describe the shards it is used for
+    ├── ShardError            a shard that does not hold what its format or its index says; knows shard and byte
+    └── StorageError          bytes that could not be had: missing, short, forbidden, unreachable (also an OSError)
+        └── ForkError         a stream used in a forked child of the process that opened it, where that is not safe
+
+    ShuffleWarning            (a UserWarning) the order does what was asked, and mixes less than is usually wanted
+
+A message says what was asked and what was found; ``hint`` says what to do about it and is printed on a line of its
+own. Errors cross process borders, so each one pickles with all it knows.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ForkError",
+    "IndexFileError",
+    "NoSampleError",
+    "ShardError",
+    "ShoalError",
+    "ShuffleWarning",
+    "SourceError",
+    "StateError",
+    "StorageError",
+    "UsageError",
+]
+
+
+class ShoalError(Exception):
+    """The root of the tree: catch this to catch all that shoal raises on purpose."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
+
+
+class UsageError(ShoalError, ValueError):
+    """An argument, or a combination of arguments, that cannot be carried out."""
+
+
+class SourceError(UsageError):
+    """A source that names no shards, or shards whose format nobody can tell."""
+
+
+class NoSampleError(UsageError, IndexError):
+    """A sample id beyond the dataset."""
+
+
+class StateError(ShoalError, ValueError):
+    """A state that does not belong to this dataset, order or version of shoal."""
+
+
+class IndexFileError(ShoalError):
+    """An index file that cannot be read, or does not describe the shards it is used for."""
+
+
+class ShardError(ShoalError):
+    """A shard that does not hold what its format or its index says.
+
+    ``shard`` is the shard's name, ``byte`` the first byte of the shard at which the disagreement shows (None when it
+    concerns the shard as a whole).
+    """
+
+    def __init__(self, message: str, *, shard: str, byte: int | None = None, hint: str = "") -> None:
+        place = f"{shard}, byte {byte}" if byte is not None else shard
+        super().__init__(f"{place}: {message}", hint=hint)
+        self.shard = shard
+        self.byte = byte
+
+
+class StorageError(ShoalError, OSError):
+    """Bytes that could not be had: missing, short, forbidden or unreachable."""
+
+
+class ForkError(StorageError):
+    """A stream used in a forked child of the process that opened it, where that is not safe."""
+
+
+class ShuffleWarning(UserWarning):
+    """The order does what was asked, and mixes less than is usually wanted."""
+
+
+def _rebuild(kind: type[ShoalError], args: tuple[object, ...], state: dict[str, object]) -> ShoalError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error

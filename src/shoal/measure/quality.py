@@ -1,0 +1,172 @@
+"""How well is it mixed? Numbers from sample ids, or from a key of each sample, in the order of delivery; pure.
+
+Every number has the same yardstick: what a perfect shuffle of the same samples would give. Batches are cut one behind
+the other and never across the end of an epoch; where several epochs are measured they are the rows of one array.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shoal.errors import UsageError
+
+__all__ = ["distinct_per_batch", "expected_distinct", "position_correlation", "variance_ratio"]
+
+
+def variance_ratio(keys: ArrayLike, batch: int) -> float:
+    """How much more the content of a batch varies than in a perfect shuffle: VR, 1.0 for a perfect one.
+
+    For keys that are numbers with a fraction (dtype float), this is the variance of a batch's mean around the mean of
+    the dataset, divided by what batches drawn without replacement have, ``s2 / b * (N - b) / (N - 1)`` with
+    ``s2`` the variance of the dataset. All other keys are labels: each label's share of a batch is such a mean, of
+    the indicator of the label, and the ratios are averaged with the variances ``p * (1 - p)`` as weights, so that
+
+        VR = mean over batches of sum_c (share_c - p_c)^2  /  ( sum_c p_c (1 - p_c) / b * (N - b) / (N - 1) )
+
+    The mean of the dataset is known and not estimated, so both have the expectation 1 for a perfect shuffle of any
+    size. A last batch that is not full is left out.
+
+    Parameters
+    ----------
+    keys
+        The key of every sample in the order of delivery, shape (N,) or (num_epochs, N).
+    batch
+        Samples of a batch, ``b``; less than N.
+
+    Returns
+    -------
+    float
+        From 0 (every batch is the dataset in small) to about ``b`` (every batch holds one label). O(N log N).
+
+    Raises
+    ------
+    UsageError
+        The batch does not fit, or all keys are equal, so that nothing could vary.
+
+    Examples
+    --------
+    >>> round(variance_ratio([0] * 500 + [1] * 500, 10), 2)  # sorted: each batch holds one label
+    10.09
+    >>> variance_ratio([0, 1] * 500, 10)  # striped: each batch holds both alike
+    0.0
+
+    References
+    ----------
+    W. G. Cochran, "Sampling Techniques", 3rd edition, 1977, sections 2.5 and 2.6 (the variance of a sample mean without
+    replacement). L. Kish, "Survey Sampling", 1965, section 5.4: the ratio is his *design effect*; batches cut from
+    chunks are cluster samples, and it is ``1 + (m - 1) rho`` for whole clusters of m with correlation rho inside.
+    """
+    epochs = _epochs(keys)
+    num_samples = int(epochs.shape[1])
+    _check_batch(batch, num_samples)
+    scale = batch * (num_samples - 1) / (num_samples - batch)
+    if epochs.dtype.kind == "f":
+        mean, variance = float(epochs[0].mean()), float(epochs[0].var())
+        squares = float(np.mean((_batches(epochs, batch).mean(axis=1) - mean) ** 2))
+    else:
+        labels, codes = _codes(epochs)
+        shares = np.bincount(codes[0], minlength=labels) / num_samples
+        variance = 1.0 - float(shares @ shares)
+        _, code, count = _label_counts(_batches(codes, batch), labels)
+        num_batches = len(epochs) * (num_samples // batch)
+        inside = count / batch
+        # Of (share - p)^2, summed over the labels that a batch has and those that it lacks.
+        squares = float(inside @ inside - 2.0 * (inside @ shares[code])) / num_batches + float(shares @ shares)
+    if variance <= 0.0:
+        msg = f"all {num_samples} keys are equal: no batch can differ from another"
+        raise UsageError(msg, hint="measure a key that differs between samples")
+    return max(0.0, squares) * scale / variance
+
+
+def distinct_per_batch(labels: ArrayLike, batch: int) -> float:
+    """How many different labels a batch holds, on average over full batches.
+
+    ``labels`` has the label of every sample in the order of delivery, shape (N,) or (num_epochs, N). O(N log N).
+
+    >>> distinct_per_batch([0, 0, 1, 1, 2, 2], 2), distinct_per_batch([0, 1, 2, 0, 1, 2], 2)
+    (1.0, 2.0)
+    """
+    epochs = _epochs(labels)
+    num_samples = int(epochs.shape[1])
+    _check_batch(batch, num_samples)
+    num_labels, codes = _codes(epochs)
+    number, _, _ = _label_counts(_batches(codes, batch), num_labels)
+    return len(number) / (len(epochs) * (num_samples // batch))
+
+
+def expected_distinct(labels: ArrayLike, batch: int) -> float:
+    """How many different labels a batch of a perfect shuffle holds on average; exact.
+
+    A label that ``n`` of ``N`` samples carry is missing from a batch with the hypergeometric probability
+    ``C(N - n, b) / C(N, b)``, the product of ``1 - n / (N - i)`` for i from 0 to b - 1. ``labels`` has shape (N,),
+    in any order. O(N log N + b * distinct sizes of labels).
+
+    >>> round(expected_distinct([0, 0, 1, 1], 2), 4)  # 4 of 6 pairs hold both labels
+    1.6667
+    """
+    array = _epochs(labels)[0]
+    _check_batch(batch, len(array), whole=True)
+    sizes, times = np.unique(np.unique(array, return_counts=True)[1], return_counts=True)
+    left = len(array) - np.arange(batch, dtype=np.int64)
+    # max: the product is 0 from where on fewer samples are left than carry the label, and stays so.
+    missing = [float(np.prod(np.maximum(0.0, 1.0 - size / left))) for size in sizes.tolist()]
+    return float(np.sum(times * (1.0 - np.array(missing))))
+
+
+def position_correlation(ids: ArrayLike) -> float:
+    """How far the order of delivery still follows the order of storage: 1 for storage order, about 0 for a shuffle.
+
+    Pearson's correlation of sample id and position; ``ids`` are those of one epoch, shape (N,). A perfect shuffle has
+    one around 0 with the standard deviation ``1 / sqrt(N - 1)``. O(N).
+
+    >>> position_correlation([0, 1, 2, 3]), position_correlation([3, 2, 1, 0])
+    (1.0, -1.0)
+    """
+    array = np.asarray(ids, dtype=np.float64)
+    if array.ndim != 1 or len(array) < 2 or np.ptp(array) == 0:
+        msg = f"the ids of an epoch have the shape (N,), at least two different ones; got shape {array.shape}"
+        raise UsageError(msg)
+    source = array - array.mean()
+    output = np.arange(len(array), dtype=np.float64)
+    output -= output.mean()
+    return float(source @ output) / float(np.sqrt((source @ source) * (output @ output)))
+
+
+def _epochs(keys: ArrayLike) -> NDArray[Any]:
+    """The keys with an epoch in each row."""
+    array = np.asarray(keys)
+    if array.ndim not in {1, 2} or not array.size:
+        msg = f"keys have the shape (N,), or (num_epochs, N); got {array.shape}"
+        raise UsageError(msg)
+    return np.atleast_2d(array)
+
+
+def _check_batch(batch: int, num_samples: int, *, whole: bool = False) -> None:
+    if not 1 <= batch < num_samples + whole:
+        msg = f"batches of {batch} cannot be cut from {num_samples} samples and compared"
+        raise UsageError(msg, hint=f"a batch of 1 to {num_samples - 1 + whole} samples")
+
+
+def _codes(epochs: NDArray[Any]) -> tuple[int, NDArray[np.int64]]:
+    """How many labels there are, and the number of each sample's; same shape."""
+    labels, codes = np.unique(epochs, return_inverse=True)
+    return len(labels), codes.reshape(epochs.shape).astype(np.int64, copy=False)
+
+
+def _batches(epochs: NDArray[Any], batch: int) -> NDArray[Any]:
+    """The full batches of all epochs, shape (num_batches, batch)."""
+    full = epochs.shape[1] // batch
+    return epochs[:, : full * batch].reshape(-1, batch)
+
+
+def _label_counts(
+    batches: NDArray[np.int64], num_labels: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """For each label that a batch holds: the number of the batch, the label, and how often."""
+    # Sorted pairs and not a table of batches by labels: with a million labels such a table does not fit.
+    pairs = np.arange(len(batches), dtype=np.int64)[:, None] * num_labels + batches
+    found, counts = np.unique(pairs, return_counts=True)
+    return found // num_labels, found % num_labels, counts.astype(np.int64, copy=False)

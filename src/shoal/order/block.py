@@ -1,0 +1,96 @@
+"""Tumbling blocks: groups of permuted chunks, each group permuted as a whole (annbatch, Marin; for comparison)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.chunk_line import ChunkLine
+from shoal.order.permute import permute_each, unpermute_each
+from shoal.order.protocol import as_ids, as_stretch, check_chunk_samples, check_whole
+from shoal.order.seeds import check_seed, key, keys
+
+__all__ = ["Block"]
+
+_STRETCH = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``chunks`` random chunks at a time, all their samples permuted, then the next ``chunks``.
+
+    The same memory as a window of as many chunks mixes half as well, and while one block is used the next one has
+    to be read beside it.
+
+    >>> sorted(Block(chunks=2).bind([2, 3, 4]).ids(0, 9).tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    """
+
+    name: ClassVar[str] = "block"
+    version: ClassVar[int] = 1
+
+    chunks: int = 256
+
+    def __post_init__(self) -> None:
+        check_whole("chunks", self.chunks)
+        if self.chunks < 1:
+            msg = f"a block needs at least 1 chunk; got chunks={self.chunks}"
+            raise UsageError(msg)
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """What a state keeps of this order."""
+        return {"chunks": self.chunks}
+
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BlockEpoch:
+        """The order of one epoch; O(num_chunks) time and memory."""
+        samples = check_chunk_samples(chunk_samples)
+        line = ChunkLine(samples, key(check_seed(seed), epoch, "block-place"))
+        return BlockEpoch(self, line, key(seed, epoch, "block"))
+
+
+class BlockEpoch:
+    """The order of tumbling blocks of one epoch."""
+
+    version = Block.version
+    num_canonical_nodes = 1
+    stretch = _STRETCH
+
+    def __init__(self, order: Block, line: ChunkLine, epoch_key: int) -> None:
+        self._line = line
+        self.parameters = order.parameters
+        chunks = order.chunks
+        self.num_samples = line.num_samples
+        places = np.arange(0, len(line.starts) - 1 + chunks, chunks)
+        self._starts = line.starts[np.minimum(places, len(line.starts) - 1)]
+        self._keys = keys(epoch_key, np.arange(len(self._starts)))
+        largest = int(np.diff(self._starts).max(initial=0))
+        if largest >= 2**32:
+            msg = f"a block of {chunks} chunks holds up to {largest} samples; at most 2**32 - 1 can be permuted at once"
+            raise UsageError(msg, hint="fewer chunks in a block, or smaller chunks")
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The ids at positions ``[start, stop)``; O(log num_chunks) each."""
+        return self.locate(start, stop)[0]
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The ids at positions ``[start, stop)`` and the chunk of each."""
+        positions = np.arange(*as_stretch(start, stop, self.num_samples))
+        begin, size, block_keys = self._block(positions)
+        return self._line.locate(begin + permute_each(positions - begin, size, block_keys))
+
+    def positions(self, ids: Any) -> NDArray[np.int64]:
+        """The position of each id; O(log num_chunks) each."""
+        line = self._line.line_of(as_ids(ids, self.num_samples))
+        begin, size, block_keys = self._block(line)
+        return begin + unpermute_each(line - begin, size, block_keys)
+
+    def _block(self, points: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
+        """First point, size and key of the block that holds each point (of line or positions: blocks stay in place)."""
+        blocks = np.searchsorted(self._starts, points, side="right") - 1
+        begin = self._starts[blocks]
+        return begin, self._starts[blocks + 1] - begin, self._keys[blocks]

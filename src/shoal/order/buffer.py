@@ -1,0 +1,164 @@
+"""The shuffle buffer everybody knows, made seekable: a reservoir whose every move is known in advance.
+
+The chunks come in random order, one after the other. The first ``B`` samples fill the slots of a buffer; from then on
+step ``t`` picks a slot at random, emits what is in it and puts the next sample of the stream, number ``B + t``, there.
+At the end the slots are emptied in random order.
+
+Which slot step ``t`` picks is a pure function of ``t``. So what it emits is known without ever holding a buffer: the
+sample written by the last step before ``t`` that picked the same slot, or the slot's first filling. A seek looks back
+until each slot it needs has been met, which takes about ``B log B`` steps of arithmetic and no data.
+
+A reservoir does *not* move a sample at most ``B`` places, as is often said: it can leave that much earlier, and stays
+for ``B`` steps only on average, with an exponential tail.
+
+References
+----------
+J. S. Vitter, "Random sampling with a reservoir", 1985, for the name; the loaders' buffer (TensorFlow's
+``shuffle(buffer_size)``, Hugging Face ``datasets`` up to 5.0) is a relative, not the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.chunk_line import ChunkLine
+from shoal.order.permute import permute, unpermute
+from shoal.order.protocol import as_ids, as_stretch, check_chunk_samples, check_whole
+from shoal.order.seeds import check_seed, draws, key
+
+__all__ = ["Buffer"]
+
+_TILE = 1 << 16
+_MOST_SAMPLES = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A reservoir of ``samples`` samples over the chunks in random order.
+
+    Given whole shards as chunks it is the buffer shuffle of today's loaders.
+
+    >>> order = Buffer(samples=3).bind([4, 4, 4], seed=1)
+    >>> sorted(order.ids(0, 12).tolist()) == list(range(12))
+    True
+    """
+
+    name: ClassVar[str] = "buffer"
+    version: ClassVar[int] = 1
+
+    samples: int = 1000
+
+    def __post_init__(self) -> None:
+        check_whole("samples", self.samples)
+        if not 1 <= self.samples <= _MOST_SAMPLES:
+            msg = f"a buffer holds 1 to 2**32 - 1 samples; got samples={self.samples}"
+            raise UsageError(msg)
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """What a state keeps of this order."""
+        return {"samples": self.samples}
+
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BufferEpoch:
+        """The order of one epoch; O(num_chunks) time and memory."""
+        samples = check_chunk_samples(chunk_samples)
+        line = ChunkLine(samples, key(check_seed(seed), epoch, "buffer-place"))
+        return BufferEpoch(self, line, key(seed, epoch, "buffer"), key(seed, epoch, "buffer-end"))
+
+
+class BufferEpoch:
+    """The buffer order of one epoch."""
+
+    version = Buffer.version
+    num_canonical_nodes = 1
+
+    def __init__(self, order: Buffer, line: ChunkLine, slot_key: int, end_key: int) -> None:
+        self._line = line
+        self.parameters = order.parameters
+        self.num_samples = line.num_samples
+        self._slots = min(order.samples, self.num_samples)
+        self._steps = self.num_samples - self._slots
+        self._slot_key, self._end_key = slot_key, end_key
+        # What is in the buffer before step `_at`; only a cache: any step can be reached without it.
+        self._at, self._contents = 0, np.arange(self._slots)
+        # Samples linger: what a chunk still owes is known only over a stretch of many buffers.
+        self.stretch = min(max(_TILE, 8 * self._slots), 1 << 22)
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The ids at positions ``[start, stop)``; O(samples) memory, a seek takes O(samples log samples) time."""
+        return self.locate(start, stop)[0]
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The ids at positions ``[start, stop)`` and the chunk of each."""
+        first, end = as_stretch(start, stop, self.num_samples)
+        steps_end = min(end, self._steps)
+        parts = [self._steps_from(i, min(i + _TILE, steps_end)) for i in range(first, steps_end, _TILE)]
+        if end > self._steps:
+            slots = permute(np.arange(max(first, self._steps), end) - self._steps, self._slots, self._end_key)
+            parts.append(self._contents_before(self._steps)[slots])
+        return self._line.locate(np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64))
+
+    def positions(self, ids: Any) -> NDArray[np.int64]:
+        """The position of each id, found by stepping through the epoch from the first of them: O(num_samples)."""
+        arrival = self._line.line_of(as_ids(ids, self.num_samples))
+        after = np.maximum(arrival - self._slots, -1)  # the step that put each sample into its slot; -1 is the filling
+        slots = np.where(after >= 0, self._picked(np.maximum(after, 0)), arrival)
+        left = self._steps + unpermute(slots, self._slots, self._end_key)  # unless a step picks its slot before
+        waiting = np.arange(len(arrival))
+        begin = int(after.min(initial=self._steps)) + 1
+        while waiting.size and begin < self._steps:
+            end = min(begin + _TILE, self._steps)
+            picked = self._picked(np.arange(begin, end))
+            order = np.argsort(picked, kind="stable")
+            words = picked[order] * _TILE + order
+            wanted = slots[waiting] * _TILE + np.maximum(after[waiting] + 1 - begin, 0)
+            late = after[waiting] + 1 >= end
+            at = np.minimum(np.searchsorted(words, wanted), len(words) - 1)
+            found = (words[at] >= wanted) & (words[at] // _TILE == slots[waiting]) & ~late
+            left[waiting[found]] = begin + words[at[found]] % _TILE
+            waiting = waiting[~found]
+            begin = end
+        return left
+
+    def _picked(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The slot each step picks."""
+        bits = draws(self._slot_key, steps) >> np.uint64(32)
+        bits *= np.uint64(self._slots)
+        bits >>= np.uint64(32)
+        return bits.astype(np.int64)
+
+    def _steps_from(self, first: int, end: int) -> NDArray[np.int64]:
+        """What steps ``[first, end)`` emit, as points of the line of chunks."""
+        contents = self._contents_before(first)
+        picked = self._picked(np.arange(first, end))
+        order = np.argsort(picked, kind="stable")
+        again = np.flatnonzero(picked[order][1:] == picked[order][:-1]) + 1  # the slot was picked earlier in this tile
+        emitted = contents[picked]
+        emitted[order[again]] = self._slots + first + order[again - 1]
+        contents[picked] = self._slots + np.arange(first, end)  # of several writes to a slot the last one stays
+        self._at, self._contents = end, contents
+        return emitted
+
+    def _contents_before(self, step: int) -> NDArray[np.int64]:
+        """What is in each slot before a step, as points of the line; shape (slots,)."""
+        if self._at == step:
+            return self._contents.copy()
+        contents = np.full(self._slots, -1, dtype=np.int64)
+        missing = self._slots
+        end = step
+        while missing and end > 0:  # backwards: the last write before the step counts
+            begin = max(0, end - _TILE)
+            latest = np.full(self._slots, -1, dtype=np.int64)
+            latest[self._picked(np.arange(begin, end))] = self._slots + np.arange(begin, end)
+            new = (contents < 0) & (latest >= 0)
+            contents[new] = latest[new]
+            missing -= int(np.count_nonzero(new))
+            end = begin
+        untouched = contents < 0
+        contents[untouched] = np.flatnonzero(untouched)
+        return contents

@@ -1,0 +1,18 @@
+"""The orders a dataset can be shuffled with, each usable alone over a plain array of samples per chunk.
+
+>>> import numpy as np
+>>> order = Window(chunks=256, num_canonical_nodes=16).bind(np.full(10_000, 100), seed=0, epoch=0)
+>>> ids = order.ids(500_000, 500_064)  # the 64 samples from position 500 000
+>>> bool((order.positions(ids) == np.arange(500_000, 500_064)).all())
+True
+"""
+
+from __future__ import annotations
+
+from shoal.order.block import Block
+from shoal.order.buffer import Buffer
+from shoal.order.plain import Full, Sequential
+from shoal.order.protocol import BoundOrder, Order
+from shoal.order.window import Window
+
+__all__ = ["Block", "BoundOrder", "Buffer", "Full", "Order", "Sequential", "Window"]

@@ -1,0 +1,104 @@
+"""What is read at once: whole chunks where an order keeps to them, single records where it does not."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.shards.chunks import ChunkTable
+from shoal.shards.index import Index, locate
+
+__all__ = ["ChunkUnits", "RecordUnits", "UnitRead", "Units", "starts_in"]
+
+
+class UnitRead(NamedTuple):
+    """One read: bytes ``[first_byte, end_byte)`` of a shard, which hold ``num_samples`` samples from an id on.
+
+    A plain tuple: of the ways to make one, the fastest by far, and there is one for every chunk.
+    """
+
+    unit: int
+    shard: int
+    first_byte: int
+    end_byte: int
+    first_sample: int
+    num_samples: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are read, and held until the last of the samples is delivered."""
+        return self.end_byte - self.first_byte
+
+
+class Units(Protocol):
+    """A way of cutting a dataset into reads, by number."""
+
+    @property
+    def num_units(self) -> int:
+        """Units of the dataset."""
+        ...
+
+    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the unit that holds each sample id."""
+        ...
+
+    def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
+        """What to read for each unit; many at once cost far less than one by one."""
+        ...
+
+
+class ChunkUnits:
+    """Every chunk is one read; a unit is the number of its chunk."""
+
+    def __init__(self, table: ChunkTable) -> None:
+        self._table = table
+        self.num_units = len(table)
+
+    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The chunk that holds each sample id; O(log num_chunks) each."""
+        return np.searchsorted(self._table.first_sample, ids, side="right") - 1
+
+    def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
+        """The chunks' bytes."""
+        table = self._table
+        columns = (table.shard, table.first_byte, table.end_byte, table.first_sample, table.num_samples)
+        return list(map(UnitRead._make, zip(units.tolist(), *(c[units].tolist() for c in columns), strict=True)))
+
+
+class RecordUnits:
+    """Every sample is one read; a unit is a sample id. Where the index keeps no sample sizes, its extent is read."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self.num_units = index.num_samples
+
+    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ids themselves."""
+        return ids
+
+    def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
+        """The samples' bytes; O(log num_extents + samples of an extent) each."""
+        shard, first_byte, end_byte = locate(self._index, units)
+        first_sample, num_samples = units, np.ones_like(units)
+        if self._index.sample_bytes is None:
+            extents = np.searchsorted(self._index.extent_first_sample, units, side="right") - 1
+            first_sample = self._index.extent_first_sample[extents]
+            num_samples = self._index.extent_num_samples[extents]
+        columns = (units, shard, first_byte, end_byte, first_sample, num_samples)
+        return list(map(UnitRead._make, zip(*(column.tolist() for column in columns), strict=True)))
+
+
+def starts_in(index: Index, read: UnitRead) -> list[int] | None:
+    """Where the samples of a read begin in its bytes, and where the last one ends; None if the index does not say.
+
+    A list, since what opens a unit walks over it in Python; shape (num_samples + 1,).
+    """
+    if index.sample_bytes is None:
+        return None
+    if read.num_samples == 1:
+        return [0, read.num_bytes]
+    sizes = index.sample_bytes[read.first_sample : read.first_sample + read.num_samples]
+    return list(accumulate(sizes.tolist(), initial=0))

@@ -1,0 +1,63 @@
+"""Which formats there are, and which of them a shard's name means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from shoal.errors import SourceError
+from shoal.shards.jsonl import JsonLines
+from shoal.shards.protocol import Format
+from shoal.shards.tar import Tar
+
+_COMPRESSED = (".gz", ".tgz", ".zst", ".bz2", ".xz", ".lz4", ".br")
+
+FORMATS: Mapping[str, Format] = MappingProxyType({entry.name: entry for entry in (Tar(), JsonLines())})
+
+
+def format_named(name: str) -> Format:
+    """The format of this name.
+
+    >>> format_named("jsonl").suffixes
+    ('.jsonl', '.ndjson')
+
+    Raises
+    ------
+    SourceError
+        Where there is none.
+    """
+    if name not in FORMATS:
+        msg = f"there is no shard format {name!r}"
+        raise SourceError(msg, hint=f"format= takes one of {_known()}")
+    return FORMATS[name]
+
+
+def format_of(path: str) -> Format:
+    """The format that the suffix of a shard's name or path means; upper and lower case count alike.
+
+    >>> format_of("s3://bucket/Train-000000.TAR").name
+    'tar'
+
+    Raises
+    ------
+    SourceError
+        Where the suffix is none of a known format.
+    """
+    lowered = path.lower()
+    for entry in FORMATS.values():
+        if lowered.endswith(entry.suffixes):
+            return entry
+    name = path.replace("\\", "/").rsplit("/", 1)[-1]
+    if lowered.endswith(_COMPRESSED):
+        msg = f"the shard {name!r} is compressed, which cannot be read in parts"
+        raise SourceError(msg, hint="decompress the shards; samples that are compressed themselves may stay so")
+    msg = f"the name {name!r} does not say which format the shard has; the suffixes known are {_suffixes()}"
+    raise SourceError(msg, hint=f"say it with format=, one of {_known()}; shards of other formats cannot be read")
+
+
+def _known() -> str:
+    return ", ".join(repr(name) for name in FORMATS)
+
+
+def _suffixes() -> str:
+    return ", ".join(suffix for entry in FORMATS.values() for suffix in entry.suffixes)

@@ -1,0 +1,105 @@
+"""What a shard format must be able to do: find its samples, and hand them out of a stretch of bytes.
+
+A format is written in one file of this room. It sees a shard twice:
+
+* once when the index is built, through `Format.scan`, which may ask for any byte of the shard and says where each
+  sample begins and ends (formats that can, skip the payloads);
+* later, any number of times, through `Format.parse`, which gets the bytes of some consecutive samples and hands out
+  the samples one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = bytes | bytearray | memoryview
+Sample = dict[str, Any]
+
+
+class ReadBytes(Protocol):
+    """Reads one shard: exactly the bytes ``[first_byte, end_byte)``, or raises; never a short answer."""
+
+    def __call__(self, first_byte: int, end_byte: int, /) -> Buffer:
+        """The bytes ``[first_byte, end_byte)`` of the shard."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShardScan:
+    """Where the samples of one shard lie.
+
+    ``sample_starts`` has shape (num_samples + 1,), int64, ascending: sample ``i`` occupies bytes
+    ``[sample_starts[i], sample_starts[i + 1])`` of the shard, anything between two samples (directories, links,
+    blank lines) belonging to the later one. Bytes before the first and after the last sample belong to none.
+    ``layout_crcs`` has shape (num_samples,), uint32: a CRC-32 of what the scan read of each sample (the headers of
+    its tar members; the whole line of a text format), by which a shard is recognised again.
+    ``head`` holds what `Format.parse` must know from elsewhere in the shard; JSON types only, small.
+    ``notes`` counts what the scan met and did not index (``{"links": 3}``), for people to see.
+    """
+
+    sample_starts: NDArray[np.int64]
+    layout_crcs: NDArray[np.uint32]
+    head: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples found in the shard."""
+        return len(self.sample_starts) - 1
+
+
+class Records(Protocol):
+    """Some consecutive samples of one shard, parsed as far as needed to hand them out by number."""
+
+    def __len__(self) -> int: ...
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """The same CRCs as `ShardScan.layout_crcs`, of these samples; shape (len,)."""
+        ...
+
+    def sample(self, number: int) -> Sample:
+        """Sample ``number`` (0 is the first of these), owning its bytes: nothing in it is a view of the buffer."""
+        ...
+
+
+class Format(Protocol):
+    """One shard format."""
+
+    name: str
+    suffixes: tuple[str, ...]
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the samples of a shard of ``num_bytes`` bytes; raises `ShardError` with the byte where it cannot."""
+        ...
+
+    def read_sample(
+        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
+    ) -> Sample:
+        """One sample at bytes ``[first_byte, end_byte)``, read piece by piece where that saves copying large payloads.
+
+        Gives what `parse` of those bytes would, and raises what it would.
+        """
+        ...
+
+    def parse(
+        self,
+        buffer: Buffer,
+        sample_starts: Sequence[int] | None,
+        *,
+        num_samples: int,
+        shard: str,
+        first_byte: int,
+        head: Mapping[str, Any],
+    ) -> Records:
+        """Open the bytes of ``num_samples`` consecutive samples, which begin at ``first_byte`` of the shard.
+
+        ``sample_starts`` are offsets into ``buffer``, shape (num_samples + 1,), or None where the index does not
+        keep them (very large datasets), in which case the format finds them itself. Raises `ShardError`, with the
+        byte counted from the start of the shard, where the bytes are not what the index says.
+        """
+        ...

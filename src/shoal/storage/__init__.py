@@ -1,0 +1,5 @@
+"""WHERE DO BYTES COME FROM? The only room that opens files and sockets.
+
+It knows paths and byte ranges, and neither formats nor orders. It must not import `shoal.order`, `shoal.shards` or
+anything above them.
+"""

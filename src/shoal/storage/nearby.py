@@ -1,0 +1,31 @@
+"""What lies near a path that is not there: most wrong paths are nearly right."""
+
+# Paths are text in this room, as they are for every other store.
+# ruff: noqa: PTH112, PTH120
+
+from __future__ import annotations
+
+import difflib
+import os
+from itertools import islice
+
+__all__ = ["what_is_there"]
+
+_MAX_LISTED = 10_000
+
+
+def what_is_there(path: str) -> str:
+    """A sentence about the nearest directory above ``path`` that exists, and the names in it most like the missing."""
+    directory, name = os.path.split(path)
+    while not os.path.isdir(directory) and os.path.dirname(directory) != directory:
+        directory, name = os.path.split(directory)
+    try:
+        with os.scandir(directory) as entries:
+            names = [entry.name + "/" * entry.is_dir() for entry in islice(entries, _MAX_LISTED)]
+    except OSError as error:
+        return f"{directory} cannot be listed: {error.strerror}"
+    if not names:
+        return f"{directory} is empty"
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or sorted(names)[:3]
+    more = f", {len(names) - len(near)} more" if len(names) > len(near) else ""
+    return f"{directory} has no {name}; it holds {', '.join(near)}{more}"

@@ -1,0 +1,193 @@
+"""From a description of a dataset to integers: which chunks, which order over them, which reads, what a state says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import StateError, UsageError
+from shoal.order.buffer import Buffer
+from shoal.order.chosen import ChosenPositions
+from shoal.order.plain import Full, Sequential
+from shoal.order.protocol import BoundOrder, Order
+from shoal.order.resolution import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
+from shoal.order.runs import Runs
+from shoal.order.state import State
+from shoal.order.window import Window
+from shoal.plan.units import ChunkUnits, RecordUnits, Units
+from shoal.shards.chunks import ChunkTable, cut_chunks
+from shoal.shards.index import Index
+
+__all__ = ["Arrangement", "OrderRequest"]
+
+# Below this share of a dataset, single records cost less than the chunks around them.
+_SPARSE = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRequest:
+    """What `shuffle` was asked for: an order, or a window in bytes; and what a state made of the latter.
+
+    ``extents_per_chunk`` is None until a state has fixed it.
+    """
+
+    order: Order | None = None
+    seed: int = 0
+    window: Any = None
+    chunk: Any = None
+    num_canonical_nodes: int | None = None
+    extents_per_chunk: int | None = None
+
+    def adopting(self, state: State) -> OrderRequest:
+        """The request with the numbers of a state, if it left them open: a request in bytes yields to them."""
+        saved = state.order
+        if self.order is not None or saved.get("name") != Window.name or saved.get("version") != Window.version:
+            return self
+        numbers = [saved.get(name) for name in ("chunks", "num_canonical_nodes", "extents_per_chunk")]
+        if not all(isinstance(number, int) and number > 0 for number in numbers):
+            msg = f"the state's window order lacks its numbers: {dict(saved)}"
+            raise StateError(msg, hint="the state was changed after it was saved")
+        chunks, nodes, extents_per_chunk = (int(number or 0) for number in numbers)
+        if (asked := self.num_canonical_nodes) not in (None, nodes):
+            msg = f"the state was saved with order num_canonical_nodes={nodes}; this stream has {asked}"
+            raise StateError(msg, hint="give shuffle() what it was given then")
+        try:
+            order = Window(chunks, nodes)
+        except UsageError as error:
+            msg = f"the state's window order cannot be: {error.message}"
+            raise StateError(msg, hint="the state was changed after it was saved") from None
+        return replace(self, order=order, extents_per_chunk=extents_per_chunk)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A dataset with its order resolved.
+
+    ``stored`` are the stored samples that take part, ``delivered`` the positions of each epoch that are delivered;
+    None is all of them.
+    """
+
+    index: Index
+    request: OrderRequest
+    stored: Runs | None = None
+    delivered: Runs | None = None
+    _epochs: dict[int, BoundOrder] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def _resolved(self) -> tuple[Order, int]:
+        """The order, and the extents of a chunk."""
+        request, index = self.request, self.index
+        if request.order is not None and request.extents_per_chunk is not None:
+            return request.order, request.extents_per_chunk
+        shard_extents = np.diff(index.shard_first_extent)
+        total_bytes = int((index.extent_end_byte - index.extent_first_byte).sum())
+        if request.order is None:
+            resolved = resolve_window(
+                shard_extents,
+                total_bytes,
+                window=request.window,
+                chunk=request.chunk,
+                num_canonical_nodes=request.num_canonical_nodes,
+            )
+            return resolved.order, resolved.extents_per_chunk
+        chunk_bytes = DEFAULT_WINDOW_BYTES // 512 if request.chunk is None else parse_bytes(request.chunk, "chunk")
+        extent_bytes = total_bytes / max(1, index.num_extents)
+        return request.order, max(1, round(chunk_bytes / extent_bytes)) if extent_bytes else 1
+
+    @property
+    def order(self) -> Order:
+        """The order, in integers."""
+        return self._resolved[0]
+
+    @property
+    def extents_per_chunk(self) -> int:
+        """The most extents a chunk has."""
+        return self._resolved[1]
+
+    @cached_property
+    def chunks(self) -> ChunkTable:
+        """The chunks of the dataset."""
+        return cut_chunks(self.index, extents_per_chunk=self.extents_per_chunk)
+
+    @property
+    def by_shards(self) -> bool:
+        """Whether whole shards are the chunks of the order, as they are for the buffer of today's loaders."""
+        return isinstance(self.order, Buffer) and self.request.chunk is None
+
+    @cached_property
+    def order_borders(self) -> NDArray[np.int64]:
+        """The first sample id of each chunk of the order, and the number of samples; shape (num_chunks + 1,)."""
+        if self.by_shards:
+            return self.index.extent_first_sample[self.index.shard_first_extent]
+        return self.chunks.first_sample
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, over all ranks."""
+        return len(self.delivered) if self.delivered is not None else self.num_stored
+
+    @property
+    def num_stored(self) -> int:
+        """Stored samples that take part."""
+        return self.index.num_samples if self.stored is None else len(self.stored)
+
+    def epoch(self, epoch: int) -> BoundOrder:
+        """The order of one epoch, over the stored samples that take part, numbered from 0; the last two are kept."""
+        if epoch not in self._epochs:
+            if len(self._epochs) > 1:
+                del self._epochs[min(self._epochs)]
+            borders = self.order_borders
+            counts = np.diff(borders) if self.stored is None else self.stored.count_between(borders)
+            bound = self.order.bind(counts, seed=self.request.seed, epoch=epoch)
+            chosen = bound if self.delivered is None else ChosenPositions(bound, self.delivered)
+            self._epochs[epoch] = chosen
+        return self._epochs[epoch]
+
+    def stored_ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample ids of samples numbered among those that take part."""
+        return numbers if self.stored is None else self.stored.members(numbers)
+
+    @cached_property
+    def units(self) -> Units:
+        """What is read at once."""
+        if isinstance(self.order, Full) or self.num_samples < _SPARSE * self.index.num_samples:
+            return RecordUnits(self.index)
+        return ChunkUnits(self.chunks)
+
+    @property
+    def by_singles(self) -> bool:
+        """Whether every read serves one sample only, so that nothing is kept for another."""
+        return isinstance(self.units, RecordUnits) or int(self.chunks.num_samples.max(initial=0)) <= 1
+
+    def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The unit that holds each sample id, given the chunk of the order that does."""
+        same = isinstance(self.units, ChunkUnits) and not self.by_shards
+        return chunks if same else self.units.of(ids)
+
+    @cached_property
+    def state_order(self) -> Mapping[str, Any]:
+        """What a state keeps of all this: two streams with equal values and seeds have equal orders."""
+        order = self.order
+        told: dict[str, Any] = {"name": order.name, "version": order.version, **order.parameters}
+        if not isinstance(order, (Full, Sequential)):
+            told["extents_per_chunk"] = None if self.by_shards else self.extents_per_chunk
+        if self.stored is not None:
+            told["stored"] = self.stored.digest()
+        if self.delivered is not None:
+            told["delivered"] = self.delivered.digest()
+        return told
+
+    def __str__(self) -> str:
+        """The order as a call that can be pasted: the same integers, whatever the defaults become."""
+        order = self.order
+        arguments = ", ".join(f"{name}={value}" for name, value in order.parameters.items())
+        call = f"shuffle(shoal.orders.{type(order).__name__}({arguments}), seed={self.request.seed}"
+        if isinstance(order, (Full, Sequential)) or self.by_shards:
+            return call + ")"
+        extent_bytes = int((self.index.extent_end_byte - self.index.extent_first_byte).sum()) / self.index.num_extents
+        return f"{call}, chunk={round(self.extents_per_chunk * extent_bytes)})"

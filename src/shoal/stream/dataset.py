@@ -1,0 +1,361 @@
+"""The object users hold: a description of what to stream. It composes the rooms and decides nothing itself."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import NoSampleError, ShuffleWarning, UsageError
+from shoal.order.partition import Partition, check_rank
+from shoal.order.plain import Sequential
+from shoal.order.protocol import Order
+from shoal.order.runs import Runs
+from shoal.order.state import State
+from shoal.shards.decoders import Decoder
+from shoal.stream.arrangement import Arrangement, OrderRequest
+from shoal.stream.counters import Counters
+from shoal.stream.cursor import Cursor
+from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
+from shoal.stream.iteration import Iteration, Recipe, read_sample
+from shoal.stream.mixing import warning_about
+from shoal.stream.opening import Opened
+from shoal.stream.ranks import rank_and_world_size
+from shoal.stream.requests import Batching, choose_by_columns, count_of, numbers_left, order_request
+from shoal.stream.stages import Columns, Decode, Filter, Map, Rename, Stage, ToTuple, WithIds, run_stages
+
+__all__ = ["Dataset"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples of some shards, in some order, on their way to a trainer.
+
+    Every method that describes returns a new dataset, which begins at the start of epoch 0; only the position moves.
+    A sample is a dict of fields. Sample ids are those of storage order, from 0, whatever is chosen or shuffled.
+    """
+
+    _opened: Opened
+    _request: OrderRequest | None = None
+    _stored: Runs | None = None
+    _delivered: Runs | None = None
+    _stages: tuple[Stage, ...] = ()
+    _batching: Batching | None = None
+    _batch_stages: tuple[Stage, ...] = ()
+    _rank: tuple[int, int] | None = None
+    _counters: Counters = field(default_factory=Counters, init=False, repr=False)
+    _cursor: Cursor = field(default_factory=Cursor, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        """What it streams, in a line; the default would print the columns of the index."""
+        index, batching = self._opened.index, self._batching
+        parts = [f"{self.num_samples:,} samples of {index.num_shards:,} {index.format} shards"]
+        if self._request is not None:
+            order = self._request.order
+            parts.append(f"order {'window' if order is None else order.name} with seed={self._request.seed}")
+        parts += [type(stage).__name__.lower() for stage in self._stages]
+        if batching is not None:
+            parts.append(f"{'global ' if batching.is_global else ''}batches of {batching.size:,}")
+        return f"<shoal.Dataset: {', '.join(parts)}>"
+
+    # ---- order and choice
+
+    def shuffle(
+        self,
+        order: str | Order = "window",
+        *,
+        seed: int = 0,
+        window: int | str | None = None,
+        chunk: int | str | None = None,
+        num_canonical_nodes: int | None = None,
+    ) -> Dataset:
+        """Samples in random order, another one each epoch, the same for the same arguments on any machine.
+
+        Parameters
+        ----------
+        order
+            "window" (the default), "none", "full", "block" or "buffer", or an object of `shoal.orders`.
+        seed
+            0 to 2**64 - 1; the same on all ranks.
+        window
+            Bytes of data that may mix at a time, over the whole job: ``"16GiB"``; default 512 MiB.
+        chunk
+            Bytes that are read and move as one; default a 512th of the window, from one extent of the index to 8 MiB.
+        num_canonical_nodes
+            Shares of the dataset that mix apart, so that ranks need not read the same chunks; default one for every
+            16 chunks of the window, at most 64.
+        """
+        self._refuse_after_batch("shuffle()")
+        if self._request is not None:
+            msg = "this dataset is shuffled already; a second shuffle() would hide the first"
+            raise UsageError(msg, hint="a larger window= mixes more")
+        request = order_request(order, seed=seed, window=window, chunk=chunk, num_canonical_nodes=num_canonical_nodes)
+        shuffled = replace(self, _request=request)
+        shuffled.resolved.order  # noqa: B018  # a request that cannot be met is refused here, not when iterating
+        return shuffled
+
+    def select(self, samples: Any = None, /, **columns: Any) -> Dataset:
+        """Only some samples: by id (a list, an array, a mask), or by columns of the index.
+
+        Before `shuffle`, ids of stored samples; after it, positions of every epoch. A column is given a value, a
+        collection of values, or a function from its array to truth values: ``select(sample_bytes=lambda b: b < 1e6)``.
+        They stay in the order they had.
+        """
+        if (samples is None) == (not columns):
+            msg = "select() takes samples, or columns of the index by name"
+            raise UsageError(msg, hint="select([3, 5, 8]) or select(sample_bytes=lambda size: size < 1_000_000)")
+        if columns:
+            if self._request is not None:
+                msg = "columns of the index choose stored samples; after shuffle() there are only positions"
+                raise UsageError(msg, hint="put select() before shuffle()")
+            samples = choose_by_columns(self._opened.index, columns)
+            inner = samples if self._stored is None else samples[self._stored.members(np.arange(len(self._stored)))]
+            return self._choose("select()", Runs.of(inner, self.num_samples))
+        if self._request is None and self._stored is not None:
+            return self._choose("select()", Runs.of(numbers_left(samples, self._stored), self.num_samples))
+        return self._choose("select()", Runs.of(samples, self.num_samples))
+
+    def take(self, num_samples: int) -> Dataset:
+        """Only the first samples: of storage before `shuffle`, of every epoch's order after it."""
+        count = count_of(num_samples, "take()")
+        return self._choose("take()", Runs.span(0, min(count, self.num_samples)))
+
+    def skip(self, num_samples: int) -> Dataset:
+        """All but the first samples: of storage before `shuffle`, of every epoch's order after it."""
+        count = count_of(num_samples, "skip()")
+        return self._choose("skip()", Runs.span(min(count, self.num_samples), self.num_samples))
+
+    def partition(self, *, rank: int, world_size: int) -> Dataset:
+        """The part of one rank of so many, instead of what torchrun's environment says."""
+        return replace(self, _rank=rank_and_world_size((rank, world_size)))
+
+    # ---- what becomes of samples
+
+    def map(self, function: Callable[[Any], Any]) -> Dataset:
+        """Every sample (after `batch`: every batch) through a function."""
+        return self._then(Map(function))
+
+    def filter(self, function: Callable[[Any], Any]) -> Dataset:
+        """Only samples for which the function is true.
+
+        Batches are cut before: they may be short, and a rank that would get nothing gets a marked repeat.
+        """
+        self._refuse_after_batch("filter()")
+        return self._then(Filter(function))
+
+    def decode(self, *decoders: str | Mapping[str, Decoder]) -> Dataset:
+        """Fields from bytes to what their suffix means: json, txt, cls, npy, npz, and images where asked.
+
+        ``decode("pil")`` gives PIL images, ``"rgb8"`` arrays; ``decode({"flac": function})`` anything else.
+        """
+        self._refuse_after_batch("decode()")
+        return self._then(Decode(decoders))
+
+    def rename(self, **names: str) -> Dataset:
+        """Fields under new names: ``rename(image="jpg;jpeg;png")`` takes the first alternative that is there."""
+        self._refuse_after_batch("rename()")
+        return self._then(Rename(names))
+
+    def columns(self, *names: str) -> Dataset:
+        """Only these fields."""
+        self._refuse_after_batch("columns()")
+        return self._then(Columns(names))
+
+    def to_tuple(self, *names: str) -> Dataset:
+        """The values of these fields as a tuple; alternatives as in `rename`."""
+        self._refuse_after_batch("to_tuple()")
+        return self._then(ToTuple(names))
+
+    def with_ids(self) -> Dataset:
+        """The sample id as the field ``__id__``."""
+        self._refuse_after_batch("with_ids()")
+        return self._then(WithIds())
+
+    def batch(
+        self, size: int | None = None, *, global_batch_size: int | None = None, remainder: str = "keep"
+    ) -> Dataset:
+        """Batches of ``size`` samples on each rank, or of ``global_batch_size`` over all ranks.
+
+        Numbers and equal-shaped arrays are stacked, the rest are lists. ``remainder`` says what becomes of the last,
+        incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat), "pad" it with
+        repeats, or "drop" it. Repeats are marked true in the field ``__pad__`` of batches that hold one.
+        """
+        self._refuse_after_batch("batch()")
+        if (size is None) == (global_batch_size is None):
+            msg = "batch() takes a size for each rank, or global_batch_size="
+            raise UsageError(msg, hint="batch(256) or batch(global_batch_size=4096)")
+        number = count_of(size if size is not None else global_batch_size, "batch()")
+        if not number:
+            msg = "batch() needs at least one sample; got 0"
+            raise UsageError(msg)
+        Partition(number, 1, remainder)  # an unknown remainder is refused here, not when iterating
+        return replace(self, _batching=Batching(number, size is None, remainder))
+
+    # ---- what comes when
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch over all ranks, before any filter."""
+        return self._arrangement.num_samples
+
+    @property
+    def resolved(self) -> Arrangement:
+        """The order in integers; printed, it is a call that gives this order whatever the defaults become."""
+        return self._arrangement
+
+    def ids(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
+        """The sample ids at global positions ``[start, stop)`` of an epoch, reading nothing; 0.1 us each."""
+        order = self._arrangement.epoch(count_of(epoch, "ids(epoch=)"))
+        return self._arrangement.stored_ids(order.ids(start, order.num_samples if stop is None else stop))
+
+    def batch_ids(
+        self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
+    ) -> NDArray[np.int64]:
+        """The sample ids that a rank receives at a step of an epoch that began at position 0, repeats included."""
+        here, size = rank_and_world_size(self._rank)
+        size = size if world_size is None else count_of(world_size, "batch_ids(world_size=)")
+        here = here if rank is None else rank
+        check_rank(here, size)
+        partition = self._partition(size)
+        order = self._arrangement.epoch(count_of(epoch, "batch_ids(epoch=)"))
+        num_batches = partition.num_batches(order.num_samples)
+        if not 0 <= step < num_batches:
+            msg = f"step {step} was asked for; an epoch has steps 0 to {num_batches - 1} at world size {size}"
+            raise UsageError(msg)
+        return self._arrangement.stored_ids(partition.share(order, here, step, step + 1).ids)
+
+    def __len__(self) -> int:
+        """What this rank yields in a whole epoch: batches, or samples without `batch`."""
+        rank, world_size = rank_and_world_size(self._rank)
+        partition = self._partition(world_size)
+        if self._batching is not None:
+            return partition.num_batches(self.num_samples)
+        if any(isinstance(stage, Filter) for stage in self._stages):
+            msg = "how many samples filter() keeps is not known before they are read"
+            raise TypeError(msg)
+        return partition.num_samples_of(rank, self.num_samples)
+
+    def __getitem__(self, sample_id: SupportsIndex) -> Any:
+        """The sample with this id, through all stages but filters; one read."""
+        try:
+            number = operator.index(sample_id)
+        except TypeError:
+            msg = f"ds[...] takes one sample id; got {sample_id!r}"
+            raise UsageError(msg, hint="take(), skip() and select() choose several") from None
+        total = self._opened.index.num_samples
+        if not -total <= number < total:
+            msg = f"there is no sample {number}: the dataset has ids 0 to {total - 1}"
+            raise NoSampleError(msg)
+        number %= total
+        refuse_as_list()
+        sample = read_sample(self._opened, self._arrangement, number)
+        return run_stages([stage for stage in self._stages if not isinstance(stage, Filter)], sample, number)
+
+    # ---- running
+
+    def __iter__(self) -> Iteration:
+        """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start."""
+        refuse_in_worker()
+        rank, world_size = rank_and_world_size(self._rank)
+        arrangement = self._arrangement
+        partition = self._partition(world_size)
+        if message := warning_about(arrangement, partition.global_batch if self._batching else 1):
+            warnings.warn(message, ShuffleWarning, stacklevel=2)
+        recipe = Recipe(partition, rank, self._stages, self._batch_stages)
+        iteration = Iteration(
+            self._opened,
+            arrangement,
+            recipe,
+            self._counters,
+            epoch=self._cursor.epoch,
+            start=self._cursor.start,
+            ended=self._cursor.ended,
+            state=partial(self._state_at, arrangement),
+        )
+        self._cursor.follow(iteration.place)
+        return iteration
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iterator runs through."""
+        return self._cursor.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin at the start of this epoch next, unless it is the current one: then nothing moves."""
+        number = count_of(epoch, "set_epoch()")
+        if number != self._cursor.epoch:
+            self._cursor.begin(number, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the newest iterator is: a few integers, the same on every rank; any one resumes all."""
+        return self._state_at(self._arrangement, *self._cursor.position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was saved: at any world size, with any batch size.
+
+        Numbers that `shuffle` left open (a window in bytes) are taken from the state.
+
+        Raises
+        ------
+        StateError
+            The state belongs to another dataset, seed or order, or to a newer shoal; both sides are named.
+        """
+        saved = State.from_dict(state)
+        request = (self._request or OrderRequest(Sequential())).adopting(saved)
+        arrangement = replace(self._arrangement, request=request, _epochs={})
+        saved.check(
+            seed=request.seed,
+            order=arrangement.state_order,
+            index=self._opened.index.fingerprint,
+            num_samples=arrangement.num_samples,
+        )
+        self.__dict__["_arrangement"] = arrangement
+        self._cursor.begin(saved.epoch, saved.position)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since this dataset object was made: samples, reads, bytes, repeats, what was filtered, waiting."""
+        return self._counters.as_dict()
+
+    # ---- inside
+
+    @cached_property
+    def _arrangement(self) -> Arrangement:
+        request = self._request or OrderRequest(Sequential())
+        return Arrangement(self._opened.index, request, self._stored, self._delivered)
+
+    def _state_at(self, arrangement: Arrangement, epoch: int, position: int) -> dict[str, Any]:
+        seed, index = arrangement.request.seed, self._opened.index.fingerprint
+        return State(epoch, position, seed, arrangement.state_order, index).to_dict()
+
+    def _partition(self, world_size: int) -> Partition:
+        if self._batching is None:
+            return Partition(world_size, world_size, batched=False)
+        return self._batching.partition(world_size)
+
+    def _then(self, stage: Stage) -> Dataset:
+        if self._batching is not None:
+            return replace(self, _batch_stages=(*self._batch_stages, stage))
+        return replace(self, _stages=(*self._stages, stage))
+
+    def _choose(self, verb: str, runs: Runs) -> Dataset:
+        self._refuse_after_batch(verb)
+        if any(isinstance(stage, Filter) for stage in self._stages):
+            msg = f"{verb} counts samples before any filter, and stands after filter()"
+            raise UsageError(msg, hint=f"put {verb} before filter()")
+        if not len(runs):
+            msg = f"{verb} leaves none of {self.num_samples} samples"
+            raise UsageError(msg)
+        if self._request is None:
+            return replace(self, _stored=runs if self._stored is None else self._stored.of_members(runs))
+        return replace(self, _delivered=runs if self._delivered is None else self._delivered.of_members(runs))
+
+    def _refuse_after_batch(self, verb: str) -> None:
+        if self._batching is not None:
+            msg = f"{verb} works on samples, and stands after batch()"
+            raise UsageError(msg, hint=f"put {verb} before batch(); only map() works on batches")

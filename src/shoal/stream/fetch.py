@@ -1,0 +1,131 @@
+"""Carries out a plan of reads under a budget: asks for units ahead of their use, and keeps them until they are let go.
+
+Whatever order answers come in, the consumer gets exactly the unit it asks for, so the stream is the same every time.
+An error of a read is raised when its unit is needed, at the sample it belongs to.
+
+Units are asked for in groups, since handing over one task costs more than reading 64 KiB from the page cache. Samples
+are looked for when a unit is first taken, and each when it is wanted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.plan.budget import Ledger
+from shoal.plan.units import UnitRead, Units
+from shoal.shards.protocol import Records, Sample
+from shoal.stream.counters import Counters
+from shoal.stream.opening import Opened
+from shoal.stream.readers import Answer, Readers, parse_unit, readers_of
+
+__all__ = ["Fetch"]
+
+_GROUPS_AHEAD = 4  # what may be read ahead is split into so many tasks
+_PLANNED_AT_ONCE = 256  # units; a stretch may have one for every sample
+
+
+class _Asked:
+    """A unit that was asked for, as number ``place`` of a group."""
+
+    __slots__ = ("answer", "place", "read")
+
+    def __init__(self, read: UnitRead, answer: Answer | None, place: int) -> None:
+        self.read, self.answer, self.place = read, answer, place
+
+
+class Fetch:
+    """Reads units ahead of their use and keeps them until they are let go.
+
+    Parameters
+    ----------
+    ahead_limit_bytes
+        How many bytes may be asked for or waiting to be used for the first time.
+    """
+
+    def __init__(self, opened: Opened, units: Units, counters: Counters, *, ahead_limit_bytes: int) -> None:
+        self._opened, self._units, self._counters = opened, units, counters
+        self._readers: Readers = readers_of(opened)
+        self._ledger = Ledger(ahead_limit_bytes=ahead_limit_bytes)
+        self._group_bytes = max(1, ahead_limit_bytes // _GROUPS_AHEAD)
+        self._planned: deque[NDArray[np.int64]] = deque()
+        self._pending: deque[UnitRead] = deque()
+        self._asked: dict[int, _Asked] = {}
+        self._taken: dict[int, tuple[Records, int, int]] = {}  # records, the id of the first, bytes
+        self._met = bytearray((units.num_units >> 3) + 1)  # one bit a unit
+
+    def follow(self, units: NDArray[np.int64]) -> None:
+        """Read these units next, after those given before."""
+        self._planned.extend(units[i : i + _PLANNED_AT_ONCE] for i in range(0, len(units), _PLANNED_AT_ONCE))
+        self._read_ahead()
+
+    def samples(self, ids: Sequence[int], units: Sequence[int], last: Sequence[bool]) -> Iterator[Sample]:
+        """The samples with these ids, in turn; ``units`` hold them, and are let go after the sample where ``last``."""
+        taken = self._taken
+        for sample_id, unit, is_last in zip(ids, units, last, strict=True):
+            records, first_sample, _ = taken.get(unit) or self._first_taken(unit)
+            sample = records.sample(sample_id - first_sample)
+            if is_last:
+                self.release(unit)
+            yield sample
+
+    def release(self, unit: int) -> None:
+        """Let go of a unit that was taken."""
+        self._ledger.release(self._taken.pop(unit)[2])
+
+    def close(self) -> None:
+        """Stop: reads that have not begun are dropped, and no thread is left when this returns."""
+        self._readers.close()
+        for kept in (self._planned, self._pending, self._asked, self._taken):
+            kept.clear()
+
+    def _first_taken(self, unit: int) -> tuple[Records, int, int]:
+        if unit not in self._asked:
+            self._ask(self._units.reads(np.array([unit])))
+        asked = self._asked.pop(unit)
+        read = asked.read
+        began = time.perf_counter()
+        data = self._readers.get(read, asked.answer, asked.place)
+        self._counters.wait_seconds += time.perf_counter() - began
+        self._ledger.use(read.num_bytes)
+        taken = self._taken[unit] = parse_unit(self._opened, read, data), read.first_sample, read.num_bytes
+        self._read_ahead()
+        return taken
+
+    def _read_ahead(self) -> None:
+        """Ask for the next units in groups, as long as they fit into what may be read ahead."""
+        while (self._pending or self._planned) and self._ledger.has_room(self._group_bytes):
+            group: list[UnitRead] = []
+            group_bytes = 0
+            while group_bytes < self._group_bytes and (self._pending or self._planned):
+                if not self._pending:
+                    self._pending.extend(self._units.reads(self._planned.popleft()))
+                read = self._pending.popleft()
+                if read.unit not in self._asked and read.unit not in self._taken:
+                    group.append(read)
+                    group_bytes += read.num_bytes
+            if group:
+                self._ask(group)
+
+    def _ask(self, group: Sequence[UnitRead]) -> None:
+        num_bytes = sum(read.num_bytes for read in group)
+        self._ledger.reserve(num_bytes)
+        counters = self._counters
+        counters.read_bytes += num_bytes
+        counters.num_reads += len(group)
+        counters.num_rereads += sum(self._met_before(read.unit) for read in group)
+        counters.peak_held_bytes = max(counters.peak_held_bytes, self._ledger.peak_bytes)
+        answer = self._readers.ask(group)
+        for place, read in enumerate(group):
+            self._asked[read.unit] = _Asked(read, answer, place)
+
+    def _met_before(self, unit: int) -> bool:
+        """Whether this object read the unit before."""
+        byte, bit = unit >> 3, 1 << (unit & 7)
+        met = bool(self._met[byte] & bit)
+        self._met[byte] |= bit
+        return met

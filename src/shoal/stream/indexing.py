@@ -1,0 +1,217 @@
+"""Builds an index: every shard is scanned once, several at a time, and a killed build goes on where it was.
+
+Scanning is parsing, so it is the processor that is short, and threads would take turns at it: the shards go to worker
+processes (`shoal.stream.scan_worker`), one whole shard at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+from shoal.errors import ShoalError, UsageError
+from shoal.shards.formats import format_named
+from shoal.shards.index import Index
+from shoal.shards.index_build import EXTENT_BYTES, ScannedShard, assemble
+from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
+from shoal.storage.cache_place import Scratch, cache_directory
+from shoal.storage.local import LocalStore
+from shoal.storage.protocol import ReadRange, Stat
+from shoal.storage.sources import Source
+from shoal.stream.scan_frames import scan_from, scan_to_buffers
+from shoal.stream.scan_pool import WORKERS_VARIABLE, ScanTask, scan_in_processes
+
+__all__ = ["SCAN_RULE", "IndexStore", "Progress", "build_index"]
+
+# Below this, starting processes (a few tenths of a second each) costs more than they save, and nothing is kept.
+SMALL_BYTES = 256 << 20
+
+# From here on the index leaves out the size of each sample, 4 bytes a sample.
+MANY_SAMPLES = 10**8
+
+ENTRY_SUFFIX = ".scan"
+
+# Raised when the scan of a format finds other samples than before: what was kept or cached by then is not used.
+SCAN_RULE = 1
+
+# How often an inline scan says how far it is, in bytes.
+REPORT_EVERY_BYTES = 64 << 20
+
+Progress = Callable[[int, int, int], None]
+
+
+class IndexStore(ReadRange, Stat, Protocol):
+    """What indexing needs of a store."""
+
+
+def build_index(
+    source: Source,
+    *,
+    store: IndexStore,
+    format: Format,  # noqa: A002 - the word of the public interface
+    extent_bytes: int = EXTENT_BYTES,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> Index:
+    """The index of the shards of ``source``; samples are numbered in the order of its shards.
+
+    ``workers`` processes scan; 0 means this one does. By default as many as this process may use processors
+    ($SHOAL_INDEX_WORKERS overrides it), or none when there is less than 256 MiB to scan. ``progress`` is called in this
+    thread with bytes done, bytes in all and samples found. A large build keeps what is finished below ``cache_dir``
+    (see `shoal.storage.cache_place`), and the same call takes it up after a kill; it is removed in the end.
+
+    O(samples) memory; about the speed at which one processor parses, times ``workers``.
+
+    Raises
+    ------
+    ShardError
+        A shard cannot be parsed; it knows the shard and the byte.
+    StorageError
+        Bytes could not be had.
+    ShoalError
+        A worker was killed; the shard and the signal are named.
+    """
+    tasks = [
+        ScanTask(number, name, info.path, info.num_bytes, info.version)
+        for number, (name, info) in enumerate(zip(source.names, source.stat(store), strict=True))
+    ]
+    total_bytes = sum(task.num_bytes for task in tasks)
+    workers = _num_workers(workers, total_bytes)
+    scratch = None
+    if workers or total_bytes >= SMALL_BYTES:
+        scratch = Scratch(str(Path(cache_directory(cache_dir), "scans", _key(tasks, format))), suffix=ENTRY_SUFFIX)
+    scans: dict[int, ShardScan] = {}
+    with closing(_scan_all(tasks, store, format, workers, scratch, _Report(progress, total_bytes))) as results:
+        for task, scan in results:
+            scans[task.number] = scan
+    shards = [ScannedShard(task.name, task.num_bytes, task.version, scans[task.number]) for task in tasks]
+    keep = sum(scan.num_samples for scan in scans.values()) < MANY_SAMPLES
+    index = assemble(format.name, shards, extent_bytes=extent_bytes, keep_sample_bytes=keep)
+    if scratch is not None:
+        scratch.clear()
+    return index
+
+
+def _entry(task: ScanTask) -> str:
+    return _digest([task.path, task.num_bytes, task.version]) + ENTRY_SUFFIX
+
+
+def _key(tasks: Sequence[ScanTask], format: Format) -> str:  # noqa: A002
+    # Of the paths alone, so that a shard which changed since the kill costs one scan and not all of them.
+    return _digest([SCAN_RULE, format.name, *(task.path for task in tasks)])
+
+
+def _digest(words: list[Any]) -> str:
+    return hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
+
+
+def _num_workers(asked: int | None, total_bytes: int) -> int:
+    if asked is None and (text := os.environ.get(WORKERS_VARIABLE)):
+        if not text.isdecimal():
+            msg = f"{WORKERS_VARIABLE}={text!r} is not a number of worker processes"
+            raise UsageError(msg, hint="0 scans in the process itself")
+        asked = int(text)
+    if asked is not None:
+        if asked < 0:
+            msg = f"workers={asked} is not a number of worker processes"
+            raise UsageError(msg, hint="0 scans in the process itself")
+        return asked
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 0 if total_bytes < SMALL_BYTES or processors == 1 else processors
+
+
+class _Report:
+    """Adds up what is done; bytes of unfinished shards count as far as their workers have come."""
+
+    def __init__(self, progress: Progress | None, total_bytes: int) -> None:
+        self._progress = progress
+        self._total_bytes = total_bytes
+        self._done_bytes = 0
+        self._done_samples = 0
+        self._under_way: dict[int, int] = {}
+        self._said_bytes = 0
+
+    def came_to(self, task: ScanTask, done_bytes: int) -> None:
+        self._under_way[task.number] = min(done_bytes, task.num_bytes)
+        self._say()
+
+    def finished(self, task: ScanTask, scan: ShardScan) -> None:
+        self._under_way.pop(task.number, None)
+        self._done_bytes += task.num_bytes
+        self._done_samples += scan.num_samples
+        self._say()
+
+    def _say(self) -> None:
+        if self._progress is not None:
+            # A scan may go back to read something again; what is shown does not.
+            self._said_bytes = max(self._said_bytes, self._done_bytes + sum(self._under_way.values()))
+            self._progress(self._said_bytes, self._total_bytes, self._done_samples)
+
+
+def _scan_all(
+    tasks: list[ScanTask],
+    store: IndexStore,
+    format: Format,  # noqa: A002
+    workers: int,
+    scratch: Scratch | None,
+    report: _Report,
+) -> Generator[tuple[ScanTask, ShardScan]]:
+    """What an earlier build has left, then the rest in the order in which it is finished."""
+    missing = []
+    for task in tasks:
+        kept = scratch.get(_entry(task)) if scratch is not None else None
+        if kept is None:
+            missing.append(task)
+        else:
+            scan = scan_from(kept)
+            report.finished(task, scan)
+            yield task, scan
+    with closing(_scan_missing(missing, store, format, workers, report)) as results:
+        for task, scan in results:
+            if scratch is not None:
+                scratch.put(_entry(task), scan_to_buffers(scan))
+            report.finished(task, scan)
+            yield task, scan
+
+
+def _scan_missing(
+    tasks: list[ScanTask],
+    store: IndexStore,
+    format: Format,  # noqa: A002
+    workers: int,
+    report: _Report,
+) -> Generator[tuple[ScanTask, ShardScan]]:
+    # Processes read for themselves, so they can only do what a plain local store does, with a format they can name.
+    if workers and tasks and type(store) is LocalStore and _known_by_name(format) and sys.executable:
+        yield from scan_in_processes(tasks, format.name, num_workers=workers, came_to=report.came_to)
+        return
+    for task in tasks:
+        yield task, format.scan(_reading(store, task, report), task.num_bytes, shard=task.name)
+
+
+def _known_by_name(format: Format) -> bool:  # noqa: A002
+    """Whether a worker, which is told the name, would use the same format; a user's own it cannot know."""
+    try:
+        return format_named(format.name) is format
+    except ShoalError:
+        return False
+
+
+def _reading(store: IndexStore, task: ScanTask, report: _Report) -> ReadBytes:
+    said_bytes = 0
+
+    def read(first_byte: int, end_byte: int) -> Buffer:
+        nonlocal said_bytes
+        if first_byte - said_bytes >= REPORT_EVERY_BYTES:
+            said_bytes = first_byte
+            report.came_to(task, first_byte)
+        return store.read_range(task.path, first_byte, end_byte)
+
+    return read

@@ -1,0 +1,297 @@
+"""One run through the rest of an epoch on one rank: samples or batches out, and a position that counts them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from shoal.errors import ForkError, UsageError
+from shoal.order.partition import Partition, Share
+from shoal.order.protocol import BoundOrder
+from shoal.plan.lookahead import first_uses, last_uses, stretch_positions
+from shoal.plan.units import RecordUnits
+from shoal.shards.protocol import Sample
+from shoal.stream import forks
+from shoal.stream.arrangement import Arrangement
+from shoal.stream.collate import collate
+from shoal.stream.counters import Counters
+from shoal.stream.fetch import Fetch
+from shoal.stream.opening import Opened
+from shoal.stream.readers import parse_unit, read_unit
+from shoal.stream.singles import Singles
+from shoal.stream.stages import DROPPED, Stage, run_stages
+
+__all__ = ["Iteration", "Recipe", "read_sample"]
+
+_NOTHING = np.zeros(0, dtype=np.int64)
+_LEAST_AHEAD_BYTES = 1 << 20
+_MOST_AHEAD_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What becomes of samples: stages of one, batches or not, stages of a batch."""
+
+    partition: Partition
+    rank: int
+    stages: tuple[Stage, ...]
+    batch_stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """What this rank gets of some consecutive global batches: the samples before any stage, as they are read, and more.
+
+    Lists, which a loop over samples is fastest with. Batch ``i`` is ``[batch_first[i], batch_first[i + 1])`` of them.
+    """
+
+    samples: Iterator[Sample]
+    ids: list[int]
+    repeated: list[bool]
+    batch_first: list[int]
+
+
+@dataclass(slots=True)
+class Place:
+    """Where an iterator is: how many global batches of an epoch, counted from a start, it has yielded."""
+
+    epoch: int
+    start: int
+    partition: Partition
+    num_samples: int
+    num_yielded: int = 0
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and position of what comes next; (epoch + 1, 0) after the last."""
+        if self.num_yielded >= self.partition.num_batches(self.num_samples, self.start):
+            return self.epoch + 1, 0
+        if not self.num_yielded:
+            return self.epoch, self.start
+        return self.epoch, self.partition.end_of(self.num_yielded - 1, self.num_samples, self.start)
+
+
+class Iteration:
+    """The batches (or samples) of one rank from a position to the end of an epoch.
+
+    `place` says what comes after everything yielded so far. Close it, use it in a ``with``, or let go of it: no thread
+    is left in any case. After an error it raises the same error again: an epoch that failed must not look like one
+    that ended.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        arrangement: Arrangement,
+        recipe: Recipe,
+        counters: Counters,
+        *,
+        epoch: int,
+        start: int,
+        ended: Callable[[Place], None],
+        state: Callable[[int, int], dict[str, Any]],
+    ) -> None:
+        self._ended, self._state = ended, state
+        order = arrangement.epoch(epoch)
+        self.place = Place(epoch, start, recipe.partition, order.num_samples)
+        kind = Singles if arrangement.by_singles else Fetch
+        self._reading = kind(opened, arrangement.units, counters, ahead_limit_bytes=_ahead_limit_bytes(arrangement))
+        shares = _shares(order, arrangement, recipe, start)
+        if isinstance(self._reading, Singles):
+            stretches = _unplanned(shares, arrangement, self._reading)
+        else:
+            stretches = _planned(shares, arrangement, self._reading)
+        source = _Source(opened, arrangement, recipe, counters, self.place)
+        deliver = _batches if recipe.partition.batched else _samples
+        self._results: Iterator[Any] = deliver(stretches, source)
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._generation = forks.generation
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after everything this iterator has yielded; see `Dataset.state_dict`."""
+        return self._state(*self.place.position)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        if forks.generation != self._generation:
+            msg = "this iterator was made by the parent of this process, and is the parent's to go on with"
+            raise ForkError(msg, hint="call iter() in the child: the dataset itself may be used there")
+        try:
+            return next(self._results)
+        except ValueError as error:
+            if "already executing" not in str(error):
+                raise self._failed(error) from None
+            msg = "two threads asked one iterator for its next batch at the same time"
+            raise UsageError(msg, hint="one iterator for each thread, or a lock around next()") from None
+        except StopIteration:
+            if self._failure is not None:
+                raise self._failure from None
+            if not self._closed:
+                self.close()
+                self._ended(self.place)
+            raise
+        except BaseException as error:  # an interrupt too: the samples at hand are lost, and to go on would skip them
+            self._failed(error)
+            raise
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """Remember what went wrong, and stop."""
+        self._failure = error
+        self.close()
+        return error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading, and yield nothing more; the threads are gone when this returns."""
+        self._closed = True
+        self._results = iter(())
+        self._reading.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What samples are made of and with, and where the counts go."""
+
+    opened: Opened
+    arrangement: Arrangement
+    recipe: Recipe
+    counters: Counters
+    place: Place
+
+
+# From here on there are functions and no methods: a generator that knew its iteration would keep it, and with it its
+# threads, alive when nobody else does.
+
+
+def _samples(stretches: Iterator[_Stretch], source: _Source) -> Iterator[Any]:
+    """Sample after sample, those that a filter dropped left out."""
+    stages, counters, place = source.recipe.stages, source.counters, source.place
+    for stretch in stretches:
+        after = place.num_yielded + len(stretch.batch_first) - 1
+        for sample_id, sample in zip(stretch.ids, stretch.samples, strict=True):
+            result = run_stages(stages, sample, sample_id) if stages else sample
+            place.num_yielded += 1
+            if result is DROPPED:
+                counters.num_filtered += 1
+                continue
+            counters.num_samples += 1
+            yield result
+        place.num_yielded = after  # the last position of an epoch may have no sample for this rank
+
+
+def _batches(stretches: Iterator[_Stretch], source: _Source) -> Iterator[Any]:
+    """Batch after batch."""
+    stages = source.recipe.stages
+    for stretch in stretches:
+        for begin, end in itertools.pairwise(stretch.batch_first):
+            samples: list[Any] = list(itertools.islice(stretch.samples, end - begin))
+            if stages:
+                named = zip(samples, stretch.ids[begin:end], strict=True)
+                samples = [run_stages(stages, sample, sample_id) for sample, sample_id in named]
+            batch = _collated(samples, stretch.repeated[begin:end], source)
+            source.place.num_yielded += 1  # only now: what failed was not yielded
+            yield batch
+
+
+def _collated(samples: list[Any], repeated: list[bool], source: _Source) -> Any:
+    kept = [(sample, again) for sample, again in zip(samples, repeated, strict=True) if sample is not DROPPED]
+    num_filtered = len(samples) - len(kept)
+    if not kept:
+        kept = [(_nearest_kept(source), True)]
+    batch = collate([sample for sample, _ in kept])
+    num_repeats = sum(again for _, again in kept)
+    if num_repeats and isinstance(batch, dict):
+        batch["__pad__"] = np.array([again for _, again in kept])
+    try:
+        for stage in source.recipe.batch_stages:
+            batch = stage(batch, -1)
+    except Exception as error:
+        place = source.place
+        start = place.start + place.num_yielded * place.partition.global_batch
+        error.add_note(f"shoal: in {stage!r} of the global batch at position {start} of epoch {place.epoch}")
+        raise
+    counters = source.counters
+    counters.num_batches += 1
+    counters.num_samples += len(kept)
+    counters.num_repeats += num_repeats
+    counters.num_filtered += num_filtered
+    return batch
+
+
+def _nearest_kept(source: _Source) -> Any:
+    """The nearest sample before a batch, cyclically, that the filter keeps: what a rank gets instead of nothing.
+
+    Found from the order alone, so that a resumed run finds the same.
+    """
+    place, arrangement, stages = source.place, source.arrangement, source.recipe.stages
+    order = arrangement.epoch(place.epoch)
+    begin = place.start + place.num_yielded * place.partition.global_batch
+    for step in range(1, place.num_samples + 1):
+        position = (begin - step) % place.num_samples
+        sample_id = int(arrangement.stored_ids(order.ids(position, position + 1))[0])
+        sample = run_stages(stages, read_sample(source.opened, arrangement, sample_id), sample_id)
+        if sample is not DROPPED:
+            return sample
+    msg = f"filter() keeps none of the {place.num_samples} samples of the epoch"
+    raise UsageError(msg, hint="try the function on ds[0]")
+
+
+def _ahead_limit_bytes(arrangement: Arrangement) -> int:
+    """A quarter of the window, so that what is read ahead never outweighs what is mixed."""
+    chunks = arrangement.order.parameters.get("chunks", 0)
+    largest = int((arrangement.chunks.end_byte - arrangement.chunks.first_byte).max(initial=1))
+    mean = arrangement.index.num_bytes / max(1, len(arrangement.chunks))
+    limit = min(max(int(chunks * mean) // 4, _LEAST_AHEAD_BYTES), _MOST_AHEAD_BYTES)
+    return max(limit, 2 * largest)
+
+
+def read_sample(opened: Opened, arrangement: Arrangement, sample_id: int) -> Any:
+    """One sample by id, read on its own."""
+    read = RecordUnits(arrangement.index).reads(np.array([sample_id]))[0]
+    return parse_unit(opened, read, read_unit(opened, read)).sample(sample_id - read.first_sample)
+
+
+def _shares(order: BoundOrder, arrangement: Arrangement, recipe: Recipe, start: int) -> Iterator[Share]:
+    """What a rank gets, stretch by stretch, with stored sample ids."""
+    partition = recipe.partition
+    num_batches = partition.num_batches(order.num_samples, start)
+    batches = max(1, stretch_positions(order.parameters) // partition.global_batch)
+    for first in range(0, num_batches, batches):
+        share = partition.share(order, recipe.rank, first, min(first + batches, num_batches), start)
+        yield replace(share, ids=arrangement.stored_ids(share.ids))
+
+
+def _planned(shares: Iterator[Share], arrangement: Arrangement, fetch: Fetch) -> Iterator[_Stretch]:
+    """Stretch after stretch, with the reads of the next one planned before the samples of this one are given out."""
+    share, units = None, _NOTHING
+    for following in itertools.chain(shares, [None]):
+        units_after = _NOTHING
+        if following is not None:
+            units_after = arrangement.units_of(following.ids, following.chunks)
+            fetch.follow(first_uses(units_after, units))
+        if share is not None:
+            last = last_uses(units, np.unique(units_after))
+            ids = share.ids.tolist()
+            samples = fetch.samples(ids, units.tolist(), last.tolist())
+            yield _Stretch(samples, ids, share.repeated.tolist(), share.batch_first.tolist())
+        share, units = following, units_after
+
+
+def _unplanned(shares: Iterator[Share], arrangement: Arrangement, singles: Singles) -> Iterator[_Stretch]:
+    """Stretch after stretch of samples that have a read of their own."""
+    for share in shares:
+        ids = share.ids.tolist()
+        samples = singles.samples(ids, arrangement.units_of(share.ids, share.chunks))
+        yield _Stretch(samples, ids, share.repeated.tolist(), share.batch_first.tolist())

@@ -1,0 +1,44 @@
+"""`shoal.open`: from what a user names to a dataset."""
+
+from __future__ import annotations
+
+import os
+
+from shoal.errors import UsageError
+from shoal.storage.sources import SourceLike
+from shoal.stream.dataset import Dataset
+from shoal.stream.opening import open_source
+
+__all__ = ["Dataset", "open_dataset"]
+
+
+def open_dataset(
+    source: SourceLike,
+    *,
+    index: str | os.PathLike[str] | None = None,
+    format: str | None = None,  # noqa: A002  # the word of the public interface
+) -> Dataset:
+    """Open shards where they lie: a file, directory, glob, braces, list of those, or an index file.
+
+    Parameters
+    ----------
+    source
+        ``"data/train-{000000..000099}.tar"``, ``"data/*.jsonl"``, a directory (all shards below it), a `pathlib.Path`,
+        a list of shards, or a ``shoal.index`` beside its shards.
+    index
+        An index file kept elsewhere. Otherwise ``shoal.index`` beside the shards is used, else one is made and cached.
+    format
+        "tar" or "jsonl", where suffixes do not say it.
+
+    Raises
+    ------
+    SourceError
+        The source names nothing, or shards nobody can tell the format of.
+    IndexFileError, ShardError, StorageError
+        What `shoal.errors` says of them.
+    """
+    opened = open_source(source, index=index, format=format)
+    if not opened.index.num_samples:
+        msg = f"{source}: {opened.index.num_shards} shards without a single sample"
+        raise UsageError(msg, hint="notes of the index say what was skipped: `shoal info` shows them")
+    return Dataset(opened)

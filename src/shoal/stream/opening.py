@@ -1,0 +1,229 @@
+"""From what the user names to shards with an index.
+
+An index is looked for in this order: the one given, the one that is the source, `shoal.index` beside the shards, the
+one this machine made before, and else it is made. Whichever it is, a shard that it does not know is never left out
+silently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import IndexFileError, ShoalError, SourceError, StorageError
+from shoal.shards.formats import FORMATS, format_named, format_of
+from shoal.shards.index import Index
+from shoal.shards.index_build import CUTTING_RULE, EXTENT_BYTES, subset
+from shoal.shards.protocol import Format
+from shoal.storage.cache_place import alone, cache_directory
+from shoal.storage.local import LocalStore
+from shoal.storage.protocol import ObjectInfo
+from shoal.storage.sources import Source, SourceLike, expand
+from shoal.stream.index_files import INDEX_NAME, load_index, save_index
+from shoal.stream.indexing import SCAN_RULE, Progress, build_index
+from shoal.stream.matching import match_all, missing_from
+from shoal.stream.verifying import ShardCheck, looks_indexed
+
+__all__ = ["Opened", "choose_format", "known_suffixes", "open_source"]
+
+_log = logging.getLogger("shoal")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A dataset, ready to be read.
+
+    ``paths`` has the full path of every shard of ``index``, in its order. ``index_path`` is the file that the index
+    came from or was cached in; None when there is none. ``check`` must be asked before a shard is first used.
+    """
+
+    store: LocalStore
+    index: Index
+    paths: tuple[str, ...]
+    format: Format
+    index_path: str | None
+    check: ShardCheck
+
+
+def open_source(
+    source: SourceLike,
+    *,
+    index: str | os.PathLike[str] | None = None,
+    format: str | Format | None = None,  # noqa: A002 - the word of the public interface
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Opened:
+    """Find the shards that ``source`` names, and their index; make the index if there is none.
+
+    ``source`` is what `shoal.storage.sources.expand` takes. With ``index=`` (a file), or a `shoal.index` in the
+    directory of the shards, the shards are looked up there by relative name; what lies elsewhere, by base name.
+    ``progress`` is called while an index is made (see `build_index`). O(shards), unless an index must be made.
+
+    Raises
+    ------
+    SourceError
+        The source names nothing, or shards of unknown or different formats.
+    IndexFileError
+        The index does not know a shard that was asked for, or knows more than the directory holds.
+    StorageError
+        A shard is missing, or cannot be looked at.
+    ShardError
+        A shard cannot be indexed.
+    """
+    store, directory = LocalStore(), cache_directory(cache_dir)
+    found = expand(source, suffixes=known_suffixes(format))
+    if found.kind == "index":
+        if index is not None:
+            msg = f"{found.asked}: the source is an index, and index={os.fspath(index)} is another"
+            raise SourceError(msg, hint="give the shards as the source, or leave out index=")
+        return _beside_index(found, store, format, directory)
+    if index is not None:
+        path = str(Path(os.fspath(index)).expanduser().absolute())
+        return _with_index(found, load_index(path, store=store), path, store, format, directory)
+    if beside := _index_in_directory(found, store):
+        known, path = beside
+        return _with_index(found, known, path, store, format, directory)
+    chosen = choose_format(found, format)
+    made, made_path = _cached_or_made(found, store, chosen, directory, progress)
+    return _opened(store, made, found.paths, chosen, made_path, directory)
+
+
+def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
+    """By which a shard in a directory is told from other files: the suffixes of ``format``, else of all formats."""
+    if format is None:
+        return tuple(suffix for known in FORMATS.values() for suffix in known.suffixes)
+    return (format_named(format) if isinstance(format, str) else format).suffixes
+
+
+def choose_format(source: Source, format: str | Format | None = None) -> Format:  # noqa: A002
+    """The format asked for, by name or as an object, else the one that the suffixes of all shards mean.
+
+    Raises
+    ------
+    SourceError
+        A suffix means nothing, or two shards mean different formats.
+    """
+    if format is not None:
+        return format_named(format) if isinstance(format, str) else format
+    first = format_of(source.paths[0])
+    for path in source.paths:
+        other = format_of(path)
+        if other.name != first.name:
+            msg = f"{source.asked}: shards of two formats: {source.paths[0]} ({first.name}) and {path} ({other.name})"
+            raise SourceError(msg, hint="open one format at a time: a glob with a suffix, or format=")
+    return first
+
+
+def _opened(
+    store: LocalStore,
+    index: Index,
+    paths: Sequence[str],
+    format: Format,  # noqa: A002
+    index_path: str | None,
+    cache_dir: str,
+) -> Opened:
+    check = ShardCheck(index, tuple(paths), store=store, format=format, cache_dir=cache_dir)
+    return Opened(store, index, tuple(paths), format, index_path, check)
+
+
+def _with_index(
+    found: Source,
+    known: Index,
+    index_path: str,
+    store: LocalStore,
+    format: str | Format | None,  # noqa: A002
+    cache_dir: str,
+) -> Opened:
+    chosen = _format_of_index(known, index_path, format)
+    numbers = match_all(known, found, index_path=index_path)
+    paths = found.paths
+    if found.complete:
+        # The whole directory: then its order is the index's, which may be older than a rule about sorting.
+        paths = tuple(path for _, path in sorted(zip(numbers, paths, strict=True)))
+        numbers = sorted(numbers)
+    index = known if numbers == list(range(len(known.shard_names))) else subset(known, numbers)
+    _compare(index, [store.stat(path) for path in paths], index_path)
+    return _opened(store, index, paths, chosen, index_path, cache_dir)
+
+
+def _beside_index(
+    found: Source,
+    store: LocalStore,
+    format: str | Format | None,  # noqa: A002
+    cache_dir: str,
+) -> Opened:
+    path = found.paths[0]
+    index = load_index(path, store=store)
+    chosen = _format_of_index(index, path, format)
+    paths = [str(Path(found.root, name)) for name in index.shard_names]
+    infos = [store.find(shard) for shard in paths]
+    missing = [shard for shard, info in zip(paths, infos, strict=True) if info is None]
+    if missing:
+        msg = f"{path}: {len(missing)} of its {len(paths)} shards are not beside it; the first is {missing[0]}"
+        raise StorageError(msg, hint="where the shards lie elsewhere, open them with index= this file")
+    _compare(index, [info for info in infos if info is not None], path)
+    return _opened(store, index, paths, chosen, path, cache_dir)
+
+
+def _format_of_index(index: Index, index_path: str, format: str | Format | None) -> Format:  # noqa: A002
+    if format is None:
+        return format_named(index.format)
+    asked = format_named(format) if isinstance(format, str) else format
+    if asked.name != index.format:
+        msg = f"format={asked.name!r} was asked for, but the index {index_path} is one of {index.format!r} shards"
+        raise IndexFileError(msg, hint="leave out format=, or name another index")
+    return asked
+
+
+def _index_in_directory(found: Source, store: LocalStore) -> tuple[Index, str] | None:
+    path = str(Path(found.root, INDEX_NAME))
+    if store.find(path) is None:
+        return None
+    index = load_index(path, store=store)
+    if not found.complete and (unknown := missing_from(index, found)):
+        _log.info("%s does not know %s (%d such): it is not used for %s", path, unknown[0], len(unknown), found.asked)
+        return None
+    return index, path
+
+
+def _compare(index: Index, infos: Sequence[ObjectInfo], index_path: str) -> None:
+    suspects = [info.path for shard, info in enumerate(infos) if not looks_indexed(index, shard, info)]
+    if suspects:
+        text = "%d of %d shards differ in size or time from %s (the first is %s); each is scanned again before its use"
+        _log.info(text, len(suspects), len(infos), index_path, suspects[0])
+
+
+def _cached_or_made(
+    found: Source,
+    store: LocalStore,
+    format: Format,  # noqa: A002
+    directory: str,
+    progress: Progress | None,
+) -> tuple[Index, str | None]:
+    """The index from the cache, else a new one, which is put there; its file, unless it could not be written."""
+    path = str(Path(directory, "indexes", _cache_key(found, store, format)))
+    # The ranks of one machine open the same dataset at the same moment; one of them does the work.
+    with alone(f"{path}.lock", what=f"indexes {found.asked}"):
+        try:
+            if store.find(path) is not None:
+                return load_index(path, store=store, trusted=True), path
+        except ShoalError as error:
+            _log.warning("the cached index cannot be used and is made again: %s", error.message)
+        index = build_index(found, store=store, format=format, progress=progress, cache_dir=directory)
+        try:
+            save_index(index, path, store=store)
+        except StorageError as error:
+            _log.warning("the index cannot be kept, and is made again next time: %s", error.message)
+            return index, None
+        return index, path
+
+
+def _cache_key(found: Source, store: LocalStore, format: Format) -> str:  # noqa: A002
+    shards = [(info.path, info.num_bytes, info.version) for info in found.stat(store)]
+    words = [SCAN_RULE, CUTTING_RULE, format.name, EXTENT_BYTES, found.names, shards]
+    return hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest() + ".index"

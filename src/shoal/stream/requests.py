@@ -1,0 +1,145 @@
+"""What users ask a dataset for, turned into what the rooms below understand, or refused with a remedy."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import StateError, UsageError
+from shoal.order.named import ORDERS
+from shoal.order.partition import Partition
+from shoal.order.resolution import parse_bytes
+from shoal.order.runs import Runs
+from shoal.order.seeds import check_seed
+from shoal.order.state import State
+from shoal.shards.index import Index
+from shoal.stream.arrangement import OrderRequest
+
+__all__ = ["Batching", "choose_by_columns", "count_of", "numbers_left", "order_request", "request_of_state"]
+
+
+def order_request(order: Any, *, seed: Any, window: Any, chunk: Any, num_canonical_nodes: Any) -> OrderRequest:
+    """What `shuffle` was asked for, checked as far as that is possible without the dataset."""
+    if isinstance(order, (int, np.integer)) and not isinstance(order, bool):
+        msg = f"shuffle({order}): the first argument is an order"
+        raise UsageError(msg, hint=f"shuffle(seed={order})")
+    if isinstance(order, type):
+        msg = f"shuffle({order.__name__}): an order is an object, and this is its class"
+        raise UsageError(msg, hint=f"shuffle(shoal.orders.{order.__name__}(...))")
+    if isinstance(order, str) and order not in ORDERS:
+        msg = f"there is no order {order!r}; there are {', '.join(map(repr, ORDERS))}"
+        raise UsageError(msg, hint="or an object of shoal.orders")
+    if not isinstance(order, str) and not hasattr(order, "bind"):
+        msg = f"an order is a name or an object of shoal.orders; got {order!r}"
+        raise UsageError(msg)
+    number = check_seed(seed)
+    for name, value in (("window", window), ("chunk", chunk)):
+        if value is not None:
+            parse_bytes(value, name)
+    if order == "window":
+        return OrderRequest(None, number, window, chunk, num_canonical_nodes)
+    keywords = {"window": window, "num_canonical_nodes": num_canonical_nodes}
+    if given := [name for name, value in keywords.items() if value is not None]:
+        msg = f"{' and '.join(f'{name}=' for name in given)} belongs to the window order in bytes; got order {order!r}"
+        raise UsageError(msg, hint=_arguments_of(order))
+    return OrderRequest(ORDERS[order]() if isinstance(order, str) else order, number, chunk=chunk)
+
+
+def request_of_state(state: State) -> OrderRequest:
+    """What `shuffle` would have to be asked for to give the order of a state: the state's own numbers.
+
+    Whether it is the same order, of the same dataset, is for `State.check` to say.
+
+    Raises
+    ------
+    StateError
+        The order is unknown, its numbers make none, or choices were made whose samples the state does not list.
+    """
+    told = dict(state.order)
+    name, extents_per_chunk = told.pop("name", None), told.pop("extents_per_chunk", None)
+    told.pop("version", None)
+    if chosen := [word for word in ("stored", "delivered") if word in told]:
+        msg = f"the state was saved after select(), take() or skip() ({chosen[0]}), and keeps only a digest of these"
+        raise StateError(msg, hint="make the dataset again in Python, and ask its batch_ids()")
+    numbers = [*told.values(), *([] if extents_per_chunk is None else [extents_per_chunk])]
+    if name not in ORDERS or not all(type(number) is int and number > 0 for number in numbers):
+        msg = f"the state has an order that cannot be made from its numbers: {dict(state.order)}"
+        raise StateError(msg, hint=f"the orders are {', '.join(ORDERS)}; another one can only be traced in Python")
+    try:
+        order = ORDERS[name](**told)
+    except (TypeError, UsageError) as error:
+        msg = f"the state has an order that cannot be made from its numbers: {dict(state.order)}: {error}"
+        raise StateError(msg, hint="the state was changed after it was saved, or saved by another shoal") from None
+    # The bytes of a chunk no longer matter; that some were given tells a buffer over chunks from one over shards.
+    return OrderRequest(order, state.seed, chunk=extents_per_chunk, extents_per_chunk=extents_per_chunk)
+
+
+def _arguments_of(order: Any) -> str:
+    """How an order other than the window in bytes is told what it needs."""
+    kind = ORDERS[order] if isinstance(order, str) else type(order)
+    names = ", ".join(f"{name}=..." for name in kind().parameters) if kind in ORDERS.values() else "..."
+    return f"this order takes {kind.__name__}({names})" if names else "this order takes no arguments but seed="
+
+
+def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Which samples have the wanted values in all of these columns; a mask of shape (num_samples,)."""
+    known: dict[str, NDArray[Any]] = dict(index.columns)
+    if index.sample_bytes is not None:
+        known["sample_bytes"] = index.sample_bytes
+    mask = np.ones(index.num_samples, dtype=bool)
+    for name, wanted in columns.items():
+        if name not in known:
+            msg = f"the index has no column {name!r}; it has {', '.join(map(repr, known)) or 'none'}"
+            raise UsageError(msg)
+        if callable(wanted):
+            kept = np.asarray(wanted(known[name]))
+            if kept.shape != mask.shape or kept.dtype != np.bool_:
+                msg = f"the function for {name!r} must give a truth value for each of {len(mask)} samples"
+                raise UsageError(msg, hint="it is given the whole column as an array")
+        else:
+            kept = np.isin(known[name], np.atleast_1d(np.asarray(wanted)))
+        mask &= kept
+    return mask
+
+
+def numbers_left(samples: Any, left: Runs) -> Any:
+    """Sample ids (a mask passes as it is) as numbers among the samples that earlier choices left."""
+    array = np.atleast_1d(np.asarray(samples))
+    if array.dtype.kind not in "iu":
+        return samples
+    numbers = left.numbers(array.astype(np.int64))
+    if (numbers < 0).any():
+        msg = f"sample {array[numbers < 0][0]} is not among the {len(left)} samples that are left"
+        raise UsageError(msg, hint="select() before shuffle() takes sample ids, which choices do not change")
+    return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """What `batch` was asked for: a size, for each rank or over all of them, and what becomes of the rest."""
+
+    size: int
+    is_global: bool
+    remainder: str
+
+    def partition(self, world_size: int) -> Partition:
+        """How so many ranks share an epoch."""
+        return Partition(self.size if self.is_global else self.size * world_size, world_size, self.remainder)
+
+
+def count_of(value: Any, what: str) -> int:
+    """A whole number of at least 0, or an error that says what asked for it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        msg = f"{what} takes an integer; got {value!r}"
+        raise UsageError(msg) from None
+    if number < 0:
+        msg = f"{what} takes an integer of at least 0; got {number}"
+        raise UsageError(msg)
+    return number

@@ -1,0 +1,77 @@
+"""A process that scans shards for `shoal.stream.indexing`: tasks come on stdin, scans leave on stdout.
+
+Started as ``python -m shoal.stream.scan_worker`` and not by multiprocessing: that would import the user's script again
+(and run it again, where it has no ``__main__`` guard), or fork a process that may have threads and connections.
+It ends when its stdin does, or when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from typing import IO, Any
+
+from shoal.shards.formats import format_named
+from shoal.shards.protocol import Buffer
+from shoal.storage.local import LocalStore
+from shoal.stream.scan_frames import header_of_error, read_frame, write_frame
+
+__all__ = ["main"]
+
+_PROGRESS_SECONDS = 0.5
+
+
+def main() -> int:
+    """Serve tasks until there are no more; returns the exit status."""
+    # Ctrl-C is the parent's to handle: it ends us, and says so once.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tasks, answers = sys.stdin.buffer, sys.stdout.buffer
+    # What a library prints must not land among the answers.
+    sys.stdout = sys.stderr
+    store = LocalStore(max_open=1)
+    try:
+        while (frame := read_frame(tasks)) is not None:
+            _serve(frame[0], store, answers)
+            store.close()
+    except BrokenPipeError:
+        return 1
+    return 0
+
+
+def _serve(task: dict[str, Any], store: LocalStore, answers: IO[bytes]) -> None:
+    read = _Reading(store, task["path"], answers)
+    try:
+        scan = format_named(task["format"]).scan(read, task["num_bytes"], shard=task["name"])
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
+        write_frame(answers, header_of_error(error, traceback.format_exc()))
+    else:
+        write_frame(answers, {"kind": "scan"}, scan)
+
+
+class _Reading:
+    """Reads one shard and says now and then how far it has come."""
+
+    def __init__(self, store: LocalStore, path: str, answers: IO[bytes]) -> None:
+        self._store = store
+        self._path = path
+        self._answers = answers
+        self._parent = os.getppid()
+        self._next_report_seconds = time.monotonic() + _PROGRESS_SECONDS
+
+    def __call__(self, first_byte: int, end_byte: int) -> Buffer:
+        if time.monotonic() >= self._next_report_seconds:
+            self._next_report_seconds = time.monotonic() + _PROGRESS_SECONDS
+            write_frame(self._answers, {"kind": "progress", "done_bytes": first_byte})
+        if os.getppid() != self._parent:
+            # A killed parent cannot end us, and nobody wants the rest.
+            raise BrokenPipeError
+        return self._store.read_range(self._path, first_byte, end_byte)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""What happens to a sample between its bytes and its batch: each stage is a small function of one sample.
+
+A stage takes the sample and its id and gives the sample on, or `DROPPED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from shoal.errors import UsageError
+from shoal.shards.decoders import DECODERS, IMAGE_SPECS, Decoder, image_decoder
+
+__all__ = ["DROPPED", "Columns", "Decode", "Filter", "Map", "Rename", "Stage", "ToTuple", "WithIds", "run_stages"]
+
+DROPPED = object()
+"""What a filter gives in place of a sample it does not want."""
+
+
+class Stage(Protocol):
+    """One step of a sample's way."""
+
+    def __call__(self, sample: Any, sample_id: int, /) -> Any:
+        """The sample after this step."""
+        ...
+
+
+def run_stages(stages: Sequence[Stage], sample: Any, sample_id: int) -> Any:
+    """The sample after all stages, or `DROPPED`; an error of a stage says which sample it met."""
+    try:
+        for stage in stages:
+            sample = stage(sample, sample_id)
+            if sample is DROPPED:
+                break
+    except Exception as error:
+        error.add_note(f"shoal: in {stage!r} of the sample with id {sample_id}")
+        raise
+    return sample
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Every sample through a function."""
+
+    function: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        _check_callable("map()", self.function)
+
+    def __repr__(self) -> str:
+        return f"map({_name_of(self.function)})"
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """What the function makes of it."""
+        return self.function(sample)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Only samples for which a function is true."""
+
+    function: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        _check_callable("filter()", self.function)
+
+    def __repr__(self) -> str:
+        return f"filter({_name_of(self.function)})"
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """The sample, or `DROPPED`."""
+        return sample if self.function(sample) else DROPPED
+
+
+@dataclass(frozen=True, slots=True)
+class WithIds:
+    """The sample id as the field ``__id__``."""
+
+    def __call__(self, sample: Any, sample_id: int) -> Any:
+        """The sample with its id."""
+        return {**_fields(sample, "with_ids()"), "__id__": sample_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Fields under other names: ``new`` takes the value of the first of some old ones that is there."""
+
+    names: Mapping[str, str]
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """The sample with fields renamed; an old name may list alternatives with ";"."""
+        fields = _fields(sample, "rename()")
+        chosen = {new: _found(fields, old, "rename()") for new, old in self.names.items()}
+        used = set(chosen.values())
+        renamed = {name: value for name, value in fields.items() if name not in used and name not in chosen}
+        return renamed | {new: fields[old] for new, old in chosen.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Only some fields."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """The sample with these fields alone, in this order."""
+        fields = _fields(sample, "columns()")
+        return {name: fields[_found(fields, name, "columns()")] for name in self.names}
+
+
+@dataclass(frozen=True, slots=True)
+class ToTuple:
+    """The values of some fields as a tuple."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """The values; a name may list alternatives with ";"."""
+        fields = _fields(sample, "to_tuple()")
+        return tuple(fields[_found(fields, name, "to_tuple()")] for name in self.names)
+
+
+class Decode:
+    """Bytes to what they mean, by the last part of each field's name ("seg.png" is a png).
+
+    ``specs`` are names of image decoders ("pil", "rgb8", ...) or mappings from suffix to function; later ones win.
+    Values that are no bytes, and fields that nothing is known of, stay as they are.
+    """
+
+    def __init__(self, specs: Sequence[str | Mapping[str, Decoder]]) -> None:
+        self._specs = tuple(specs)
+        self._decoders: dict[str, Decoder] = dict(DECODERS)
+        for spec in specs:
+            if isinstance(spec, str):
+                if spec not in IMAGE_SPECS:
+                    msg = f"decode() knows no decoder named {spec!r}; it knows {', '.join(IMAGE_SPECS)}"
+                    raise UsageError(msg, hint="a mapping from suffix to function decodes anything else")
+                self._decoders |= image_decoder(spec)
+            else:
+                self._decoders |= spec
+
+    def __repr__(self) -> str:
+        return f"decode({', '.join(map(repr, self._specs))})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Decode, (self._specs,)
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """The sample with its fields decoded."""
+        decoded = {}
+        for name, value in _fields(sample, "decode()").items():
+            decoder = self._decoders.get(name.rpartition(".")[2]) if isinstance(value, bytes) else None
+            try:
+                decoded[name] = value if decoder is None else decoder(value)
+            except Exception as error:
+                error.add_note(f"shoal: decoding the field {name!r} ({len(value)} bytes)")
+                raise
+        return decoded
+
+
+def _check_callable(verb: str, function: object) -> None:
+    if not callable(function):
+        msg = f"{verb} takes a function; got {function!r}"
+        raise UsageError(msg)
+
+
+def _name_of(function: Callable[[Any], Any]) -> str:
+    return getattr(function, "__qualname__", "") or repr(function)
+
+
+def _fields(sample: Any, verb: str) -> Mapping[str, Any]:
+    if not isinstance(sample, Mapping):
+        msg = f"{verb} needs samples that are dicts; got {type(sample).__name__}"
+        raise UsageError(msg, hint="put it before map() or to_tuple() that makes something else of a sample")
+    return sample
+
+
+def _found(fields: Mapping[str, Any], names: str, verb: str) -> str:
+    for name in names.split(";"):
+        if name in fields:
+            return name
+    msg = f"{verb} wants the field {names!r}; this sample has {', '.join(map(repr, fields))}"
+    raise UsageError(msg, hint='alternatives are given with ";": "jpg;jpeg;png"')

@@ -1,0 +1,233 @@
+"""Whether a shard is still the one that was indexed.
+
+A shard with the size and version that the index knows is. Any other is scanned again before its first use, its payloads
+too where the index has checksums of them: a dataset that was copied or touched is the same dataset, and one that was
+changed must never give a wrong sample.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import weakref
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError
+from shoal.shards.index import Index
+from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
+from shoal.storage.cache_place import Scratch
+from shoal.storage.protocol import ObjectInfo, ReadRange, Stat
+from shoal.stream.indexing import SCAN_RULE
+
+__all__ = ["ShardCheck", "looks_indexed"]
+
+_log = logging.getLogger("shoal")
+
+_HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (a new dataset to saved states)"
+
+
+class _CheckStore(ReadRange, Stat, Protocol):
+    """What checking needs of a store."""
+
+
+def looks_indexed(index: Index, shard: int, info: ObjectInfo) -> bool:
+    """Whether size and version are those in the index; an index without versions is believed by the size."""
+    known = index.shard_versions[shard]
+    return info.num_bytes == int(index.shard_bytes[shard]) and known in ("", info.version)
+
+
+class ShardCheck:
+    """Lets a shard be used once it is known to hold what the index says.
+
+    ``paths`` has one path per shard of ``index``. Safe to share between threads: each shard is checked once, and who
+    needs it waits. A forked child keeps what was accepted; a pickled copy checks for itself. What a scan accepted is
+    also remembered below ``cache_dir``, for the other processes of this machine and for later runs.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        paths: Sequence[str],
+        *,
+        store: _CheckStore,
+        format: Format,  # noqa: A002
+        cache_dir: str | None = None,
+    ) -> None:
+        self._cache_dir = cache_dir
+        self._memory = None if cache_dir is None else Scratch(f"{cache_dir}/accepted", suffix=".same")
+        self._index = index
+        self._paths = paths
+        self._store = store
+        self._format = format
+        self._accepted: set[int] = set()
+        self._renew_locks()
+        _checks.add(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (self._index, self._paths, self._store, self._format, self._cache_dir)
+
+    def check(self, shard: int) -> None:
+        """Return if shard number ``shard`` may be used.
+
+        O(1) once accepted; else one look at its size and version and, where they differ, a scan of it.
+
+        Raises
+        ------
+        ShardError
+            It holds something else; the first byte that differs is named.
+        StorageError
+            It is not there, or cannot be read.
+        """
+        if shard in self._accepted:
+            return
+        with self._locks.setdefault(shard, threading.Lock()):
+            if shard not in self._accepted:
+                self._look(shard)
+                self._accepted.add(shard)
+
+    def _look(self, shard: int) -> None:
+        path = self._paths[shard]
+        # Opened before it is looked at: from here on the store itself raises if the file is replaced.
+        self._store.read_range(path, 0, 0)
+        info = self._store.stat(path)
+        if looks_indexed(self._index, shard, info):
+            return
+        rows, head = _rows_of(self._index, shard), _plain(self._index.shard_heads.get(shard, {}))
+        entry = _entry(info, rows, head, self._format.name)
+        if self._memory is None or self._memory.get(entry) is None:
+            self._scan(shard, info, rows, head)
+            if self._memory is not None:
+                self._memory.put(entry, [])
+
+    def _scan(self, shard: int, info: ObjectInfo, rows: ExtentRows, head: str) -> None:
+        name, indexed_bytes = self._index.shard_names[shard], int(self._index.shard_bytes[shard])
+        _log.info("%s differs in size or time from its index: scanning it again", info.path)
+
+        def read(first_byte: int, end_byte: int) -> Buffer:
+            return self._store.read_range(info.path, first_byte, end_byte)
+
+        sizes = f"{info.num_bytes} bytes" + (f" ({indexed_bytes} when indexed)" * (info.num_bytes != indexed_bytes))
+        try:
+            scan = self._format.scan(read, info.num_bytes, shard=name)
+        except ShardError as error:
+            msg = f"this shard, now of {sizes}, is not the one that was indexed, and cannot be scanned: {error.args[0]}"
+            raise ShardError(msg, shard=name, byte=error.byte, hint=_HINT) from error
+        difference = first_difference(rows, scan)
+        if difference is None and _plain(scan.head) != head:
+            difference = (0, "what its head says of all samples differs from the index")
+        if difference is None and rows.checksums is not None:
+            difference = _first_wrong_checksum(rows, read)
+        if difference is not None:
+            byte, what = difference
+            msg = f"this shard, now of {sizes}, is not the one that was indexed: {what}"
+            raise ShardError(msg, shard=name, byte=byte, hint=_HINT)
+
+    def _renew_locks(self) -> None:
+        self._locks: dict[int, threading.Lock] = {}
+
+
+_checks: weakref.WeakSet[ShardCheck] = weakref.WeakSet()
+
+
+def _renew_all_locks() -> None:
+    """In a forked child: a lock that some thread of the parent held would never be released here."""
+    for check in list(_checks):
+        check._renew_locks()  # noqa: SLF001 - the same module
+
+
+os.register_at_fork(after_in_child=_renew_all_locks)
+
+
+def _restore(
+    index: Index,
+    paths: Sequence[str],
+    store: _CheckStore,
+    format: Format,  # noqa: A002
+    cache_dir: str | None,
+) -> ShardCheck:
+    return ShardCheck(index, paths, store=store, format=format, cache_dir=cache_dir)
+
+
+def _entry(info: ObjectInfo, rows: ExtentRows, head: str, format_name: str) -> str:
+    """Names the fact that this very file holds what these rows say."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps([SCAN_RULE, format_name, info.path, info.num_bytes, info.version, head]).encode())
+    for column, kind in ((rows.bounds, "<i8"), (rows.num_samples, "<i8"), (rows.layout_crc, "<u4")):
+        digest.update(column.astype(kind).tobytes())
+    if rows.checksums is not None:
+        digest.update(rows.checksums.astype("<u4").tobytes())
+    return digest.hexdigest() + ".same"
+
+
+def _first_wrong_checksum(rows: ExtentRows, read: ReadBytes) -> tuple[int, str] | None:
+    """The first extent whose bytes are not those that were indexed; reads all of the shard, an extent at a time."""
+    for number, checksum in enumerate(rows.checksums if rows.checksums is not None else ()):
+        first, end = int(rows.bounds[number]), int(rows.bounds[number + 1])
+        if zlib.crc32(read(first, end)) != int(checksum):
+            return first, f"bytes [{first}, {end}) do not have the checksum in the index"
+    return None
+
+
+def _plain(head: Mapping[str, Any]) -> str:
+    return json.dumps(head, sort_keys=True, default=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentRows:
+    """The extents of one shard, arrays of one length; ``bounds`` is one longer: where each begins, and the end."""
+
+    bounds: NDArray[np.int64]
+    num_samples: NDArray[np.int64]
+    layout_crc: NDArray[np.uint32]
+    checksums: NDArray[np.uint32] | None = None
+
+
+def _rows_of(index: Index, shard: int) -> ExtentRows:
+    first, end = np.searchsorted(index.extent_shard, np.array([shard, shard + 1], dtype=np.int32))
+    rows = slice(int(first), int(end))
+    return ExtentRows(
+        bounds=np.concatenate([index.extent_first_byte[rows], index.extent_end_byte[rows][-1:]]),
+        num_samples=index.extent_num_samples[rows],
+        layout_crc=index.extent_layout_crc[rows],
+        checksums=None if index.extent_checksum is None else index.extent_checksum[rows],
+    )
+
+
+def first_difference(indexed: ExtentRows, found: ShardScan) -> tuple[int, str] | None:
+    """The first byte at which a scan disagrees with the index, and what to say about it; None when they agree.
+
+    The extents are laid over the scan by counting samples, so that the rule by which they were cut does not matter.
+    """
+    starts = found.sample_starts
+    cuts = np.concatenate([[0], np.cumsum(indexed.num_samples)])
+    for extent in range(len(indexed.num_samples)):
+        first, end = int(cuts[extent]), int(cuts[extent + 1])
+        expected = [int(indexed.bounds[extent]), int(indexed.bounds[extent + 1])]
+        if end > found.num_samples:
+            what = f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
+            return max(expected[0], min(expected[1], int(starts[-1]))), what
+        seen = [int(starts[first]), int(starts[end])]
+        if seen != expected:
+            samples = f"samples {first} to {end - 1} of the shard"
+            byte = min(expected[0], seen[0]) if seen[0] != expected[0] else min(expected[1], seen[1])
+            what = f"{samples} lie at bytes [{expected[0]}, {expected[1]}) in the index, [{seen[0]}, {seen[1]}) now"
+            return byte, what
+        crc = zlib.crc32(found.layout_crcs[first:end].astype("<u4").tobytes())
+        if crc != int(indexed.layout_crc[extent]):
+            what = (
+                f"bytes [{expected[0]}, {expected[1]}) are laid out as CRC-32 {int(indexed.layout_crc[extent]):08x} in "
+                f"the index, as {crc:08x} now"
+            )
+            return expected[0], what
+    if found.num_samples > cuts[-1]:
+        return int(starts[cuts[-1]]), f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
+    return None

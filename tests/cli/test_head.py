@@ -1,0 +1,129 @@
+"""`shoal head` shows the samples that the dataset gives, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.calls import Calls, make_shards
+from tests.samples import write_jsonl, write_tar
+
+import shoal
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make_shards(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
+    return Calls(capsys)
+
+
+def test_the_first_samples_of_storage(data: Path, calls: Calls) -> None:
+    dataset = shoal.open(data)
+    lines = calls.json_lines("head", data)
+    assert [line["id"] for line in lines] == [0, 1, 2, 3, 4]
+    for line in lines:
+        sample = dataset[line["id"]]
+        assert line["key"] == sample.pop("__key__")
+        assert line["fields"] == {name: value.decode() for name, value in sample.items()}
+        stored = (data / line["shard"]).read_bytes()[line["first_byte"] : line["end_byte"]]
+        assert sample["txt"] in stored
+
+
+def test_people_see_the_same(data: Path, calls: Calls) -> None:
+    text = calls.text("head", data, "-n", 2)
+    assert text == (
+        "0  0000  in train-000000.tar [0, 2048)\n"
+        "  txt  11 B  sample 0000\n"
+        "  cls   1 B  0\n"
+        "\n"
+        "1  0001  in train-000000.tar [2048, 4096)\n"
+        "  txt  11 B  sample 0001\n"
+        "  cls   1 B  0\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "order", "epoch"),
+    [
+        (["--seed", "3"], {"seed": 3}, 0),
+        (["--epoch", "2"], {}, 2),
+        (["--order", "full", "--epoch", "1"], {"order": "full"}, 1),
+        (["--window", "128KiB"], {"window": "128KiB"}, 0),
+    ],
+)
+def test_the_first_samples_of_an_order(
+    words: list[str], order: dict[str, object], epoch: int, data: Path, calls: Calls
+) -> None:
+    dataset = shoal.open(data).shuffle(**order)  # type: ignore[arg-type]
+    lines = calls.json_lines("head", data, "-n", 20, *words)
+    assert [line["id"] for line in lines] == dataset.ids(epoch, 0, 20).tolist()
+
+
+def test_samples_by_id_and_at_the_end(data: Path, calls: Calls) -> None:
+    assert [line["id"] for line in calls.json_lines("head", data, "--ids", "199,5,100,5")] == [199, 5, 100, 5]
+    assert len(calls.json_lines("head", data, "-n", 1000)) == 200
+    assert calls.text("head", data, "-n", 0) == ""
+    assert "sample ids are 0 to 199" in calls.refused("head", data, "--ids", "5,200")
+    assert "--ids names samples" in calls.refused("head", data, "--ids", "5", "--seed", 1)
+
+
+def test_a_rank_of_the_environment_makes_no_difference(
+    data: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert [line["id"] for line in calls.json_lines("head", data, "-n", 3)] == [0, 1, 2]
+
+
+def test_hostile_and_binary_samples(tmp_path: Path, calls: Calls, data: Path) -> None:
+    del data
+    payload = bytes(range(256)) * 40
+    sample = {"__key__": b"k\x1b[2J", "txt": b"\x1b[31mred\n" + b"long " * 100, "jpg": b"any", "bin": payload}
+    write_tar(tmp_path / "odd.tar", [sample])
+    text = calls.text("head", tmp_path / "odd.tar")
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    lines = [line.split(maxsplit=3) for line in text.splitlines()[1:]]
+    assert [line[:3] for line in lines] == [["txt", "509", "B"], ["jpg", "3", "B"], ["bin", "10.0", "KiB"]]
+    assert lines[0][3].startswith("\\x1b[31mred\\nlong")
+    assert [line[3] for line in lines[1:]] == ["(image)", "(binary)"]
+    (said,) = calls.json_lines("head", tmp_path / "odd.tar")
+    assert said["key"] == "k\x1b[2J"
+    assert base64.b64decode(said["fields"]["bin"]["base64"]) == payload
+
+
+def test_fields_of_json_lines(tmp_path: Path, calls: Calls, data: Path) -> None:
+    del data
+    path = write_jsonl(tmp_path / "docs.jsonl")
+    (said,) = calls.json_lines("head", path, "--ids", "3")
+    assert said["fields"] == json.loads(path.read_text().splitlines()[3])
+    assert said["key"] is None
+    assert "  id     int  3" in calls.text("head", path, "--ids", "3")
+
+
+def test_decoding(tmp_path: Path, calls: Calls, data: Path) -> None:
+    assert calls.json_lines("head", data, "-n", 1, "--decode")[0]["fields"] == {"txt": "sample 0000", "cls": 0}
+    write_tar(tmp_path / "bad.tar", [{"__key__": b"a", "json": b"{"}])
+    complaint = calls.refused("head", tmp_path / "bad.tar", "--decode")
+    assert "sample 0 cannot be decoded: JSONDecodeError" in complaint
+    assert "decoding the field 'json' (1 bytes)" in complaint
+    assert calls.json_lines("head", tmp_path / "bad.tar")[0]["fields"] == {"json": "{"}
+
+
+def test_shards_without_samples(tmp_path: Path, calls: Calls, data: Path) -> None:
+    del data
+    (tmp_path / "blank.jsonl").write_text("\n")
+    assert "without a single sample" in calls.refused("head", tmp_path / "blank.jsonl")
+
+
+@pytest.mark.parametrize("words", [["-n", "-1"], ["--ids", "a"], ["--ids", "1", "-n", "2"], ["--order", "shuffled"]])
+def test_words_that_make_no_sense(words: list[str], calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        calls.text("head", "data", *words)
+    assert "usage: shoal head" in capsys.readouterr().err

@@ -1,0 +1,313 @@
+"""The laws of the house: what each module of shoal may import, call and measure, read from its source.
+
+`violations` takes sources as text, so that tests/test_layers.py can also show that a broken law is found.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 60  # without the docstring; 50 is wanted
+
+# A room may import rooms of lower floors, and itself. Rooms of one floor do not know each other.
+FLOORS = {
+    "errors": 0,
+    "order": 1,
+    "shards": 1,
+    "storage": 1,
+    "plan": 2,
+    "pack": 2,
+    "testing": 2,
+    "stream": 3,
+    "measure": 3,
+    "integrations": 4,
+    "(door)": 5,  # single modules beside it, like shoal.orders, through which the public reaches a room
+    "(face)": 6,  # shoal itself
+    "cli": 7,
+}
+
+# Libraries that may be imported at all, and by whom; design/dependencies.md says why each is there.
+LIBRARIES = {
+    "numpy": ("shoal",),
+    "matplotlib": ("shoal.measure.report",),
+    "torch": ("shoal.integrations",),
+    "torchdata": ("shoal.integrations",),
+    "jax": ("shoal.integrations",),
+    "lightning": ("shoal.integrations",),
+    "datasets": ("shoal.integrations",),
+    "obstore": ("shoal.storage",),
+    "urllib3": ("shoal.storage",),
+    "pyarrow": ("shoal.shards", "shoal.integrations"),
+    "PIL": ("shoal.shards", "shoal.stream"),
+    "zstandard": ("shoal.shards",),
+    "backports": ("shoal.shards",),
+    "ray": ("shoal.pack",),
+    "pyspark": ("shoal.pack",),
+}
+
+# Parts of the standard library that belong to one room.
+RESERVED_MODULES = {
+    "threading": ("shoal.stream",),
+    "_thread": ("shoal.stream",),
+    "concurrent": ("shoal.stream",),
+    "queue": ("shoal.stream",),
+    "subprocess": ("shoal.stream",),
+    "multiprocessing": ("shoal.stream",),
+    "asyncio": ("shoal.stream",),
+    "socket": ("shoal.storage",),
+    "ssl": ("shoal.storage",),
+    "http": ("shoal.storage",),
+    "urllib.request": ("shoal.storage",),
+    "mmap": ("shoal.storage",),
+    "tempfile": ("shoal.storage", "shoal.cli"),
+    "fcntl": ("shoal.storage",),
+    "random": ("shoal.order.seeds",),
+    "numpy.random": ("shoal.order.seeds",),
+    "importlib.import_module": ("shoal.cli.main",),
+}
+
+MAY_OPEN_FILES = ("shoal.storage", "shoal.cli", "shoal.measure.report")
+FILE_CALLS = {
+    "os": {"open", "fdopen", "read", "readv", "pread", "preadv", "write", "writev", "pwrite", "pwritev"},
+    "io": {"open", "open_code", "FileIO"},
+    "numpy": {"load", "save", "savez", "savez_compressed", "memmap", "fromfile", "loadtxt", "savetxt", "genfromtxt"},
+}
+PATH_CALLS = {"open", "read_text", "read_bytes", "write_text", "write_bytes"}
+
+VAGUE_NAMES = {"utils", "util", "base", "core", "common", "helpers", "helper", "misc"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported thing, by its full dotted name, and whether the import stands at the top of the module."""
+
+    target: str
+    line: int
+    at_top: bool
+
+
+def read_sources(package: Path) -> dict[str, str]:
+    """The sources of a package by dotted module name."""
+    sources = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = [package.name, *path.relative_to(package).with_suffix("").parts]
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        sources[name] = path.read_text(encoding="utf-8")
+    return sources
+
+
+def violations(sources: Mapping[str, str]) -> list[str]:
+    """Every broken law, as "module:line: what is wrong"; the sources are those of the whole package by module name."""
+    found = []
+    graph: dict[str, set[str]] = {}
+    packages = {name.rpartition(".")[0] for name in sources} | {
+        name for name in sources if room_of(name, sources) == name.partition(".")[2]
+    }
+    for name, source in sources.items():
+        tree = ast.parse(source, name)
+        imports = list(imports_of(tree, name, is_package=name in packages))
+        graph[name] = {own for item in imports if (own := own_module(item.target, sources)) is not None}
+        for line, text in sorted(
+            {
+                *name_violations(name),
+                *import_violations(name, imports, sources),
+                *call_violations(name, tree),
+                *size_violations(source, tree),
+            }
+        ):
+            found.append(f"{name}:{line}: {text}")
+    return found + [f"{circle[0]}:1: import circle {' -> '.join(circle)}" for circle in circles(graph)]
+
+
+def room_of(module: str, sources: Mapping[str, str]) -> str:
+    """The room of one of our modules."""
+    parts = module.split(".")
+    if len(parts) == 1:
+        return "(face)"
+    if parts[1] == "__main__":
+        return "cli"
+    if len(parts) == 2 and parts[1] not in FLOORS and not any(name.startswith(f"{module}.") for name in sources):
+        return "(door)"
+    return parts[1]
+
+
+def own_module(target: str, sources: Mapping[str, str]) -> str | None:
+    """The module of ours that holds ``target`` (a module, or a name inside one), or None for foreign names."""
+    while target:
+        if target in sources:
+            return target
+        target = target.rpartition(".")[0]
+    return None
+
+
+def imports_of(tree: ast.Module, module: str, *, is_package: bool) -> Iterator[Import]:
+    """Everything that a module imports, wherever the import stands."""
+    top = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, id(node) in top)
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                above = module.split(".")[: len(module.split(".")) - node.level + is_package]
+                origin = ".".join([*above, *([origin] if origin else [])])
+            for alias in node.names:
+                yield Import(f"{origin}.{alias.name}", node.lineno, id(node) in top)
+
+
+def name_violations(module: str) -> Iterator[tuple[int, str]]:
+    """A name should say what is inside."""
+    for part in module.split("."):
+        if part in VAGUE_NAMES:
+            yield 1, f"{part!r} says nothing about what is inside"
+
+
+def import_violations(module: str, imports: list[Import], sources: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """The arrows between rooms, and who may import what from outside."""
+    room = room_of(module, sources)
+    if room not in FLOORS:
+        yield 1, f"{room!r} is no room of the house"
+        return
+    for item in imports:
+        own = own_module(item.target, sources)
+        if own is None:
+            yield from foreign_violations(module, item)
+            continue
+        other = room_of(own, sources)
+        if other not in FLOORS:
+            continue  # said at that module
+        if other == "(face)" and FLOORS[room] <= FLOORS["(face)"]:
+            yield item.line, "imports the face of the package from inside"
+        elif other != room and FLOORS[other] >= FLOORS[room]:
+            yield item.line, f"{room} must not import {other}"
+        if not item.at_top and room not in {"(face)", "(door)"}:
+            yield item.line, f"imports {own} elsewhere than at the top of the module"
+
+
+def foreign_violations(module: str, item: Import) -> Iterator[tuple[int, str]]:
+    """Libraries only where they belong, and the reserved parts of the standard library."""
+    for reserved, owners in RESERVED_MODULES.items():
+        if within(item.target, reserved) and not any(within(module, owner) for owner in owners):
+            yield item.line, f"{reserved} belongs to {', '.join(owners)}"
+    library = item.target.partition(".")[0]
+    if library in sys.stdlib_module_names:
+        return
+    if library not in LIBRARIES:
+        yield item.line, f"{library} is not among the libraries of the house"
+    elif not any(within(module, owner) for owner in LIBRARIES[library]):
+        yield item.line, f"{library} belongs to {', '.join(LIBRARIES[library])}"
+    elif room_is_ground_order(module) and library != "numpy":
+        yield item.line, "order imports numpy and the standard library only"
+
+
+def room_is_ground_order(module: str) -> bool:
+    """Whether the module belongs to the room that must stay runnable with numpy alone."""
+    return within(module, "shoal.order")
+
+
+def call_violations(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Printing, opening files, numpy's generators and late imports, where they do not belong."""
+    aliases = aliases_of(tree)
+    bound = bound_names(tree)
+    may_open = any(within(module, owner) for owner in MAY_OPEN_FILES)
+    uses_paths = any(within(target, "pathlib") for target in aliases.values())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            if dotted(node, aliases) in {"numpy.random", "importlib.import_module"}:
+                reserved = dotted(node, aliases)
+                owners = RESERVED_MODULES[reserved]
+                if not any(within(module, owner) for owner in owners):
+                    yield node.lineno, f"{reserved} belongs to {', '.join(owners)}"
+        elif isinstance(node, ast.Call):
+            name = dotted(node.func, aliases)
+            if name == "print" and module != "shoal.cli.output":
+                yield node.lineno, "prints; only shoal.cli.output does"
+            if name == "__import__" and "__import__" not in bound:
+                yield node.lineno, "imports in a way that cannot be read"
+            if not may_open and opens_file(node.func, name, bound, uses_paths=uses_paths):
+                yield node.lineno, f"{name or ast.unparse(node.func)}() reads or writes a file; only storage does"
+
+
+def opens_file(function: ast.expr, name: str, bound: set[str], *, uses_paths: bool) -> bool:
+    """Whether a call opens, reads or writes a file, as far as its name tells."""
+    if name == "open":
+        return "open" not in bound
+    origin, _, attribute = name.rpartition(".")
+    if attribute in FILE_CALLS.get(origin, ()):
+        return True
+    # Methods are told by their names, and only where paths are in use: a store may well have a method "open".
+    return uses_paths and isinstance(function, ast.Attribute) and function.attr in PATH_CALLS
+
+
+def aliases_of(tree: ast.Module) -> dict[str, str]:
+    """What the names bound by imports stand for: {"np": "numpy", "pread": "os.pread"}."""
+    aliases = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                aliases[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return aliases
+
+
+def bound_names(tree: ast.Module) -> set[str]:
+    """Names that a module gives a meaning of its own at its top: definitions, and imports from our own package."""
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    return names | {name for name, target in aliases_of(tree).items() if within(target, "shoal")}
+
+
+def dotted(node: ast.expr, aliases: Mapping[str, str]) -> str:
+    """The full name of ``a.b.c`` with the imported names resolved, or "" if it is no such thing."""
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        origin = dotted(node.value, aliases)
+        return f"{origin}.{node.attr}" if origin else ""
+    return ""
+
+
+def size_violations(source: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The ceilings of files and functions; a docstring does not count as the function's."""
+    num_lines = len(source.splitlines())
+    if num_lines > MAX_FILE_LINES:
+        yield 1, f"has {num_lines} lines; {MAX_FILE_LINES} are the ceiling"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            num_lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if ast.get_docstring(node) is not None:
+                docstring = node.body[0]
+                num_lines -= (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
+            if num_lines > MAX_FUNCTION_LINES:
+                yield node.lineno, f"{node.name} has {num_lines} lines; {MAX_FUNCTION_LINES} are the ceiling"
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """One path for each import circle, beginning and ending at the same module."""
+    found, finished = [], set()
+
+    def walk(module: str, path: list[str]) -> None:
+        if module in path:
+            found.append([*path[path.index(module) :], module])
+        elif module not in finished:
+            for other in sorted(graph.get(module, ())):
+                walk(other, [*path, module])
+            finished.add(module)
+
+    for module in sorted(graph):
+        walk(module, [])
+    return found
+
+
+def within(name: str, prefix: str) -> bool:
+    """Whether a dotted name is ``prefix`` or lies below it."""
+    return name == prefix or name.startswith(f"{prefix}.")

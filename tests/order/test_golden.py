@@ -1,0 +1,105 @@
+"""Fixed digests: an order that was released never changes under its version, whatever the machine, Python or numpy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shoal.order.partition import Partition
+from shoal.order.permute import permute, permute_each
+from shoal.order.runs import Runs
+from shoal.order.seeds import draws, key, keys
+from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
+
+pytestmark = pytest.mark.golden
+
+EQUAL = np.full(500, 200)
+UNEVEN = np.array([(i * i * 7919 + 13) % 401 for i in range(700)])
+SPARSE = np.where(np.arange(300) % 3 == 0, UNEVEN[:300], 0)
+HUGE = np.full(100_000, 100_000)
+
+
+def digest(arrays: Iterable[NDArray]) -> str:
+    words = b"".join(array.astype("<u8").tobytes() for array in arrays)
+    return hashlib.blake2b(words, digest_size=8).hexdigest()
+
+
+def of_order(order: Order, samples: NDArray[np.int64], *, seed: int, epoch: int) -> str:
+    """Of all ids of a small dataset, of some stretches of a large one."""
+    bound = order.bind(samples, seed=seed, epoch=epoch)
+    total = bound.num_samples
+    if total < 10**6:
+        return digest(bound.locate(0, total))
+    return digest(bound.ids(start, start + 1000) for start in (0, total // 3, total - 1000))
+
+
+ORDERS = [
+    (Sequential(), "uneven", 0, 0, "78371528a9c3a218"),
+    (Full(), "equal", 0, 0, "a41103281b243d0d"),
+    (Full(), "equal", 0, 1, "ea44e30f05f71b11"),
+    (Full(), "huge", 5, 3, "bf23b5ff7bd040bf"),
+    (Window(chunks=2, num_canonical_nodes=1), "equal", 1, 2, "74fb6a6e8c4b5df3"),
+    (Window(chunks=2, num_canonical_nodes=1), "uneven", 1, 2, "0fbaa12039650216"),
+    (Window(chunks=2, num_canonical_nodes=1), "sparse", 1, 2, "cca78a48763cf046"),
+    (Window(chunks=64, num_canonical_nodes=1), "equal", 1, 2, "0d0ec577a334322e"),
+    (Window(chunks=64, num_canonical_nodes=1), "uneven", 1, 2, "9d11a08dde329614"),
+    (Window(chunks=64, num_canonical_nodes=1), "sparse", 1, 2, "21cc8faccaf9b3f1"),
+    (Window(chunks=64), "equal", 1, 2, "1a85dd3555fe3b07"),
+    (Window(chunks=64), "uneven", 1, 2, "17672f7fa6b9625a"),
+    (Window(chunks=64), "sparse", 1, 2, "63c15aa780942d91"),
+    (Window(chunks=100, num_canonical_nodes=7), "equal", 1, 2, "a37d3c8220c9a3f5"),
+    (Window(chunks=100, num_canonical_nodes=7), "uneven", 1, 2, "41d48b0e0f0841dd"),
+    (Window(chunks=100, num_canonical_nodes=7), "sparse", 1, 2, "0925942dff19c519"),
+    (Window(chunks=64), "equal", 2, 1, "489fd8739f6053c7"),
+    (Window(chunks=64), "equal", 2**64 - 1, 0, "2f38560cf638ff33"),
+    (Window(chunks=600, num_canonical_nodes=5), "uneven", 0, 0, "fb99ed6bb3a47036"),
+    (Window(chunks=1024), "huge", 0, 0, "25726a17d89ebd32"),
+    (Window(chunks=16, num_canonical_nodes=1), "huge", 9, 9, "a2e08eb31d3bf447"),
+    (Block(chunks=10), "equal", 1, 2, "6327edf8ecacfb1a"),
+    (Block(chunks=10), "uneven", 1, 2, "0e4ca5d501c4bde3"),
+    (Block(chunks=10), "sparse", 1, 2, "18276d74ce2a71a1"),
+    (Buffer(samples=1000), "equal", 1, 2, "7bf37a8c6510bb54"),
+    (Buffer(samples=1000), "uneven", 1, 2, "26abad9c7a05c2c6"),
+    (Buffer(samples=1000), "sparse", 1, 2, "18ee8c737bb0ea6a"),
+]
+
+
+@pytest.mark.parametrize(("order", "samples", "seed", "epoch", "expected"), ORDERS)
+def test_orders(order: Order, samples: str, seed: int, epoch: int, expected: str) -> None:
+    data = {"equal": EQUAL, "uneven": UNEVEN, "sparse": SPARSE, "huge": HUGE}[samples]
+    assert of_order(order, data, seed=seed, epoch=epoch) == expected
+
+
+def test_keys() -> None:
+    words = [key(seed, epoch, what, 3) for seed in (0, 1, 2**64 - 1) for epoch in (0, 5) for what in ("", "place")]
+    assert digest([np.array(words, dtype=np.uint64)]) == "f71eb1474b0f56a2"
+
+
+def test_draws() -> None:
+    assert digest([draws(2**64 - 1, np.arange(1000)), keys(7, np.arange(1000))]) == "d23bbf540ddbe8ee"
+
+
+def test_permutations() -> None:
+    sizes = [*range(1, 70), 1000, 2**16, 2**16 + 1, 2**32 - 1, 2**32, 10**12 + 7, 2**63]
+    arrays = [permute(np.arange(min(size, 200)), size, key(1, 2, "x")) for size in sizes]
+    each = np.arange(1, 500)
+    arrays.append(permute_each(each // 2, each, keys(3, each)).astype(np.int64))
+    assert digest(arrays) == "6309e65067e8008f"
+
+
+def test_dealing() -> None:
+    bound = Window(chunks=64).bind(UNEVEN, seed=1)
+    arrays = []
+    for world_size, remainder in ((3, "keep"), (7, "pad"), (16, "drop")):
+        part = Partition(64 * world_size, world_size, remainder)
+        share = part.share(bound, 2, 0, part.num_batches(bound.num_samples, 1000), 1000)
+        arrays += [share.ids, share.positions, share.chunks, share.repeated, share.batch_first]
+    assert digest(arrays) == "ce8d11f7f991b621"
+
+
+def test_choices() -> None:
+    assert Runs.of(np.arange(0, 100, 3), 100).digest() == "5e2ca6945f6ed5e9"

@@ -1,0 +1,60 @@
+"""Small datasets for tests and for the code in the documentation."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+NUM_SHARDS = 4
+SAMPLES_PER_SHARD = 50
+NUM_DOCS = 200
+
+
+def write_tar(path: Path, samples: list[dict[str, bytes]]) -> None:
+    """Write samples (``__key__`` and one entry per extension) as a tar shard, the same bytes every time."""
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for sample in samples:
+            for extension, data in sample.items():
+                if extension == "__key__":
+                    continue
+                member = tarfile.TarInfo(f"{sample['__key__'].decode()}.{extension}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+
+
+def write_tar_shards(
+    directory: Path, *, num_shards: int = NUM_SHARDS, samples_per_shard: int = SAMPLES_PER_SHARD
+) -> list[Path]:
+    """Write ``train-000000.tar`` and so on: sample NNNN is ``NNNN.txt`` ("sample NNNN") and ``NNNN.cls`` (its shard).
+
+    Samples are numbered through all shards, and the class is the same all over a shard, so that an order that does
+    not mix shows.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for shard in range(num_shards):
+        first = shard * samples_per_shard
+        samples = [
+            {"__key__": f"{i:04d}".encode(), "txt": f"sample {i:04d}".encode(), "cls": str(shard).encode()}
+            for i in range(first, first + samples_per_shard)
+        ]
+        paths.append(directory / f"train-{shard:06d}.tar")
+        write_tar(paths[-1], samples)
+    return paths
+
+
+def write_jsonl(path: Path, *, num_docs: int = NUM_DOCS) -> Path:
+    """Write one JSON object a line: ``{"id": i, "text": ...}``, of varying length."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps({"id": i, "text": f"document {i} " + "word " * (i % 17)}) for i in range(num_docs))
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def write_sample_data(directory: Path) -> Path:
+    """Write what the documentation reads: ``data/train-000000.tar`` to ``-000003.tar`` and ``data/docs.jsonl``."""
+    write_tar_shards(directory / "data")
+    write_jsonl(directory / "data" / "docs.jsonl")
+    return directory

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.errors import SourceError
+from shoal.storage import braces
+from shoal.storage.braces import expand_braces, has_braces
+from shoal.storage.local import LocalStore
+from shoal.storage.sources import Source, SourceLike, expand, without_secrets
+
+SUFFIXES = (".tar", ".jsonl")
+
+
+def named(source: SourceLike) -> Source:
+    return expand(source, suffixes=SUFFIXES)
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    names = ["train/000.tar", "train/001.tar", "train/002.tar", "val/000.tar", "README.md", "shoal.index", ".hid/x.tar"]
+    for name in names:
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "data"
+
+
+def test_one_file(data: Path) -> None:
+    for source in ("data/train/000.tar", data / "train/000.tar", f"file://{data}/train/000.tar"):
+        found = named(source)
+        assert (found.kind, found.root, found.names) == ("file", str(data / "train"), ("000.tar",))
+        assert found.paths == (str(data / "train/000.tar"),)
+        assert not found.complete
+
+
+def test_directory_is_recursive_sorted_and_skips_what_is_hidden(data: Path) -> None:
+    (data / "linked").symlink_to(data / "val")
+    (data / "val" / "circle").symlink_to(data)
+    found = named("data")
+    assert found.kind == "directory"
+    assert found.complete
+    assert found.root == str(data)
+    assert found.names == ("linked/000.tar", "train/000.tar", "train/001.tar", "train/002.tar", "val/000.tar")
+    assert [info.num_bytes for info in found.stat(LocalStore())] == [11, 13, 13, 13, 11]
+
+
+def test_globs(data: Path) -> None:
+    assert named("data/train/00[12].tar").names == ("001.tar", "002.tar")
+    found = named("data/**/*.tar")
+    assert (found.kind, found.root) == ("glob", str(data))
+    assert found.names == ("train/000.tar", "train/001.tar", "train/002.tar", "val/000.tar")
+    assert named("data/v*/0*").root == str(data)
+    assert named("data/*").names == ("README.md",)
+
+
+def test_braces_keep_their_order(data: Path) -> None:
+    found = named("data/{val,train}/{000..000}.tar")
+    assert (found.kind, found.root, found.names) == ("braces", str(data), ("val/000.tar", "train/000.tar"))
+    assert named("data/train/{002..000}.tar").names == ("002.tar", "001.tar", "000.tar")
+    assert named("data/{val,train}").names[:2] == ("val/000.tar", "train/000.tar")
+    assert named("data/{val,train}/*.tar").names[:2] == ("val/000.tar", "train/000.tar")
+
+
+def test_lists(data: Path) -> None:
+    sources: list[SourceLike] = [["data/val", Path("data/train/001.tar")], "data/val::data/train/001.tar"]
+    for source in sources:
+        found = named(source)
+        assert (found.kind, found.root) == ("list", str(data))
+        assert found.names == ("val/000.tar", "train/001.tar")
+    assert named(["data/train"]).kind == "list"
+    assert named(("data/train/000.tar",)).root == str(data / "train")
+
+
+def test_home(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(data))
+    assert named("~/val").paths == (str(data / "val/000.tar"),)
+
+
+def test_index(data: Path) -> None:
+    found = named("data/shoal.index")
+    assert (found.kind, found.root, found.names) == ("index", str(data), ("shoal.index",))
+    with pytest.raises(SourceError, match="not a part of a list"):
+        named(["data/shoal.index", "data/val"])
+
+
+@pytest.mark.parametrize("name", ["a[1].tar", "b{1..3}.tar", "c{x.tar", "d*.tar", "e::f.tar", "s p.tar", "ü%20.tar"])
+def test_a_file_of_exactly_that_name_wins(data: Path, name: str) -> None:
+    (data / name).write_bytes(b"")
+    assert named(f"data/{name}").names == (name,)
+
+
+def test_file_url_is_decoded(data: Path) -> None:
+    (data / "a b?c.tar").write_bytes(b"")
+    assert named(f"file://localhost{data}/a%20b%3Fc.tar").names == ("a b?c.tar",)
+    assert named(f"file:{data}/train/{{000..001}}.tar").names == ("000.tar", "001.tar")
+    with pytest.raises(SourceError, match="names this machine, not elsewhere"):
+        named("file://elsewhere/data")
+
+
+def test_missing_names_the_nearest(data: Path) -> None:
+    with pytest.raises(SourceError, match="no such file or directory") as caught:
+        named("data/train/00l.tar")
+    assert "has no 00l.tar; it holds 00" in caught.value.hint
+    with pytest.raises(SourceError) as caught:
+        named("data/trian/sub/000.tar")
+    assert f"{data} has no trian; it holds train/" in caught.value.hint
+    with pytest.raises(SourceError, match="matches nothing"):
+        named("data/train/*.tra")
+    with pytest.raises(SourceError, match="matches 2 directories"):
+        named("data/[tv]*")
+
+
+def test_empty_directory_says_what_it_saw(data: Path) -> None:
+    (data / "other").mkdir()
+    for name in ("a.parquet", "b.parquet", "c.txt"):
+        (data / "other" / name).touch()
+    with pytest.raises(SourceError, match=r"looked for \.tar, \.jsonl, found 2 x \.parquet, 1 x \.txt"):
+        named("data/other")
+
+
+def test_missing_brace_members_are_counted(data: Path) -> None:
+    with pytest.raises(SourceError, match=r"3 of the 5 files it names are missing; the first is .*003\.tar"):
+        named("data/train/{001..005}.tar")
+
+
+def test_the_same_file_twice(data: Path) -> None:
+    with pytest.raises(SourceError, match=r"names 1 of 3 files more than once; the first is .*001\.tar"):
+        named(["data/train", "data/train/001.tar"])
+
+
+@pytest.mark.parametrize(
+    "source", ["s3://u:secret@b/x.tar?sig=secret", Path("gs://b/x"), "https://u:secret@h/x?secret"]
+)
+def test_schemes_to_come(source: SourceLike) -> None:
+    with pytest.raises(SourceError, match="not supported yet") as caught:
+        named(source)
+    assert "file://" in caught.value.hint
+    assert "secret" not in str(caught.value)
+    assert "secret" not in without_secrets(str(source))
+
+
+@pytest.mark.parametrize("source", ["", [], 3, None, b"x", [["a"]], {"a"}, [b"x"], "pipe:cat x.tar", "x{1..2.tar"])
+def test_what_is_no_source(source: object) -> None:
+    with pytest.raises(SourceError):
+        named(source)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("x", ["x"]),
+        ("{a}", ["{a}"]),
+        ("{}", ["{}"]),
+        ("{a,}", ["a", ""]),
+        ("{1..3}", ["1", "2", "3"]),
+        ("{01..3}", ["01", "02", "03"]),
+        ("{8..10}", ["8", "9", "10"]),
+        ("{0..6..3}", ["0", "3", "6"]),
+        ("{3..1}", ["3", "2", "1"]),
+        ("{-1..1}", ["-1", "0", "1"]),
+        ("{a..c}", ["a", "b", "c"]),
+        ("{a,b{1..2}}{x,y}", ["ax", "ay", "b1x", "b1y", "b2x", "b2y"]),
+        ("{{a,b}}", ["{a}", "{b}"]),
+        ("a}b", ["a}b"]),
+    ],
+)
+def test_braces_as_in_the_shell(pattern: str, names: list[str]) -> None:
+    assert list(expand_braces(pattern)) == names
+    assert has_braces(pattern) == (names != [pattern])
+
+
+def test_too_many_braces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(braces, "MAX_NAMES", 1000)
+    assert len(list(expand_braces("{0..9}{0..99}"))) == 1000
+    with pytest.raises(SourceError, match="more than 1000 names"):
+        list(expand_braces("{0..9}{0..99999999}"))
+
+
+@given(st.integers(0, 10**6), st.integers(0, 40), st.integers(1, 8))
+def test_padded_range_is_what_formatting_gives(first: int, extra: int, width: int) -> None:
+    numbers = range(first, first + extra + 1)
+    pattern = f"{{{first:0{width}d}..{first + extra:0{width}d}}}"
+    assert [int(name) for name in expand_braces(pattern)] == list(numbers)
+    if width >= len(str(first + extra)):
+        assert list(expand_braces(pattern)) == [f"{number:0{width}d}" for number in numbers]
+
+
+def test_a_directory_that_cannot_be_listed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    with pytest.raises(SourceError, match="cannot be listed: Permission denied"):
+        named("data/train")

@@ -1,0 +1,397 @@
+"""One run through an epoch: what it yields, how it fails, and that it leaves nothing running."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.stream.made import at, batches_of, check_batch, check_sample, flat, ids_of, reading_threads, repeats_of
+
+from shoal.errors import ShardError, UsageError
+from shoal.orders import Block, Buffer, Full, Sequential, Window
+from shoal.storage.local import LocalStore
+from shoal.stream.dataset import Dataset
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+ORDERS = [Sequential(), Full(), Window(chunks=6, num_canonical_nodes=2), Block(chunks=4), Buffer(samples=30)]
+
+
+@pytest.mark.usefixtures("readers")
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
+@pytest.mark.parametrize("batch", [None, 1, 13, 500])
+def test_yields_what_ids_says(order: Any, batch: int | None, tars: Dataset, lines: Dataset) -> None:
+    for source in (tars, lines):
+        ds = source.shuffle(order, seed=2).with_ids()
+        for epoch in (0, 1):
+            ds.set_epoch(epoch)
+            if batch is None:
+                assert ids_of(ds) == ds.ids(epoch=epoch).tolist()
+            else:
+                batched = ds.batch(batch)
+                batched.set_epoch(epoch)
+                assert flat(batches_of(batched)) == ds.ids(epoch=epoch).tolist()
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
+def test_choices_before_and_after_the_shuffle_agree_with_ids(order: Any, tars: Dataset) -> None:
+    stored = tars.skip(20).select(np.arange(20, 197, 3)).take(40)
+    expected = np.arange(20, 197, 3)[:40].tolist()
+    assert stored.ids().tolist() == expected == ids_of(stored)
+    shuffled = stored.shuffle(order, seed=4)
+    assert sorted(ids_of(shuffled)) == expected
+    whole = shuffled.ids()
+    some = shuffled.skip(5).take(20).select([0, 3, 4, 19])
+    assert some.ids().tolist() == whole[[5, 8, 9, 24]].tolist() == ids_of(some)
+    few = tars.select([3, 150, 196]).shuffle(order, seed=4)  # so few are read one by one
+    assert sorted(ids_of(few)) == [3, 150, 196]
+    assert ids_of(few.batch(2).map(lambda batch: {name: values[0] for name, values in batch.items()}))
+
+
+def test_state_counts_what_was_yielded_and_no_more(tars: Dataset) -> None:
+    iterator = iter(tars.shuffle(seed=1).batch(10))
+    assert at(iterator) == (0, 0)
+    for step in range(1, 20):
+        next(iterator)
+        assert at(iterator) == (0, 10 * step)
+    next(iterator)
+    assert at(iterator) == (1, 0)
+    assert next(iterator, None) is None
+    assert next(iterator, None) is None
+    assert at(iterator) == (1, 0)
+
+
+# ---- errors
+
+
+def failing_at(number: int) -> Any:
+    def function(sample: dict[str, Any]) -> dict[str, Any]:
+        if check_sample(sample) == number:
+            msg = "no such luck"
+            raise ValueError(msg)
+        return sample
+
+    return function
+
+
+@pytest.mark.parametrize("batch", [None, 7])
+def test_an_error_of_a_function_ends_the_iterator_and_is_not_counted(batch: int | None, tars: Dataset) -> None:
+    plain = tars.shuffle("full", seed=1)
+    bad = int(plain.ids()[50])
+    ds = plain.map(failing_at(bad))
+    ds = ds.batch(batch) if batch else ds
+    iterator = iter(ds)
+    with pytest.raises(ValueError, match="no such luck") as caught:
+        list(iterator)
+    assert any(f"id {bad}" in note for note in caught.value.__notes__)
+    assert at(iterator) == (0, 49 if batch else 50)
+    assert not reading_threads()
+    with pytest.raises(ValueError, match="no such luck"):
+        next(iterator)  # an epoch that failed does not look like one that ended
+    assert at(iterator) == (0, 49 if batch else 50)
+    assert ds.state_dict()["epoch"] == 0
+    rest = plain.batch(3)
+    rest.load_state_dict(ds.state_dict())
+    assert flat(batches_of(rest)) == plain.ids(start=at(iterator)[1]).tolist()
+
+
+def test_an_error_of_a_function_of_batches_is_not_counted(tars: Dataset) -> None:
+    calls = []
+
+    def function(batch: Any) -> Any:
+        calls.append(batch)
+        if len(calls) == 3:
+            msg = "full memory"
+            raise RuntimeError(msg)
+        return batch
+
+    ds = tars.shuffle("full").batch(10).map(function)
+    with pytest.raises(RuntimeError, match="full memory"):
+        list(ds)
+    assert ds.state_dict()["position"] == 20
+    assert not reading_threads()
+
+
+@pytest.mark.parametrize("verb", ["map", "filter", "batch"])
+def test_stop_iteration_of_a_function_does_not_look_like_the_end(verb: str, tars: Dataset) -> None:
+    def function(sample: Any) -> Any:
+        return next(iter(()))
+
+    ds = tars.batch(4).map(function) if verb == "batch" else getattr(tars, verb)(function)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(ds)
+    assert ds.state_dict()["epoch"] == 0
+
+
+def test_closing_ends_and_is_not_the_end_of_the_epoch(tars: Dataset) -> None:
+    ds = tars.shuffle(seed=1).batch(10)
+    iterator = iter(ds)
+    next(iterator)
+    iterator.close()
+    iterator.close()
+    assert next(iterator, None) is None
+    assert ds.state_dict() == iterator.state_dict()
+    assert at(iterator) == (0, 10)
+    assert batches_of(ds)[0] == ds.ids(stop=10).tolist()
+
+
+# ---- filters
+
+
+def filtered(keep: Any) -> Any:
+    return lambda sample: check_sample(sample) in keep
+
+
+def test_filter_keeps_batches_cut_as_they_were(tars: Dataset) -> None:
+    keep = set(range(0, 197, 3))
+    ds = tars.shuffle("full", seed=6)
+    order = ds.ids().tolist()
+    got = batches_of(ds.filter(filtered(keep)).batch(10))
+    assert got == [[i for i in order[at : at + 10] if i in keep] for at in range(0, 197, 10)]
+    single = tars.shuffle("full", seed=6).filter(filtered(keep))
+    assert ids_of(single) == [i for i in order if i in keep]
+    assert single.stats()["num_filtered"] == 197 - len(keep)
+    assert single.stats()["num_samples"] == len(keep)
+    with pytest.raises(TypeError, match="filter"):
+        len(single)
+
+
+def test_a_rank_left_with_nothing_gets_a_marked_repeat_and_resumes_are_exact(tars: Dataset) -> None:
+    keep = {5, 77, 190}
+    described = tars.shuffle("full", seed=6).filter(filtered(keep))
+    order = described.ids().tolist()
+    delivered: list[int] = []
+    state = described.state_dict()
+    for world_size, steps in ((3, 4), (1, 2), (5, 3), (2, 100)):
+        ranks = [described.partition(rank=rank, world_size=world_size).batch(4) for rank in range(world_size)]
+        for ds in ranks:
+            ds.load_state_dict(state)
+        iterators = [iter(ds) for ds in ranks]
+        for step in range(steps):
+            batches = [next(iterator, None) for iterator in iterators]
+            if batches[0] is None:
+                assert batches == [None] * world_size
+                break
+            for batch in batches:
+                assert batch is not None
+                pairs = list(zip(check_batch(batch), repeats_of(batch), strict=True))
+                assert pairs
+                assert {number for number, _ in pairs} <= keep
+                assert all(again for _, again in pairs) or not any(again for _, again in pairs)
+                if pairs[0][1]:
+                    position = state["position"] + 4 * world_size * step
+                    before = [order[(position - back) % 197] for back in range(1, 198)]
+                    assert pairs == [(next(number for number in before if number in keep), True)]
+                delivered += [number for number, again in pairs if not again]
+        assert all(ds.state_dict() == ranks[0].state_dict() for ds in ranks)
+        state = ranks[0].state_dict()
+        for iterator in iterators:
+            iterator.close()
+    assert sorted(delivered) == sorted(keep)
+    assert state["epoch"] == 1
+
+
+def test_a_filter_that_keeps_nothing_is_an_error(tars: Dataset) -> None:
+    with pytest.raises(UsageError, match=r"filter\(\) keeps none of the 197 samples"):
+        next(iter(tars.shuffle("full").filter(lambda sample: False).batch(8)))
+    assert not reading_threads()
+
+
+def test_an_interrupt_is_not_the_end_of_the_epoch(tars: Dataset) -> None:
+    def function(sample: dict[str, Any]) -> dict[str, Any]:
+        if not interrupted and len(got) == 40:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        return sample
+
+    interrupted: list[bool] = []
+    got: list[int] = []
+    ds = tars.shuffle(seed=1).map(function)
+    iterator = iter(ds)
+    with pytest.raises(KeyboardInterrupt):
+        for sample in iterator:
+            got.append(check_sample(sample))  # noqa: PERF401  # what came before is looked at
+    for _ in range(2):
+        with pytest.raises((KeyboardInterrupt, StopIteration)):
+            next(iterator)
+    assert at(ds) == (0, 40)
+    assert ids_of(ds) == ds.ids().tolist()
+    assert at(ds) == (1, 0)
+
+
+# ---- nothing is left running
+
+
+@pytest.mark.usefixtures("readers")
+def test_no_thread_is_left(tars: Dataset) -> None:
+    ds = tars.shuffle(seed=1).batch(8)
+    iterator = iter(ds)
+    next(iterator)
+    iterator.close()
+    assert not reading_threads()
+
+    iterator = iter(ds)
+    next(iterator)
+    del iterator
+    assert not reading_threads()
+
+    for _ in ds:
+        break
+    assert not reading_threads()
+
+    with iter(ds) as iterator:
+        next(iterator)
+    assert not reading_threads()
+
+    def consume() -> None:
+        for _ in ds:
+            msg = "the trainer fails"
+            raise KeyError(msg)
+
+    with pytest.raises(KeyError):
+        consume()
+    assert not reading_threads()
+    list(ds)
+    assert not reading_threads()
+
+
+def test_threads_read_where_the_store_does_not_read_ahead(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tars._opened.store, "reads_ahead", False)
+    iterator = iter(tars.shuffle(seed=1))
+    next(iterator)
+    assert reading_threads()
+    iterator.close()
+    assert not reading_threads()
+
+
+def test_an_iterator_in_a_cycle_may_be_collected_by_a_thread_of_its_own(
+    large: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large._opened.store, "reads_ahead", False)
+    read, collect, collected = LocalStore.read_range, threading.Event(), threading.Event()
+
+    def collecting(self: LocalStore, path: str, first_byte: int, end_byte: int) -> bytes:
+        if first_byte and collect.wait(10):  # not the first chunk, which the consumer waits for
+            gc.collect()
+            collected.set()
+        return read(self, path, first_byte, end_byte)
+
+    monkeypatch.setattr(LocalStore, "read_range", collecting)
+    gc.disable()
+    try:
+        holder: list[Any] = [iter(large)]
+        next(holder[0])
+        holder.append(holder)
+        del holder
+        collect.set()
+        assert collected.wait(10)
+    finally:
+        gc.enable()
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while reading_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not reading_threads()
+
+
+def test_close_waits_for_the_reads_in_progress_and_not_for_all(large: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large._opened.store, "reads_ahead", False)
+    read, now_slow, slow_one = LocalStore.read_range, threading.Event(), threading.Event()
+
+    def slow(self: LocalStore, path: str, first_byte: int, end_byte: int) -> bytes:
+        if end_byte and now_slow.is_set():
+            slow_one.set()
+            time.sleep(0.1)
+        return read(self, path, first_byte, end_byte)
+
+    monkeypatch.setattr(LocalStore, "read_range", slow)
+    iterator = iter(large.shuffle("full", seed=1))
+    next(iterator)
+    time.sleep(0.2)  # what was asked for is there
+    now_slow.set()
+    while not slow_one.is_set():  # now a group of a dozen reads or more is under way, and none of it is waited for
+        next(iterator)
+        time.sleep(0.005)
+    started = time.monotonic()
+    iterator.close()
+    assert time.monotonic() - started < 0.8
+    assert not reading_threads()
+
+
+# Each child of this script is a process of its own that ends in the middle of an epoch; forked before anything was
+# read, so that only the ends take time.
+SCRIPT = """
+    import gc, os, sys, time
+    sys.path[:0] = {path!r}
+    import shoal
+    from shoal.storage.local import LocalStore
+    delay, late, read = 0, [], LocalStore.read_range
+    def slow(self, *args):
+        if delay:
+            late.append(args)
+        time.sleep(delay)
+        return read(self, *args)
+    LocalStore.read_range = slow
+    ds = shoal.open({data!r}).shuffle("full", seed=1)
+    for number in range({num_children}):
+        parent = os.fork()
+        if not parent:
+            break
+        _, status = os.waitpid(parent, 0)
+        print(os.waitstatus_to_exitcode(status), time.time(), flush=True)
+    else:
+        raise SystemExit(0)
+    ds._opened.store.reads_ahead = number % 3 == 0
+    iterator = iter(ds)
+    next(iterator)
+    time.sleep({delay})  # what was asked for first is there; what is asked for from now on is late
+    delay = {delay}
+    for step in range(200 if {delay} else number):
+        if late:
+            break
+        next(iterator)
+        time.sleep(0.001)
+    print("ends", time.time(), flush=True)
+    if number % 4 == 1:
+        keep = [iterator]; keep.append(keep); del iterator
+    if number % 4 == 2:
+        raise SystemExit(0)
+    if number % 4 == 3:
+        gc.freeze(); sys.last = iterator
+"""
+
+
+@pytest.mark.parametrize(("delay", "num_children"), [(0, 30), (0.2, 9)])
+def test_a_process_that_ends_in_the_middle_of_an_epoch_ends_at_once(
+    delay: float, num_children: int, large: Dataset
+) -> None:
+    """With threads, some reads are under way then: groups of dozens, so that waiting for all would take seconds."""
+    source = [str(Path(__file__).parents[2] / "src")]
+    text = SCRIPT.format(path=source, data=large._opened.paths[0], delay=delay, num_children=num_children)
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(text)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert len(lines) == 2 * num_children
+    for (said, began), (code, ended) in zip(lines[::2], lines[1::2], strict=True):
+        assert (said, code) == ("ends", "0")
+        assert float(ended) - float(began) < 1.2
+
+
+def test_a_damaged_sample_is_named_where_it_stands(tmp_path: Path) -> None:
+    from shoal.stream.open_dataset import open_dataset
+
+    (tmp_path / "a.jsonl").write_text('{"id": 0}\n{"id": 1}\n{"id": \n{"id": 3}\n')
+    iterator = iter(open_dataset(tmp_path / "a.jsonl"))
+    assert [next(iterator)["id"], next(iterator)["id"]] == [0, 1]
+    with pytest.raises(ShardError, match=r"a\.jsonl, byte 2\d: .*not JSON"):
+        next(iterator)
+    assert at(iterator) == (0, 2)

@@ -1,0 +1,116 @@
+"""The laws of the house hold, and a broken one is found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.layers import MAX_FILE_LINES, MAX_FUNCTION_LINES, read_sources, violations
+
+PACKAGE = Path(__file__).parent.parent / "src" / "shoal"
+
+# A small house that keeps every law; each case below breaks one.
+GOOD = {
+    "shoal": "from shoal import errors\nfrom shoal.stream.dataset import open\n",
+    "shoal.errors": "class ShoalError(Exception):\n    pass\n",
+    "shoal.order": "",
+    "shoal.order.seeds": "import numpy as np\nrng = np.random.default_rng\n",
+    "shoal.order.window": "import numpy as np\nfrom shoal.errors import ShoalError\nfrom shoal.order import seeds\n",
+    "shoal.shards": "",
+    "shoal.shards.tar": "import zlib\nfrom shoal import errors\n",
+    "shoal.storage": "",
+    "shoal.storage.local": "import os\nf = open('x')\nos.pread(3, 1, 1)\n",
+    "shoal.plan": "",
+    "shoal.plan.reads": "from shoal.order.window import seeds\nfrom shoal.shards import tar\n",
+    "shoal.stream": "",
+    "shoal.stream.dataset": "import threading\nfrom shoal.plan import reads\ndef open(x):\n    return x\nopen('x')\n",
+    "shoal.measure": "",
+    "shoal.measure.report": "import matplotlib\n",
+    "shoal.integrations": "",
+    "shoal.integrations.torch": "import torch\nfrom shoal.stream.dataset import open\n",
+    "shoal.torch": "from shoal.integrations.torch import open\n",
+    "shoal.cli": "",
+    "shoal.cli.output": "print('said')\n",
+    "shoal.cli.main": "import shoal\nfrom shoal.cli import output\nopen('picture.svg', 'w')\n",
+}
+
+LONG_FUNCTION = "def long():\n" + "    x = 1\n" * MAX_FUNCTION_LINES
+WELL_DOCUMENTED = 'def f():\n    """One.\n' + "    line\n" * 100 + '    """\n    return 1\n'
+
+BROKEN = [
+    ("shoal.order.window", "from shoal.shards import tar", "order must not import shards"),
+    ("shoal.shards.tar", "import shoal.storage.local", "shards must not import storage"),
+    ("shoal.storage.local", "from shoal.plan.reads import tar", "storage must not import plan"),
+    ("shoal.plan.reads", "from shoal.stream import dataset", "plan must not import stream"),
+    ("shoal.stream.dataset", "from shoal.measure import report", "stream must not import measure"),
+    ("shoal.stream.dataset", "import shoal", "face"),
+    ("shoal.stream.dataset", "from shoal import open", "face"),
+    ("shoal.integrations.torch", "from shoal import open", "face"),
+    ("shoal.order.window", "from ..shards import tar", "order must not import shards"),
+    ("shoal.order", "from ..shards import tar", "order must not import shards"),
+    ("shoal.errors", "from shoal.order import seeds", "errors must not import order"),
+    ("shoal.stream.dataset", "def f():\n    from shoal.plan import reads", "elsewhere than at the top"),
+    ("shoal.stream.dataset", "if True:\n    from shoal.plan import reads", "elsewhere than at the top"),
+    ("shoal.order.seeds", "from shoal.order import window", "import circle"),
+    ("shoal.gadgets.x", "x = 1", "'gadgets' is no room"),
+    ("shoal.order.utils", "x = 1", "'utils' says nothing"),
+    ("shoal.stream.dataset", "def f():\n    import torch", "torch belongs to"),
+    ("shoal.measure", "import jax.numpy as jnp", "jax belongs to"),
+    ("shoal.measure", "from matplotlib import pyplot", "matplotlib belongs to"),
+    ("shoal.order.window", "import scipy", "scipy is not among the libraries"),
+    ("shoal.plan.reads", "from concurrent.futures import Future", "concurrent belongs to"),
+    ("shoal.storage.local", "import threading", "threading belongs to"),
+    ("shoal.cli.main", "import subprocess", "subprocess belongs to"),
+    ("shoal.stream.dataset", "import socket", "socket belongs to"),
+    ("shoal.stream.dataset", "import urllib.request", "urllib.request belongs to"),
+    ("shoal.stream.dataset", "from urllib import request", "urllib.request belongs to"),
+    ("shoal.order.window", "import random", "random belongs to"),
+    ("shoal.order.window", "from numpy.random import default_rng", "numpy.random belongs to"),
+    ("shoal.order.window", "from numpy import random", "numpy.random belongs to"),
+    ("shoal.order.window", "import numpy as xx\nxx.random.seed(1)", "numpy.random belongs to"),
+    ("shoal.stream.dataset", "import importlib\nimportlib.import_module('x')", "importlib.import_module belongs to"),
+    ("shoal.stream.dataset", "from importlib import import_module", "importlib.import_module belongs to"),
+    ("shoal.stream.dataset", "__import__('torch')", "cannot be read"),
+    ("shoal.shards.tar", "f = open('x')", "open() reads or writes a file"),
+    ("shoal.shards.tar", "import io\nf = io.open('x')", "io.open() reads or writes a file"),
+    ("shoal.shards.tar", "from os import pread as p\np(1, 2, 3)", "os.pread() reads or writes a file"),
+    ("shoal.shards.tar", "import numpy as np\nnp.memmap('x')", "numpy.memmap() reads or writes a file"),
+    ("shoal.shards.tar", "from pathlib import Path\nPath('x').read_bytes()", "reads or writes a file"),
+    ("shoal.shards.tar", "def f():\n    print('x')", "prints"),
+    ("shoal.cli.main", "print('x')", "prints"),
+    ("shoal.shards.tar", "x = 1\n" * (MAX_FILE_LINES + 1), "are the ceiling"),
+    ("shoal.shards.tar", LONG_FUNCTION, "long has 61 lines"),
+]
+
+
+def test_the_package_keeps_every_law() -> None:
+    assert violations(read_sources(PACKAGE)) == []
+
+
+def test_a_good_house_is_found_good() -> None:
+    assert violations(GOOD) == []
+
+
+@pytest.mark.parametrize(("module", "source", "complaint"), BROKEN)
+def test_a_broken_law_is_found(module: str, source: str, complaint: str) -> None:
+    house = GOOD | {module: f"{GOOD.get(module, '')}{source}\n"}
+    found = violations(house)
+    assert any(complaint in text for text in found), found
+
+
+def test_docstrings_do_not_count_against_a_function() -> None:
+    assert violations(GOOD | {"shoal.order.window": WELL_DOCUMENTED}) == []
+
+
+def test_importing_shoal_loads_numpy_and_the_standard_library_only() -> None:
+    # numpy first: what numpy brings along is numpy's business.
+    script = (
+        "import sys, numpy; before = set(sys.modules); import shoal\n"
+        "roots = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(roots - set(sys.stdlib_module_names) - {'shoal', 'numpy'}))"
+    )
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

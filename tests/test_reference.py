@@ -1,0 +1,14 @@
+"""The reference is what the docstrings and ``--help`` say."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_the_reference_is_up_to_date() -> None:
+    made = runpy.run_path(str(DOCS / "make_reference.py"))["page"]()
+    # Words only: how argparse breaks lines differs between Pythons.
+    assert (DOCS / "reference.md").read_text(encoding="utf-8").split() == made.split(), "python docs/make_reference.py"
