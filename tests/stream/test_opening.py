@@ -244,7 +244,8 @@ def test_an_index_survives_the_file(data: Path) -> None:
 
 def run_script(tmp_path: Path, text: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     script = tmp_path / "train script.py"
-    script.write_text(text)
+    if not script.exists():  # a file written anew is empty for a moment, and another process may be reading it
+        script.write_text(text)
     environment = os.environ | {"PYTHONPATH": str(PACKAGE_HOME), **variables}
     return subprocess.Popen(
         [sys.executable, str(script), *arguments],
@@ -281,7 +282,9 @@ opened = open_source(sys.argv[1], progress=progress)
 print("made" if calls else "found", opened.index.fingerprint)
 """
     scripts = [run_script(tmp_path, text, str(data)) for _ in range(4)]
-    said = [script.communicate()[0].split() for script in scripts]
+    outputs = [script.communicate() for script in scripts]
+    assert [errors for _, errors in outputs] == [""] * 4
+    said = [output.split() for output, _ in outputs]
     assert sorted(words[0] for words in said) == ["found", "found", "found", "made"]
     assert len({words[1] for words in said}) == 1
 
