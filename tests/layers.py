@@ -52,16 +52,16 @@ LIBRARIES = {
 
 # Parts of the standard library that belong to one room.
 RESERVED_MODULES = {
-    "threading": ("shoal.stream",),
+    "threading": ("shoal.stream", "shoal.testing"),
     "_thread": ("shoal.stream",),
     "concurrent": ("shoal.stream",),
     "queue": ("shoal.stream",),
     "subprocess": ("shoal.stream",),
     "multiprocessing": ("shoal.stream",),
     "asyncio": ("shoal.stream",),
-    "socket": ("shoal.storage",),
+    "socket": ("shoal.storage", "shoal.testing"),
     "ssl": ("shoal.storage",),
-    "http": ("shoal.storage",),
+    "http": ("shoal.storage", "shoal.testing"),
     "urllib.request": ("shoal.storage",),
     "mmap": ("shoal.storage",),
     "tempfile": ("shoal.storage", "shoal.cli"),

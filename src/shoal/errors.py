@@ -84,7 +84,18 @@ class ShardError(ShoalError):
 
 
 class StorageError(ShoalError, OSError):
-    """Bytes that could not be had: missing, short, forbidden or unreachable."""
+    """Bytes that could not be had: missing, short, forbidden or unreachable.
+
+    ``transient`` says that the same request may well succeed if made again (a refused or broken connection, a time-out,
+    429 or 5xx, a short or wrong body); ``retry_after_seconds`` how long the server asked to wait, where it did.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str = "", transient: bool = False, retry_after_seconds: float | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.transient = transient
+        self.retry_after_seconds = retry_after_seconds
 
 
 class ForkError(StorageError):
