@@ -27,6 +27,7 @@ from shoal.stream.iteration import Iteration, Recipe, read_sample
 from shoal.stream.mixing import warning_about
 from shoal.stream.opening import Opened
 from shoal.stream.ranks import rank_and_world_size
+from shoal.stream.reading_options import ReadingOptions
 from shoal.stream.requests import Batching, choose_by_columns, count_of, numbers_left, order_request
 from shoal.stream.stages import Columns, Decode, Filter, Map, Rename, Stage, ToTuple, WithIds, run_stages
 
@@ -49,6 +50,7 @@ class Dataset:
     _batching: Batching | None = None
     _batch_stages: tuple[Stage, ...] = ()
     _rank: tuple[int, int] | None = None
+    _reading: ReadingOptions = field(default_factory=ReadingOptions)
     _counters: Counters = field(default_factory=Counters, init=False, repr=False)
     _cursor: Cursor = field(default_factory=Cursor, init=False, repr=False)
 
@@ -273,6 +275,7 @@ class Dataset:
             arrangement,
             recipe,
             self._counters,
+            self._reading,
             epoch=self._cursor.epoch,
             start=self._cursor.start,
             ended=self._cursor.ended,

@@ -22,6 +22,7 @@ from shoal.shards.protocol import Records, Sample
 from shoal.stream.counters import Counters
 from shoal.stream.opening import Opened
 from shoal.stream.readers import Answer, Readers, parse_unit, readers_of
+from shoal.stream.reading_options import ReadingOptions
 
 __all__ = ["Fetch"]
 
@@ -47,7 +48,10 @@ class Fetch:
         How many bytes may be asked for or waiting to be used for the first time.
     """
 
-    def __init__(self, opened: Opened, units: Units, counters: Counters, *, ahead_limit_bytes: int) -> None:
+    def __init__(
+        self, opened: Opened, units: Units, counters: Counters, *, ahead_limit_bytes: int, options: ReadingOptions
+    ) -> None:
+        self._options = options
         self._opened, self._units, self._counters = opened, units, counters
         self._readers: Readers = readers_of(opened)
         self._ledger = Ledger(ahead_limit_bytes=ahead_limit_bytes)

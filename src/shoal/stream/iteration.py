@@ -22,6 +22,7 @@ from shoal.stream.counters import Counters
 from shoal.stream.fetch import Fetch
 from shoal.stream.opening import Opened
 from shoal.stream.readers import parse_unit, read_unit
+from shoal.stream.reading_options import ReadingOptions
 from shoal.stream.singles import Singles
 from shoal.stream.stages import DROPPED, Stage, run_stages
 
@@ -89,6 +90,7 @@ class Iteration:
         arrangement: Arrangement,
         recipe: Recipe,
         counters: Counters,
+        options: ReadingOptions,
         *,
         epoch: int,
         start: int,
@@ -99,7 +101,8 @@ class Iteration:
         order = arrangement.epoch(epoch)
         self.place = Place(epoch, start, recipe.partition, order.num_samples)
         kind = Singles if arrangement.by_singles else Fetch
-        self._reading = kind(opened, arrangement.units, counters, ahead_limit_bytes=_ahead_limit_bytes(arrangement))
+        ahead = _ahead_limit_bytes(arrangement)
+        self._reading = kind(opened, arrangement.units, counters, ahead_limit_bytes=ahead, options=options)
         shares = _shares(order, arrangement, recipe, start)
         if isinstance(self._reading, Singles):
             stretches = _unplanned(shares, arrangement, self._reading)

@@ -17,6 +17,7 @@ from shoal.shards.protocol import Sample
 from shoal.stream.counters import Counters
 from shoal.stream.opening import Opened
 from shoal.stream.readers import Answer, Readers, readers_of
+from shoal.stream.reading_options import ReadingOptions
 
 __all__ = ["Singles"]
 
@@ -32,7 +33,10 @@ class Singles:
         How many bytes may be asked for before they are used.
     """
 
-    def __init__(self, opened: Opened, units: Units, counters: Counters, *, ahead_limit_bytes: int) -> None:
+    def __init__(
+        self, opened: Opened, units: Units, counters: Counters, *, ahead_limit_bytes: int, options: ReadingOptions
+    ) -> None:
+        self._options = options
         self._opened, self._units, self._counters = opened, units, counters
         self._readers: Readers = readers_of(opened)
         self._block_bytes = ahead_limit_bytes // 2
