@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -25,6 +25,7 @@ from shoal.stream.readers import parse_unit, read_unit
 from shoal.stream.reading_options import ReadingOptions
 from shoal.stream.singles import Singles
 from shoal.stream.stages import DROPPED, Stage, run_stages
+from shoal.stream.worker_share import some_batches
 
 __all__ = ["Iteration", "Recipe", "read_sample"]
 
@@ -35,25 +36,33 @@ _MOST_AHEAD_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What becomes of samples: stages of one, batches or not, stages of a batch."""
+    """What becomes of samples: stages of one, batches or not, stages of a batch; and who makes which batches.
+
+    Worker ``worker`` of ``num_workers`` makes those of the rank's batches whose step leaves this remainder.
+    """
 
     partition: Partition
     rank: int
     stages: tuple[Stage, ...]
     batch_stages: tuple[Stage, ...]
+    collate: Callable[[Sequence[Any]], Any] = collate
+    worker: int = 0
+    num_workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
     """What this rank gets of some consecutive global batches: the samples before any stage, as they are read, and more.
 
-    Lists, which a loop over samples is fastest with. Batch ``i`` is ``[batch_first[i], batch_first[i + 1])`` of them.
+    Lists, which a loop over samples is fastest with. Batch ``i`` is ``[batch_first[i], batch_first[i + 1])`` of them,
+    and the rank's at step ``steps[i]``.
     """
 
     samples: Iterator[Sample]
     ids: list[int]
     repeated: list[bool]
     batch_first: list[int]
+    steps: range
 
 
 @dataclass(slots=True)
@@ -96,14 +105,15 @@ class Iteration:
         start: int,
         ended: Callable[[Place], None],
         state: Callable[[int, int], dict[str, Any]],
+        first_step: int = 0,
     ) -> None:
         self._ended, self._state = ended, state
         order = arrangement.epoch(epoch)
-        self.place = Place(epoch, start, recipe.partition, order.num_samples)
+        self.place = Place(epoch, start, recipe.partition, order.num_samples, first_step)
         kind = Singles if arrangement.by_singles else Fetch
         ahead = _ahead_limit_bytes(arrangement)
         self._reading = kind(opened, arrangement.units, counters, ahead_limit_bytes=ahead, options=options)
-        shares = _shares(order, arrangement, recipe, start)
+        shares = _shares(order, arrangement, recipe, self.place)
         if isinstance(self._reading, Singles):
             stretches = _unplanned(shares, arrangement, self._reading)
         else:
@@ -182,29 +192,31 @@ def _samples(stretches: Iterator[_Stretch], source: _Source) -> Iterator[Any]:
     """Sample after sample, those that a filter dropped left out."""
     stages, counters, place = source.recipe.stages, source.counters, source.place
     for stretch in stretches:
-        after = place.num_yielded + len(stretch.batch_first) - 1
-        for sample_id, sample in zip(stretch.ids, stretch.samples, strict=True):
+        after = stretch.steps.stop
+        # The last position of an epoch may have no sample for this rank.
+        for step, sample_id, sample in zip(stretch.steps, stretch.ids, stretch.samples, strict=False):
             result = run_stages(stages, sample, sample_id) if stages else sample
-            place.num_yielded += 1
+            place.num_yielded = step + 1
             if result is DROPPED:
                 counters.num_filtered += 1
                 continue
             counters.num_samples += 1
             yield result
-        place.num_yielded = after  # the last position of an epoch may have no sample for this rank
+        place.num_yielded = after
 
 
 def _batches(stretches: Iterator[_Stretch], source: _Source) -> Iterator[Any]:
     """Batch after batch."""
     stages = source.recipe.stages
     for stretch in stretches:
-        for begin, end in itertools.pairwise(stretch.batch_first):
+        for step, (begin, end) in zip(stretch.steps, itertools.pairwise(stretch.batch_first), strict=True):
+            source.place.num_yielded = step
             samples: list[Any] = list(itertools.islice(stretch.samples, end - begin))
             if stages:
                 named = zip(samples, stretch.ids[begin:end], strict=True)
                 samples = [run_stages(stages, sample, sample_id) for sample, sample_id in named]
             batch = _collated(samples, stretch.repeated[begin:end], source)
-            source.place.num_yielded += 1  # only now: what failed was not yielded
+            source.place.num_yielded = step + 1  # only now: what failed was not yielded
             yield batch
 
 
@@ -213,7 +225,7 @@ def _collated(samples: list[Any], repeated: list[bool], source: _Source) -> Any:
     num_filtered = len(samples) - len(kept)
     if not kept:
         kept = [(_nearest_kept(source), True)]
-    batch = collate([sample for sample, _ in kept])
+    batch = source.recipe.collate([sample for sample, _ in kept])
     num_repeats = sum(again for _, again in kept)
     if num_repeats and isinstance(batch, dict):
         batch["__pad__"] = np.array([again for _, again in kept])
@@ -266,35 +278,42 @@ def read_sample(opened: Opened, arrangement: Arrangement, sample_id: int) -> Any
     return parse_unit(opened, read, read_unit(opened, read)).sample(sample_id - read.first_sample)
 
 
-def _shares(order: BoundOrder, arrangement: Arrangement, recipe: Recipe, start: int) -> Iterator[Share]:
-    """What a rank gets, stretch by stretch, with stored sample ids."""
-    partition = recipe.partition
+def _shares(order: BoundOrder, arrangement: Arrangement, recipe: Recipe, place: Place) -> Iterator[tuple[Share, range]]:
+    """What a rank, or one of its workers, gets, stretch by stretch, with stored sample ids; and at which steps."""
+    partition, num_workers = recipe.partition, recipe.num_workers
+    start, begin = place.start, place.num_yielded
     num_batches = partition.num_batches(order.num_samples, start)
     batches = max(1, stretch_positions(order.parameters) // partition.global_batch)
-    for first in range(0, num_batches, batches):
-        share = partition.share(order, recipe.rank, first, min(first + batches, num_batches), start)
-        yield replace(share, ids=arrangement.stored_ids(share.ids))
+    for first in range(begin, num_batches, batches):
+        stop = min(first + batches, num_batches)
+        share = partition.share(order, recipe.rank, first, stop, start)
+        steps = range(first, stop)
+        if num_workers > 1:
+            steps = range(first + (recipe.worker - first) % num_workers, stop, num_workers)
+            share = some_batches(share, np.arange(steps.start - first, stop - first, num_workers))
+        yield replace(share, ids=arrangement.stored_ids(share.ids)), steps
 
 
-def _planned(shares: Iterator[Share], arrangement: Arrangement, fetch: Fetch) -> Iterator[_Stretch]:
+def _planned(shares: Iterator[tuple[Share, range]], arrangement: Arrangement, fetch: Fetch) -> Iterator[_Stretch]:
     """Stretch after stretch, with the reads of the next one planned before the samples of this one are given out."""
-    share, units = None, _NOTHING
+    current, units = None, _NOTHING
     for following in itertools.chain(shares, [None]):
         units_after = _NOTHING
         if following is not None:
-            units_after = arrangement.units_of(following.ids, following.chunks)
+            units_after = arrangement.units_of(following[0].ids, following[0].chunks)
             fetch.follow(first_uses(units_after, units))
-        if share is not None:
+        if current is not None:
+            share, steps = current
             last = last_uses(units, np.unique(units_after))
             ids = share.ids.tolist()
             samples = fetch.samples(ids, units.tolist(), last.tolist())
-            yield _Stretch(samples, ids, share.repeated.tolist(), share.batch_first.tolist())
-        share, units = following, units_after
+            yield _Stretch(samples, ids, share.repeated.tolist(), share.batch_first.tolist(), steps)
+        current, units = following, units_after
 
 
-def _unplanned(shares: Iterator[Share], arrangement: Arrangement, singles: Singles) -> Iterator[_Stretch]:
+def _unplanned(shares: Iterator[tuple[Share, range]], arrangement: Arrangement, singles: Singles) -> Iterator[_Stretch]:
     """Stretch after stretch of samples that have a read of their own."""
-    for share in shares:
+    for share, steps in shares:
         ids = share.ids.tolist()
         samples = singles.samples(ids, arrangement.units_of(share.ids, share.chunks))
-        yield _Stretch(samples, ids, share.repeated.tolist(), share.batch_first.tolist())
+        yield _Stretch(samples, ids, share.repeated.tolist(), share.batch_first.tolist(), steps)
