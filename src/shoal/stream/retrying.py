@@ -1,0 +1,217 @@
+"""What is worth trying again is tried again: with growing, random pauses, until a deadline.
+
+A pause is drawn anew each time from zero to a bound that doubles ("full jitter"): clients that failed together must not
+come back together. Whoever runs a thread says with `patience` how its pauses end and where its retries are counted, so
+that closing a stream does not wait for a server that is down.
+
+References
+----------
+M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from shoal.errors import StorageError
+from shoal.order.seeds import draws, key
+from shoal.storage.protocol import Buffer, ObjectInfo, ReadRange
+from shoal.storage.sources import without_secrets
+
+__all__ = ["Patience", "RetryRule", "RetryingStore", "StoppedError", "patience", "reading_of", "retried", "tries_of"]
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    """How long to go on: pauses of up to ``first_pause_seconds``, doubling to ``most_pause_seconds``.
+
+    After ``deadline_seconds`` since a request was first made it is not made again. A server's own wish
+    (`StorageError.retry_after_seconds`) lengthens a pause.
+    """
+
+    first_pause_seconds: float = 0.1
+    most_pause_seconds: float = 10.0
+    deadline_seconds: float = 120.0
+
+    def pause_seconds(self, attempt: int, asked_seconds: float | None) -> float:
+        """How long to wait after failed attempt number ``attempt``, from 1."""
+        bound = min(self.most_pause_seconds, self.first_pause_seconds * 2.0 ** min(attempt - 1, 60))
+        return (asked_seconds or 0.0) + _fraction() * bound
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How requests of one thread wait.
+
+    ``pause`` waits so many seconds and says whether everything is to stop; ``retried`` is told of each failure that
+    is followed by another try. ``deadline_seconds`` replaces that of the rule.
+    """
+
+    pause: Callable[[float], bool]
+    retried: Callable[[StorageError], None]
+    deadline_seconds: float | None = None
+
+
+class StoppedError(StorageError):
+    """A request that was given up because nobody waits for it any more."""
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+def _nobody(_: StorageError) -> None:
+    return None
+
+
+class _Here(threading.local):
+    patience = Patience(_sleep, _nobody)
+
+
+_here = _Here()
+
+
+@contextmanager
+def patience(how: Patience) -> Iterator[None]:
+    """While this lasts, requests of this thread wait as ``how`` says."""
+    before, _here.patience = _here.patience, how
+    try:
+        yield
+    finally:
+        _here.patience = before
+
+
+def retried(call: Callable[[], _Result], rule: RetryRule, *, what: str) -> _Result:
+    """The result of ``call``, which is made again as long as its errors are transient and the deadline is not over.
+
+    ``what`` ends the sentence "could not ...", without secrets.
+
+    Raises
+    ------
+    StorageError
+        The last answer, if it was final; else, after the deadline, one that says how often it was tried, chained to
+        the last answer and no longer transient.
+    """
+    how = _here.patience
+    deadline_seconds = rule.deadline_seconds if how.deadline_seconds is None else how.deadline_seconds
+    began = time.monotonic()
+    for attempt in itertools.count(1):
+        try:
+            return call()
+        except StorageError as error:
+            if not error.transient:
+                raise
+            passed_seconds = time.monotonic() - began
+            pause_seconds = rule.pause_seconds(attempt, error.retry_after_seconds)
+            if passed_seconds + pause_seconds > deadline_seconds:
+                raise _given_up(error, what, attempt, passed_seconds, deadline_seconds) from error
+            how.retried(error)
+            if how.pause(pause_seconds):
+                msg = f"could not {what}: the stream was closed while this was tried again"
+                raise StoppedError(msg) from error
+    raise AssertionError  # pragma: no cover - the loop has no end
+
+
+def _given_up(
+    last: StorageError, what: str, num_attempts: int, passed_seconds: float, deadline_seconds: float
+) -> StorageError:
+    tries = "1 attempt" if num_attempts == 1 else f"{num_attempts} attempts"
+    msg = (
+        f"could not {what}: {tries} in {passed_seconds:.1f} s, and the deadline is {deadline_seconds:g} s; "
+        f"the last answer: {last.message}"
+    )
+    if last.retry_after_seconds is not None:
+        msg += f" (the server asked to wait {last.retry_after_seconds:g} s)"
+    return StorageError(msg, hint=last.hint or "if the server is only slow to come back, raise the deadline")
+
+
+_counter = itertools.count()
+
+
+def _fraction() -> float:
+    """A number in [0, 1) that no other process draws at the same moment; nothing that is streamed depends on it."""
+    base = key(os.getpid(), time.time_ns(), "retry")
+    return float(int(draws(base, np.array([next(_counter)]))[0]) / 2**64)
+
+
+class _Tried(Protocol):
+    """What a store must do to be tried again."""
+
+    reads_ahead: bool
+
+    def read_range(self, path: str, first_byte: int, end_byte: int, /) -> bytes: ...
+
+    def stat(self, path: str, /) -> ObjectInfo: ...
+
+    def find(self, path: str, /) -> ObjectInfo | None: ...
+
+    def list(self, prefix: str, /) -> Iterator[ObjectInfo]: ...
+
+    def put(self, path: str, data: Buffer | Sequence[Buffer], /) -> None: ...
+
+
+class RetryingStore:
+    """A store whose transient failures are tried again; otherwise it does, and raises, what ``store`` does.
+
+    Pickles with what it wraps.
+    """
+
+    def __init__(self, store: _Tried, rule: RetryRule | None = None) -> None:
+        self.store = store
+        self.rule = RetryRule() if rule is None else rule
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RetryingStore, (self.store, self.rule)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the store reads ahead when it is told what comes."""
+        return self.store.reads_ahead
+
+    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
+        """Nothing: a store that must be tried again is not told."""
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        """Exactly the bytes ``[first_byte, end_byte)`` of ``path``."""
+        what = reading_of(path, first_byte, end_byte)
+        return retried(lambda: self.store.read_range(path, first_byte, end_byte), self.rule, what=what)
+
+    def stat(self, path: str) -> ObjectInfo:
+        """What the store says of ``path``."""
+        return retried(lambda: self.store.stat(path), self.rule, what=f"look at {without_secrets(path)}")
+
+    def find(self, path: str) -> ObjectInfo | None:
+        """The same, or None where nothing of that name is there."""
+        return retried(lambda: self.store.find(path), self.rule, what=f"look for {without_secrets(path)}")
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below the directory ``prefix``, sorted by path."""
+        # As a whole: one that goes on after a failure could leave out or repeat.
+        whole = retried(lambda: [*self.store.list(prefix)], self.rule, what=f"list {without_secrets(prefix)}")
+        return iter(whole)
+
+    def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
+        """Write the whole object; to write it twice is to write it once."""
+        retried(lambda: self.store.put(path, data), self.rule, what=f"write {without_secrets(path)}")
+
+
+def tries_of(store: ReadRange) -> tuple[ReadRange, RetryRule]:
+    """A store that tries once, and the rule by which ``store`` would try again: for who does more in each try."""
+    return (store.store, store.rule) if isinstance(store, RetryingStore) else (store, RetryRule())
+
+
+def reading_of(path: str, first_byte: int, end_byte: int) -> str:
+    """What is done, for the sentence "could not ..."."""
+    return f"read bytes [{first_byte}, {end_byte}) of {without_secrets(path)}"
