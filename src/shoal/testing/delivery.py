@@ -1,0 +1,135 @@
+"""Requests from a connection, and answers into it: at its speed, and with the faults that happen on the way."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.testing.answers import Answer
+from shoal.testing.faults import Fault, FaultKind
+from shoal.testing.messages import Request, head_bytes, parse_request
+
+__all__ = ["Delivery", "Exchange", "receive"]
+
+_PIECE_BYTES = 1 << 18
+_MAX_HEAD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request and its answer: ``num_bytes`` of the object, from ``first_byte``, sent with ``status``.
+
+    ``status`` is 0 where the connection was reset before the answer; ``fault`` is what was made to go wrong.
+    """
+
+    method: str
+    path: str
+    status: int
+    first_byte: int = 0
+    num_bytes: int = 0
+    fault: FaultKind | None = None
+
+
+class Delivery:
+    """One answer on its way; how much of it will be sent is known before it is.
+
+    ``keeps_alive``: whether the connection can go on afterwards.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        fault: Fault | None,
+        *,
+        has_body: bool,
+        bytes_per_second: float | None,
+        connection: socket.socket,
+        stopping: threading.Event,
+    ) -> None:
+        self._answer = answer
+        self._fault = fault
+        self._kind = fault.kind if fault else None
+        self._body = answer.body if has_body and answer.status != 304 else answer.body[:0]
+        self._bytes_per_second = bytes_per_second
+        self._connection = connection
+        self._stopping = stopping
+        shares = {"reset": 0.0, "reset_in_body": 0.5, "truncate": 0.5}
+        self._num_bytes = int(len(self._body) * shares.get(self._kind or "", 1.0))
+        self.keeps_alive = self._kind not in shares
+
+    def exchange(self, request: Request) -> Exchange:
+        """What the log will say of it."""
+        status = 0 if self._kind == "reset" else self._answer.status
+        return Exchange(request.method, request.path, status, self._answer.first_byte, self._num_bytes, self._kind)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep; ConnectionAbortedError if the server stops meanwhile."""
+        if seconds > 0 and self._stopping.wait(seconds):
+            msg = "the server stops"
+            raise ConnectionAbortedError(msg)
+
+    def send(self, *, before_last: Callable[[], object]) -> None:
+        """Send the answer, or what the fault leaves of it; ``before_last`` is called before its last piece."""
+        pause_seconds = self._fault.seconds if self._fault else 0.0
+        if self._kind == "slow":
+            self.wait(pause_seconds)
+        if self._kind != "reset":
+            length = {} if self._answer.status == 304 else {"Content-Length": str(len(self._answer.body))}
+            head = head_bytes(self._answer.status, {**self._answer.headers, **length})
+            sent = self._body[: self._num_bytes]
+            if self._kind == "stall":
+                half = len(sent) // 2
+                self._send_pieces(head, sent[:half])
+                self.wait(pause_seconds)
+                head, sent = b"", sent[half:]
+            self._send_pieces(head, sent, before_last)
+        if self._kind in {"reset", "reset_in_body"}:
+            self._reset()
+
+    def _send_pieces(self, head: bytes, body: memoryview, before_last: Callable[[], object] | None = None) -> None:
+        """The head at once; each byte of the body when a connection of this speed would have carried it."""
+        rate = self._bytes_per_second
+        size = _PIECE_BYTES if rate is not None else max(1, len(body))
+        start = time.monotonic()
+        if before_last and not len(body):
+            before_last()
+        self._connection.sendall(head)
+        for first in range(0, len(body), size):
+            piece = body[first : first + size]
+            if rate is not None:
+                self.wait(start + (first + len(piece)) / rate - time.monotonic())
+            if before_last and first + size >= len(body):
+                before_last()
+            self._connection.sendall(piece)
+
+    def _reset(self) -> None:
+        """Close so that the other side is told of a reset: nothing lingers."""
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._connection.close()
+
+
+def receive(connection: socket.socket, rest: bytes) -> tuple[Request | None, bytes]:
+    """The next request, and what came after it; None where the client closed the connection.
+
+    Raises
+    ------
+    ValueError
+        What came is no request.
+    """
+    while b"\r\n\r\n" not in rest:
+        more = connection.recv(1 << 16)
+        if not more or len(rest) > _MAX_HEAD_BYTES:
+            return None, b""
+        rest += more
+    head, _, rest = rest.partition(b"\r\n\r\n")
+    request = parse_request(head)
+    while len(rest) < request.num_body_bytes:
+        more = connection.recv(1 << 16)
+        if not more:
+            return None, b""
+        rest += more
+    return request, rest[request.num_body_bytes :]

@@ -1,0 +1,127 @@
+"""What goes wrong, how often, and with which request."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Container, Sequence
+from dataclasses import KW_ONLY, dataclass
+from fnmatch import fnmatchcase
+from typing import Literal, get_args
+
+from shoal.errors import UsageError
+from shoal.order.seeds import check_seed, key
+
+__all__ = ["FAULT_KINDS", "Fault", "FaultKind", "FaultPlan"]
+
+FaultKind = Literal[
+    "status",
+    "reset",
+    "reset_in_body",
+    "truncate",
+    "stall",
+    "slow",
+    "corrupt",
+    "changed",
+    "whole",
+    "wrong_range",
+    "short_range",
+]
+
+FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+"""Every kind of fault, for tests that go through all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong, and with which requests.
+
+    =================  ===============================================================================================
+    kind               what the client meets
+    =================  ===============================================================================================
+    ``status``         the answer is ``status`` (503), with Retry-After where ``retry_after_seconds`` is given
+    ``reset``          the connection is reset before the answer
+    ``reset_in_body``  the connection is reset half-way through the body
+    ``truncate``       the body ends half-way, and the connection is closed in good order
+    ``stall``          half of the body, ``seconds`` of silence, the rest
+    ``slow``           ``seconds`` of silence, then a good answer: a straggler
+    ``corrupt``        one bit of the body is wrong, and nothing says so
+    ``changed``        the object has another etag, as if it had been written again (its bytes stay the same)
+    ``whole``          200 and the whole object, as from a server that does not know ranges
+    ``wrong_range``    206 with another range of the same length, and a Content-Range that says so
+    ``short_range``    206 with the first half of the range, and a Content-Range that says so
+    =================  ===============================================================================================
+
+    It happens to a request with ``probability``, and to those whose number is in ``requests``; numbers count from 0,
+    over the requests whose path matches ``path`` (a pattern as of `fnmatch`). Where several faults would happen to one
+    request, the first in the list does.
+
+    >>> Fault("status", probability=0.1, status=429, retry_after_seconds=1).happens(number=0, draw=0.05)
+    True
+    >>> Fault("changed", requests=range(100, 10**9), path="*.tar").happens(number=99, draw=0.0)
+    False
+    """
+
+    kind: FaultKind
+    _: KW_ONLY
+    probability: float = 0.0
+    requests: Container[int] = ()
+    path: str = "*"
+    status: int = 503
+    retry_after_seconds: float | None = None
+    seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in FAULT_KINDS:
+            msg = f"there is no fault {self.kind!r}"
+            raise UsageError(msg, hint=f"there are {', '.join(FAULT_KINDS)}")
+        if not 0 <= self.probability <= 1:
+            msg = f"probability={self.probability}: a probability is from 0 to 1"
+            raise UsageError(msg)
+
+    def happens(self, *, number: int, draw: float) -> bool:
+        """Whether it happens to request ``number`` of those that match, given a random ``draw`` from [0, 1)."""
+        return draw < self.probability or number in self.requests
+
+
+@dataclass(frozen=True, slots=True)
+class Mishap:
+    """A fault that happens to one request, and 64 random bits for what else it needs to choose."""
+
+    fault: Fault
+    bits: int
+
+
+class FaultPlan:
+    """Which fault happens to which request, from a seed.
+
+    With a probability, the draw depends on the seed, on what is asked for, and on how often exactly that was asked
+    for before: not on which of several connections comes first. So a test with many connections meets the same faults
+    each time, as long as it asks for the same ranges.
+    """
+
+    def __init__(self, faults: Sequence[Fault] = (), *, seed: int = 0) -> None:
+        self.faults = tuple(faults)
+        self._seed = check_seed(seed)
+        self._lock = threading.Lock()
+        self._num_matching = [0] * len(self.faults)
+        self._num_asked: dict[tuple[str, int, int], int] = {}
+
+    def draw(self, path: str, first_byte: int = 0, end_byte: int = 0) -> Mishap | None:
+        """What happens to the next request, which is for these bytes of ``path``; None if nothing does."""
+        with self._lock:
+            asked = (path, first_byte, end_byte)
+            before = self._num_asked[asked] = self._num_asked.get(asked, -1) + 1
+            happening = None
+            for place, fault in enumerate(self.faults):
+                if not fnmatchcase(path, fault.path):
+                    continue
+                number = self._num_matching[place]
+                self._num_matching[place] += 1
+                if happening is not None:
+                    continue
+                words = (place, zlib.crc32(path.encode()), first_byte, end_byte, before)
+                bits = key(self._seed, 0, "fault", *words)
+                if fault.happens(number=number, draw=(bits >> 11) / 2**53):
+                    happening = Mishap(fault, key(bits, 0, "choice"))
+            return happening

@@ -1,0 +1,255 @@
+"""A server of byte ranges on this machine, as slow and as unreliable as a test wants it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+from shoal.errors import UsageError
+from shoal.storage.protocol import Buffer
+from shoal.testing.answers import answer
+from shoal.testing.delivery import Delivery, Exchange, receive
+from shoal.testing.faults import Fault, FaultKind, FaultPlan
+from shoal.testing.messages import Request, resolve_range
+from shoal.testing.served import served
+
+__all__ = ["Exchange", "RangeServer"]
+
+
+class RangeServer:
+    """Serves ``objects`` over HTTP/1.1 on the loopback interface while its context lasts, from threads of its own.
+
+    Ranges, HEAD, If-Match, If-None-Match and If-Range work as the standard says, connections are kept alive, and a
+    bucket (the first part of a path) can be listed as in S3, so that a client of S3 that does not sign can use it.
+
+    Parameters
+    ----------
+    objects : mapping from path (without a leading slash) to bytes, or a directory
+        A mapping may be changed while the server runs: an object that is replaced has another etag.
+    faults : sequence of Fault
+        What goes wrong; can be assigned anew while the server runs.
+    seed : int
+        Of the faults.
+    latency_seconds : float
+        Passes before each answer.
+    bytes_per_second : float, optional
+        The most that each connection carries.
+
+    Attributes
+    ----------
+    exchanges : list of Exchange
+        What was asked and answered, in the order in which the answers began.
+    peak_concurrency : int
+        The most requests that were under way at one time; one counts until the last piece of its answer is sent.
+
+    Examples
+    --------
+    >>> from urllib.request import urlopen
+    >>> from urllib.error import HTTPError
+    >>> with RangeServer({"a": b"0123"}, faults=[Fault("status", requests=[0])]) as server:
+    ...     for _ in range(2):
+    ...         try:
+    ...             with urlopen(server.url_of("a")) as answer:
+    ...                 print(answer.read())
+    ...         except HTTPError as error:
+    ...             print(error.code)
+    ...             error.close()
+    503
+    b'0123'
+    """
+
+    def __init__(
+        self,
+        objects: Mapping[str, Buffer] | str | os.PathLike[str],
+        *,
+        faults: Sequence[Fault] = (),
+        seed: int = 0,
+        latency_seconds: float = 0.0,
+        bytes_per_second: float | None = None,
+    ) -> None:
+        if latency_seconds < 0 or (bytes_per_second is not None and bytes_per_second <= 0):
+            msg = f"latency_seconds={latency_seconds}, bytes_per_second={bytes_per_second}: no server is that fast"
+            raise UsageError(msg)
+        self.latency_seconds = latency_seconds
+        self.bytes_per_second = bytes_per_second
+        self.exchanges: list[Exchange] = []
+        self.peak_concurrency = 0
+        self._objects = served(objects)
+        self._seed = seed
+        self._plan = FaultPlan(faults, seed=seed)
+        self._lock = threading.Lock()
+        self._num_answering = 0
+        self._place: socket.socket | None = None
+        self._listener: socket.socket | None = None
+        self._stopping = threading.Event()
+        self._connections: dict[socket.socket, threading.Thread] = {}
+        self._acceptor: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        # Never listens: it holds the port while the server is down, so that nobody else gets it meanwhile.
+        self._place = _bound(0)
+        self.up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+        if self._place is not None:
+            self._place.close()
+            self._place = None
+
+    @property
+    def port(self) -> int:
+        """The port; the same for as long as the context lasts."""
+        if self._place is None:
+            msg = "the server is not running"
+            raise UsageError(msg, hint="use it as a context manager: with RangeServer(...) as server:")
+        return int(self._place.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """``http://127.0.0.1:PORT``."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def url_of(self, path: str) -> str:
+        """The URL of one object."""
+        return f"{self.url}/{quote(path)}"
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """What goes wrong; assigning starts the counts of requests anew."""
+        return self._plan.faults
+
+    @faults.setter
+    def faults(self, faults: Sequence[Fault]) -> None:
+        self._plan = FaultPlan(faults, seed=self._seed)
+
+    def down(self) -> None:
+        """Break all connections and refuse new ones, as a server that died does; the port is kept."""
+        self._stopping.set()
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                # Not only close: a forked child may hold the same socket, and would take connections nobody answers.
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+        if self._acceptor is not None:
+            self._acceptor.join()
+            self._acceptor = None
+        with self._lock:
+            connections = dict(self._connections)
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in connections.values():
+            thread.join()
+
+    def up(self) -> None:
+        """Take connections again, at the same port."""
+        if self._listener is not None:
+            return
+        listener = _bound(self.port)
+        listener.listen(512)
+        self._listener = listener
+        self._stopping = threading.Event()
+        self._acceptor = threading.Thread(
+            target=self._accept, args=(listener, self._stopping), name="range-server", daemon=True
+        )
+        self._acceptor.start()
+
+    def clear(self) -> None:
+        """Forget the exchanges so far."""
+        with self._lock:
+            self.exchanges = []
+            self.peak_concurrency = 0
+
+    def num_requests(self, path: str | None = None, *, method: str | None = None) -> int:
+        """How many requests came, of all or for one path, of all or of one method."""
+        return sum(path in (None, seen.path) and method in (None, seen.method) for seen in list(self.exchanges))
+
+    def num_bytes(self, path: str | None = None) -> int:
+        """How many bytes of bodies were sent, of all or of one path."""
+        return sum(seen.num_bytes for seen in list(self.exchanges) if path in (None, seen.path))
+
+    def num_faults(self) -> dict[FaultKind, int]:
+        """How often each kind of fault happened."""
+        return dict(Counter(seen.fault for seen in list(self.exchanges) if seen.fault is not None))
+
+    def _accept(self, listener: socket.socket, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            connection.settimeout(None)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            thread = threading.Thread(
+                target=self._serve, args=(connection, stopping), name="range-server-connection", daemon=True
+            )
+            with self._lock:
+                self._connections[connection] = thread
+            thread.start()
+
+    def _serve(self, connection: socket.socket, stopping: threading.Event) -> None:
+        rest = b""
+        try:
+            with connection, contextlib.suppress(OSError, ValueError):
+                while not stopping.is_set():
+                    request, rest = receive(connection, rest)
+                    if request is None or not self._exchange(request, connection, stopping):
+                        return
+        finally:
+            with self._lock:
+                self._connections.pop(connection, None)
+
+    def _exchange(self, request: Request, connection: socket.socket, stopping: threading.Event) -> bool:
+        """Answer one request; whether the connection goes on."""
+        with self._lock:
+            self._num_answering += 1
+            self.peak_concurrency = max(self.peak_concurrency, self._num_answering)
+        with contextlib.ExitStack() as under_way:
+            under_way.callback(self._answered)
+            first, end = resolve_range(request.headers.get("range"), 1 << 62) or (0, 0)
+            mishap = self._plan.draw(request.path, first, end)
+            delivery = Delivery(
+                answer(request, self._objects, mishap),
+                mishap.fault if mishap else None,
+                has_body=request.method != "HEAD",
+                bytes_per_second=self.bytes_per_second,
+                connection=connection,
+                stopping=stopping,
+            )
+            delivery.wait(self.latency_seconds)
+            # Written down, and no longer counted as under way, before the client can know that it has all: a test that
+            # looks right after an answer must find it, and one request after another is not two at a time.
+            self.exchanges.append(delivery.exchange(request))
+            delivery.send(before_last=under_way.close)
+        return delivery.keeps_alive and request.keeps_alive
+
+    def _answered(self) -> None:
+        with self._lock:
+            self._num_answering -= 1
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket at a port of the loopback interface (0: any), which others of this server may share."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(("127.0.0.1", port))
+        # Where shutting a listening socket down does not wake its accept, this does.
+        made.settimeout(0.5)
+    except BaseException:
+        made.close()
+        raise
+    return made
