@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 
-__all__ = ["BoundOrder", "Order", "as_ids", "as_stretch", "check_chunk_samples", "check_whole", "chunk_starts"]
+__all__ = ["BoundOrder", "Laned", "Order", "as_ids", "as_stretch", "check_chunk_samples", "check_whole", "chunk_starts"]
 
 
 class BoundOrder(Protocol):
@@ -59,6 +59,15 @@ class BoundOrder(Protocol):
 
     def positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The position of each sample id: the inverse of `ids`, shape (len(ids),)."""
+        ...
+
+
+@runtime_checkable
+class Laned(Protocol):
+    """A bound order whose chunks run side by side in lanes, each lane equally full at any time."""
+
+    def lanes(self, chunks: NDArray[np.int64]) -> NDArray[np.uint16]:
+        """The lane of each chunk, spread over all of 16 bits; chunks that mix with each other have different ones."""
         ...
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -147,6 +148,14 @@ class WindowEpoch:
             line = self._piece_line(int(node))[pieces[mine] - first] + inside
             offsets[mine] = unpermute(line, self._node_samples(int(node)), self._whole_key[int(node)])
         return offsets * self.num_canonical_nodes + nodes
+
+    def lanes(self, chunks: NDArray[np.int64]) -> NDArray[np.uint16]:
+        """The lane of each chunk; see `Timeline.lanes`, which is made once, when ranks first share a batch."""
+        return self._lanes[chunks]
+
+    @cached_property
+    def _lanes(self) -> NDArray[np.uint16]:
+        return self._timeline.lanes()
 
     # ---- a stretch of positions
 
