@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,8 +27,8 @@ from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
 from shoal.stream.iteration import Iteration, Recipe, read_sample
 from shoal.stream.mixing import warning_about
 from shoal.stream.opening import Opened
-from shoal.stream.ranks import rank_and_world_size
-from shoal.stream.reading_options import ReadingOptions
+from shoal.stream.ranks import Ranks
+from shoal.stream.reading_options import ReadingOptions, reading_options
 from shoal.stream.requests import Batching, choose_by_columns, count_of, numbers_left, order_request
 from shoal.stream.stages import Columns, Decode, Filter, Map, Rename, Stage, ToTuple, WithIds, run_stages
 
@@ -49,7 +50,7 @@ class Dataset:
     _stages: tuple[Stage, ...] = ()
     _batching: Batching | None = None
     _batch_stages: tuple[Stage, ...] = ()
-    _rank: tuple[int, int] | None = None
+    _ranks: Ranks = field(default_factory=Ranks)
     _reading: ReadingOptions = field(default_factory=ReadingOptions)
     _counters: Counters = field(default_factory=Counters, init=False, repr=False)
     _cursor: Cursor = field(default_factory=Cursor, init=False, repr=False)
@@ -133,9 +134,13 @@ class Dataset:
         count = count_of(num_samples, "skip()")
         return self._choose("skip()", Runs.span(min(count, self.num_samples), self.num_samples))
 
-    def partition(self, *, rank: int, world_size: int) -> Dataset:
-        """The part of one rank of so many, instead of what torchrun's environment says."""
-        return replace(self, _rank=rank_and_world_size((rank, world_size)))
+    def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Dataset:
+        """The part of one rank of so many, instead of what torchrun, SLURM, MPI or a running library says.
+
+        With ``replicate=k``, ranks ``k * i`` to ``k * i + k - 1`` all get part ``i`` of ``world_size / k``: the ranks
+        of a tensor, pipeline or sequence parallel group see the same samples.
+        """
+        return replace(self, _ranks=Ranks.asked(rank, world_size, replicate))
 
     # ---- what becomes of samples
 
@@ -199,6 +204,32 @@ class Dataset:
         Partition(number, 1, remainder)  # an unknown remainder is refused here, not when iterating
         return replace(self, _batching=Batching(number, size is None, remainder))
 
+    def reading(self, *, on_error: str = "raise", quarantine: str | os.PathLike[str] | None = None) -> Dataset:
+        """How bytes are read, and what becomes of damaged samples; order and state stay what they are.
+
+        May stand anywhere, once. ``ds[i]`` reads without it: who asks for one sample gets that, or its error.
+
+        Parameters
+        ----------
+        on_error
+            "raise" the error of a damaged sample (the default), or "skip" the sample. Damaged are samples that their
+            format cannot read, whose checksum is wrong or which `decode` cannot decode. They are left out as `filter`
+            does it, counted and listed in `stats`. Errors of your functions, of a shard that is another than was
+            indexed, and of storage are raised in any case.
+        quarantine
+            A file of damaged samples, JSON Lines. Those it lists are left out and not looked at; those that "skip"
+            leaves out are added. Several processes of a machine may share it.
+
+        Raises
+        ------
+        UsageError
+            A value is none that the option can have, or `reading` was called before.
+        """
+        if self._reading != ReadingOptions():
+            msg = "reading() was called before; a second call would hide what the first one asked for"
+            raise UsageError(msg, hint="give all options in one call")
+        return replace(self, _reading=reading_options(on_error=on_error, quarantine=quarantine))
+
     # ---- what comes when
 
     @property
@@ -220,7 +251,7 @@ class Dataset:
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
     ) -> NDArray[np.int64]:
         """The sample ids that a rank receives at a step of an epoch that began at position 0, repeats included."""
-        here, size = rank_and_world_size(self._rank)
+        here, size = self._ranks.resolve()
         size = size if world_size is None else count_of(world_size, "batch_ids(world_size=)")
         here = here if rank is None else rank
         check_rank(here, size)
@@ -234,7 +265,7 @@ class Dataset:
 
     def __len__(self) -> int:
         """What this rank yields in a whole epoch: batches, or samples without `batch`."""
-        rank, world_size = rank_and_world_size(self._rank)
+        rank, world_size = self._ranks.resolve()
         partition = self._partition(world_size)
         if self._batching is not None:
             return partition.num_batches(self.num_samples)
@@ -264,7 +295,7 @@ class Dataset:
     def __iter__(self) -> Iteration:
         """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start."""
         refuse_in_worker()
-        rank, world_size = rank_and_world_size(self._rank)
+        rank, world_size = self._ranks.resolve()
         arrangement = self._arrangement
         partition = self._partition(world_size)
         if message := warning_about(arrangement, partition.global_batch if self._batching else 1):

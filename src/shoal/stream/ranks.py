@@ -1,39 +1,188 @@
-"""Which rank this process is, of how many."""
+"""Which rank this process is, of how many: from whatever started it, and never from two that disagree.
+
+Asked are, in this order: what was given; torch.distributed, JAX and Ray Train, where they are imported and running;
+torchrun's ``RANK`` and ``WORLD_SIZE``; then SLURM, Open MPI and other launchers that speak PMI. No library is imported
+for this. Launchers nest: SLURM may start one torchrun for each machine, and then counts machines where torchrun counts
+processes. Such an outer launcher is believed only where nothing inside says more.
+"""
 
 from __future__ import annotations
 
 import operator
 import os
+import sys
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
 from shoal.order.partition import check_rank
 
-__all__ = ["rank_and_world_size"]
+__all__ = ["Ranks", "rank_and_world_size"]
+
+_HINT = ".partition(rank=..., world_size=...) overrides them"
+
+# Pairs of variables by launcher. SLURM_NTASKS is no good here: a batch script that srun did not start has it too.
+_OUTER = {
+    "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "MVAPICH": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    "PMI": ("PMI_RANK", "PMI_SIZE"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """How a dataset learns its rank: given, or else found; and how many ranks in a row share the same samples."""
+
+    given: tuple[int, int] | None = None
+    replicate: int = 1
+
+    @staticmethod
+    def asked(rank: Any, world_size: Any, replicate: Any) -> Ranks:
+        """What `Dataset.partition` was asked for, checked."""
+        if (rank is None) != (world_size is None):
+            msg = f"partition() takes rank and world_size together; got rank={rank!r} and world_size={world_size!r}"
+            raise UsageError(msg, hint="without both, the launcher says which rank this is")
+        times = _whole("replicate", replicate)
+        if times < 1:
+            msg = f"replicate must be at least 1; got {times}"
+            raise UsageError(msg, hint="replicate=8 gives ranks 0 to 7 the same samples, 8 to 15 the next, and so on")
+        ranks = Ranks(None if rank is None else rank_and_world_size((rank, world_size)), times)
+        if ranks.given is not None:
+            ranks.resolve()
+        return ranks
+
+    def resolve(self) -> tuple[int, int]:
+        """Which of how many parts of the samples is this process's."""
+        rank, world_size = rank_and_world_size(self.given)
+        if world_size % self.replicate:
+            msg = f"replicate={self.replicate} does not divide the {world_size} ranks"
+            raise UsageError(msg, hint="the ranks that share samples are a whole tensor or pipeline parallel group")
+        return rank // self.replicate, world_size // self.replicate
+
+
+class _Said(NamedTuple):
+    """What one source says, and what it is called in messages."""
+
+    source: str
+    rank: int
+    world_size: int
+
+    def __str__(self) -> str:
+        return f"{self.source} says rank {self.rank} of {self.world_size}"
 
 
 def rank_and_world_size(
     given: tuple[int, int] | None = None, environment: Mapping[str, str] = os.environ
 ) -> tuple[int, int]:
-    """The rank and world size given, else torchrun's ``RANK`` and ``WORLD_SIZE``, else the only rank of one."""
+    """The rank and world size given, else those that whatever started this process says, else the only rank of one.
+
+    Raises
+    ------
+    UsageError
+        Two sources disagree, or one makes no rank; the message has both.
+    """
     if given is not None:
         rank, world_size = _whole("rank", given[0]), _whole("world_size", given[1])
-    else:
-        words = environment.get("RANK") or None, environment.get("WORLD_SIZE") or None
-        if words in {(None, None), (None, "1")}:
-            return 0, 1
-        try:
-            rank, world_size = (int(word or "") for word in words)
-        except ValueError:
-            msg = f"RANK={words[0]!r} and WORLD_SIZE={words[1]!r} in the environment must both be integers"
-            hint = "torchrun sets both; .partition(rank=..., world_size=...) overrides them"
-            raise UsageError(msg, hint=hint) from None
-    if world_size < 1:
-        msg = f"world_size must be at least 1; got {world_size}"
+        return _checked(_Said("given", rank, world_size))
+    inner = [said for said in (*_libraries(), _torchrun(environment)) if said is not None]
+    outer = [said for name in _OUTER if (said := _launcher(name, environment)) is not None]
+    for group in (inner, outer):
+        for said in group[1:]:
+            if said[1:] != group[0][1:]:
+                raise _conflict(group[0], said)
+    if not inner:
+        if not outer:
+            _refuse_batch_script(environment)
+        return _checked(outer[0]) if outer else (0, 1)
+    # torchrun numbers machines as they happen to meet, so its ranks need not follow those of what started it.
+    if outer and "TORCHELASTIC_RUN_ID" not in environment and not _nests(outer[0], inner[0]):
+        raise _conflict(inner[0], outer[0])
+    return _checked(inner[0])
+
+
+def _libraries() -> list[_Said]:
+    """What the libraries say that run a job in this process."""
+    return [said for ask in (_torch, _jax, _ray) if (said := ask()) is not None]
+
+
+def _torch() -> _Said | None:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return _Said("torch.distributed", distributed.get_rank(), distributed.get_world_size())
+
+
+def _jax() -> _Said | None:
+    jax: Any = sys.modules.get("jax")
+    # Asking jax for its processes starts its backends, unless it was started as one of several.
+    if jax is None or not hasattr(jax, "distributed") or not getattr(jax.distributed, "is_initialized", bool)():
+        return None
+    return _Said("jax.distributed", jax.process_index(), jax.process_count())
+
+
+def _ray() -> _Said | None:
+    train: Any = sys.modules.get("ray.train")
+    if train is None or not hasattr(train, "get_context"):
+        return None
+    try:
+        context = train.get_context()
+        rank, world_size = context.get_world_rank(), context.get_world_size()
+    except RuntimeError:  # outside of a training worker there is no context
+        return None
+    return None if rank is None or world_size is None else _Said("Ray Train", rank, world_size)
+
+
+def _torchrun(environment: Mapping[str, str]) -> _Said | None:
+    return _from("RANK", "WORLD_SIZE", environment, "torchrun sets both", alone="1")
+
+
+def _launcher(name: str, environment: Mapping[str, str]) -> _Said | None:
+    rank, size = _OUTER[name]
+    if not environment.get(size):  # a rank alone says nothing: SLURM sets it in batch scripts too
+        return None
+    return _from(rank, size, environment, f"{name} sets both")
+
+
+def _from(rank: str, size: str, environment: Mapping[str, str], hint: str, *, alone: str = "") -> _Said | None:
+    words = environment.get(rank) or None, environment.get(size) or None
+    if words == (None, None) or (alone and words == (None, alone)):
+        return None
+    try:
+        numbers = int(words[0] or ""), int(words[1] or "")
+    except ValueError:
+        msg = f"{rank}={words[0]!r} and {size}={words[1]!r} in the environment must both be integers"
+        raise UsageError(msg, hint=f"{hint}; {_HINT}") from None
+    return _Said(f"the environment ({rank}, {size})", *numbers)
+
+
+def _refuse_batch_script(environment: Mapping[str, str]) -> None:
+    """`UsageError` in a script of a SLURM job of several tasks that is not itself one of these tasks."""
+    tasks = environment.get("SLURM_NTASKS") or "1"
+    if tasks != "1" and "SLURM_PROCID" in environment:
+        msg = f"SLURM_NTASKS={tasks}, but this process was not started by srun: it is no rank, or any"
+        hint = "start the tasks with srun or torchrun; or, where one process is meant, .partition(rank=0, world_size=1)"
+        raise UsageError(msg, hint=hint)
+
+
+def _nests(outer: _Said, inner: _Said) -> bool:
+    """Whether the outer launcher may have started groups of ranks, in order."""
+    each, rest = divmod(inner.world_size, max(1, outer.world_size))
+    return not rest and each > 0 and inner.rank // each == outer.rank
+
+
+def _conflict(one: _Said, other: _Said) -> UsageError:
+    msg = f"{one}, but {other}"
+    return UsageError(msg, hint=_HINT)
+
+
+def _checked(said: _Said) -> tuple[int, int]:
+    if said.world_size < 1:
+        msg = f"world_size must be at least 1; got {said.world_size}"
         raise UsageError(msg)
-    check_rank(rank, world_size)
-    return rank, world_size
+    check_rank(said.rank, said.world_size)
+    return said.rank, said.world_size
 
 
 def _whole(name: str, value: Any) -> int:
