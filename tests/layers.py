@@ -23,8 +23,8 @@ FLOORS = {
     "plan": 2,
     "pack": 2,
     "testing": 2,
+    "measure": 2,
     "stream": 3,
-    "measure": 3,
     "integrations": 4,
     "(door)": 5,  # single modules beside it, like shoal.orders, through which the public reaches a room
     "(face)": 6,  # shoal itself

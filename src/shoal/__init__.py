@@ -2,14 +2,14 @@
 
 # General layout: one question, one room; each may import only what stands to the left of it.
 #
-#   errors <- order, shards, storage <- plan, pack, testing <- stream, measure <- integrations, cli, this file
+#   errors <- order, shards, storage <- plan, pack, testing, measure <- stream <- integrations, cli, this file
 #
 #   order/         which sample comes next?
 #   shards/        what does a shard hold?
 #   storage/       where do bytes come from?
 #   plan/          which bytes, when, in how much memory?
-#   stream/        the running stream
 #   measure/       how good is it?
+#   stream/        the running stream
 #   cli/           the command line, one file per verb
 #
 # Nothing inside imports this file. It imports numpy and the standard library only; tests/test_layers.py holds both.

@@ -13,7 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UsageError
 
-__all__ = ["distinct_per_batch", "expected_distinct", "position_correlation", "variance_ratio"]
+__all__ = [
+    "check_correlation",
+    "chunk_borders",
+    "chunk_correlation",
+    "distinct_per_batch",
+    "expected_distinct",
+    "position_correlation",
+    "variance_ratio",
+]
 
 
 def variance_ratio(keys: ArrayLike, batch: int) -> float:
@@ -114,6 +122,65 @@ def expected_distinct(labels: ArrayLike, batch: int) -> float:
     # max: the product is 0 from where on fewer samples are left than carry the label, and stays so.
     missing = [float(np.prod(np.maximum(0.0, 1.0 - size / left))) for size in sizes.tolist()]
     return float(np.sum(times * (1.0 - np.array(missing))))
+
+
+def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
+    """How alike the samples of a chunk are: rho, the correlation of two different samples of one chunk.
+
+    1 where every chunk holds one label, 0 where chunks are no more alike than any samples, and a little below where
+    each chunk is the dataset in small. Numbers with a fraction count as numbers and all else as labels, as in
+    `variance_ratio`: then it is ``(P(same label in one chunk) - sum p_c^2) / (1 - sum p_c^2)``.
+
+    Parameters
+    ----------
+    keys
+        The key of every sample by id, shape (N,): storage order.
+    chunk_samples
+        Samples of each chunk, shape (num_chunks,); their sum is N. O(N log N).
+
+    Raises
+    ------
+    UsageError
+        The chunks do not add up to the keys, no chunk holds two samples, or all keys are equal.
+
+    Examples
+    --------
+    >>> chunk_correlation(["a", "a", "b", "b"], [2, 2]), chunk_correlation(["a", "b", "a", "b"], [2, 2])
+    (1.0, -1.0)
+    """
+    array, samples = _epochs(keys)[0], np.asarray(chunk_samples, dtype=np.int64)
+    if samples.ndim != 1 or int(samples.sum()) != len(array):
+        msg = f"{samples.sum()} samples in {samples.size} chunks cannot have {len(array)} keys"
+        raise UsageError(msg, hint="one key for each sample of the dataset, by id")
+    pairs = float(samples.astype(np.float64) @ (samples - 1.0))
+    chunks = np.repeat(np.arange(len(samples)), samples)
+    if array.dtype.kind == "f":
+        centred = array - array.mean()
+        variance = float(centred @ centred) / len(array)
+        sums = np.bincount(chunks, centred, len(samples))
+        together = float(sums @ sums) - float(centred @ centred)
+    else:
+        labels, codes = np.unique(array, return_inverse=True)
+        shares = np.bincount(codes, minlength=len(labels)) / len(array)
+        variance = 1.0 - float(shares @ shares)
+        _, counts = np.unique(chunks * len(labels) + codes.reshape(-1), return_counts=True)
+        together = float(counts.astype(np.float64) @ (counts - 1.0)) - pairs * float(shares @ shares)
+    if variance <= 0.0 or pairs <= 0.0:
+        msg = f"{len(array)} keys in {samples.size} chunks: all keys are equal, or no chunk holds two samples"
+        raise UsageError(msg, hint="measure a key that differs between samples, and larger chunks")
+    return together / pairs / variance
+
+
+def chunk_borders(chunk_samples: ArrayLike) -> NDArray[np.float64]:
+    """The samples before each chunk, and all of them at the end; shape (num_chunks + 1,)."""
+    return np.concatenate([[0.0], np.cumsum(np.asarray(chunk_samples, dtype=np.float64))])
+
+
+def check_correlation(rho: float) -> None:
+    """An error unless this is a correlation."""
+    if not -1.0 <= rho <= 1.0:
+        msg = f"rho is the correlation of two samples of one chunk, from -1 to 1; got {rho}"
+        raise UsageError(msg)
 
 
 def position_correlation(ids: ArrayLike) -> float:
