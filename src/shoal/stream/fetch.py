@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +21,19 @@ from shoal.plan.budget import Ledger
 from shoal.plan.units import UnitRead, Units
 from shoal.shards.protocol import Records, Sample
 from shoal.stream.counters import Counters
+from shoal.stream.damage import ForgivingRecords, forgiving_records
 from shoal.stream.opening import Opened
 from shoal.stream.readers import Answer, Readers, parse_unit, readers_of
 from shoal.stream.reading_options import ReadingOptions
+from shoal.stream.stages import Damaged
 
 __all__ = ["Fetch"]
 
 _GROUPS_AHEAD = 4  # what may be read ahead is split into so many tasks
 _PLANNED_AT_ONCE = 256  # units; a stretch may have one for every sample
+
+
+_Records = Records | ForgivingRecords
 
 
 class _Asked:
@@ -59,7 +65,7 @@ class Fetch:
         self._planned: deque[NDArray[np.int64]] = deque()
         self._pending: deque[UnitRead] = deque()
         self._asked: dict[int, _Asked] = {}
-        self._taken: dict[int, tuple[Records, int, int]] = {}  # records, the id of the first, bytes
+        self._taken: dict[int, tuple[_Records, int, int]] = {}  # records, the id of the first, bytes
         self._met = bytearray((units.num_units >> 3) + 1)  # one bit a unit
 
     def follow(self, units: NDArray[np.int64]) -> None:
@@ -67,7 +73,7 @@ class Fetch:
         self._planned.extend(units[i : i + _PLANNED_AT_ONCE] for i in range(0, len(units), _PLANNED_AT_ONCE))
         self._read_ahead()
 
-    def samples(self, ids: Sequence[int], units: Sequence[int], last: Sequence[bool]) -> Iterator[Sample]:
+    def samples(self, ids: Sequence[int], units: Sequence[int], last: Sequence[bool]) -> Iterator[Sample | Damaged]:
         """The samples with these ids, in turn; ``units`` hold them, and are let go after the sample where ``last``."""
         taken = self._taken
         for sample_id, unit, is_last in zip(ids, units, last, strict=True):
@@ -87,18 +93,28 @@ class Fetch:
         for kept in (self._planned, self._pending, self._asked, self._taken):
             kept.clear()
 
-    def _first_taken(self, unit: int) -> tuple[Records, int, int]:
+    def _first_taken(self, unit: int) -> tuple[_Records, int, int]:
         if unit not in self._asked:
             self._ask(self._units.reads(np.array([unit])))
         asked = self._asked.pop(unit)
-        read = asked.read
-        began = time.perf_counter()
-        data = self._readers.get(read, asked.answer, asked.place)
-        self._counters.wait_seconds += time.perf_counter() - began
+        opened, read = self._opened, asked.read
+        records: _Records
+        if self._options.skips:
+            records = forgiving_records(opened, read, partial(self._get, asked))
+        else:
+            records = parse_unit(opened, read, self._get(asked))
         self._ledger.use(read.num_bytes)
-        taken = self._taken[unit] = parse_unit(self._opened, read, data), read.first_sample, read.num_bytes
+        taken = self._taken[unit] = records, read.first_sample, read.num_bytes
         self._read_ahead()
         return taken
+
+    def _get(self, asked: _Asked) -> bytes:
+        """The bytes of a unit, waited for."""
+        began = time.perf_counter()
+        try:
+            return self._readers.get(asked.read, asked.answer, asked.place)
+        finally:
+            self._counters.wait_seconds += time.perf_counter() - began
 
     def _read_ahead(self) -> None:
         """Ask for the next units in groups, as long as they fit into what may be read ahead."""

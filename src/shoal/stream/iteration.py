@@ -5,26 +5,29 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.errors import ForkError, UsageError
 from shoal.order.partition import Partition, Share
 from shoal.order.protocol import BoundOrder
 from shoal.plan.lookahead import first_uses, last_uses, stretch_positions
 from shoal.plan.units import RecordUnits
-from shoal.shards.protocol import Sample
 from shoal.stream import forks
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.collate import collate
 from shoal.stream.counters import Counters
+from shoal.stream.damage import forgiving_records
 from shoal.stream.fetch import Fetch
 from shoal.stream.opening import Opened
 from shoal.stream.readers import parse_unit, read_unit
 from shoal.stream.reading_options import ReadingOptions
 from shoal.stream.singles import Singles
-from shoal.stream.stages import DROPPED, Stage, run_stages
+from shoal.stream.skips import QUARANTINED, SKIPPED, Skips, skips_of
+from shoal.stream.stages import DROPPED, Damaged, Stage, run_stages
 from shoal.stream.worker_share import some_batches
 
 __all__ = ["Iteration", "Recipe", "read_sample"]
@@ -58,7 +61,7 @@ class _Stretch:
     and the rank's at step ``steps[i]``.
     """
 
-    samples: Iterator[Sample]
+    samples: Iterator[Any]
     ids: list[int]
     repeated: list[bool]
     batch_first: list[int]
@@ -111,14 +114,15 @@ class Iteration:
         order = arrangement.epoch(epoch)
         self.place = Place(epoch, start, recipe.partition, order.num_samples, first_step)
         kind = Singles if arrangement.by_singles else Fetch
+        skips = skips_of(options, opened.index, counters)
         ahead = _ahead_limit_bytes(arrangement)
         self._reading = kind(opened, arrangement.units, counters, ahead_limit_bytes=ahead, options=options)
         shares = _shares(order, arrangement, recipe, self.place)
         if isinstance(self._reading, Singles):
-            stretches = _unplanned(shares, arrangement, self._reading)
+            stretches = _unplanned(shares, arrangement, self._reading, skips)
         else:
-            stretches = _planned(shares, arrangement, self._reading)
-        source = _Source(opened, arrangement, recipe, counters, self.place)
+            stretches = _planned(shares, arrangement, self._reading, skips)
+        source = _Source(opened, arrangement, recipe, counters, self.place, skips)
         deliver = _batches if recipe.partition.batched else _samples
         self._results: Iterator[Any] = deliver(stretches, source)
         self._failure: BaseException | None = None
@@ -182,6 +186,15 @@ class _Source:
     recipe: Recipe
     counters: Counters
     place: Place
+    skips: Skips | None
+
+    @property
+    def made(self) -> Callable[[Any, int], Any] | None:
+        """What becomes of a sample, given with its id; None where it stays what it is."""
+        stages = self.recipe.stages
+        if self.skips is not None:
+            return partial(self.skips.made, stages)
+        return partial(run_stages, stages) if stages else None
 
 
 # From here on there are functions and no methods: a generator that knew its iteration would keep it, and with it its
@@ -189,14 +202,16 @@ class _Source:
 
 
 def _samples(stretches: Iterator[_Stretch], source: _Source) -> Iterator[Any]:
-    """Sample after sample, those that a filter dropped left out."""
-    stages, counters, place = source.recipe.stages, source.counters, source.place
+    """Sample after sample, without those that a filter dropped or that are damaged."""
+    made, counters, place = source.made, source.counters, source.place
     for stretch in stretches:
         after = stretch.steps.stop
         # The last position of an epoch may have no sample for this rank.
         for step, sample_id, sample in zip(stretch.steps, stretch.ids, stretch.samples, strict=False):
-            result = run_stages(stages, sample, sample_id) if stages else sample
+            result = made(sample, sample_id) if made else sample
             place.num_yielded = step + 1
+            if result is SKIPPED:
+                continue
             if result is DROPPED:
                 counters.num_filtered += 1
                 continue
@@ -207,22 +222,26 @@ def _samples(stretches: Iterator[_Stretch], source: _Source) -> Iterator[Any]:
 
 def _batches(stretches: Iterator[_Stretch], source: _Source) -> Iterator[Any]:
     """Batch after batch."""
-    stages = source.recipe.stages
+    made = source.made
     for stretch in stretches:
         for step, (begin, end) in zip(stretch.steps, itertools.pairwise(stretch.batch_first), strict=True):
             source.place.num_yielded = step
             samples: list[Any] = list(itertools.islice(stretch.samples, end - begin))
-            if stages:
+            if made:
                 named = zip(samples, stretch.ids[begin:end], strict=True)
-                samples = [run_stages(stages, sample, sample_id) for sample, sample_id in named]
+                samples = [made(sample, sample_id) for sample, sample_id in named]
             batch = _collated(samples, stretch.repeated[begin:end], source)
             source.place.num_yielded = step + 1  # only now: what failed was not yielded
             yield batch
 
 
 def _collated(samples: list[Any], repeated: list[bool], source: _Source) -> Any:
-    kept = [(sample, again) for sample, again in zip(samples, repeated, strict=True) if sample is not DROPPED]
-    num_filtered = len(samples) - len(kept)
+    kept = [
+        (sample, again)
+        for sample, again in zip(samples, repeated, strict=True)
+        if sample is not DROPPED and sample is not SKIPPED
+    ]
+    num_filtered = sum(sample is DROPPED for sample in samples) if len(kept) < len(samples) else 0
     if not kept:
         kept = [(_nearest_kept(source), True)]
     batch = source.recipe.collate([sample for sample, _ in kept])
@@ -246,21 +265,35 @@ def _collated(samples: list[Any], repeated: list[bool], source: _Source) -> Any:
 
 
 def _nearest_kept(source: _Source) -> Any:
-    """The nearest sample before a batch, cyclically, that the filter keeps: what a rank gets instead of nothing.
+    """The nearest sample before a batch, cyclically, that is kept: what a rank gets instead of nothing.
 
     Found from the order alone, so that a resumed run finds the same.
     """
-    place, arrangement, stages = source.place, source.arrangement, source.recipe.stages
+    place, arrangement = source.place, source.arrangement
     order = arrangement.epoch(place.epoch)
     begin = place.start + place.num_yielded * place.partition.global_batch
     for step in range(1, place.num_samples + 1):
         position = (begin - step) % place.num_samples
-        sample_id = int(arrangement.stored_ids(order.ids(position, position + 1))[0])
-        sample = run_stages(stages, read_sample(source.opened, arrangement, sample_id), sample_id)
-        if sample is not DROPPED:
+        sample = _alone(source, int(arrangement.stored_ids(order.ids(position, position + 1))[0]))
+        if sample is not DROPPED and sample is not SKIPPED:
             return sample
-    msg = f"filter() keeps none of the {place.num_samples} samples of the epoch"
-    raise UsageError(msg, hint="try the function on ds[0]")
+    if source.skips is None:
+        msg = f"filter() keeps none of the {place.num_samples} samples of the epoch"
+        raise UsageError(msg, hint="try the function on ds[0]")
+    msg = f"all {place.num_samples} samples of the epoch are damaged, or dropped by filter()"
+    raise UsageError(msg, hint='without reading(on_error="skip") the first error is raised')
+
+
+def _alone(source: _Source, sample_id: int) -> Any:
+    """A sample that was not due, through all stages; not counted if it is damaged."""
+    opened, arrangement, stages, skips = source.opened, source.arrangement, source.recipe.stages, source.skips
+    if skips is None:
+        return run_stages(stages, read_sample(opened, arrangement, sample_id), sample_id)
+    if skips.among(np.array([sample_id]))[0]:
+        return SKIPPED
+    sample = read_sample(opened, arrangement, sample_id, forgiving=skips.finds)
+    made = run_stages(stages, sample, sample_id, forgiving=skips.finds)
+    return SKIPPED if type(made) is Damaged else made
 
 
 def _ahead_limit_bytes(arrangement: Arrangement) -> int:
@@ -272,10 +305,13 @@ def _ahead_limit_bytes(arrangement: Arrangement) -> int:
     return max(limit, 2 * largest)
 
 
-def read_sample(opened: Opened, arrangement: Arrangement, sample_id: int) -> Any:
-    """One sample by id, read on its own."""
+def read_sample(opened: Opened, arrangement: Arrangement, sample_id: int, *, forgiving: bool = False) -> Any:
+    """One sample by id, read on its own; with ``forgiving``, `Damaged` where it is."""
     read = RecordUnits(arrangement.index).reads(np.array([sample_id]))[0]
-    return parse_unit(opened, read, read_unit(opened, read)).sample(sample_id - read.first_sample)
+    number = sample_id - read.first_sample
+    if forgiving:
+        return forgiving_records(opened, read, partial(read_unit, opened, read)).sample(number)
+    return parse_unit(opened, read, read_unit(opened, read)).sample(number)
 
 
 def _shares(order: BoundOrder, arrangement: Arrangement, recipe: Recipe, place: Place) -> Iterator[tuple[Share, range]]:
@@ -294,26 +330,55 @@ def _shares(order: BoundOrder, arrangement: Arrangement, recipe: Recipe, place: 
         yield replace(share, ids=arrangement.stored_ids(share.ids)), steps
 
 
-def _planned(shares: Iterator[tuple[Share, range]], arrangement: Arrangement, fetch: Fetch) -> Iterator[_Stretch]:
+def _planned(
+    shares: Iterator[tuple[Share, range]], arrangement: Arrangement, fetch: Fetch, skips: Skips | None
+) -> Iterator[_Stretch]:
     """Stretch after stretch, with the reads of the next one planned before the samples of this one are given out."""
     current, units = None, _NOTHING
     for following in itertools.chain(shares, [None]):
         units_after = _NOTHING
         if following is not None:
-            units_after = arrangement.units_of(following[0].ids, following[0].chunks)
+            wanted = _wanted(following[0], skips)
+            units_after = arrangement.units_of(following[0].ids[wanted], following[0].chunks[wanted])
             fetch.follow(first_uses(units_after, units))
         if current is not None:
             share, steps = current
             last = last_uses(units, np.unique(units_after))
-            ids = share.ids.tolist()
-            samples = fetch.samples(ids, units.tolist(), last.tolist())
-            yield _Stretch(samples, ids, share.repeated.tolist(), share.batch_first.tolist(), steps)
+            wanted = _wanted(share, skips)
+            samples = fetch.samples(share.ids[wanted].tolist(), units.tolist(), last.tolist())
+            yield _stretch(share, steps, samples, wanted)
         current, units = following, units_after
 
 
-def _unplanned(shares: Iterator[tuple[Share, range]], arrangement: Arrangement, singles: Singles) -> Iterator[_Stretch]:
+def _unplanned(
+    shares: Iterator[tuple[Share, range]], arrangement: Arrangement, singles: Singles, skips: Skips | None
+) -> Iterator[_Stretch]:
     """Stretch after stretch of samples that have a read of their own."""
     for share, steps in shares:
-        ids = share.ids.tolist()
-        samples = singles.samples(ids, arrangement.units_of(share.ids, share.chunks))
-        yield _Stretch(samples, ids, share.repeated.tolist(), share.batch_first.tolist(), steps)
+        wanted = _wanted(share, skips)
+        ids = share.ids[wanted]
+        samples = singles.samples(ids.tolist(), arrangement.units_of(ids, share.chunks[wanted]))
+        yield _stretch(share, steps, samples, wanted)
+
+
+def _wanted(share: Share, skips: Skips | None) -> slice | NDArray[np.bool_]:
+    """Which samples of a share are read: all but those in quarantine."""
+    return slice(None) if skips is None or not len(skips.known) else ~skips.among(share.ids)
+
+
+def _stretch(share: Share, steps: range, samples: Iterator[Any], wanted: slice | NDArray[np.bool_]) -> _Stretch:
+    if not isinstance(wanted, slice):
+        samples = _with_gaps(samples, wanted.tolist())
+    return _Stretch(samples, share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), steps)
+
+
+def _with_gaps(samples: Iterator[Any], wanted: list[bool]) -> Iterator[Any]:
+    """The samples that are read, and a mark in the place of each that is not."""
+    for is_wanted in wanted:
+        if not is_wanted:
+            yield QUARANTINED
+            continue
+        try:
+            yield next(samples)
+        except StopIteration:
+            return

@@ -12,12 +12,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import ShardError
 from shoal.plan.units import UnitRead, Units
 from shoal.shards.protocol import Sample
 from shoal.stream.counters import Counters
+from shoal.stream.damage import damage_or_raise
 from shoal.stream.opening import Opened
 from shoal.stream.readers import Answer, Readers, readers_of
 from shoal.stream.reading_options import ReadingOptions
+from shoal.stream.stages import Damaged
 
 __all__ = ["Singles"]
 
@@ -41,7 +44,7 @@ class Singles:
         self._readers: Readers = readers_of(opened)
         self._block_bytes = ahead_limit_bytes // 2
 
-    def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample]:
+    def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
         """The samples with these ids, in turn; ``units`` are the reads they are in."""
         asked = map(self._ask, self._blocks(units))
         numbers = iter(ids)
@@ -52,7 +55,12 @@ class Singles:
             reads, answer = current
             for place, read in enumerate(reads):
                 began = clock()
-                sample = get(read, answer, place, next(numbers))
+                try:
+                    sample: Sample | Damaged = get(read, answer, place, next(numbers))
+                except ShardError as error:
+                    if not self._options.skips:
+                        raise
+                    sample = damage_or_raise(self._opened, read, error)
                 counters.wait_seconds += clock() - began
                 yield sample
             current = following

@@ -9,13 +9,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError
 from shoal.shards.decoders import DECODERS, IMAGE_SPECS, Decoder, image_decoder
 
-__all__ = ["DROPPED", "Columns", "Decode", "Filter", "Map", "Rename", "Stage", "ToTuple", "WithIds", "run_stages"]
+__all__ = [
+    "DROPPED",
+    "Columns",
+    "Damaged",
+    "Decode",
+    "Filter",
+    "Map",
+    "Rename",
+    "Stage",
+    "ToTuple",
+    "WithIds",
+    "run_stages",
+]
 
 DROPPED = object()
 """What a filter gives in place of a sample it does not want."""
+
+# Errors of a decoder that say nothing about the data: a lack of memory, a missing library, a slip in the decoder, a
+# connection it wanted; and what shoal itself says.
+_NO_DAMAGE = (MemoryError, ImportError, NameError, ConnectionError, TimeoutError, ShoalError)
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """What stands in the place of a sample that cannot be had, with the error that says why."""
+
+    error: Exception
 
 
 class Stage(Protocol):
@@ -26,8 +49,13 @@ class Stage(Protocol):
         ...
 
 
-def run_stages(stages: Sequence[Stage], sample: Any, sample_id: int) -> Any:
-    """The sample after all stages, or `DROPPED`; an error of a stage says which sample it met."""
+def run_stages(stages: Sequence[Stage], sample: Any, sample_id: int, *, forgiving: bool = False) -> Any:
+    """The sample after all stages, or `DROPPED`; an error of a stage says which sample it met.
+
+    With ``forgiving`` a sample that `Decode` cannot decode becomes `Damaged`; no other error is taken for damage.
+    """
+    if type(sample) is Damaged:
+        return sample
     try:
         for stage in stages:
             sample = stage(sample, sample_id)
@@ -35,6 +63,8 @@ def run_stages(stages: Sequence[Stage], sample: Any, sample_id: int) -> Any:
                 break
     except Exception as error:
         error.add_note(f"shoal: in {stage!r} of the sample with id {sample_id}")
+        if forgiving and isinstance(stage, Decode) and not isinstance(error, _NO_DAMAGE):
+            return Damaged(error)
         raise
     return sample
 

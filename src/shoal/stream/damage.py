@@ -1,0 +1,169 @@
+"""Which samples of a damaged unit are lost: as few as the format can tell.
+
+Lost are samples whose own bytes cannot be parsed; or all of an extent, where only its checksum tells or where nobody
+knows where in it a sample begins. That a shard is not the one that was indexed, or that bytes cannot be had, is no
+damage of samples, and is raised as ever.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.errors import ShardError
+from shoal.plan.units import UnitRead, starts_in
+from shoal.shards.index import locate
+from shoal.shards.protocol import Records, Sample
+from shoal.stream.opening import Opened
+from shoal.stream.readers import parse_unit, read_unit
+from shoal.stream.stages import Damaged
+
+__all__ = ["ForgivingRecords", "damage_or_raise", "forgiving_records"]
+
+
+def damage_or_raise(opened: Opened, read: UnitRead, error: ShardError) -> Damaged:
+    """The damage that an error means; raised instead if the shard as a whole is another than was indexed."""
+    opened.check.check(read.shard)
+    return Damaged(error)
+
+
+def forgiving_records(opened: Opened, read: UnitRead, get: Callable[[], bytes]) -> ForgivingRecords:
+    """The samples of a unit, some of them `Damaged`.
+
+    ``get`` gives its bytes. Where these are damaged as such (a checksum), its extents are read again one by one.
+
+    Raises
+    ------
+    ShardError
+        The shard is not the one that was indexed.
+    StorageError
+        Bytes could not be had.
+    """
+    records = ForgivingRecords(opened, read)
+    try:
+        records.add(read, get())
+    except ShardError as error:
+        lost = damage_or_raise(opened, read, error)
+        parts = _extents_of(opened, read)
+        if parts == [read]:
+            records.lose(read, lost)
+            return records
+        for part in parts:
+            try:
+                records.add(part, read_unit(opened, part))
+            except ShardError as error_of_part:
+                records.lose(part, damage_or_raise(opened, part, error_of_part))
+    return records
+
+
+class ForgivingRecords:
+    """Consecutive samples, of which those that are damaged are told and the others handed out."""
+
+    def __init__(self, opened: Opened, read: UnitRead) -> None:
+        self._opened, self._first_sample, self._num_samples = opened, read.first_sample, read.num_samples
+        self._parts: list[_Part] = []
+        self._ends: list[int] = []  # the sample id behind each part
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def add(self, read: UnitRead, data: bytes) -> None:
+        """The next samples, in these bytes."""
+        try:
+            self._append(_Part(read, data, parse_unit(self._opened, read, data)))
+        except ShardError as error:
+            pieces = _smaller(self._opened, read)
+            if len(pieces) < 2:
+                self.lose(read, Damaged(error))
+                return
+            for piece in pieces:
+                begin = piece.first_byte - read.first_byte
+                self.add(piece, data[begin : begin + piece.num_bytes])
+
+    def lose(self, read: UnitRead, damage: Damaged) -> None:
+        """The next samples are damaged, all of them."""
+        self._append(_Part(read, b"", damage))
+
+    def sample(self, number: int) -> Sample | Damaged:
+        """Sample ``number``, or what is wrong with it."""
+        sample_id = self._first_sample + number
+        part = self._parts[bisect_right(self._ends, sample_id)]
+        records = part.records
+        if isinstance(records, Damaged):
+            return records
+        try:
+            return records.sample(sample_id - part.read.first_sample)
+        except ShardError as error:
+            return self._alone(part, sample_id, error)
+
+    def _append(self, part: _Part) -> None:
+        self._parts.append(part)
+        self._ends.append(part.read.first_sample + part.read.num_samples)
+
+    def _alone(self, part: _Part, sample_id: int, error: ShardError) -> Sample | Damaged:
+        """The sample parsed by itself: what was wrong may have been another one."""
+        if part.read.num_samples == 1 or self._opened.index.sample_bytes is None:
+            return Damaged(error)
+        piece = _single(self._opened, part.read, sample_id)
+        begin = piece.first_byte - part.read.first_byte
+        try:
+            return parse_unit(self._opened, piece, part.data[begin : begin + piece.num_bytes]).sample(0)
+        except ShardError as error_alone:
+            return Damaged(error_alone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some consecutive samples with their bytes; or their damage."""
+
+    read: UnitRead
+    data: bytes
+    records: Records | Damaged
+
+
+def _smaller(opened: Opened, read: UnitRead) -> list[UnitRead]:
+    """What a stretch of bytes that cannot be parsed is cut into: its samples where they are known, else its extents."""
+    if opened.index.sample_bytes is None:
+        return _extents_of(opened, read)
+    starts = starts_in(opened.index, read) or []
+    return [
+        read._replace(
+            first_byte=read.first_byte + starts[number],
+            end_byte=read.first_byte + starts[number + 1],
+            first_sample=read.first_sample + number,
+            num_samples=1,
+        )
+        for number in range(read.num_samples)
+    ]
+
+
+def _single(opened: Opened, read: UnitRead, sample_id: int) -> UnitRead:
+    _, first_byte, end_byte = locate(opened.index, np.array([sample_id]))
+    return read._replace(
+        first_byte=int(first_byte[0]), end_byte=int(end_byte[0]), first_sample=sample_id, num_samples=1
+    )
+
+
+def _extents_of(opened: Opened, read: UnitRead) -> list[UnitRead]:
+    """A unit cut at the borders of its extents; one that is a part of an extent is not cut."""
+    index = opened.index
+    first, last = (
+        int(extent) - 1
+        for extent in np.searchsorted(
+            index.extent_first_sample, [read.first_sample, read.first_sample + read.num_samples - 1], side="right"
+        )
+    )
+    if first == last:
+        return [read]
+    return [
+        read._replace(
+            first_byte=int(index.extent_first_byte[extent]),
+            end_byte=int(index.extent_end_byte[extent]),
+            first_sample=int(index.extent_first_sample[extent]),
+            num_samples=int(index.extent_num_samples[extent]),
+        )
+        for extent in range(first, last + 1)
+    ]
