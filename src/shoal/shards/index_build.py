@@ -38,6 +38,7 @@ class Extents:
     first_byte: NDArray[np.int64]
     end_byte: NDArray[np.int64]
     num_samples: NDArray[np.int64]
+    decoded_bytes: NDArray[np.int64]
     layout_crc: NDArray[np.uint32]
 
 
@@ -55,7 +56,8 @@ def cut_extents(scan: ShardScan, *, extent_bytes: int = EXTENT_BYTES) -> Extents
     """Cut the samples of a shard into extents of about ``extent_bytes``, by cutting rule 1.
 
     With ``n = max(1, round(extent_bytes / mean sample bytes))`` the shard's S samples make ``ceil(S / n)`` extents
-    whose counts differ by at most one. An extent never holds part of a sample.
+    whose counts differ by at most one. An extent never holds part of a sample. Pieces that cannot be cut are extents
+    as they are.
     """
     if extent_bytes < 1:
         msg = f"extent_bytes={extent_bytes} is not positive"
@@ -63,7 +65,9 @@ def cut_extents(scan: ShardScan, *, extent_bytes: int = EXTENT_BYTES) -> Extents
     starts, num_samples = scan.sample_starts, scan.num_samples
     if num_samples == 0:
         none = np.zeros(0, dtype=np.int64)
-        return Extents(none, none, none, np.zeros(0, dtype=np.uint32))
+        return Extents(none, none, none, none, np.zeros(0, dtype=np.uint32))
+    if scan.piece_samples is not None:
+        return _pieces(scan, scan.piece_samples)
     # round(extent_bytes * S / bytes) in integers, halves up: the rule must be the same everywhere.
     num_bytes = int(starts[-1] - starts[0])
     per_extent = max(1, (2 * extent_bytes * num_samples + num_bytes) // (2 * num_bytes))
@@ -71,7 +75,15 @@ def cut_extents(scan: ShardScan, *, extent_bytes: int = EXTENT_BYTES) -> Extents
     borders = starts[cuts]
     crcs = scan.layout_crcs.astype("<u4").tobytes()
     layout = [crc32(crcs[first:end]) for first, end in pairwise((4 * cuts).tolist())]
-    return Extents(borders[:-1], borders[1:], np.diff(cuts), np.array(layout, dtype=np.uint32))
+    sizes = np.diff(borders)
+    return Extents(borders[:-1], borders[1:], np.diff(cuts), sizes, np.array(layout, dtype=np.uint32))
+
+
+def _pieces(scan: ShardScan, piece_samples: NDArray[np.int64]) -> Extents:
+    borders = scan.sample_starts
+    decoded = np.diff(borders) if scan.piece_decoded_bytes is None else scan.piece_decoded_bytes
+    layout = [crc32(crc.tobytes()) for crc in scan.layout_crcs.astype("<u4")]
+    return Extents(borders[:-1], borders[1:], piece_samples, decoded, np.array(layout, dtype=np.uint32))
 
 
 def assemble(
@@ -85,7 +97,7 @@ def assemble(
     """Make the index of a dataset from the scans of its shards, in the order given; O(samples).
 
     A shard without samples is kept and has no extents. ``keep_sample_bytes=False`` leaves out the size of each
-    sample, which is 4 bytes a sample.
+    sample, which is 4 bytes a sample; so do shards of pieces, which know none.
     """
     cuts = [cut_extents(shard.scan, extent_bytes=extent_bytes) for shard in shards]
     counts = [len(cut.first_byte) for cut in cuts]
@@ -93,6 +105,7 @@ def assemble(
     first_byte = _joined([cut.first_byte for cut in cuts], np.int64)
     end_byte = _joined([cut.end_byte for cut in cuts], np.int64)
     num_samples = _joined([cut.num_samples for cut in cuts], np.int64)
+    keep_sample_bytes = keep_sample_bytes and all(shard.scan.piece_samples is None for shard in shards)
     names = tuple(shard.name for shard in shards)
     notes: dict[str, int] = {}
     for shard in shards:
@@ -108,7 +121,7 @@ def assemble(
         extent_first_byte=first_byte,
         extent_end_byte=end_byte,
         extent_num_samples=num_samples,
-        extent_decoded_bytes=end_byte - first_byte,
+        extent_decoded_bytes=_joined([cut.decoded_bytes for cut in cuts], np.int64),
         extent_layout_crc=_joined([cut.layout_crc for cut in cuts], np.uint32),
         extent_checksum=None,
         sample_bytes=_sample_bytes(shards) if keep_sample_bytes else None,

@@ -40,17 +40,30 @@ class ShardScan:
     its tar members; the whole line of a text format), by which a shard is recognised again.
     ``head`` holds what `Format.parse` must know from elsewhere in the shard; JSON types only, small.
     ``notes`` counts what the scan met and did not index (``{"links": 3}``), for people to see.
+
+    Where no bytes belong to one sample alone (a row group, a compressed shard), the stretches between two
+    ``sample_starts`` are *pieces* instead, each of which is an extent of its own: ``piece_samples``, shape
+    (num_pieces,), int64, positive, says how many samples each has, ``piece_decoded_bytes`` how many bytes it takes in
+    memory, and ``layout_crcs`` has one value a piece.
     """
 
     sample_starts: NDArray[np.int64]
     layout_crcs: NDArray[np.uint32]
     head: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, int] = field(default_factory=dict)
+    piece_samples: NDArray[np.int64] | None = None
+    piece_decoded_bytes: NDArray[np.int64] | None = None
 
     @property
     def num_samples(self) -> int:
         """Samples found in the shard."""
-        return len(self.sample_starts) - 1
+        return len(self.sample_starts) - 1 if self.piece_samples is None else int(self.piece_samples.sum())
+
+    def samples_before(self) -> NDArray[np.int64]:
+        """How many samples lie before each of ``sample_starts``; the same shape."""
+        if self.piece_samples is None:
+            return np.arange(len(self.sample_starts))
+        return np.concatenate([[0], np.cumsum(self.piece_samples)])
 
 
 class Records(Protocol):

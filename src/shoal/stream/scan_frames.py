@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal import errors
 from shoal.errors import ShoalError
@@ -41,7 +42,13 @@ def read_frame(pipe: IO[bytes]) -> tuple[dict[str, Any], ShardScan | None] | Non
 
 def scan_to_buffers(scan: ShardScan) -> list[Buffer]:
     """A scan as buffers to be written one after another."""
-    about = {"num_samples": scan.num_samples, "head": scan.head, "notes": scan.notes}
+    about = {
+        "num_starts": len(scan.sample_starts),
+        "head": scan.head,
+        "notes": scan.notes,
+        "piece_samples": None if scan.piece_samples is None else scan.piece_samples.tolist(),
+        "piece_decoded_bytes": None if scan.piece_decoded_bytes is None else scan.piece_decoded_bytes.tolist(),
+    }
     text = json.dumps(about, default=dict).encode()
     starts = np.ascontiguousarray(scan.sample_starts, dtype="<i8")
     crcs = np.ascontiguousarray(scan.layout_crcs, dtype="<u4")
@@ -52,13 +59,19 @@ def scan_from(data: memoryview) -> ShardScan:
     """The scan that `scan_to_buffers` gave."""
     text_end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     about = json.loads(bytes(data[_LENGTH_BYTES:text_end]))
-    starts_end = text_end + 8 * (about["num_samples"] + 1)
+    starts_end = text_end + 8 * about["num_starts"]
     return ShardScan(
         sample_starts=np.frombuffer(data[text_end:starts_end], dtype="<i8").astype(np.int64),
         layout_crcs=np.frombuffer(data[starts_end:], dtype="<u4").astype(np.uint32),
         head=about["head"],
         notes=about["notes"],
+        piece_samples=_whole_numbers(about["piece_samples"]),
+        piece_decoded_bytes=_whole_numbers(about["piece_decoded_bytes"]),
     )
+
+
+def _whole_numbers(numbers: list[int] | None) -> NDArray[np.int64] | None:
+    return None if numbers is None else np.array(numbers, dtype=np.int64)
 
 
 def header_of_error(error: Exception, trace: str) -> dict[str, Any]:

@@ -209,19 +209,24 @@ def first_difference(indexed: ExtentRows, found: ShardScan) -> tuple[int, str] |
     """
     starts = found.sample_starts
     cuts = np.concatenate([[0], np.cumsum(indexed.num_samples)])
+    before = found.samples_before()
+    pieces = np.searchsorted(before, cuts)
     for extent in range(len(indexed.num_samples)):
         first, end = int(cuts[extent]), int(cuts[extent + 1])
         expected = [int(indexed.bounds[extent]), int(indexed.bounds[extent + 1])]
         if end > found.num_samples:
             what = f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
             return max(expected[0], min(expected[1], int(starts[-1]))), what
-        seen = [int(starts[first]), int(starts[end])]
+        first_piece, end_piece = int(pieces[extent]), int(pieces[extent + 1])
+        seen = [int(starts[first_piece]), int(starts[end_piece])]
+        if [before[first_piece], before[end_piece]] != [first, end]:
+            return expected[0], f"by the index a piece begins after {first} samples and ends after {end}; none does"
         if seen != expected:
             samples = f"samples {first} to {end - 1} of the shard"
             byte = min(expected[0], seen[0]) if seen[0] != expected[0] else min(expected[1], seen[1])
             what = f"{samples} lie at bytes [{expected[0]}, {expected[1]}) in the index, [{seen[0]}, {seen[1]}) now"
             return byte, what
-        crc = zlib.crc32(found.layout_crcs[first:end].astype("<u4").tobytes())
+        crc = zlib.crc32(found.layout_crcs[first_piece:end_piece].astype("<u4").tobytes())
         if crc != int(indexed.layout_crc[extent]):
             what = (
                 f"bytes [{expected[0]}, {expected[1]}) are laid out as CRC-32 {int(indexed.layout_crc[extent]):08x} in "
@@ -229,5 +234,5 @@ def first_difference(indexed: ExtentRows, found: ShardScan) -> tuple[int, str] |
             )
             return expected[0], what
     if found.num_samples > cuts[-1]:
-        return int(starts[cuts[-1]]), f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
+        return int(starts[pieces[-1]]), f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
     return None
