@@ -64,11 +64,19 @@ class Stat(Protocol):
         ...
 
 
+class Find(Protocol):
+    """Says whether an object is there."""
+
+    def find(self, path: str) -> ObjectInfo | None:
+        """The same as `Stat.stat`, or None where the store knows that nothing of that name is there."""
+        ...
+
+
 class List(Protocol):
     """Finds objects."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object below the directory ``prefix``, sorted by path."""
+        """Every object below the directory ``prefix``, sorted by path; `StorageError` where a store cannot list."""
         ...
 
 
@@ -80,5 +88,29 @@ class Put(Protocol):
         ...
 
 
-class Store(ReadRange, Stat, List, Put, Protocol):
-    """All the verbs together."""
+class Map(Protocol):
+    """Brings whole objects into memory."""
+
+    def map(self, path: str) -> memoryview:
+        """The whole object as read-only memory; a file is mapped, so that processes share it, the rest is read."""
+        ...
+
+
+class Store(ReadRange, Advise, Stat, Find, List, Put, Map, Protocol):
+    """All the verbs together: what the stream reads from.
+
+    Every verb makes one attempt and waits for its answer; whoever wants another attempt asks `StorageError.transient`.
+    A store may be shared between threads. It may be pickled for a worker; what it remembers of its objects, and its
+    connections, stay behind. In a forked child it works, or says at once that it does not (`ForkError`).
+
+    An object must stay what it was when the store first met it, in `stat`, `list` or a read: an answer about another
+    version is an error and never other bytes. So a store that is far away may answer `stat` and `find` from memory.
+    """
+
+    def reader(self, path: str) -> Reader:
+        """Reads parts of one object that belong together."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and open files, and forget what objects looked like; it can be used again."""
+        ...

@@ -1,0 +1,254 @@
+"""Objects behind http and https, read by ranges.
+
+Each answer must be the range that was asked for (206 with a matching Content-Range), of the object that was met first
+(its etag, else its date). Connections are kept, and belong to one process: sockets shared over a fork gave wrong bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+from urllib.parse import urljoin, urlsplit
+
+from shoal.errors import StorageError
+from shoal.storage.answers import is_missing, refusal
+from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, read_whole, version_of
+from shoal.storage.http_options import HttpOptions
+from shoal.storage.http_pools import Pools, broken
+from shoal.storage.protocol import Buffer, ObjectInfo, Reader
+from shoal.storage.urls import plain, tagged, without_secrets
+
+if TYPE_CHECKING:
+    from urllib3.response import BaseHTTPResponse
+
+__all__ = ["HttpStore"]
+
+_MAX_REDIRECTS = 5
+_REDIRECTS = {301, 302, 303, 307, 308}
+_SAID_BYTES = 2000
+_CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)\s*", re.IGNORECASE)
+
+
+class HttpStore:
+    """Objects by their URL, without the query and the password, which this store keeps to itself (`learn`).
+
+    ``storage_options`` may hold ``headers`` (sent to the hosts of the URLs themselves, never where these redirect to),
+    ``timeout_seconds`` (the longest silence, 30), ``connect_timeout_seconds`` (10), ``ca_bundle`` (a file of trusted
+    certificates) and ``proxy`` (a URL; otherwise what the environment says).
+    """
+
+    reads_ahead = False
+
+    def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._options = HttpOptions.of(storage_options or {})
+        self._known = Known()
+        self._full: dict[str, str] = {}
+        self._pools = Pools(self._options)
+
+    def __repr__(self) -> str:
+        return "HttpStore()"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (self._options, self._full)
+
+    def learn(self, url: str) -> None:
+        """From now on the path that `plain` or `tagged` makes of ``url`` is read with its query and password."""
+        if plain(url) != url:
+            self._full.setdefault(plain(url), url)
+            self._full[tagged(url)] = url
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        """Exactly the bytes ``[first_byte, end_byte)``, by one request (more only to follow redirects).
+
+        Raises
+        ------
+        StorageError
+            Anything but these bytes of this object came; ``transient`` says whether asking again may help.
+        """
+        check_range(path, first_byte, end_byte)
+        if first_byte == end_byte:
+            return b""
+        verb = f"read bytes [{first_byte}, {end_byte}) of"
+        with self._answer(path, first_byte, end_byte, verb=verb) as answer:
+            if answer.status == 416:
+                self._met(path, answer)
+                raise refusal(416, path, verb=verb, headers=answer.headers)
+            info, first, end = self._range_of(path, answer)
+            if first != first_byte or end > end_byte:
+                msg = f"could not {verb} {path}: the server sent bytes [{first}, {end}) instead"
+                raise StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
+            check_length(path, first_byte, end_byte, end - first, info.num_bytes)
+            announced = answer.headers.get("Content-Length")
+            if announced is not None and announced.strip() != str(end - first):
+                msg = f"could not {verb} {path}: the server announced {announced} bytes for them"
+                raise StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
+            data = self._body(answer, end - first, path, verb)
+        check_length(path, first_byte, end_byte, len(data), info.num_bytes)
+        return data
+
+    def reader(self, path: str) -> Reader:
+        """Reads parts of one object, each of which is compared."""
+        return ReadsRanges(self, path)
+
+    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
+        """Does nothing: nobody reads ahead for us."""
+
+    def stat(self, path: str) -> ObjectInfo:
+        """Size and version (etag, else date) of an object; asks for its first byte, unless it was met before.
+
+        Not by HEAD: URLs that are signed for reading refuse it, and it does not show whether ranges are answered.
+
+        Raises
+        ------
+        StorageError
+            It is not there, or the server does not answer requests for ranges.
+        """
+        if known := self._known.get(path):
+            return known
+        with self._answer(path, 0, 1, verb="look at") as answer:
+            if answer.status == 416:
+                return self._met(path, answer)
+            return self._range_of(path, answer)[0]
+
+    def find(self, path: str) -> ObjectInfo | None:
+        """The same as `stat`, or None where the server says that it is not there."""
+        try:
+            return self.stat(path)
+        except StorageError as error:
+            if is_missing(error):
+                return None
+            raise
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Always an error: http has no way of asking what there is."""
+        msg = f"{without_secrets(prefix)}: what lies there cannot be listed over http"
+        raise StorageError(msg, hint="name the shards by braces or a list, or put a shoal.index beside them")
+
+    def put(self, path: str, data: Buffer | Sequence[Buffer]) -> NoReturn:  # noqa: ARG002
+        """Always an error: shoal does not write over http."""
+        msg = f"{path}: shoal does not write over http"
+        raise StorageError(msg, hint="write it to a local file; index=FILE takes an index from anywhere")
+
+    def map(self, path: str) -> memoryview:
+        """The whole object, read into memory."""
+        return read_whole(self, path)
+
+    def close(self) -> None:
+        """Close the connections of this process, and forget what objects looked like."""
+        self._pools.close()
+        self._known.forget()
+
+    def _answer(self, path: str, first_byte: int, end_byte: int, *, verb: str) -> _Answer:
+        """The answer to a request for a range: 206 or 416, and an error for anything else."""
+        url = self._full.get(path, path)
+        headers = {"Accept-Encoding": "identity", "Range": f"bytes={first_byte}-{end_byte - 1}"}
+        own = headers | self._options.headers_for(url)
+        for _ in range(_MAX_REDIRECTS + 1):
+            same = _origin(url) == _origin(path)
+            answer = self._ask(_sendable(url), own if same else headers, path, verb)
+            if answer.status in (206, 416):
+                return _Answer(answer)
+            with _Answer(answer) as refused:
+                if refused.status not in _REDIRECTS or "Location" not in refused.headers:
+                    raise self._refusal(answer, path, verb)
+                url = _next(url, refused.headers["Location"], path, verb)
+        msg = f"could not {verb} {path}: redirected more than {_MAX_REDIRECTS} times"
+        raise StorageError(msg, hint="the server leads in a circle; does it want credentials?")
+
+    def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> BaseHTTPResponse:
+        try:
+            return self._pools.of(url).request(
+                "GET", url, headers=dict(headers), preload_content=False, redirect=False, retries=False
+            )
+        except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
+            raise broken(error, path, verb=verb) from None
+
+    def _refusal(self, answer: BaseHTTPResponse, path: str, verb: str) -> StorageError:
+        if answer.status != 200:
+            said = self._body(answer, _SAID_BYTES, path, verb) if answer.status >= 400 else b""
+            return refusal(answer.status, path, verb=verb, said=said.decode("utf-8", "replace"), headers=answer.headers)
+        # Where ranges were answered before, something on the way is at fault for once.
+        met = self._known.get(path) is not None
+        msg = f"could not {verb} {path}: the server sent the whole object (200) and not the range that was asked for"
+        hint = "serve the shards by a server that answers ranges (nginx, any object store), or copy them"
+        return StorageError(msg, hint=hint, transient=met)
+
+    def _range_of(self, path: str, answer: _Answer) -> tuple[ObjectInfo, int, int]:
+        """What a 206 says it is: the object, and the range that it holds of it."""
+        encoding = answer.headers.get("Content-Encoding", "identity")
+        if encoding.strip().lower() not in ("", "identity"):
+            msg = f"{path}: the server encodes its answers ({encoding}), so that ranges are not those of the object"
+            raise StorageError(msg, hint="switch compression off for these files")
+        info = self._met(path, answer)
+        match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if match is None or match[1] is None:
+            raise _unclear(path, answer)
+        return info, int(match[1]), int(match[2]) + 1
+
+    def _met(self, path: str, answer: _Answer) -> ObjectInfo:
+        match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if match is None or match[3] == "*":
+            raise _unclear(path, answer)
+        version = version_of(answer.headers.get("ETag")) or answer.headers.get("Last-Modified", "")
+        return self._known.met(path, int(match[3]), version)
+
+    def _body(self, answer: BaseHTTPResponse | _Answer, num_bytes: int, path: str, verb: str) -> bytes:
+        """At most so many bytes: a server that never ends costs no memory."""
+        try:
+            return answer.read(num_bytes, decode_content=False)
+        except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
+            raise broken(error, path, verb=verb) from None
+
+
+class _Answer:
+    """An answer whose connection goes back when all of it was read, and is closed otherwise."""
+
+    def __init__(self, response: BaseHTTPResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.headers = response.headers
+        self.read = response.read
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if getattr(self._response, "length_remaining", None) != 0:
+            self._response.close()
+        self._response.release_conn()
+
+
+def _restore(options: HttpOptions, full: dict[str, str]) -> HttpStore:
+    store = HttpStore()
+    store._options, store._full, store._pools = options, full, Pools(options)  # noqa: SLF001  # the same module
+    return store
+
+
+def _unclear(path: str, answer: _Answer) -> StorageError:
+    said = answer.headers.get("Content-Range")
+    msg = f"{path}: the server does not say which part of how many bytes it sends (Content-Range: {said})"
+    return StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, (parts.hostname or "").lower(), port
+
+
+def _sendable(url: str) -> str:
+    """The URL without user and fragment, which are not sent in it."""
+    scheme, mark, rest = url.partition("#")[0].partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _next(url: str, location: str, path: str, verb: str) -> str:
+    """Where a redirect leads; credentials are left behind with the host that they are for."""
+    goal = urljoin(url, location)
+    schemes = urlsplit(url).scheme, urlsplit(goal).scheme
+    if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
+        msg = f"could not {verb} {path}: redirected from {schemes[0]}:// to {without_secrets(goal)}"
+        raise StorageError(msg, hint="name the place itself, if that is what you want")
+    return _sendable(goal)

@@ -1,0 +1,104 @@
+"""Connections of one process to http servers, and what it means when one breaks."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from shoal.errors import StorageError, UsageError
+from shoal.storage.answers import trimmed
+from shoal.storage.http_options import HttpOptions
+from shoal.storage.urls import without_secrets
+
+if TYPE_CHECKING:
+    from urllib3 import PoolManager
+
+__all__ = ["Pools", "broken"]
+
+# More than any stream asks for at a time: a connection over this would be thrown away after one use.
+_MAX_IDLE_PER_HOST = 256
+
+
+class Pools:
+    """Connections that are kept from request to request, by the process that made them."""
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._options = options
+        self._pid = 0
+        self._managers: dict[str, PoolManager] = {}
+
+    def of(self, url: str) -> PoolManager:
+        """The connections for ``url``, through the proxy that is to be used for it."""
+        if self._pid != os.getpid():
+            # Never closed here: the parent's sockets and locks are not ours to touch, not even at the end.
+            _left_alone.append(self._managers)
+            self._managers, self._pid = {}, os.getpid()
+        proxy = self._options.proxy or _proxy_of(url)
+        manager = self._managers.get(proxy)
+        # Two threads may both make one; the first to arrive is used by both.
+        return manager or self._managers.setdefault(proxy, _manager(self._options, proxy))
+
+    def close(self) -> None:
+        """Close the connections of this process that nobody reads from."""
+        managers, self._managers = self._managers, {}
+        if self._pid == os.getpid():
+            for manager in managers.values():
+                manager.clear()
+
+
+_left_alone: list[Any] = []
+
+
+def _manager(options: HttpOptions, proxy: str) -> PoolManager:
+    try:
+        import urllib3  # noqa: PLC0415  # optional
+    except ImportError as error:
+        msg = "reading over http needs urllib3, which is not installed"
+        raise UsageError(msg, hint="pip install 'shoal[remote]'") from error
+    settings: dict[str, Any] = {
+        "maxsize": _MAX_IDLE_PER_HOST,
+        "timeout": urllib3.Timeout(connect=options.connect_timeout_seconds, read=options.timeout_seconds),
+        "ca_certs": options.ca_bundle,
+        "cert_reqs": "CERT_REQUIRED",
+    }
+    if not proxy:
+        return urllib3.PoolManager(**settings)
+    parts = urlsplit(proxy)
+    headers = None
+    if parts.username is not None:
+        headers = urllib3.make_headers(proxy_basic_auth=f"{parts.username}:{parts.password or ''}")
+    place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    return urllib3.ProxyManager(place, proxy_headers=headers, **settings)
+
+
+def _proxy_of(url: str) -> str:
+    """What the environment says (http_proxy, https_proxy, no_proxy); "" for none."""
+    proxies = urllib.request.getproxies()
+    parts = urlsplit(url)
+    proxy = proxies.get(parts.scheme) or proxies.get("all") or ""
+    return "" if not proxy or urllib.request.proxy_bypass(parts.netloc) else proxy
+
+
+def broken(error: Exception, path: str, *, verb: str) -> StorageError:
+    """The error for a connection that could not be made or broke; errors that are no one's doing pass unchanged."""
+    import urllib3.exceptions as kinds  # noqa: PLC0415  # optional, and there, since it raised
+
+    if isinstance(error, StorageError | UsageError):
+        return error  # type: ignore[return-value]
+    if not isinstance(error, kinds.HTTPError | OSError | ValueError):
+        raise error
+    text = trimmed(str(error)) or type(error).__name__
+    hint, transient = "is the network up, and the server?", True
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        hint, transient = 'the certificate is not trusted; {"ca_bundle": FILE} in storage_options trusts another', False
+    elif isinstance(error, kinds.LocationParseError | kinds.LocationValueError) or type(error) is ValueError:
+        hint, transient = "check the URL", False
+    elif isinstance(error, kinds.NameResolutionError):
+        text, hint = f"the name of the host {urlsplit(path).hostname} is not known", "check the URL, and the network"
+    elif isinstance(error, kinds.NewConnectionError):
+        text = f"no connection to {urlsplit(path).netloc}: {text.rpartition(': ')[2]}"
+    elif isinstance(error, kinds.TimeoutError):
+        text, hint = "nothing came for too long", '{"timeout_seconds": ...} in storage_options waits longer'
+    return StorageError(f"could not {verb} {without_secrets(path)}: {text}", hint=hint, transient=transient)

@@ -1,0 +1,108 @@
+"""Objects in the memory of this process, for tests and examples: ``memory://...``."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+
+from shoal.errors import StorageError
+from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, joined
+from shoal.storage.protocol import Buffer, ObjectInfo, Reader
+
+__all__ = ["MemoryStore"]
+
+_objects: dict[str, bytes] = {}
+# Forked children share what their parent had; a process that began anew has another.
+_family = os.urandom(16)
+
+
+class MemoryStore:
+    """Objects by URLs ``memory://anything/name``; all stores of a process see the same.
+
+    A forked child sees what was there when it was forked. A process that was started anew sees nothing, and a store
+    that was pickled for it says so.
+
+    >>> store = MemoryStore()
+    >>> store.put("memory://docs/a.bin", b"0123456789")
+    >>> store.read_range("memory://docs/a.bin", 2, 5)
+    b'234'
+    """
+
+    reads_ahead = False
+
+    def __init__(self, _made_in: bytes = _family) -> None:
+        self._made_in = _made_in
+        self._known = Known()
+
+    def __repr__(self) -> str:
+        return "MemoryStore()"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MemoryStore, (self._made_in,)
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        """Exactly the bytes ``[first_byte, end_byte)``."""
+        check_range(path, first_byte, end_byte)
+        data = self._data(path, verb=f"read bytes [{first_byte}, {end_byte}) of")
+        self._known.met(path, len(data), _version(data))
+        check_length(path, first_byte, end_byte, len(range(*slice(first_byte, end_byte).indices(len(data)))), len(data))
+        return data[first_byte:end_byte]
+
+    def reader(self, path: str) -> Reader:
+        """Reads parts of one object, each of which is compared."""
+        return ReadsRanges(self, path)
+
+    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
+        """Does nothing: all is in memory."""
+
+    def stat(self, path: str) -> ObjectInfo:
+        """Size and version of an object."""
+        data = self._data(path, verb="look at")
+        return self._known.met(path, len(data), _version(data))
+
+    def find(self, path: str) -> ObjectInfo | None:
+        """The same, or None where nothing of that name is there."""
+        self._check_process(path)
+        return self.stat(path) if path in _objects else None
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below the directory ``prefix``, sorted by path."""
+        self._check_process(prefix)
+        directory = prefix if prefix.endswith("/") else f"{prefix}/"
+        return iter([self.stat(path) for path in sorted(_objects) if path.startswith(directory)])
+
+    def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
+        """Keep an object, in place of another one of that name."""
+        self._check_process(path)
+        _objects[path] = joined(data)
+        self._known.forget(path)
+
+    def map(self, path: str) -> memoryview:
+        """The object itself."""
+        self.stat(path)
+        return memoryview(self._data(path, verb="read"))
+
+    def close(self) -> None:
+        """Forget what objects looked like; they stay."""
+        self._known.forget()
+
+    def _data(self, path: str, *, verb: str) -> bytes:
+        self._check_process(path)
+        data = _objects.get(path)
+        if data is None:
+            msg = f"could not {verb} {path}: nothing of that name is in the memory of this process"
+            error = StorageError(msg, hint="MemoryStore().put(path, data) puts it there")
+            error.errno = errno.ENOENT
+            raise error
+        return data
+
+    def _check_process(self, path: str) -> None:
+        if self._made_in != _family:
+            msg = f"{path}: this is in the memory of the process that opened it, and this is another process"
+            raise StorageError(msg, hint="fork workers, or use files or a server where they are started anew (spawn)")
+
+
+def _version(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -1,0 +1,51 @@
+"""What one pattern names, before all that a source names is put together."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from shoal.errors import SourceError
+
+__all__ = ["INDEX_NAME", "INDEX_SUFFIX", "Named", "SourceKind", "shards_among"]
+
+INDEX_SUFFIX = ".index"
+INDEX_NAME = "shoal.index"
+
+SourceKind = Literal["file", "directory", "glob", "braces", "list", "index"]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The files that a pattern names, and the directory that the pattern fixes."""
+
+    kind: SourceKind
+    root: str
+    paths: list[str]
+
+
+def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) -> list[str]:
+    """Those of the files below ``directory`` that are shards, sorted.
+
+    Raises
+    ------
+    SourceError
+        None of them is.
+    """
+    wanted, others = [], Counter[str]()
+    for path in paths:
+        name = path.rpartition("/")[2]
+        if name.startswith(".") or name.endswith(INDEX_SUFFIX):
+            continue
+        if name.lower().endswith(tuple(suffixes)):
+            wanted.append(path)
+        else:
+            others[os.path.splitext(name)[1] or name] += 1  # noqa: PTH122  # paths are text in this room
+    if not wanted:
+        seen = ", ".join(f"{count} x {suffix}" for suffix, count in others.most_common(5)) or "no files"
+        msg = f"{directory}: the directory holds no shards: looked for {', '.join(suffixes)}, found {seen}"
+        raise SourceError(msg, hint="name the directory that holds the shards, or the files by a glob, with format=")
+    return sorted(wanted)

@@ -1,0 +1,48 @@
+"""Commands that others write as a source, ``pipe:aws s3 cp s3://bucket/shard.tar -``, and that only read a URL."""
+
+from __future__ import annotations
+
+import shlex
+
+from shoal.errors import SourceError
+from shoal.storage.urls import scheme_of
+
+__all__ = ["url_of_pipe"]
+
+# The command, and the options of it that do not change what is read.
+_COMMANDS = {
+    ("aws", "s3", "cp"): {"--quiet", "--no-progress", "--only-show-errors"},
+    ("gsutil", "cat"): set[str](),
+    ("gsutil", "-q", "cat"): set[str](),
+    ("gcloud", "storage", "cat"): set[str](),
+    ("curl",): {"-s", "-L", "-f", "-S", "-sL", "-Ls", "-fsSL", "-sfL", "-sSL", "--silent", "--location", "--fail"},
+}
+
+
+def url_of_pipe(text: str) -> str:
+    """The URL that a ``pipe:`` reads; any other text as it is.
+
+    Raises
+    ------
+    SourceError
+        It does something else than reading one URL: shoal runs no commands.
+
+    >>> url_of_pipe("pipe:aws s3 cp s3://bucket/train-{000..127}.tar -")
+    's3://bucket/train-{000..127}.tar'
+    """
+    if not text.startswith("pipe:"):
+        return text
+    try:
+        words = shlex.split(text[len("pipe:") :])
+    except ValueError:
+        words = []
+    for command, harmless in _COMMANDS.items():
+        if tuple(words[: len(command)]) == command:
+            rest = [word for word in words[len(command) :] if word not in harmless]
+            if command[0] == "aws" and rest[-1:] == ["-"]:
+                del rest[-1]
+            if len(rest) == 1 and scheme_of(rest[0]):
+                return rest[0]
+    # The command itself may hold a secret.
+    msg = f"pipe:{words[0] if words else ''} ...: shoal runs no commands, and this one does not just read a URL"
+    raise SourceError(msg, hint="name the URL itself; headers and credentials go into storage_options")

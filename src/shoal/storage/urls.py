@@ -1,0 +1,76 @@
+"""What URLs say, and what of them may be shown.
+
+Inside shoal a URL never carries a secret: who needs the query or the password of one asks the store that was made for
+it. So no message, log, state, index or cache name can leak what it was never given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import re
+from urllib.parse import quote, unquote
+
+__all__ = ["join", "parent", "plain", "relative", "scheme_of", "tagged", "without_secrets"]
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+# Azure writes container@account where others write user:password@host.
+_CONTAINER_IN_FRONT = ("abfs", "abfss", "wasb", "wasbs")
+_WITH_QUERY = ("http", "https")
+
+
+def scheme_of(text: str) -> str:
+    """The scheme of a URL in lower case; "" for a path."""
+    match = _URL.match(text)
+    return match[1].lower() if match else ""
+
+
+def without_secrets(url: str) -> str:
+    """``url`` without user, password, query and fragment: what may be printed."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+:/+)([^/?#]*)([^?#]*)", url)
+    if match is None:
+        return url
+    scheme, host, path = match.groups()
+    user, _, host = host.rpartition("@")
+    if user and scheme_of(url) in _CONTAINER_IN_FRONT:
+        host = f"{user.partition(':')[0]}@{host}"
+    return f"{scheme}{host}{path}"
+
+
+def plain(url: str) -> str:
+    """The path by which an object is known: an http URL without its secrets; any other as it is.
+
+    Elsewhere than in http, "?" and "#" are letters of a name like any other.
+    """
+    return without_secrets(url) if scheme_of(url) in _WITH_QUERY else url
+
+
+def tagged(url: str) -> str:
+    """`plain`, told from others that differ in the query alone by a digest of it."""
+    _, mark, query = url.partition("?")
+    return f"{plain(url)}#{hashlib.blake2b(query.encode(), digest_size=6).hexdigest()}" if mark else plain(url)
+
+
+def join(root: str, name: str) -> str:
+    """The full path of the shard ``name`` (with "/" between its parts) below ``root``."""
+    scheme = scheme_of(root)
+    if not scheme:
+        return os.path.join(root, *name.split("/"))  # noqa: PTH118  # paths are text in this room
+    return posixpath.join(root, quote(name) if scheme in _WITH_QUERY else name)
+
+
+def relative(path: str, root: str) -> str:
+    """The name of ``path`` below ``root``, with "/" between its parts: what `join` makes ``path`` of."""
+    if not scheme_of(root):
+        return os.path.relpath(path, root).replace(os.sep, "/")
+    name = path.removeprefix(root.rstrip("/") + "/")
+    return unquote(name) if scheme_of(root) in _WITH_QUERY else name
+
+
+def parent(url: str) -> str:
+    """The directory of an object, at the highest its host or bucket."""
+    scheme, mark, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    directory = posixpath.dirname(path)
+    return f"{scheme}{mark}{host}{slash if directory else ''}{directory}"
