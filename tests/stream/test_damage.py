@@ -64,7 +64,7 @@ def victim(data: Path) -> Path:
 @pytest.mark.parametrize("threads", [False, True])
 def test_damage_while_streaming(damage: Callable, order: str, threads: bool, data: Path, victim: Path) -> None:
     ds = open_dataset(data).shuffle(order if order != "window" else Window(chunks=2), seed=3)
-    ds._opened.store.reads_ahead = not threads
+    vars(ds._opened.store)["reads_ahead"] = not threads
     iterator = iter(ds)
     got = [check_sample(next(iterator)) for _ in range(10)]
     damage(victim)

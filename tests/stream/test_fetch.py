@@ -111,7 +111,7 @@ def test_a_choice_of_large_samples_is_not_read_all_at_once(tmp_path: Path, monke
     samples = [{"__key__": str(i).encode(), "bin": bytes(10 if i % 50 else 1_000_000)} for i in range(1000)]
     write_tar(tmp_path / "a.tar", samples)
     ds = open_dataset(tmp_path / "a.tar").select(np.arange(0, 1000, 50)).shuffle("full")
-    ds._opened.store.reads_ahead = False
+    vars(ds._opened.store)["reads_ahead"] = False
     iterator = iter(ds)
     next(iterator)
     assert ds.stats()["read_bytes"] <= 5e6

@@ -107,7 +107,7 @@ def test_what_is_damaged_is_left_out_and_nothing_else(order: Any, threads: bool,
     damaged = [0, 7, 19, 20, 44, 60]
     with shards.damaged(damaged):
         ds = shards.open().shuffle(order, seed=3)
-        ds._opened.store.reads_ahead = not threads
+        vars(ds._opened.store)["reads_ahead"] = not threads
         ds = skipping(ds)
         expected = [number for number in ds.ids().tolist() if number not in damaged]
         assert ids_of(ds) == expected

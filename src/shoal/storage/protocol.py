@@ -76,7 +76,10 @@ class List(Protocol):
     """Finds objects."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object below the directory ``prefix``, sorted by path; `StorageError` where a store cannot list."""
+        """Every object below the directory ``prefix``, sorted by path where the store has them so.
+
+        Raises `StorageError` where a store cannot list.
+        """
         ...
 
 

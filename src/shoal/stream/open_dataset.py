@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from shoal.errors import UsageError
 from shoal.storage.sources import SourceLike
@@ -17,6 +19,7 @@ def open_dataset(
     *,
     index: str | os.PathLike[str] | None = None,
     format: str | None = None,  # noqa: A002  # the word of the public interface
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Open shards where they lie: a file, directory, glob, braces, list of those, or an index file.
 
@@ -24,11 +27,13 @@ def open_dataset(
     ----------
     source
         ``"data/train-{000000..000099}.tar"``, ``"data/*.jsonl"``, a directory (all shards below it), a `pathlib.Path`,
-        a list of shards, or a ``shoal.index`` beside its shards.
+        a list of shards, or a ``shoal.index`` beside its shards; on this machine, or ``"https://..."``.
     index
-        An index file kept elsewhere. Otherwise ``shoal.index`` beside the shards is used, else one is made and cached.
+        An index kept elsewhere, by path or URL. Otherwise ``shoal.index`` beside the shards is used, else one is made and cached.
     format
         "tar" or "jsonl", where suffixes do not say it.
+    storage_options
+        What the store should know of: credentials, an endpoint, headers, time limits; never kept with a state or shown.
 
     Raises
     ------
@@ -37,7 +42,7 @@ def open_dataset(
     IndexFileError, ShardError, StorageError
         What `shoal.errors` says of them.
     """
-    opened = open_source(source, index=index, format=format)
+    opened = open_source(source, index=index, format=format, storage_options=storage_options)
     if not opened.index.num_samples:
         msg = f"{source}: {opened.index.num_shards} shards without a single sample"
         raise UsageError(msg, hint="notes of the index say what was skipped: `shoal info` shows them")

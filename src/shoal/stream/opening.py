@@ -11,9 +11,10 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shoal.errors import IndexFileError, ShoalError, SourceError, StorageError
 from shoal.shards.formats import FORMATS, format_named, format_of
@@ -22,10 +23,13 @@ from shoal.shards.index_build import CUTTING_RULE, EXTENT_BYTES, subset
 from shoal.shards.protocol import Format
 from shoal.storage.cache_place import alone, cache_directory
 from shoal.storage.local import LocalStore
-from shoal.storage.protocol import ObjectInfo
-from shoal.storage.sources import Source, SourceLike, expand
+from shoal.storage.protocol import ObjectInfo, Store
+from shoal.storage.sources import Source, SourceLike, expand, schemes_of
+from shoal.storage.stores import open_store
+from shoal.storage.urls import join, plain, scheme_of, without_secrets
 from shoal.stream.index_files import INDEX_NAME, load_index, save_index
 from shoal.stream.indexing import SCAN_RULE, Progress, build_index
+from shoal.stream.looking import find_all, stat_all
 from shoal.stream.matching import match_all, missing_from
 from shoal.stream.verifying import ShardCheck, looks_indexed
 
@@ -42,7 +46,7 @@ class Opened:
     came from or was cached in; None when there is none. ``check`` must be asked before a shard is first used.
     """
 
-    store: LocalStore
+    store: Store
     index: Index
     paths: tuple[str, ...]
     format: Format
@@ -55,13 +59,15 @@ def open_source(
     *,
     index: str | os.PathLike[str] | None = None,
     format: str | Format | None = None,  # noqa: A002 - the word of the public interface
+    storage_options: Mapping[str, Any] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Opened:
     """Find the shards that ``source`` names, and their index; make the index if there is none.
 
-    ``source`` is what `shoal.storage.sources.expand` takes. With ``index=`` (a file), or a `shoal.index` in the
+    ``source`` is what `shoal.storage.sources.expand` takes. With ``index=`` (a file or URL), or a `shoal.index` in the
     directory of the shards, the shards are looked up there by relative name; what lies elsewhere, by base name.
+    ``storage_options`` are those of the store (see docs/guides/remote-data.md), and of ``index`` in the same kind.
     ``progress`` is called while an index is made (see `build_index`). O(shards), unless an index must be made.
 
     Raises
@@ -75,17 +81,19 @@ def open_source(
     ShardError
         A shard cannot be indexed.
     """
-    store, directory = LocalStore(), cache_directory(cache_dir)
-    found = expand(source, suffixes=known_suffixes(format))
+    directory = cache_directory(cache_dir)
+    store = open_store(source, storage_options)
+    found = expand(source, suffixes=known_suffixes(format), store=store)
     if found.kind == "index":
         if index is not None:
-            msg = f"{found.asked}: the source is an index, and index={os.fspath(index)} is another"
+            given = without_secrets(os.fspath(index))
+            msg = f"{found.asked}: the source is an index, and index={given} is another"
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
         return _beside_index(found, store, format, directory)
     if index is not None:
-        path = str(Path(os.fspath(index)).expanduser().absolute())
-        return _with_index(found, load_index(path, store=store), path, store, format, directory)
-    if beside := _index_in_directory(found, store):
+        known, path = _given_index(os.fspath(index), found, store, storage_options, directory)
+        return _with_index(found, known, path, store, format, directory)
+    if beside := _index_in_directory(found, store, directory):
         known, path = beside
         return _with_index(found, known, path, store, format, directory)
     chosen = choose_format(found, format)
@@ -120,7 +128,7 @@ def choose_format(source: Source, format: str | Format | None = None) -> Format:
 
 
 def _opened(
-    store: LocalStore,
+    store: Store,
     index: Index,
     paths: Sequence[str],
     format: Format,  # noqa: A002
@@ -135,7 +143,7 @@ def _with_index(
     found: Source,
     known: Index,
     index_path: str,
-    store: LocalStore,
+    store: Store,
     format: str | Format | None,  # noqa: A002
     cache_dir: str,
 ) -> Opened:
@@ -147,21 +155,21 @@ def _with_index(
         paths = tuple(path for _, path in sorted(zip(numbers, paths, strict=True)))
         numbers = sorted(numbers)
     index = known if numbers == list(range(len(known.shard_names))) else subset(known, numbers)
-    _compare(index, [store.stat(path) for path in paths], index_path)
+    _compare(index, stat_all(paths, store), index_path)
     return _opened(store, index, paths, chosen, index_path, cache_dir)
 
 
 def _beside_index(
     found: Source,
-    store: LocalStore,
+    store: Store,
     format: str | Format | None,  # noqa: A002
     cache_dir: str,
 ) -> Opened:
     path = found.paths[0]
-    index = load_index(path, store=store)
+    index = load_index(path, store=store, cache_dir=cache_dir)
     chosen = _format_of_index(index, path, format)
-    paths = [str(Path(found.root, name)) for name in index.shard_names]
-    infos = [store.find(shard) for shard in paths]
+    paths = [join(found.root, name) for name in index.shard_names]
+    infos = find_all(paths, store)
     missing = [shard for shard, info in zip(paths, infos, strict=True) if info is None]
     if missing:
         msg = f"{path}: {len(missing)} of its {len(paths)} shards are not beside it; the first is {missing[0]}"
@@ -180,15 +188,40 @@ def _format_of_index(index: Index, index_path: str, format: str | Format | None)
     return asked
 
 
-def _index_in_directory(found: Source, store: LocalStore) -> tuple[Index, str] | None:
-    path = str(Path(found.root, INDEX_NAME))
-    if store.find(path) is None:
+def _given_index(
+    given: str, found: Source, store: Store, storage_options: Mapping[str, Any] | None, cache_dir: str
+) -> tuple[Index, str]:
+    """The index that was asked for, which may lie in another store than the shards, and its path."""
+    if schemes_of([given]) == {""}:
+        path = str(Path(given.removeprefix("file://")).expanduser().absolute())
+        return load_index(path, store=LocalStore()), path
+    same = schemes_of([given]) == schemes_of(found.paths)
+    other = open_store(given, storage_options if same else None)
+    return load_index(plain(given), store=other, cache_dir=cache_dir), plain(given)
+
+
+def _index_in_directory(found: Source, store: Store, cache_dir: str) -> tuple[Index, str] | None:
+    path = join(found.root, INDEX_NAME)
+    if not _is_there(path, found.root, store):
         return None
-    index = load_index(path, store=store)
+    index = load_index(path, store=store, cache_dir=cache_dir)
     if not found.complete and (unknown := missing_from(index, found)):
         _log.info("%s does not know %s (%d such): it is not used for %s", path, unknown[0], len(unknown), found.asked)
         return None
     return index, path
+
+
+def _is_there(path: str, root: str, store: Store) -> bool:
+    if root.endswith("://"):  # shards of several hosts or buckets
+        return False
+    try:
+        return store.find(path) is not None
+    except StorageError as error:
+        # Some stores, asked for what is not there, say that it is forbidden.
+        if error.transient or not scheme_of(path):
+            raise
+        _log.info("no index is read beside the shards: %s", error.message)
+        return False
 
 
 def _compare(index: Index, infos: Sequence[ObjectInfo], index_path: str) -> None:
@@ -200,30 +233,31 @@ def _compare(index: Index, infos: Sequence[ObjectInfo], index_path: str) -> None
 
 def _cached_or_made(
     found: Source,
-    store: LocalStore,
+    store: Store,
     format: Format,  # noqa: A002
     directory: str,
     progress: Progress | None,
 ) -> tuple[Index, str | None]:
     """The index from the cache, else a new one, which is put there; its file, unless it could not be written."""
+    local = store if isinstance(store, LocalStore) else LocalStore()
     path = str(Path(directory, "indexes", _cache_key(found, store, format)))
     # The ranks of one machine open the same dataset at the same moment; one of them does the work.
     with alone(f"{path}.lock", what=f"indexes {found.asked}"):
         try:
-            if store.find(path) is not None:
-                return load_index(path, store=store, trusted=True), path
+            if local.find(path) is not None:
+                return load_index(path, store=local, trusted=True), path
         except ShoalError as error:
             _log.warning("the cached index cannot be used and is made again: %s", error.message)
         index = build_index(found, store=store, format=format, progress=progress, cache_dir=directory)
         try:
-            save_index(index, path, store=store)
+            save_index(index, path, store=local)
         except StorageError as error:
             _log.warning("the index cannot be kept, and is made again next time: %s", error.message)
             return index, None
         return index, path
 
 
-def _cache_key(found: Source, store: LocalStore, format: Format) -> str:  # noqa: A002
-    shards = [(info.path, info.num_bytes, info.version) for info in found.stat(store)]
+def _cache_key(found: Source, store: Store, format: Format) -> str:  # noqa: A002
+    shards = [(info.path, info.num_bytes, info.version) for info in stat_all(found.paths, store)]
     words = [SCAN_RULE, CUTTING_RULE, format.name, EXTENT_BYTES, found.names, shards]
     return hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest() + ".index"
