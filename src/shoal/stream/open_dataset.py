@@ -29,7 +29,8 @@ def open_dataset(
         ``"data/train-{000000..000099}.tar"``, ``"data/*.jsonl"``, a directory (all shards below it), a `pathlib.Path`,
         a list of shards, or a ``shoal.index`` beside its shards; on this machine, or ``"https://..."``.
     index
-        An index kept elsewhere, by path or URL. Otherwise ``shoal.index`` beside the shards is used, else one is made and cached.
+        An index kept elsewhere, by path or URL. Otherwise ``shoal.index`` beside the shards is used, else one is made
+        and cached.
     format
         "tar" or "jsonl", where suffixes do not say it.
     storage_options

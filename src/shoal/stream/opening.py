@@ -91,7 +91,7 @@ def open_source(
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
         return _beside_index(found, store, format, directory)
     if index is not None:
-        known, path = _given_index(os.fspath(index), found, store, storage_options, directory)
+        known, path = _given_index(os.fspath(index), found, storage_options, directory)
         return _with_index(found, known, path, store, format, directory)
     if beside := _index_in_directory(found, store, directory):
         known, path = beside
@@ -189,7 +189,7 @@ def _format_of_index(index: Index, index_path: str, format: str | Format | None)
 
 
 def _given_index(
-    given: str, found: Source, store: Store, storage_options: Mapping[str, Any] | None, cache_dir: str
+    given: str, found: Source, storage_options: Mapping[str, Any] | None, cache_dir: str
 ) -> tuple[Index, str]:
     """The index that was asked for, which may lie in another store than the shards, and its path."""
     if schemes_of([given]) == {""}:
