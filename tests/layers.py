@@ -72,6 +72,8 @@ RESERVED_MODULES = {
 }
 
 MAY_OPEN_FILES = ("shoal.storage", "shoal.cli", "shoal.measure.report")
+# The scan worker is a process of its own, whose standard output is its line to the parent.
+MAY_USE_TERMINAL = ("shoal.cli", "shoal.stream.live_line", "shoal.stream.scan_worker")
 FILE_CALLS = {
     "os": {"open", "fdopen", "read", "readv", "pread", "preadv", "write", "writev", "pwrite", "pwritev"},
     "io": {"open", "open_code", "FileIO"},
@@ -219,11 +221,14 @@ def call_violations(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     uses_paths = any(within(target, "pathlib") for target in aliases.values())
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            if dotted(node, aliases) in {"numpy.random", "importlib.import_module"}:
-                reserved = dotted(node, aliases)
-                owners = RESERVED_MODULES[reserved]
+            name = dotted(node, aliases)
+            for stream in ("sys.stdout", "sys.stderr"):
+                if within(name, stream) and not any(within(module, owner) for owner in MAY_USE_TERMINAL):
+                    yield node.lineno, f"{stream} belongs to {', '.join(MAY_USE_TERMINAL)}"
+            if name in {"numpy.random", "importlib.import_module"}:
+                owners = RESERVED_MODULES[name]
                 if not any(within(module, owner) for owner in owners):
-                    yield node.lineno, f"{reserved} belongs to {', '.join(owners)}"
+                    yield node.lineno, f"{name} belongs to {', '.join(owners)}"
         elif isinstance(node, ast.Call):
             name = dotted(node.func, aliases)
             if name == "print" and module != "shoal.cli.output":

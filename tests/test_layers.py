@@ -81,6 +81,8 @@ BROKEN = [
     ("shoal.shards.tar", "from pathlib import Path\nPath('x').read_bytes()", "reads or writes a file"),
     ("shoal.shards.tar", "def f():\n    print('x')", "prints"),
     ("shoal.cli.main", "print('x')", "prints"),
+    ("shoal.stream.dataset", "import sys\nsys.stderr.write('x')", "sys.stderr belongs to"),
+    ("shoal.stream.dataset", "from sys import stdout as out\nout.write('x')", "sys.stdout belongs to"),
     ("shoal.shards.tar", "x = 1\n" * (MAX_FILE_LINES + 1), "are the ceiling"),
     ("shoal.shards.tar", LONG_FUNCTION, "long has 61 lines"),
 ]

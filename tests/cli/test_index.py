@@ -14,10 +14,9 @@ from tests.cli.calls import Calls, Terminal, make_shards
 from tests.samples import write_jsonl, write_tar_shards
 
 import shoal
-from shoal.cli import progress
 from shoal.cli.main import main
 from shoal.storage.local import LocalStore
-from shoal.stream import opening
+from shoal.stream import live_line, opening
 from shoal.stream.index_files import load_index
 
 
@@ -149,8 +148,8 @@ def test_a_damaged_shard_is_named(data: Path, calls: Calls) -> None:
 def test_a_progress_bar_is_for_terminals(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "_SHOW_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "_REDRAW_SECONDS", 0.0)
+    monkeypatch.setattr(live_line, "_SHOW_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(live_line, "_REDRAW_SECONDS", 0.0)
     terminal = Terminal()
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", terminal)

@@ -12,9 +12,9 @@ from tests.cli.calls import Calls, Terminal, make_shards
 from tests.samples import write_jsonl
 
 import shoal
-from shoal.cli import progress
 from shoal.cli.main import main
 from shoal.order.window import Window
+from shoal.stream import live_line
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_shards_without_samples_have_no_order(tmp_path: Path, calls: Calls, data
 
 
 def test_a_progress_bar_shows_an_index_being_made(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_SHOW_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(live_line, "_SHOW_AFTER_SECONDS", 0.0)
     terminal = Terminal()
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", terminal)

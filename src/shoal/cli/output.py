@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
+from shoal.stream.figures import format_bytes, format_count, format_seconds
+
 __all__ = [
     "complain",
     "emit",
@@ -24,8 +26,6 @@ __all__ = [
     "format_value",
     "say",
 ]
-
-_BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def emit(record: Mapping[str, Any], *, as_json: bool = False, stream: TextIO | None = None) -> None:
@@ -126,55 +126,6 @@ def format_value(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(format_value("", item) for item in value) or "-"
     return str(value)
-
-
-def format_bytes(num_bytes: float) -> str:
-    """A number of bytes in the binary unit that keeps it below 1024.
-
-    >>> format_bytes(1023), format_bytes(1024), format_bytes(5 * 2**40), format_bytes(2**20 - 1)
-    ('1,023 B', '1.0 KiB', '5.0 TiB', '1.0 MiB')
-    """
-    if not math.isfinite(num_bytes):
-        return str(num_bytes)
-    if abs(num_bytes) < 1024:
-        return f"{num_bytes:,.0f} B"
-    scaled, unit = float(num_bytes), 0
-    # 1023.95 and not 1024, or 2**20 - 1 bytes would read "1024.0 KiB".
-    while abs(scaled) >= 1023.95 and unit < len(_BINARY_UNITS) - 1:
-        scaled /= 1024
-        unit += 1
-    return f"{scaled:,.1f} {_BINARY_UNITS[unit]}"
-
-
-def format_count(count: float) -> str:
-    """A count with its thousands apart.
-
-    >>> format_count(10_000_000), format_count(12.34), format_count(1234.5)
-    ('10,000,000', '12.3', '1,234')
-    """
-    if isinstance(count, int):
-        return f"{count:,}"
-    if not math.isfinite(count):
-        return str(count)
-    return f"{count:,.1f}" if abs(count) < 100 else f"{count:,.0f}"
-
-
-def format_seconds(seconds: float) -> str:
-    """A stretch of time, as precise as it matters.
-
-    >>> format_seconds(0.0123), format_seconds(12.3), format_seconds(75), format_seconds(7275)
-    ('12 ms', '12.3 s', '1:15 min', '2:01 h')
-    """
-    if not math.isfinite(seconds):
-        return str(seconds)
-    if abs(seconds) < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if abs(seconds) < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}:{rest:02d} min"
-    return f"{minutes // 60:,}:{minutes % 60:02d} h"
 
 
 def _label(name: str) -> str:

@@ -6,19 +6,16 @@ command line (design/dependencies.md has the figures).
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TextIO
 
-from shoal.cli.output import format_bytes, format_count, format_seconds
+from shoal.stream.figures import format_bytes, format_count, format_seconds
+from shoal.stream.live_line import LiveLine
 
 __all__ = ["Progress"]
 
-_SHOW_AFTER_SECONDS = 0.5
-_REDRAW_SECONDS = 0.1
 _BAR_COLUMNS = 24
 
 
@@ -50,12 +47,9 @@ class Progress:
         self.label = label
         self.unit = unit
         self.done = 0
-        self._stream = sys.stderr if stream is None else stream
-        self._visible = force or self._stream.isatty()
+        self._screen = LiveLine(stream, force=force, clock=clock)
         self._clock = clock
         self._start_seconds = clock()
-        self._next_draw_seconds = self._start_seconds + _SHOW_AFTER_SECONDS
-        self._drawn = False
 
     def __enter__(self) -> Self:
         return self
@@ -72,28 +66,12 @@ class Progress:
     def update(self, done: int) -> None:
         """Say that ``done`` are done in all; costs a clock reading unless it is time to draw."""
         self.done = done
-        if not self._visible:
-            return
-        now = self._clock()
-        if now >= self._next_draw_seconds:
-            self._next_draw_seconds = now + _REDRAW_SECONDS
-            self._draw(now - self._start_seconds)
+        if self._screen.is_due():
+            self._screen.draw(self._line(self._clock() - self._start_seconds))
 
     def close(self) -> None:
         """Take the line away."""
-        if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._drawn = False
-        self._visible = False
-
-    def _draw(self, elapsed_seconds: float) -> None:
-        line = self._line(elapsed_seconds)
-        # One column less than there is: a full line makes some terminals wrap, and then every redraw scrolls.
-        columns = shutil.get_terminal_size().columns - 1
-        self._stream.write(f"\r{line[:columns]}\x1b[K")
-        self._stream.flush()
-        self._drawn = True
+        self._screen.close()
 
     def _line(self, elapsed_seconds: float) -> str:
         rate = self.done / elapsed_seconds if elapsed_seconds > 0 else 0.0

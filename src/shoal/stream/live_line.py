@@ -1,0 +1,67 @@
+"""One line on stderr that is drawn again and again; the only place of the library that writes to a terminal.
+
+It is written to when a command of ours runs long, and when `Dataset.reading` was asked for it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+__all__ = ["LiveLine"]
+
+_SHOW_AFTER_SECONDS = 0.5
+_REDRAW_SECONDS = 0.1
+
+
+class LiveLine:
+    """A line of a terminal: `draw` it when it `is_due`, and `close` it.
+
+    It appears after half a second, is due at most ten times a second and vanishes when it is closed. Where ``stream``
+    (stderr) is no terminal it is never due, unless ``force`` is true; with ``log_every_seconds`` it is due that often
+    there, and is written as a line that stays. Use it from one thread.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        force: bool = False,
+        log_every_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        is_terminal = force or self._stream.isatty()
+        self._stays = not is_terminal
+        self._visible = is_terminal or log_every_seconds is not None
+        self._redraw_seconds = _REDRAW_SECONDS if is_terminal else log_every_seconds or 0.0
+        self._clock = clock
+        self._next_draw_seconds = clock() + (_SHOW_AFTER_SECONDS if is_terminal else self._redraw_seconds)
+        self._drawn = False
+
+    def is_due(self) -> bool:
+        """Whether to draw now; costs a reading of the clock."""
+        return self._visible and self._clock() >= self._next_draw_seconds
+
+    def draw(self, text: str) -> None:
+        """Show this."""
+        self._next_draw_seconds = self._clock() + self._redraw_seconds
+        if self._stays:
+            self._stream.write(f"{text}\n")
+        else:
+            # One column less than there is: a full line makes some terminals wrap, and then every redraw scrolls.
+            columns = shutil.get_terminal_size().columns - 1
+            self._stream.write(f"\r{text[:columns]}\x1b[K")
+            self._drawn = True
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Take the line away, and draw no more."""
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn = False
+        self._visible = False
