@@ -78,6 +78,11 @@ class Arrangement:
     delivered: Runs | None = None
     _epochs: dict[int, BoundOrder] = field(default_factory=dict, repr=False, compare=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what is quickly found again: bound orders and chunks may be large, and a pickle goes to processes."""
+        kept = ("index", "request", "stored", "delivered")
+        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}}
+
     @cached_property
     def _resolved(self) -> tuple[Order, int]:
         """The order, and the extents of a chunk."""

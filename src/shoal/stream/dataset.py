@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, SupportsIndex
@@ -21,12 +21,14 @@ from shoal.order.runs import Runs
 from shoal.order.state import State
 from shoal.shards.decoders import Decoder
 from shoal.stream.arrangement import Arrangement, OrderRequest
+from shoal.stream.collate import collate
 from shoal.stream.counters import Counters
 from shoal.stream.cursor import Cursor
 from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
 from shoal.stream.iteration import Iteration, Recipe, read_sample
 from shoal.stream.mixing import warning_about
 from shoal.stream.opening import Opened
+from shoal.stream.passes import Pass, Work
 from shoal.stream.ranks import Ranks
 from shoal.stream.reading_options import ReadingOptions, reading_options
 from shoal.stream.requests import Batching, choose_by_columns, count_of, numbers_left, order_request
@@ -295,25 +297,7 @@ class Dataset:
     def __iter__(self) -> Iteration:
         """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start."""
         refuse_in_worker()
-        rank, world_size = self._ranks.resolve()
-        arrangement = self._arrangement
-        partition = self._partition(world_size)
-        if message := warning_about(arrangement, partition.global_batch if self._batching else 1):
-            warnings.warn(message, ShuffleWarning, stacklevel=2)
-        recipe = Recipe(partition, rank, self._stages, self._batch_stages)
-        iteration = Iteration(
-            self._opened,
-            arrangement,
-            recipe,
-            self._counters,
-            self._reading,
-            epoch=self._cursor.epoch,
-            start=self._cursor.start,
-            ended=self._cursor.ended,
-            state=partial(self._state_at, arrangement),
-        )
-        self._cursor.follow(iteration.place)
-        return iteration
+        return self._pass().iterate()
 
     @property
     def epoch(self) -> int:
@@ -362,6 +346,18 @@ class Dataset:
     def _arrangement(self) -> Arrangement:
         request = self._request or OrderRequest(Sequential())
         return Arrangement(self._opened.index, request, self._stored, self._delivered)
+
+    def _pass(self, collate: Callable[[Sequence[Any]], Any] = collate) -> Pass:
+        """What the next iterator does, for it or for processes that share its work."""
+        rank, world_size = self._ranks.resolve()
+        arrangement, cursor = self._arrangement, self._cursor
+        partition = self._partition(world_size)
+        if message := warning_about(arrangement, partition.global_batch if self._batching else 1):
+            warnings.warn(message, ShuffleWarning, stacklevel=3)
+        recipe = Recipe(partition, rank, self._stages, self._batch_stages, collate)
+        work = Work(self._opened, arrangement, recipe, self._reading)
+        state = partial(self._state_at, arrangement)
+        return Pass(work, self._counters, cursor.epoch, cursor.start, cursor.follow, cursor.ended, state)
 
     def _state_at(self, arrangement: Arrangement, epoch: int, position: int) -> dict[str, Any]:
         seed, index = arrangement.request.seed, self._opened.index.fingerprint

@@ -1,0 +1,88 @@
+"""One pass of a rank over the rest of an epoch, described before anything is read: here or in worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shoal.stream.arrangement import Arrangement
+from shoal.stream.counters import Counters
+from shoal.stream.iteration import Iteration, Place, Recipe
+from shoal.stream.opening import Opened
+from shoal.stream.reading_options import ReadingOptions
+
+__all__ = ["Pass", "Work"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a process needs to make batches of any epoch of one rank; it pickles, and knows no position."""
+
+    opened: Opened
+    arrangement: Arrangement
+    recipe: Recipe
+    options: ReadingOptions
+
+    def iterate(
+        self,
+        counters: Counters,
+        *,
+        epoch: int,
+        start: int,
+        ended: Callable[[Place], None],
+        state: Callable[[int, int], dict[str, Any]],
+        first_step: int = 0,
+    ) -> Iteration:
+        """Make these batches from a step on; steps count from position ``start``."""
+        return Iteration(
+            self.opened,
+            self.arrangement,
+            self.recipe,
+            counters,
+            self.options,
+            epoch=epoch,
+            start=start,
+            ended=ended,
+            state=state,
+            first_step=first_step,
+        )
+
+    def of_worker(self, worker: int, num_workers: int) -> Work:
+        """The part of one worker of so many."""
+        return replace(self, recipe=replace(self.recipe, worker=worker, num_workers=num_workers))
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A rank's work from a position to the end of an epoch, and who is told how far it has come.
+
+    ``follow`` is given the place that moves, ``ended`` the place once it came to its end; ``state`` makes a state of
+    epoch and position.
+    """
+
+    work: Work
+    counters: Counters
+    epoch: int
+    start: int
+    follow: Callable[[Place], None]
+    ended: Callable[[Place], None]
+    state: Callable[[int, int], dict[str, Any]]
+
+    def place(self) -> Place:
+        """Where it begins: to be moved on by whoever receives the batches."""
+        num_samples = self.work.arrangement.num_samples
+        return Place(self.epoch, self.start, self.work.recipe.partition, num_samples)
+
+    @property
+    def num_steps(self) -> int:
+        """Batches to come, or positions without batches."""
+        return self.work.recipe.partition.num_batches(self.work.arrangement.num_samples, self.start)
+
+    def iterate(self) -> Iteration:
+        """Begin, in this process."""
+        iteration = self.work.iterate(
+            self.counters, epoch=self.epoch, start=self.start, ended=self.ended, state=self.state
+        )
+        self.follow(iteration.place)
+        return iteration
