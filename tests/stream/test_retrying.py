@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from shoal.errors import StorageError
-from shoal.storage.protocol import ObjectInfo
+from shoal.storage.protocol import ObjectInfo, Reader
 from shoal.stream.retrying import Patience, RetryingStore, RetryRule, StoppedError, patience, retried, tries_of
 
 SECRET = "http://user:pass@host:81/a/b.tar?key=secret"
@@ -76,6 +76,18 @@ class Failing:
     def put(self, path: str, data: object) -> None:
         self._answer()
 
+    def map(self, path: str) -> memoryview:
+        raise NotImplementedError  # a store that is tried again is read in pieces
+
+    def reader(self, path: str) -> Reader:
+        raise NotImplementedError  # the same
+
+    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.num_asked = -1
+
 
 VERBS: list[Callable[[RetryingStore], object]] = [
     lambda store: store.read_range("a", 2, 5),
@@ -83,8 +95,9 @@ VERBS: list[Callable[[RetryingStore], object]] = [
     lambda store: store.find("a"),
     lambda store: [info.path for info in store.list("a")],
     lambda store: store.put("a", b"x"),
+    lambda store: store.reader("a")(2, 5),
 ]
-ANSWERS = [b"\2\3\4", ObjectInfo("a", 7), None, ["a/a", "a/b"], None]
+ANSWERS = [b"\2\3\4", ObjectInfo("a", 7), None, ["a/a", "a/b"], None, b"\2\3\4"]
 
 
 @pytest.mark.parametrize(("verb", "answer"), [*zip(VERBS, ANSWERS, strict=True)])
@@ -155,6 +168,17 @@ def test_who_runs_the_thread_may_change_the_deadline_and_stop(clock: Clock) -> N
         pytest.raises(StoppedError, match="could not look at a: the stream was closed"),
     ):
         RetryingStore(Failing(5)).stat("a")
+
+
+def test_a_whole_object_is_read_in_pieces(clock: Clock) -> None:
+    assert RetryingStore(Failing(2)).map("a") == bytes(range(7))
+    assert len(clock.pauses) == 2
+
+
+def test_closing_closes_what_is_inside() -> None:
+    store = Failing(0)
+    RetryingStore(store).close()
+    assert store.num_asked == -1
 
 
 def test_other_errors_pass() -> None:

@@ -17,6 +17,8 @@ class Ledger:
     False
     >>> ledger.use(8); ledger.has_room(4)
     True
+    >>> ledger.room_bytes
+    10
     """
 
     def __init__(self, *, ahead_limit_bytes: int) -> None:
@@ -24,6 +26,11 @@ class Ledger:
         self.held_bytes = 0
         self.ahead_bytes = 0
         self.peak_bytes = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes more may be read ahead; less than 0 if a unit was admitted that is larger than the limit."""
+        return self.ahead_limit_bytes - self.ahead_bytes
 
     def has_room(self, num_bytes: int) -> bool:
         """Whether so many bytes more may be read ahead."""
@@ -38,6 +45,16 @@ class Ledger:
     def use(self, num_bytes: int) -> None:
         """Bytes that were read ahead are used for the first time: now the order keeps them."""
         self.ahead_bytes -= num_bytes
+
+    def copy(self, num_bytes: int) -> None:
+        """Bytes are used that were copied out of a larger answer, which is still there."""
+        self.held_bytes += num_bytes
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+
+    def drop(self, num_bytes: int) -> None:
+        """An answer that was read ahead is let go, since all that was wanted of it was copied."""
+        self.ahead_bytes -= num_bytes
+        self.held_bytes -= num_bytes
 
     def release(self, num_bytes: int) -> None:
         """Bytes that were used are let go."""

@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from shoal.plan.units import UnitRead
 
-__all__ = ["Request", "coalesce"]
+__all__ = ["MOST_AMPLIFICATION", "Request", "coalesce"]
 
-_PAYLOAD_BYTES_FOR_A_WASTED_ONE = 50  # so that bytes per payload byte stay at or below 1.02
+_PAYLOAD_BYTES_FOR_A_WASTED_ONE = 50
+MOST_AMPLIFICATION = 1 + 1 / _PAYLOAD_BYTES_FOR_A_WASTED_ONE
+"""A request has at most so many bytes for each that one of its reads wants."""
 
 
 class Request(NamedTuple):

@@ -15,7 +15,16 @@ class Counters:
     ``num_rereads`` are reads of a unit that an iterator had let go before; ``num_repeats`` samples that were delivered
     a second time, marked in ``__pad__``; ``num_skipped`` samples that were due and left out because they are damaged,
     of which ``skipped_ids`` lists the first 1,000; ``wait_seconds`` the time in which the consumer stood still for a
-    read.
+    read: where it is most of the time, the storage is the bottleneck, and else the consumer.
+
+    ``num_reads`` and ``read_bytes`` are what the order needed, ``num_requests`` and ``requested_bytes`` what the store
+    was asked for: less often where neighbours share a request, more where one was made again. So ``requested_bytes`` by
+    ``read_bytes`` is the bytes moved for each that was wanted. ``in_flight_bytes`` are asked for at this moment.
+
+    Of requests that were made again (``num_retries``), ``num_throttled`` were refused because the store was asked too
+    much, and ``num_corrupt`` answers held other bytes than were indexed. ``num_hedges`` second requests were made for
+    late ones, and ``num_hedges_won`` of them were answered first. ``concurrency`` is how many requests may be under way
+    at a time. All of these but ``num_requests`` and ``requested_bytes`` stay 0 for files of this machine.
     """
 
     num_samples: int = 0
@@ -28,6 +37,16 @@ class Counters:
     num_rereads: int = 0
     read_bytes: int = 0
     peak_held_bytes: int = 0
+    num_requests: int = 0
+    requested_bytes: int = 0
+    in_flight_bytes: int = 0
+    peak_in_flight_bytes: int = 0
+    num_retries: int = 0
+    num_throttled: int = 0
+    num_corrupt: int = 0
+    num_hedges: int = 0
+    num_hedges_won: int = 0
+    concurrency: int = 0
     wait_seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from shoal.plan.units import UnitRead, starts_in
 from shoal.shards.index import locate
 from shoal.shards.protocol import Records, Sample
 from shoal.stream.opening import Opened
-from shoal.stream.readers import parse_unit, read_unit
 from shoal.stream.stages import Damaged
+from shoal.stream.unit_bytes import parse_unit, read_unit
 
 __all__ = ["ForgivingRecords", "damage_or_raise", "forgiving_records"]
 
@@ -30,10 +31,17 @@ def damage_or_raise(opened: Opened, read: UnitRead, error: ShardError) -> Damage
     return Damaged(error)
 
 
-def forgiving_records(opened: Opened, read: UnitRead, get: Callable[[], bytes]) -> ForgivingRecords:
+def forgiving_records(
+    opened: Opened,
+    read: UnitRead,
+    get: Callable[[], bytes],
+    *,
+    parse: Callable[[UnitRead, bytes], Records] | None = None,
+) -> ForgivingRecords:
     """The samples of a unit, some of them `Damaged`.
 
-    ``get`` gives its bytes. Where these are damaged as such (a checksum), its extents are read again one by one.
+    ``get`` gives its bytes, and ``parse`` the samples in bytes. Where these are damaged as such (a checksum), its
+    extents are read again one by one.
 
     Raises
     ------
@@ -42,7 +50,7 @@ def forgiving_records(opened: Opened, read: UnitRead, get: Callable[[], bytes]) 
     StorageError
         Bytes could not be had.
     """
-    records = ForgivingRecords(opened, read)
+    records = ForgivingRecords(opened, read, parse)
     try:
         records.add(read, get())
     except ShardError as error:
@@ -62,7 +70,10 @@ def forgiving_records(opened: Opened, read: UnitRead, get: Callable[[], bytes]) 
 class ForgivingRecords:
     """Consecutive samples, of which those that are damaged are told and the others handed out."""
 
-    def __init__(self, opened: Opened, read: UnitRead) -> None:
+    def __init__(
+        self, opened: Opened, read: UnitRead, parse: Callable[[UnitRead, bytes], Records] | None = None
+    ) -> None:
+        self._parse = partial(parse_unit, opened) if parse is None else parse
         self._opened, self._first_sample, self._num_samples = opened, read.first_sample, read.num_samples
         self._parts: list[_Part] = []
         self._ends: list[int] = []  # the sample id behind each part
@@ -73,7 +84,7 @@ class ForgivingRecords:
     def add(self, read: UnitRead, data: bytes) -> None:
         """The next samples, in these bytes."""
         try:
-            self._append(_Part(read, data, parse_unit(self._opened, read, data)))
+            self._append(_Part(read, data, self._parse(read, data)))
         except ShardError as error:
             pieces = _smaller(self._opened, read)
             if len(pieces) < 2:

@@ -3,8 +3,8 @@
 Whatever order answers come in, the consumer gets exactly the unit it asks for, so the stream is the same every time.
 An error of a read is raised when its unit is needed, at the sample it belongs to.
 
-Units are asked for in groups, since handing over one task costs more than reading 64 KiB from the page cache. Samples
-are looked for when a unit is first taken, and each when it is wanted.
+Units are asked for in groups: to hand over one costs more than reading 64 KiB from the page cache, and neighbours that
+are far away can share a request. Samples are looked for when a unit is first taken, and each when it is wanted.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,26 +24,16 @@ from shoal.shards.protocol import Records, Sample
 from shoal.stream.counters import Counters
 from shoal.stream.damage import ForgivingRecords, forgiving_records
 from shoal.stream.opening import Opened
-from shoal.stream.readers import Answer, Readers, parse_unit, readers_of
+from shoal.stream.readers import Readers, readers_of
 from shoal.stream.reading_options import ReadingOptions
 from shoal.stream.stages import Damaged
 
 __all__ = ["Fetch"]
 
-_GROUPS_AHEAD = 4  # what may be read ahead is split into so many tasks
 _PLANNED_AT_ONCE = 256  # units; a stretch may have one for every sample
 
 
 _Records = Records | ForgivingRecords
-
-
-class _Asked:
-    """A unit that was asked for, as number ``place`` of a group."""
-
-    __slots__ = ("answer", "place", "read")
-
-    def __init__(self, read: UnitRead, answer: Answer | None, place: int) -> None:
-        self.read, self.answer, self.place = read, answer, place
 
 
 class Fetch:
@@ -59,12 +50,11 @@ class Fetch:
     ) -> None:
         self._options = options
         self._opened, self._units, self._counters = opened, units, counters
-        self._readers: Readers = readers_of(opened)
         self._ledger = Ledger(ahead_limit_bytes=ahead_limit_bytes)
-        self._group_bytes = max(1, ahead_limit_bytes // _GROUPS_AHEAD)
+        self._readers: Readers = readers_of(opened, counters, self._ledger, options)
         self._planned: deque[NDArray[np.int64]] = deque()
         self._pending: deque[UnitRead] = deque()
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, tuple[UnitRead, Any]] = {}
         self._taken: dict[int, tuple[_Records, int, int]] = {}  # records, the id of the first, bytes
         self._met = bytearray((units.num_units >> 3) + 1)  # one bit a unit
 
@@ -96,52 +86,51 @@ class Fetch:
     def _first_taken(self, unit: int) -> tuple[_Records, int, int]:
         if unit not in self._asked:
             self._ask(self._units.reads(np.array([unit])))
-        asked = self._asked.pop(unit)
-        opened, read = self._opened, asked.read
-        records: _Records
-        if self._options.skips:
-            records = forgiving_records(opened, read, partial(self._get, asked))
-        else:
-            records = parse_unit(opened, read, self._get(asked))
-        self._ledger.use(read.num_bytes)
+        read, promise = self._asked.pop(unit)
+        get, parse = partial(self._get, read, promise), self._readers.parse
+        skips = self._options.skips
+        records: _Records = forgiving_records(self._opened, read, get, parse=parse) if skips else parse(read, get())
         taken = self._taken[unit] = records, read.first_sample, read.num_bytes
         self._read_ahead()
         return taken
 
-    def _get(self, asked: _Asked) -> bytes:
+    def _get(self, read: UnitRead, promise: Any) -> bytes:
         """The bytes of a unit, waited for."""
         began = time.perf_counter()
         try:
-            return self._readers.get(asked.read, asked.answer, asked.place)
+            return self._readers.get(read, promise)
         finally:
             self._counters.wait_seconds += time.perf_counter() - began
 
     def _read_ahead(self) -> None:
         """Ask for the next units in groups, as long as they fit into what may be read ahead."""
-        while (self._pending or self._planned) and self._ledger.has_room(self._group_bytes):
+        group_bytes, ledger = self._readers.group_bytes, self._ledger
+        while (self._pending or self._planned) and ledger.has_room(group_bytes):
             group: list[UnitRead] = []
-            group_bytes = 0
-            while group_bytes < self._group_bytes and (self._pending or self._planned):
+            room_bytes = ledger.room_bytes
+            num_bytes = 0
+            while num_bytes < group_bytes and (self._pending or self._planned):
                 if not self._pending:
                     self._pending.extend(self._units.reads(self._planned.popleft()))
-                read = self._pending.popleft()
+                read = self._pending[0]
                 if read.unit not in self._asked and read.unit not in self._taken:
+                    if num_bytes + read.num_bytes > room_bytes:
+                        break
                     group.append(read)
-                    group_bytes += read.num_bytes
-            if group:
-                self._ask(group)
+                    num_bytes += read.num_bytes
+                self._pending.popleft()
+            if not group:
+                break
+            self._ask(group)
 
     def _ask(self, group: Sequence[UnitRead]) -> None:
-        num_bytes = sum(read.num_bytes for read in group)
-        self._ledger.reserve(num_bytes)
         counters = self._counters
-        counters.read_bytes += num_bytes
+        counters.read_bytes += sum(read.num_bytes for read in group)
         counters.num_reads += len(group)
         counters.num_rereads += sum(self._met_before(read.unit) for read in group)
+        for read, promise in zip(group, self._readers.ask(group), strict=True):
+            self._asked[read.unit] = read, promise
         counters.peak_held_bytes = max(counters.peak_held_bytes, self._ledger.peak_bytes)
-        answer = self._readers.ask(group)
-        for place, read in enumerate(group):
-            self._asked[read.unit] = _Asked(read, answer, place)
 
     def _met_before(self, unit: int) -> bool:
         """Whether this object read the unit before."""

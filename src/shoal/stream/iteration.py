@@ -23,11 +23,11 @@ from shoal.stream.counters import Counters
 from shoal.stream.damage import forgiving_records
 from shoal.stream.fetch import Fetch
 from shoal.stream.opening import Opened
-from shoal.stream.readers import parse_unit, read_unit
 from shoal.stream.reading_options import ReadingOptions
 from shoal.stream.singles import Singles
 from shoal.stream.skips import QUARANTINED, SKIPPED, Skips, skips_of
 from shoal.stream.stages import DROPPED, Damaged, Stage, run_stages
+from shoal.stream.unit_bytes import parse_unit, read_unit
 from shoal.stream.worker_share import some_batches
 
 __all__ = ["Iteration", "Recipe", "read_sample"]

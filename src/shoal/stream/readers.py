@@ -1,29 +1,32 @@
 """Who reads: threads, or the consumer itself where the system reads ahead when it is told what comes.
 
-Threads suit what is far away. For local files they are only in the way: each of their reads has to wait for the
-interpreter, up to 5 ms while the consumer runs, and records of 100 KB streamed three times slower than without them.
+Threads suit what is far away (`shoal.stream.far_readers`). For local files they are only in the way: each of their
+reads has to wait for the interpreter, up to 5 ms while the consumer runs, and records of 100 KB streamed three times
+slower than without them.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
-import threading
+import itertools
 import time
-import weakref
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from shoal.plan.units import UnitRead, starts_in
+from shoal.errors import ShardError
+from shoal.plan.budget import Ledger
+from shoal.plan.units import UnitRead
 from shoal.shards.protocol import Records, Sample
 from shoal.storage.protocol import Reader
+from shoal.stream.counters import Counters
+from shoal.stream.far_readers import FarReaders
+from shoal.stream.integrity import wrong_extent
 from shoal.stream.opening import Opened
+from shoal.stream.reading_options import ReadingOptions
+from shoal.stream.unit_bytes import parse_unit, read_unit
 
-__all__ = ["Answer", "Readers", "ThreadReaders", "ToldReaders", "parse_unit", "read_unit", "readers_of"]
+__all__ = ["Readers", "ToldReaders", "readers_of"]
 
-_NUM_THREADS = 4
+_GROUPS_AHEAD = 4  # what the system is told of is split into so many groups
 _TOLD_AFTER_A_SLOW_READ = 256  # reads
 # Slower than this, bytes came from a device and not from memory.
 _SLOW_READ_SECONDS = 100e-6
@@ -31,31 +34,36 @@ _SLOW_SECONDS_PER_BYTE = 1e-9
 _SHARDS_AT_HAND = 64
 _LARGE_BYTES = 16 << 10  # from here on, one more read costs less than one more copy
 
-Answer = Future[list[bytes | Exception]]
-
 
 class Readers(Protocol):
-    """A way of having units read."""
+    """A way of having units read, which counts in a ledger what it holds for their first use."""
+
+    group_bytes: int
+    """So many bytes are asked for at a time, as soon as there is room for them."""
 
     @property
     def reads_ahead(self) -> bool:
         """Whether bytes are in this process's memory before they are wanted."""
         ...
 
-    def ask(self, reads: Sequence[UnitRead]) -> Answer | None:
-        """These are wanted soon."""
+    def ask(self, reads: Sequence[UnitRead]) -> Iterable[Any]:
+        """These are wanted soon, in this order; what `get` wants to be given for each of them."""
         ...
 
-    def get(self, read: UnitRead, answer: Answer | None, place: int) -> bytes:
-        """The bytes of a read, number ``place`` of those that were asked for together; raises what went wrong."""
+    def get(self, read: UnitRead, promise: Any) -> bytes:
+        """The bytes of a read, which are used from now on; raises what went wrong."""
         ...
 
-    def sample(self, read: UnitRead, answer: Answer | None, place: int, sample_id: int) -> Sample:
+    def parse(self, read: UnitRead, data: bytes) -> Records:
+        """The samples in the bytes of a read."""
+        ...
+
+    def sample(self, read: UnitRead, promise: Any, sample_id: int) -> Sample:
         """One sample out of a read that is wanted for nothing else."""
         ...
 
     def close(self) -> None:
-        """Stop; no thread is left when this returns."""
+        """Stop; no thread is left when this returns, unless its request is not answered for half a second."""
         ...
 
 
@@ -67,33 +75,47 @@ class ToldReaders:
 
     reads_ahead = False
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
+    def __init__(self, opened: Opened, counters: Counters, ledger: Ledger, options: ReadingOptions) -> None:
+        self._opened, self._counters, self._ledger = opened, counters, ledger
+        self.group_bytes = max(1, ledger.ahead_limit_bytes // _GROUPS_AHEAD)
+        self._verifies = options.verify == "always"
         self._to_tell = _TOLD_AFTER_A_SLOW_READ
         self._shards: dict[int, tuple[Reader, str, Mapping[str, Any]]] = {}
 
-    def ask(self, reads: Sequence[UnitRead]) -> None:
+    def ask(self, reads: Sequence[UnitRead]) -> Iterable[None]:
         """Tell the system, unless all is in memory anyway."""
-        if self._to_tell <= 0:
-            return
-        self._to_tell -= len(reads)
-        store, paths = self._opened.store, self._opened.paths
-        for read in reads:
-            store.advise(paths[read.shard], read.first_byte, read.end_byte)
+        num_bytes = sum(read.num_bytes for read in reads)
+        self._ledger.reserve(num_bytes)
+        self._counters.num_requests += len(reads)
+        self._counters.requested_bytes += num_bytes
+        if self._to_tell > 0:
+            self._to_tell -= len(reads)
+            store, paths = self._opened.store, self._opened.paths
+            for read in reads:
+                store.advise(paths[read.shard], read.first_byte, read.end_byte)
+        return itertools.repeat(None, len(reads))
 
-    def get(self, read: UnitRead, answer: Answer | None, place: int) -> bytes:  # noqa: ARG002
+    def get(self, read: UnitRead, promise: None) -> bytes:  # noqa: ARG002
         """Read."""
+        self._ledger.use(read.num_bytes)
         began = time.perf_counter()
         data = read_unit(self._opened, read)
         if time.perf_counter() - began > _SLOW_READ_SECONDS + len(data) * _SLOW_SECONDS_PER_BYTE:
             self._to_tell = _TOLD_AFTER_A_SLOW_READ
+        if self._verifies:
+            self._verify(read, data)
         return data
 
-    def sample(self, read: UnitRead, answer: Answer | None, place: int, sample_id: int) -> Sample:
+    def parse(self, read: UnitRead, data: bytes) -> Records:
+        """The samples in the bytes of a read."""
+        return parse_unit(self._opened, read, data)
+
+    def sample(self, read: UnitRead, promise: None, sample_id: int) -> Sample:
         """Read, a large sample piece by piece."""
         opened = self._opened
-        if read.num_samples > 1 or read.num_bytes < _LARGE_BYTES:
-            return parse_unit(opened, read, self.get(read, answer, place)).sample(sample_id - read.first_sample)
+        if read.num_samples > 1 or read.num_bytes < _LARGE_BYTES or self._verifies:
+            return parse_unit(opened, read, self.get(read, promise)).sample(sample_id - read.first_sample)
+        self._ledger.use(read.num_bytes)
         known = self._shards.get(read.shard) or self._first_of(read.shard)
         reader = known[0]
         began = time.perf_counter()
@@ -102,6 +124,13 @@ class ToldReaders:
         if time.perf_counter() - began > _SLOW_READ_SECONDS + read.num_bytes * _SLOW_SECONDS_PER_BYTE:
             self._to_tell = _TOLD_AFTER_A_SLOW_READ
         return sample
+
+    def _verify(self, read: UnitRead, data: bytes) -> None:
+        if (wrong := wrong_extent(self._opened.index, read.shard, read.first_byte, data)) is not None:
+            self._counters.num_corrupt += 1
+            msg = f"bytes [{wrong[0]}, {wrong[1]}) do not have the checksum in the index"
+            hint = "the file was changed or damaged after it was indexed: restore it, or index it again"
+            raise ShardError(msg, shard=self._opened.index.shard_names[read.shard], byte=wrong[0], hint=hint)
 
     def _first_of(self, shard: int) -> tuple[Reader, str, Mapping[str, Any]]:
         """A reader of a shard that was checked, its name and its head."""
@@ -119,102 +148,7 @@ class ToldReaders:
         self._shards.clear()
 
 
-class ThreadReaders:
-    """Some threads read ahead; what they answer waits until it is needed, errors too."""
-
-    reads_ahead = True
-
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
-        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="shoal-read")
-        self._stopping = threading.Event()
-        _running.add(self._stopping)
-        # Also when the consumer forgets to: no thread outlives this object.
-        self._finalizer = weakref.finalize(self, _stop, self._threads, self._stopping, os.getpid())
-
-    def ask(self, reads: Sequence[UnitRead]) -> Answer:
-        """Hand the reads over as one task."""
-        return self._threads.submit(_read_all, self._opened, reads, self._stopping)
-
-    def get(self, read: UnitRead, answer: Answer | None, place: int) -> bytes:
-        """Wait for the task that has this read."""
-        if answer is None:
-            return read_unit(self._opened, read)
-        wait([answer])
-        answers = answer.result()
-        data, answers[place] = answers[place], b""  # the taker keeps the bytes; the task must not
-        if isinstance(data, Exception):
-            raise data
-        return data
-
-    def sample(self, read: UnitRead, answer: Answer | None, place: int, sample_id: int) -> Sample:
-        """Wait for the read."""
-        return parse_unit(self._opened, read, self.get(read, answer, place)).sample(sample_id - read.first_sample)
-
-    def close(self) -> None:
-        """Drop what has not begun, and wait for the threads."""
-        self._finalizer()
-
-
-def readers_of(opened: Opened) -> Readers:
+def readers_of(opened: Opened, counters: Counters, ledger: Ledger, options: ReadingOptions) -> Readers:
     """The readers that suit a store: one that reads ahead on its own is told what comes, and read when it has come."""
-    return ToldReaders(opened) if opened.store.reads_ahead else ThreadReaders(opened)
-
-
-def parse_unit(opened: Opened, read: UnitRead, data: bytes) -> Records:
-    """The samples in the bytes of one unit."""
-    index = opened.index
-    return opened.format.parse(
-        data,
-        starts_in(index, read),
-        num_samples=read.num_samples,
-        shard=index.shard_names[read.shard],
-        first_byte=read.first_byte,
-        head=index.shard_heads.get(read.shard, {}),
-    )
-
-
-def read_unit(opened: Opened, read: UnitRead) -> bytes:
-    """The bytes of one unit, once its shard is known to be the one that was indexed."""
-    path = opened.paths[read.shard]
-    try:
-        opened.check.check(read.shard)
-        return opened.store.read_range(path, read.first_byte, read.end_byte)
-    except Exception as error:
-        error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
-        raise
-
-
-def _read_all(opened: Opened, reads: Sequence[UnitRead], stopping: threading.Event) -> list[bytes | Exception]:
-    """The bytes of each read, or its error, which must wait for the samples of the reads before it."""
-    answers: list[bytes | Exception] = []
-    for read in reads:
-        if stopping.is_set():  # nobody waits for this any more
-            break
-        try:
-            answers.append(read_unit(opened, read))
-        except Exception as error:  # noqa: BLE001  # raised by the consumer
-            answers.append(error)
-    return answers
-
-
-def _stop(threads: ThreadPoolExecutor, stopping: threading.Event, pid: int) -> None:
-    if os.getpid() != pid:
-        return  # a forked child has no such threads, and their locks may be held for ever
-    stopping.set()
-    # The garbage collector may let go of an iterator in one of its own threads, which cannot wait for itself.
-    with contextlib.suppress(RuntimeError):
-        threads.shutdown(wait=True, cancel_futures=True)
-
-
-_running: weakref.WeakSet[threading.Event] = weakref.WeakSet()
-
-
-def _stop_all() -> None:
-    for stopping in list(_running):
-        stopping.set()
-
-
-# At exit Python waits for the threads of pools before it calls what atexit knows; without this, a run that ends in the
-# middle of an epoch would first read all that it had asked for.
-getattr(threading, "_register_atexit", atexit.register)(_stop_all)
+    kind: type[ToldReaders | FarReaders] = ToldReaders if opened.store.reads_ahead else FarReaders
+    return kind(opened, counters, ledger, options)

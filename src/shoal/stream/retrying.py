@@ -18,14 +18,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from shoal.errors import StorageError
 from shoal.order.seeds import draws, key
-from shoal.storage.protocol import Buffer, ObjectInfo, ReadRange
-from shoal.storage.sources import without_secrets
+from shoal.storage.far_away import ReadsRanges, read_whole
+from shoal.storage.protocol import Buffer, ObjectInfo, Reader, ReadRange, Store
+from shoal.storage.urls import without_secrets
 
 __all__ = ["Patience", "RetryRule", "RetryingStore", "StoppedError", "patience", "reading_of", "retried", "tries_of"]
 
@@ -146,29 +147,13 @@ def _fraction() -> float:
     return float(int(draws(base, np.array([next(_counter)]))[0]) / 2**64)
 
 
-class _Tried(Protocol):
-    """What a store must do to be tried again."""
-
-    reads_ahead: bool
-
-    def read_range(self, path: str, first_byte: int, end_byte: int, /) -> bytes: ...
-
-    def stat(self, path: str, /) -> ObjectInfo: ...
-
-    def find(self, path: str, /) -> ObjectInfo | None: ...
-
-    def list(self, prefix: str, /) -> Iterator[ObjectInfo]: ...
-
-    def put(self, path: str, data: Buffer | Sequence[Buffer], /) -> None: ...
-
-
 class RetryingStore:
     """A store whose transient failures are tried again; otherwise it does, and raises, what ``store`` does.
 
     Pickles with what it wraps.
     """
 
-    def __init__(self, store: _Tried, rule: RetryRule | None = None) -> None:
+    def __init__(self, store: Store, rule: RetryRule | None = None) -> None:
         self.store = store
         self.rule = RetryRule() if rule is None else rule
 
@@ -188,6 +173,10 @@ class RetryingStore:
         what = reading_of(path, first_byte, end_byte)
         return retried(lambda: self.store.read_range(path, first_byte, end_byte), self.rule, what=what)
 
+    def reader(self, path: str) -> Reader:
+        """Reads parts of one object, each tried again by itself."""
+        return ReadsRanges(self, path)
+
     def stat(self, path: str) -> ObjectInfo:
         """What the store says of ``path``."""
         return retried(lambda: self.store.stat(path), self.rule, what=f"look at {without_secrets(path)}")
@@ -205,6 +194,14 @@ class RetryingStore:
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write the whole object; to write it twice is to write it once."""
         retried(lambda: self.store.put(path, data), self.rule, what=f"write {without_secrets(path)}")
+
+    def map(self, path: str) -> memoryview:
+        """The whole object, read in pieces of which each is tried again by itself."""
+        return read_whole(self, path)
+
+    def close(self) -> None:
+        """Let go of connections, and forget what objects looked like."""
+        self.store.close()
 
 
 def tries_of(store: ReadRange) -> tuple[ReadRange, RetryRule]:

@@ -1,0 +1,301 @@
+"""Requests to a far store, several at a time, each answered on its own.
+
+Requests wait in one line, in the order in which their bytes are wanted, and threads take them from its head; how many
+may be under way at a time is found as it goes (`shoal.plan.pacing`). Whoever waits for one waits for that one.
+
+The threads belong to nobody who iterates: they know the line and not the stream, so that letting go of a stream ends
+them. They are daemons: a stream is closed, and a process ends, without waiting for a server that does not answer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import statistics
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from shoal.errors import StorageError
+from shoal.plan.coalescing import Request
+from shoal.plan.pacing import Pace
+from shoal.stream.retrying import Patience, StoppedError, patience
+from shoal.stream.traffic import Traffic, is_throttling
+
+__all__ = ["Arrival", "Arrivals"]
+
+_CLOSE_SECONDS = 0.5  # how long closing waits for requests that are under way
+_RECENT = 64  # answers, by which a late one is told
+_LATE_AFTER_MEDIANS = 3.0
+_LATE_AFTER_SECONDS = 0.05
+_LATE_AT_FIRST_SECONDS = 1.0
+
+
+class Arrival:
+    """The answer to a request, once it has come.
+
+    ``num_takers`` are those who still want it; the last one takes the bytes along.
+    """
+
+    __slots__ = ("began_seconds", "is_hedged", "num_takers", "num_under_way", "request", "result", "took_seconds")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.num_takers = len(request.places)
+        self.result: bytes | Exception | None = None
+        self.num_under_way = 0
+        self.is_hedged = False
+        self.began_seconds = self.took_seconds = 0.0
+
+
+class Arrivals:
+    """Has requests carried out by ``carry_out``, which is called in several threads and may raise.
+
+    Parameters
+    ----------
+    deadline_seconds
+        How long a request may be tried again.
+    hedge_bytes
+        How many bytes of second requests for late ones may be under way; 0 for none.
+    most_at_a_time
+        Requests under way, at most.
+    """
+
+    def __init__(
+        self,
+        carry_out: Callable[[Request], bytes],
+        traffic: Traffic,
+        *,
+        deadline_seconds: float,
+        hedge_bytes: int = 0,
+        most_at_a_time: int = 64,
+    ) -> None:
+        self._line = _Line(carry_out, traffic, Pace(most=most_at_a_time), deadline_seconds, hedge_bytes)
+        _lines.add(self._line)
+        # Also when the consumer forgets to: no thread waits for something to do once this object is gone.
+        self._finalizer = weakref.finalize(self, _close, self._line, os.getpid())
+
+    def ask(self, requests: Sequence[Request], *, at_once: bool = False) -> list[Arrival]:
+        """Put requests at the end of the line (with ``at_once``, at its head)."""
+        arrivals = [Arrival(request) for request in requests]
+        self._line.join(arrivals, at_once=at_once)
+        return arrivals
+
+    def wait(self, arrival: Arrival) -> bytes:
+        """The bytes of a request, when they have come; raises what went wrong. To be called by each of its takers."""
+        return self._line.wait(arrival)
+
+    def close(self) -> None:
+        """Drop what has not begun; what is under way is waited for, but not long, and then abandoned."""
+        self._finalizer()
+
+
+class _Line:
+    """What the threads and the consumer share."""
+
+    def __init__(
+        self,
+        carry_out: Callable[[Request], bytes],
+        traffic: Traffic,
+        pace: Pace,
+        deadline_seconds: float,
+        hedge_bytes: int,
+    ) -> None:
+        self._carry_out, self._traffic, self._pace = carry_out, traffic, pace
+        self._deadline_seconds, self._hedge_bytes = deadline_seconds, hedge_bytes
+        # One that a thread may take twice: the garbage collector can close a stream in the middle of anything.
+        self._lock = threading.RLock()
+        self._work = threading.Condition(self._lock)
+        self._arrived = threading.Condition(self._lock)
+        self._stopped = threading.Condition(self._lock)
+        self._waiting: deque[tuple[Arrival, bool]] = deque()  # with whether it is a second request
+        self._num_under_way = 0
+        self._is_stopped = False
+        self._held_back = False
+        self._awaited: Arrival | None = None
+        self._recent_seconds: deque[float] = deque(maxlen=_RECENT)
+        self.threads: list[threading.Thread] = []
+
+    # ---- the consumer's side
+
+    def join(self, arrivals: Sequence[Arrival], *, at_once: bool) -> None:
+        with self._lock:
+            if not self._num_under_way and not self._waiting:
+                self._pace.begin(now_seconds=time.monotonic())
+            if at_once:
+                self._waiting.extendleft((arrival, False) for arrival in reversed(arrivals))
+            else:
+                self._waiting.extend((arrival, False) for arrival in arrivals)
+            self._call_threads()
+
+    def wait(self, arrival: Arrival) -> bytes:
+        with self._lock:
+            self._awaited = arrival
+            while arrival.result is None:
+                if self._is_stopped:
+                    msg = "the stream was closed while it waited for bytes"
+                    raise StoppedError(msg)
+                self._held_back |= bool(self._waiting)
+                self._arrived.wait(self._patience_with(arrival))
+            self._awaited = None
+            result = arrival.result
+            arrival.num_takers -= 1
+            if not arrival.num_takers:
+                arrival.result = b""  # the taker keeps the bytes; nobody else must
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _patience_with(self, arrival: Arrival) -> float | None:
+        """How long to wait for one before it is late; now late, it is asked for a second time."""
+        if not self._hedge_bytes or arrival.is_hedged or arrival.request.num_bytes > self._hedge_bytes:
+            return None
+        if not arrival.num_under_way:
+            return _LATE_AFTER_SECONDS
+        usual_seconds = statistics.median(self._recent_seconds) if len(self._recent_seconds) > 7 else None
+        if usual_seconds is None:
+            late_after = _LATE_AT_FIRST_SECONDS
+        else:
+            late_after = max(_LATE_AFTER_SECONDS, _LATE_AFTER_MEDIANS * usual_seconds)
+        left_seconds = arrival.began_seconds + late_after - time.monotonic()
+        if left_seconds > 0:
+            return left_seconds
+        arrival.is_hedged = True
+        self._hedge_bytes -= arrival.request.num_bytes
+        self._traffic.hedged()
+        self._waiting.appendleft((arrival, True))
+        self._call_threads()
+        return None
+
+    def stop(self) -> None:
+        with self._lock:
+            self._is_stopped = True
+            for condition in (self._work, self._arrived, self._stopped):
+                condition.notify_all()
+
+    # ---- the threads' side
+
+    def run(self) -> None:
+        """Take requests until there is nothing more to do; the life of a thread."""
+        with patience(Patience(self._pause, self._failed, self._deadline_seconds)):
+            while taken := self._next():
+                arrival, is_hedge = taken
+                result: bytes | Exception
+                try:
+                    result = self._carry_out(arrival.request)
+                except Exception as error:  # noqa: BLE001  # raised by the consumer
+                    result = error
+                self._came(arrival, result, is_hedge=is_hedge)
+                del taken, arrival, result  # a thread without work must not keep bytes
+
+    def _next(self) -> tuple[Arrival, bool] | None:
+        with self._lock:
+            while not self._is_stopped:
+                if self._may_begin():
+                    arrival, is_hedge = self._waiting.popleft()
+                    if is_hedge and arrival.result is not None:  # the first was answered by now
+                        self._hedge_bytes += arrival.request.num_bytes
+                        continue
+                    self._num_under_way += 1
+                    arrival.num_under_way += 1
+                    if not is_hedge:
+                        arrival.began_seconds = time.monotonic()
+                    return arrival, is_hedge
+                self._work.wait()
+            return None
+
+    def _came(self, arrival: Arrival, result: bytes | Exception, *, is_hedge: bool) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._num_under_way -= 1
+            arrival.num_under_way -= 1
+            if is_hedge:
+                self._hedge_bytes += arrival.request.num_bytes
+            is_first = arrival.result is None
+            # Where one of two failed, the other may still be answered.
+            if is_first and not (isinstance(result, Exception) and arrival.num_under_way):
+                arrival.result = result
+                arrival.took_seconds = now - arrival.began_seconds
+                if arrival is self._awaited:
+                    self._arrived.notify_all()
+                if is_hedge and not isinstance(result, Exception):
+                    self._traffic.hedge_won()
+            if not isinstance(result, Exception):
+                self._recent_seconds.append(now - arrival.began_seconds)
+                self._pace.answered(len(result), now_seconds=now, held_back=self._held_back)
+                self._held_back = False
+            self._call_threads()
+
+    def _may_begin(self) -> bool:
+        return bool(self._waiting) and (self._num_under_way < self._pace.limit or self._waiting[0][1])
+
+    def _call_threads(self) -> None:
+        """See that somebody takes what may begin."""
+        self._traffic.at_a_time(self._pace.limit)
+        num_due = min(len(self._waiting), max(self._pace.limit - self._num_under_way, int(self._may_begin())))
+        if num_due <= 0 or self._is_stopped:
+            return
+        num_idle = len(self.threads) - self._num_under_way
+        for _ in range(num_due - num_idle):
+            thread = threading.Thread(target=self.run, name=f"shoal-read-{len(self.threads)}", daemon=True)
+            self.threads.append(thread)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads, or the interpreter is ending
+                self.threads.pop()
+                if not self.threads:
+                    raise
+                break
+        self._work.notify(num_due)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait before another try; whether to stop instead."""
+        with self._lock:
+            self._stopped.wait_for(lambda: self._is_stopped, timeout=seconds)
+            return self._is_stopped
+
+    def _failed(self, error: StorageError) -> None:
+        self._traffic.retried(error)
+        if is_throttling(error):
+            with self._lock:
+                self._pace.throttled(now_seconds=time.monotonic())
+                self._call_threads()
+
+
+def _close(line: _Line, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a forked child has no such threads, and their lock may be held for ever
+    line.stop()
+    _wait_for(line.threads)
+
+
+def _wait_for(threads: Sequence[threading.Thread]) -> None:
+    until = time.monotonic() + _CLOSE_SECONDS
+    for thread in threads:
+        # The garbage collector may let go of a stream in one of its own threads, which cannot wait for itself.
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+_lines: weakref.WeakSet[_Line] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    """At exit: a thread that comes back from a request while the interpreter is taken apart had better not."""
+    lines = list(_lines)
+    for line in lines:
+        with contextlib.suppress(Exception):
+            line.stop()
+    _wait_for([thread for line in lines for thread in line.threads])
+
+
+def _forget_all() -> None:
+    """In a forked child: the threads of these are the parent's."""
+    _lines.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+getattr(threading, "_register_atexit", atexit.register)(_stop_all)

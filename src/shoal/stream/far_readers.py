@@ -1,0 +1,110 @@
+"""Units from a store that is far away: neighbours in one request, many requests at a time, each checked as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.plan.budget import Ledger
+from shoal.plan.coalescing import MOST_AMPLIFICATION, Request, coalesce
+from shoal.plan.units import UnitRead
+from shoal.shards.protocol import Records, Sample
+from shoal.stream.arrivals import Arrival, Arrivals
+from shoal.stream.counters import Counters
+from shoal.stream.opening import Opened
+from shoal.stream.reading_options import ReadingOptions
+from shoal.stream.traffic import Traffic
+from shoal.stream.unit_bytes import parse_again, read_bytes
+
+__all__ = ["FarReaders", "Promise"]
+
+# What may be ahead is asked for in so many groups, and in at least so many requests: few of them would share what many
+# connections can carry, and a group that waits for room is a part of what could be under way.
+_GROUPS_AHEAD = 8
+_REQUESTS_AHEAD = 32
+_LEAST_REQUEST_BYTES = 256 << 10
+_MOST_REQUEST_BYTES = 4 << 20
+# Memory that the thread of a request had is not given back while a neighbour is in use, and there is one heap for each
+# of many threads: what may be kept for long moves to that of the consumer. Peaks were 10 to 20 MiB higher without.
+_SMALL_BYTES = 256 << 10
+# This part of what may be ahead is kept for second requests, where these are wanted.
+_HEDGED_PART = 8
+
+
+class Promise:
+    """The answer that a read will be in, from byte ``begin`` on."""
+
+    __slots__ = ("arrival", "begin")
+
+    def __init__(self, arrival: Arrival, begin: int) -> None:
+        self.arrival, self.begin = arrival, begin
+
+
+class FarReaders:
+    """Requests are made ahead by several threads; what they answer waits until it is needed, errors too."""
+
+    reads_ahead = True
+
+    def __init__(self, opened: Opened, counters: Counters, ledger: Ledger, options: ReadingOptions) -> None:
+        self._opened, self._ledger = opened, ledger
+        self._traffic = traffic = Traffic(counters)
+        self._deadline_seconds = options.deadline_seconds
+        limit = ledger.ahead_limit_bytes
+        hedge_bytes = limit // _HEDGED_PART if options.hedge else 0
+        # Groups are measured by the reads in them, and their requests may be larger.
+        limit = ledger.ahead_limit_bytes = int((limit - hedge_bytes) / MOST_AMPLIFICATION)
+        self.group_bytes = max(1, limit // _GROUPS_AHEAD)
+        self._most_request_bytes = min(max(limit // _REQUESTS_AHEAD, _LEAST_REQUEST_BYTES), _MOST_REQUEST_BYTES)
+
+        def carry_out(request: Request) -> bytes:
+            return read_bytes(opened, request.shard, request.first_byte, request.end_byte, traffic)
+
+        self._arrivals = Arrivals(
+            carry_out, traffic, deadline_seconds=options.deadline_seconds, hedge_bytes=hedge_bytes
+        )
+
+    def ask(self, reads: Sequence[UnitRead]) -> list[Promise]:
+        """Put requests for these at the end of the line."""
+        requests = coalesce(reads, most_bytes=self._most_request_bytes)
+        self._ledger.reserve(sum(request.num_bytes for request in requests))
+        promises: dict[int, Promise] = {}
+        for arrival in self._arrivals.ask(requests):
+            for place in arrival.request.places:
+                promises[place] = Promise(arrival, reads[place].first_byte - arrival.request.first_byte)
+        return [promises[place] for place in range(len(reads))]
+
+    def get(self, read: UnitRead, promise: Promise) -> bytes:
+        """Wait for the request that has this read."""
+        arrival = promise.arrival
+        if len(arrival.request.places) == 1:
+            self._ledger.use(read.num_bytes)
+            data = self._arrivals.wait(arrival)
+            return bytes(memoryview(data)) if len(data) <= _SMALL_BYTES else data
+        self._ledger.copy(read.num_bytes)
+        try:
+            data = self._arrivals.wait(arrival)
+        except Exception:
+            # What is wrong may be with another of them. Not if this took long: then the store does not answer.
+            if arrival.took_seconds > self._deadline_seconds / 2:
+                raise
+            data = self._alone(read)
+        else:
+            data = data[promise.begin : promise.begin + read.num_bytes]
+        if not arrival.num_takers:
+            self._ledger.drop(arrival.request.num_bytes)
+        return data
+
+    def parse(self, read: UnitRead, data: bytes) -> Records:
+        """The samples in the bytes of a read, which is made again if they cannot be parsed."""
+        return parse_again(self._opened, read, data, self._traffic)
+
+    def sample(self, read: UnitRead, promise: Promise, sample_id: int) -> Sample:
+        """Wait for the read."""
+        return self.parse(read, self.get(read, promise)).sample(sample_id - read.first_sample)
+
+    def close(self) -> None:
+        """Drop what has not begun, and wait a little for what has."""
+        self._arrivals.close()
+
+    def _alone(self, read: UnitRead) -> bytes:
+        request = Request(read.shard, read.first_byte, read.end_byte, (0,))
+        return self._arrivals.wait(self._arrivals.ask([request], at_once=True)[0])

@@ -1,0 +1,31 @@
+"""Whether bytes are those that were indexed, as far as the index knows."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import numpy as np
+
+from shoal.shards.index import Index
+
+__all__ = ["wrong_extent"]
+
+
+def wrong_extent(index: Index, shard: int, first_byte: int, data: bytes) -> tuple[int, int] | None:
+    """The bytes of the first extent that has another checksum in the index than in ``data``; None if there is none.
+
+    ``data`` begins at ``first_byte`` of the shard. Extents of which it holds only a part are not looked at, nor is
+    anything where the index has no checksums. O(log num_extents), and half a millisecond a megabyte, in which other
+    threads may run.
+    """
+    if index.extent_checksum is None:
+        return None
+    begin, end = np.searchsorted(index.extent_shard, np.array([shard, shard + 1], dtype=np.int32)).tolist()
+    first = begin + int(np.searchsorted(index.extent_first_byte[begin:end], first_byte))
+    last = begin + int(np.searchsorted(index.extent_end_byte[begin:end], first_byte + len(data), side="right"))
+    view = memoryview(data)
+    starts, ends = index.extent_first_byte[first:last].tolist(), index.extent_end_byte[first:last].tolist()
+    for start, stop, checksum in zip(starts, ends, index.extent_checksum[first:last].tolist(), strict=True):
+        if crc32(view[start - first_byte : stop - first_byte]) != checksum:
+            return start, stop
+    return None

@@ -1,0 +1,141 @@
+"""One unit: its bytes, checked where they come from far away, and the samples in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError, StorageError
+from shoal.plan.units import UnitRead, starts_in
+from shoal.shards.protocol import Records, Sample
+from shoal.stream.counters import Counters
+from shoal.stream.integrity import wrong_extent
+from shoal.stream.opening import Opened
+from shoal.stream.retrying import reading_of, retried, tries_of
+from shoal.stream.traffic import Traffic
+
+__all__ = ["parse_again", "parse_unit", "read_bytes", "read_unit"]
+
+# Bytes that are wrong every time lie wrong, and waiting for them to heal would only hide it.
+_MOST_MISMATCHES = 5
+_MOST_PARSES = 3
+
+
+def parse_unit(opened: Opened, read: UnitRead, data: bytes) -> Records:
+    """The samples in the bytes of one unit."""
+    index = opened.index
+    return opened.format.parse(
+        data,
+        starts_in(index, read),
+        num_samples=read.num_samples,
+        shard=index.shard_names[read.shard],
+        first_byte=read.first_byte,
+        head=index.shard_heads.get(read.shard, {}),
+    )
+
+
+def read_unit(opened: Opened, read: UnitRead, *, traffic: Traffic | None = None) -> bytes:
+    """The bytes of one unit, once its shard is known to be the one that was indexed."""
+    if not opened.store.reads_ahead:
+        return read_bytes(opened, read.shard, read.first_byte, read.end_byte, traffic or Traffic(Counters()))
+    path = opened.paths[read.shard]
+    try:
+        opened.check.check(read.shard)
+        return opened.store.read_range(path, read.first_byte, read.end_byte)
+    except Exception as error:
+        error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
+        raise
+
+
+def read_bytes(opened: Opened, shard: int, first_byte: int, end_byte: int, traffic: Traffic) -> bytes:
+    """Bytes of a shard from far away: asked for again where that may help, and compared with the index's checksums.
+
+    Raises
+    ------
+    ShardError
+        They are not those that were indexed, at several attempts.
+    StorageError
+        They could not be had before the deadline.
+    """
+    path = opened.paths[shard]
+    store, rule = tries_of(opened.store)
+    num_mismatches = 0
+
+    def once() -> bytes:
+        nonlocal num_mismatches
+        with traffic.request(end_byte - first_byte):
+            data = store.read_range(path, first_byte, end_byte)
+        if (wrong := wrong_extent(opened.index, shard, first_byte, data)) is not None:
+            traffic.corrupt()
+            num_mismatches += 1
+            raise _mismatch(opened, shard, wrong, num_mismatches)
+        return data
+
+    what = reading_of(path, first_byte, end_byte)
+    try:
+        opened.check.check(shard)
+        return retried(once, rule, what=what)
+    except Exception as error:
+        error.add_note(f"shoal: reading {what.removeprefix('read ')}")
+        raise
+
+
+def parse_again(opened: Opened, read: UnitRead, data: bytes, traffic: Traffic) -> Records:
+    """The samples in bytes that came from far away.
+
+    Bytes that cannot be parsed are read again before that is believed: without checksums only the format notices that
+    a byte was lost on the way.
+    """
+
+    def again() -> Records:
+        traffic.corrupt()
+        return parse_unit(opened, read, read_unit(opened, read, traffic=traffic))
+
+    for _ in range(_MOST_PARSES - 1):
+        try:
+            return _ReadAgain(parse_unit(opened, read, data), again)
+        except ShardError:
+            traffic.corrupt()
+            data = read_unit(opened, read, traffic=traffic)
+    return _ReadAgain(parse_unit(opened, read, data), again)
+
+
+class _ReadAgain:
+    """Records that are read again when one of them cannot be parsed."""
+
+    __slots__ = ("_again", "_num_left", "_records")
+
+    def __init__(self, records: Records, again: Callable[[], Records]) -> None:
+        self._records, self._again, self._num_left = records, again, _MOST_PARSES - 1
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """Of what was read last."""
+        return self._records.layout_crcs()
+
+    def sample(self, number: int) -> Sample:
+        """Sample ``number``."""
+        while True:
+            try:
+                return self._records.sample(number)
+            except ShardError:
+                if not self._num_left:
+                    raise
+                self._num_left -= 1
+                self._records = self._again()
+
+
+def _mismatch(opened: Opened, shard: int, wrong: tuple[int, int], num_mismatches: int) -> ShardError | StorageError:
+    first_byte, end_byte = wrong
+    what = f"bytes [{first_byte}, {end_byte}) do not have the checksum in the index"
+    name = opened.index.shard_names[shard]
+    if num_mismatches < _MOST_MISMATCHES:
+        msg = f"{name}: {what}"
+        return StorageError(msg, hint="they were damaged on the way, or lie damaged", transient=True)
+    msg = f"{what}, at none of {num_mismatches} attempts"
+    hint = "they lie damaged in the store, or the shard was written anew: restore it, or index it again"
+    return ShardError(msg, shard=name, byte=first_byte, hint=hint)
