@@ -5,21 +5,41 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import SourceError
-from shoal.shards.formats import FORMATS, format_named, format_of
+from shoal.shards.formats import FORMATS, format_named, format_of, suffixes_in_directories
 
 
 def test_by_suffix() -> None:
-    for path, name in [("a/b-0.tar", "tar"), ("B.TAR", "tar"), ("s3://x/y.jsonl", "jsonl"), ("y.NdJson", "jsonl")]:
+    for path, name in [
+        ("a/b-0.tar", "tar"),
+        ("B.TAR", "tar"),
+        ("s3://x/y.jsonl", "jsonl"),
+        ("y.NdJson", "jsonl"),
+        ("train-00000-of-00010.tfrecord", "tfrecord"),
+        ("a.tsv", "tsv"),
+        ("b.csv", "csv"),
+        ("c.txt", "text"),
+    ]:
         assert format_of(path).name == name
 
 
 def test_by_name() -> None:
-    assert {name: format_named(name).name for name in FORMATS} == {"tar": "tar", "jsonl": "jsonl"}
+    assert all(format_named(name).name == name for name in FORMATS)
+
+
+def test_no_two_formats_share_a_suffix() -> None:
+    suffixes = [suffix for entry in FORMATS.values() for suffix in entry.suffixes]
+    assert len(set(suffixes)) == len(suffixes)
+    assert all(suffix.startswith(".") and suffix == suffix.lower() for suffix in suffixes)
+
+
+def test_notes_beside_data_are_no_shards_of_a_directory() -> None:
+    assert {".tar", ".tfrecord"} <= set(suffixes_in_directories())
+    assert not {".txt", ".csv", ".tsv"} & set(suffixes_in_directories())
 
 
 @pytest.mark.parametrize("path", ["data.bin", "data.tar.bak", "tar", "dir.tar/x", ""])
 def test_unknown_suffixes(path: str) -> None:
-    with pytest.raises(SourceError, match=r"\.tar, \.jsonl, \.ndjson") as caught:
+    with pytest.raises(SourceError, match=r"\.tar, \.jsonl, \.ndjson, \.tfrecord") as caught:
         format_of(path)
     assert "format=" in caught.value.hint
 

@@ -6,13 +6,22 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from shoal.errors import SourceError
+from shoal.shards.delimited import Delimited
 from shoal.shards.jsonl import JsonLines
 from shoal.shards.protocol import Format
 from shoal.shards.tar import Tar
+from shoal.shards.text import Text
+from shoal.shards.tfrecord import TFRecord
 
 _COMPRESSED = (".gz", ".tgz", ".zst", ".bz2", ".xz", ".lz4", ".br")
 
-FORMATS: Mapping[str, Format] = MappingProxyType({entry.name: entry for entry in (Tar(), JsonLines())})
+_TSV = Delimited(name="tsv", suffixes=(".tsv", ".tab"), delimiter="\t")
+_ALL: tuple[Format, ...] = (Tar(), JsonLines(), TFRecord(), Delimited(), _TSV, Text())
+
+FORMATS: Mapping[str, Format] = MappingProxyType({entry.name: entry for entry in _ALL})
+
+# What often lies beside the shards of a dataset and is not one of them; in a directory it is data only if asked for.
+_BESIDE_DATA = ("text", "csv", "tsv")
 
 
 def format_named(name: str) -> Format:
@@ -53,6 +62,11 @@ def format_of(path: str) -> Format:
         raise SourceError(msg, hint="decompress the shards; samples that are compressed themselves may stay so")
     msg = f"the name {name!r} does not say which format the shard has; the suffixes known are {_suffixes()}"
     raise SourceError(msg, hint=f"say it with format=, one of {_known()}; shards of other formats cannot be read")
+
+
+def suffixes_in_directories() -> tuple[str, ...]:
+    """By which a shard is told from other files where a directory is opened without a format."""
+    return tuple(suffix for entry in FORMATS.values() if entry.name not in _BESIDE_DATA for suffix in entry.suffixes)
 
 
 def _known() -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import IndexFileError, ShoalError, SourceError, StorageError
-from shoal.shards.formats import FORMATS, format_named, format_of
+from shoal.shards.formats import format_named, format_of, suffixes_in_directories
 from shoal.shards.index import Index
 from shoal.shards.index_build import CUTTING_RULE, EXTENT_BYTES, subset
 from shoal.shards.protocol import Format
@@ -25,7 +25,7 @@ from shoal.storage.cache_place import alone, cache_directory
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import ObjectInfo, Store
 from shoal.storage.sources import Source, SourceLike, expand, schemes_of
-from shoal.storage.stores import open_store
+from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
 from shoal.stream.index_files import INDEX_NAME, load_index, save_index
 from shoal.stream.indexing import SCAN_RULE, Progress, build_index
@@ -82,6 +82,7 @@ def open_source(
         A shard cannot be indexed.
     """
     directory = cache_directory(cache_dir)
+    source = in_store(source, storage_options)
     store = open_store(source, storage_options)
     found = expand(source, suffixes=known_suffixes(format), store=store)
     if found.kind == "index":
@@ -104,7 +105,7 @@ def open_source(
 def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
     """By which a shard in a directory is told from other files: the suffixes of ``format``, else of all formats."""
     if format is None:
-        return tuple(suffix for known in FORMATS.values() for suffix in known.suffixes)
+        return suffixes_in_directories()
     return (format_named(format) if isinstance(format, str) else format).suffixes
 
 

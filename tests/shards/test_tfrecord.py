@@ -1,0 +1,182 @@
+"""TFRecord framing and ``tf.train.Example``, against messages written here field by field."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.errors import ShardError
+from shoal.shards.crc32c import crc32c, crc32c_of_rows, masked
+from shoal.shards.protocol import ShardScan
+from shoal.shards.tf_example import NotAnExampleError, parse_example
+from shoal.shards.tfrecord import TFRecord, TFRecords
+
+google_crc32c = pytest.importorskip("google_crc32c")
+
+
+def framed(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    crcs = [struct.pack("<I", int(masked(google_crc32c.value(part)))) for part in (length, data)]
+    return length + crcs[0] + data + crcs[1]
+
+
+def varint(value: int) -> bytes:
+    value &= 2**64 - 1
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def field(number: int, data: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def feature(value: Any, *, packed: bool = True) -> bytes:
+    if isinstance(value, list) and value and isinstance(value[0], bytes):
+        return field(1, b"".join(field(1, item) for item in value))
+    if isinstance(value, np.ndarray) and value.dtype == np.float32:
+        items = [struct.pack("<f", item) for item in value.tolist()]
+        return field(2, field(1, b"".join(items)) if packed else b"".join(b"\x0d" + item for item in items))
+    numbers = [varint(item) for item in value.tolist()]
+    return field(3, field(1, b"".join(numbers)) if packed else b"".join(b"\x08" + number for number in numbers))
+
+
+def example(features: dict[str, Any], *, packed: bool = True) -> bytes:
+    entries = [field(1, field(1, k.encode()) + field(2, feature(v, packed=packed))) for k, v in features.items()]
+    return field(1, b"".join(entries))
+
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+VALUES = st.one_of(
+    st.lists(st.binary(max_size=20), min_size=2, max_size=4),
+    st.lists(st.floats(width=32, allow_nan=False), max_size=40).map(lambda items: np.array(items, dtype=np.float32)),
+    st.lists(INT64, max_size=40).map(lambda items: np.array(items, dtype=np.int64)),
+)
+
+
+def scan(data: bytes, **options: Any) -> ShardScan:
+    return TFRecord(**options).scan(lambda first, end: data[first:end], len(data), shard="a.tfrecord")
+
+
+def parse(data: bytes, found: ShardScan, *, with_starts: bool = True) -> TFRecords:
+    starts = found.sample_starts.tolist() if with_starts else None
+    return TFRecord().parse(
+        data, starts, num_samples=found.num_samples, shard="a.tfrecord", first_byte=0, head=found.head
+    )
+
+
+def test_checksums_are_the_published_ones() -> None:
+    assert crc32c(b"123456789") == 0xE3069283  # RFC 3720, appendix B.4, has more
+    assert crc32c(bytes(32)) == 0x8A9136AA
+    rows = np.frombuffer(b"12345678923456789a", dtype=np.uint8).reshape(2, 9)
+    assert crc32c_of_rows(rows).tolist() == [crc32c(b"123456789"), crc32c(b"23456789a")]
+    # A record of TensorFlow's: the masked checksums of an empty one.
+    assert framed(b"").hex() == "0000000000000000" + "29039807" + "d8ea82a2"
+
+
+@given(features=st.dictionaries(st.text(max_size=5), VALUES, max_size=5), packed=st.booleans())
+def test_an_example_gives_what_was_put_into_it(features: dict[str, Any], packed: bool) -> None:
+    found = parse_example(example(features, packed=packed))
+    assert list(found) == list(features)
+    for name, value in features.items():
+        if isinstance(value, list):
+            assert found[name] == value
+        else:
+            assert found[name].dtype == value.dtype
+            assert np.array_equal(found[name], value)
+
+
+def test_one_value_of_bytes_is_no_list_and_no_value_is_empty() -> None:
+    data = example({"image": [b"png"], "label": np.array([-3]), "none": np.zeros(0, dtype=np.float32)})
+    found = parse_example(data)
+    assert found["image"] == b"png"
+    assert found["label"].tolist() == [-3]
+    assert found["none"].shape == (0,)
+    assert parse_example(field(1, field(1, field(1, b"x") + field(2, b"")))) == {"x": None}
+    assert parse_example(field(1, b"")) == {}
+
+
+@given(data=st.binary(max_size=60))
+def test_any_bytes_are_an_example_or_refused(data: bytes) -> None:
+    try:
+        parse_example(data)
+    except NotAnExampleError as error:
+        assert 0 <= error.byte <= len(data)  # noqa: PT017
+
+
+@given(records=st.lists(st.binary(max_size=300), max_size=12), window_bytes=st.sampled_from([12, 40, 1000]))
+def test_records_are_found_and_given_back(records: list[bytes], window_bytes: int) -> None:
+    data = b"".join(map(framed, records))
+    found = scan(data, examples=False, window_bytes=window_bytes)
+    assert np.diff(found.sample_starts).tolist() == [len(record) + 16 for record in records]
+    for with_starts in (True, False):
+        opened = parse(data, found, with_starts=with_starts)
+        assert opened.layout_crcs().tolist() == found.layout_crcs.tolist()
+        assert [opened.sample(number)["record"] for number in range(len(opened))] == records
+
+
+def test_a_shard_of_examples_gives_their_features() -> None:
+    data = b"".join(framed(example({"label": np.array([number, 1])})) for number in range(5))
+    found = scan(data)
+    assert found.head == {"records": "examples"}
+    opened = parse(data, found)
+    assert [opened.sample(number)["label"].tolist() for number in range(5)] == [[n, 1] for n in range(5)]
+    other = framed(example({"label": np.array([0])})) + framed(b"\x07")
+    with pytest.raises(ShardError, match="this one is none") as caught:
+        parse(other, scan(other)).sample(1)
+    assert caught.value.byte == len(other) - 5
+
+
+def test_only_headers_of_large_records_are_read() -> None:
+    data = b"".join(framed(bytes(400_000)) for _ in range(8))
+    num_read = 0
+
+    def read(first: int, end: int) -> bytes:
+        nonlocal num_read
+        num_read += end - first
+        return data[first:end]
+
+    TFRecord(examples=False, window_bytes=65536).scan(read, len(data), shard="a.tfrecord")
+    assert num_read <= 65536 + 8 * 12
+
+
+@given(
+    records=st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=4),
+    place=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+)
+def test_a_flipped_bit_is_never_a_wrong_sample(records: list[bytes], place: float, bit: int) -> None:
+    data = bytearray(b"".join(map(framed, records)))
+    found = scan(bytes(data), examples=False)
+    at = int(place * len(data))
+    data[at] ^= 1 << bit
+    opened = parse(bytes(data), found)
+    number = int(np.searchsorted(found.sample_starts, at, side="right")) - 1
+    with pytest.raises(ShardError) as caught:
+        opened.sample(number)
+    assert found.sample_starts[number] <= (caught.value.byte or 0) <= at
+    assert [opened.sample(i)["record"] for i in range(len(records)) if i != number] == [
+        record for i, record in enumerate(records) if i != number
+    ]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 13, 20])
+def test_a_truncated_shard_is_refused_with_the_byte_of_its_last_record(cut: int) -> None:
+    data = framed(b"whole") + framed(b"cut short")
+    with pytest.raises(ShardError) as caught:
+        scan(data[:-cut], examples=False)
+    assert caught.value.byte == len(framed(b"whole"))
+
+
+def test_other_files_are_refused() -> None:
+    for data in (b"x", b"\x1f\x8b" + bytes(40), b"a" * 4096, bytes(12), struct.pack("<Q", 2**63) + bytes(40)):
+        with pytest.raises(ShardError):
+            scan(data)
+    assert scan(b"").num_samples == 0
