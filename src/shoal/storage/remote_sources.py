@@ -51,7 +51,7 @@ def _named(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Sto
     if _is_glob(text):
         return Named("glob", _fixed_directory(text), _matches(text, store))
     path = paths[text]
-    if _looks_like_file(path, suffixes):
+    if _looks_like_file(text, suffixes):
         kind: SourceKind = "index" if plain(text).endswith(INDEX_SUFFIX) else "file"
         return Named(kind, parent(path), [path])
     return _directory_or_file(path, suffixes, store)
@@ -66,8 +66,9 @@ def _path_part(url: str) -> str:
     return url.partition("://")[2].partition("/")[2]
 
 
-def _looks_like_file(path: str, suffixes: Sequence[str]) -> bool:
-    return plain(path).lower().endswith((*suffixes, INDEX_SUFFIX))
+def _looks_like_file(url: str, suffixes: Sequence[str]) -> bool:
+    # What has a query is made by a program, and there is nothing below it.
+    return plain(url).lower().endswith((*suffixes, INDEX_SUFFIX)) or (plain(url) != url and "?" in url)
 
 
 def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Named:
@@ -104,9 +105,9 @@ def _members(text: str, paths: dict[str, str], suffixes: Sequence[str], store: S
         path = paths[member]
         if _is_glob(member):
             found += _matches(member, store)
-        elif (listed is None and _looks_like_file(path, suffixes)) or (listed is not None and path in listed):
+        elif (listed is None and _looks_like_file(member, suffixes)) or (listed is not None and path in listed):
             found.append(path)
-        elif listed is not None and _looks_like_file(path, suffixes):
+        elif listed is not None and _looks_like_file(member, suffixes):
             missing.append(path)
         else:
             found += _directory_or_file(path, suffixes, store).paths

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -163,5 +162,8 @@ def _common(roots: list[str]) -> str:
     if not scheme_of(roots[0]):
         return os.path.commonpath(roots)
     scheme, mark, _ = roots[0].partition("://")
-    shared = posixpath.commonpath(["/" + root.partition("://")[2] for root in roots])
-    return f"{scheme}{mark}{shared[1:]}"
+    parts = [root.partition("://")[2].split("/") for root in roots]
+    # Names in the same place of each, as far as they agree: what is lowest and highest agrees on no more than all.
+    lowest, highest = min(parts), max(parts)
+    num_shared = next((i for i, part in enumerate(lowest) if highest[i : i + 1] != [part]), len(lowest))
+    return f"{scheme}{mark}{'/'.join(lowest[:num_shared])}"

@@ -1,4 +1,4 @@
-"""Which store reads a source: chosen by the scheme of its URLs."""
+"""Which store reads a source: one that is handed in, else chosen by the scheme of its URLs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.errors import SourceError, UsageError
+from shoal.storage.handed_in import FileSystemStore, filesystem_for, url_in
 from shoal.storage.http import HttpStore
 from shoal.storage.local import LocalStore
 from shoal.storage.memory import MemoryStore
+from shoal.storage.object_options import OBJECT_SCHEMES
+from shoal.storage.objects import ObjectStore
 from shoal.storage.protocol import Store
 from shoal.storage.remote_sources import members_of
 from shoal.storage.sources import SourceLike, schemes_of, texts_of
 from shoal.storage.urls import without_secrets
 
-__all__ = ["open_store", "store_of"]
+__all__ = ["in_store", "open_store"]
+
+
+def in_store(source: SourceLike, storage_options: Mapping[str, Any] | None) -> SourceLike:
+    """``source`` as `open_store` and `expand` take it: paths in a filesystem that is handed in become its URLs."""
+    filesystem = (storage_options or {}).get("filesystem")
+    if filesystem is None:
+        return source
+    texts, alone = texts_of(source)
+    urls = [url_in(filesystem, text) for text in texts]
+    return urls[0] if alone else urls
 
 
 def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = None) -> Store:
@@ -33,24 +46,34 @@ def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = N
         named = ", ".join(f"{scheme}://" if scheme else "files of this machine" for scheme in sorted(schemes))
         msg = f"the source mixes {named}: all its shards lie in one kind of store"
         raise SourceError(msg, hint="open each on its own")
-    store = store_of(texts[0] if "" not in schemes else "", storage_options)
+    store = _store_of(next(iter(schemes)), without_secrets(texts[0]), dict(storage_options or {}))
     if isinstance(store, HttpStore):
         for url in members_of(texts):
             store.learn(url)
     return store
 
 
-def store_of(url: str, storage_options: Mapping[str, Any] | None = None) -> Store:
-    """The store for one URL, or for a path of this machine."""
-    options = dict(storage_options or {})
-    scheme = next(iter(schemes_of([url])))
+def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
+    if (filesystem := options.pop("filesystem", None)) is not None:
+        _refuse(options, "a filesystem that is handed in takes")
+        return FileSystemStore(filesystem)
     if scheme in ("http", "https"):
         return HttpStore(options)
-    if scheme not in ("", "memory"):
-        msg = f"{without_secrets(url)}: no store knows the scheme {scheme}://"
-        raise SourceError(msg, hint="http(s):// and memory:// are known, and files of this machine")
+    if scheme in OBJECT_SCHEMES:
+        return ObjectStore(options)
+    if scheme in ("", "memory"):
+        _refuse(options, f"{scheme}:// takes" if scheme else "files of this machine take")
+        return MemoryStore() if scheme else LocalStore()
+    if (found := filesystem_for(scheme, options)) is not None:
+        return FileSystemStore(found)
+    msg = f"{shown}: no store knows the scheme {scheme}://"
+    hint = (
+        "http(s)://, s3://, gs://, az://, memory:// and paths are read; where fsspec is installed, what it knows, too"
+    )
+    raise SourceError(msg, hint=hint)
+
+
+def _refuse(options: Mapping[str, Any], who_takes: str) -> None:
     if options:
-        place = f"{scheme}://" if scheme else "files of this machine"
-        msg = f"storage_options: {place} take none, and {', '.join(sorted(options))} was given"
-        raise UsageError(msg, hint="leave storage_options out")
-    return MemoryStore() if scheme else LocalStore()
+        msg = f"storage_options: {who_takes} none, and {', '.join(sorted(options))} was given"
+        raise UsageError(msg, hint="leave them out")

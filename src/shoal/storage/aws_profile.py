@@ -1,0 +1,82 @@
+"""Profiles of the AWS tools (``~/.aws``), which obstore does not read.
+
+Keys that stand in a profile are taken from it. One that must be exchanged for keys first (single sign-on, a role, a
+command) is left to boto3, where that is installed.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from typing import Any
+
+from shoal.errors import UsageError
+
+__all__ = ["add_profile"]
+
+# Where one of these says who we are, obstore finds it.
+_OTHER_WAYS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_KEYS = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+}
+_TO_BE_EXCHANGED = ("sso_session", "sso_start_url", "role_arn", "credential_process", "login_session")
+
+
+def add_profile(config: dict[str, Any], asked: str | None) -> Any:
+    """Complete ``config`` by what a profile says; gives an object that finds credentials where boto3 must do so.
+
+    The profile is the one asked for, else $AWS_PROFILE, else "default". Credentials in ``config`` or, unless a
+    profile was asked for, in the environment go before those of a profile.
+
+    Raises
+    ------
+    UsageError
+        The profile that was asked for is not there, or boto3 is needed for it.
+    """
+    name = asked or os.environ.get("AWS_PROFILE") or "default"
+    profile = _read("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}")
+    profile |= _read("AWS_SHARED_CREDENTIALS_FILE", "credentials", name)
+    if not profile:
+        if asked:
+            msg = f"storage_options: there is no AWS profile {asked}"
+            raise UsageError(msg, hint="`aws configure list-profiles` shows those there are")
+        return None
+    if "region" in profile and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & set(os.environ):
+        config.setdefault("region", profile["region"])
+    if "endpoint_url" in profile and not {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"} & set(os.environ):
+        config.setdefault("endpoint", profile["endpoint_url"])
+    given = "access_key_id" in config or config.get("skip_signature")
+    if given or (not asked and any(os.environ.get(way) for way in _OTHER_WAYS)):
+        return None
+    if "aws_access_key_id" in profile:
+        config.update({ours: profile[theirs] for theirs, ours in _KEYS.items() if theirs in profile})
+        return None
+    return _through_boto3(name) if any(word in profile for word in _TO_BE_EXCHANGED) else None
+
+
+def _read(variable: str, file: str, section: str) -> dict[str, str]:
+    path = os.environ.get(variable) or os.path.join(os.path.expanduser("~"), ".aws", file)  # noqa: PTH111, PTH118
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(path, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError) as error:
+        msg = f"the AWS profiles in {path} cannot be read: {type(error).__name__}"
+        raise UsageError(msg, hint="`aws configure` writes such a file") from None
+    return dict(parser.items(section)) if parser.has_section(section) else {}
+
+
+def _through_boto3(name: str) -> Any:
+    try:
+        import boto3  # noqa: PLC0415  # optional
+        from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415  # the same
+    except ImportError as error:
+        msg = f"the AWS profile {name} has no keys: they are got by signing on, from a role or by a command"
+        raise UsageError(msg, hint="pip install boto3, which does that") from error
+    return Boto3CredentialProvider(boto3.Session(profile_name=name))

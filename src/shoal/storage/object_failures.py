@@ -1,0 +1,68 @@
+"""What an exception of obstore means: it has kinds for few things, and says the rest in words."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shoal.errors import ShoalError, StorageError
+from shoal.storage.answers import refusal, trimmed
+
+__all__ = ["failure", "scrubbed"]
+
+_CREDENTIALS_HINT = (
+    'no credentials were found: give them in the environment or in storage_options, or {"anonymous": True} for what '
+    "is public"
+)
+# What options are no secrets, and help in a message.
+_PLAIN_OPTIONS = {"endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
+
+
+def failure(error: Exception, path: str, options: Mapping[str, Any], *, verb: str, answered: bool) -> Exception:
+    """The `StorageError` for what obstore raised; anything that it did not raise comes back unchanged.
+
+    ``answered`` says that the store has answered this client before, so that credentials were found then.
+    """
+    if isinstance(error, ShoalError) or not _is_of_obstore(error):
+        return error
+    text = scrubbed(str(error).partition("\n\nDebug source")[0], options)
+    if match := re.search(r"status code: (\d{3})[^:\n]*:?", text):
+        refused = refusal(int(match[1]), path, verb=verb, said=text[match.end() :])
+        if int(match[1]) in (301, 307, 400) and "region" not in options:
+            refused.hint = 'is the bucket in another region? {"region": ...} in storage_options names it'
+        return refused
+    asks_for_credentials = re.search(r"169\.254\.|metadata\.google|credential|oauth2|/token", text) is not None
+    hint = _CREDENTIALS_HINT if asks_for_credentials else "is the network up, and the server?"
+    transient = answered or not asks_for_credentials
+    if "builder error" in text:
+        hint, transient = 'is the endpoint a URL? An http:// one needs {"allow_http": True}', False
+    elif isinstance(error, ValueError):
+        hint, transient = "check the URL", False
+    said = trimmed(re.sub(r"^Generic \w+ error: ", "", text)) or type(error).__name__
+    found = StorageError(f"could not {verb} {path}: {said}", hint=hint, transient=transient)
+    if isinstance(error, FileNotFoundError):
+        found.errno, found.transient = errno.ENOENT, False
+    return found
+
+
+def _is_of_obstore(error: Exception) -> bool:
+    import obstore.exceptions as kinds  # noqa: PLC0415  # optional, and there, since it raised
+
+    return isinstance(error, kinds.BaseError | FileNotFoundError | ValueError | OSError)
+
+
+def scrubbed(text: str, options: Mapping[str, Any]) -> str:
+    """``text`` without the values of options that may be secrets."""
+    for value in sorted(_values(options), key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
+
+
+def _values(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _values(value)
+        elif isinstance(value, str) and len(value) > 2 and name not in _PLAIN_OPTIONS:
+            yield value

@@ -1,0 +1,194 @@
+"""Objects of S3, Google Cloud Storage and Azure, through obstore.
+
+Only its synchronous calls are used, from whatever thread asks: ending a process after asynchronous ones aborted it in a
+third of the runs tried. A child forked after its parent used obstore would wait for ever at its first call, whatever it
+calls; here it raises `ForkError` instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from shoal.errors import ForkError, StorageError
+from shoal.storage.answers import is_missing
+from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, joined, read_whole, version_of
+from shoal.storage.object_failures import failure
+from shoal.storage.object_options import Place, client_of, place_of
+from shoal.storage.protocol import Buffer, ObjectInfo, Reader
+
+__all__ = ["ObjectStore"]
+
+_LISTED_AT_A_TIME = 1000
+
+
+class ObjectStore:
+    """Objects by URLs like ``s3://bucket/key``, ``gs://bucket/key``, ``az://container/path``.
+
+    Credentials come from ``storage_options``, else from where the tools of each cloud look for them. A client is made
+    for each bucket when it is first needed, and belongs to the process that made it.
+    """
+
+    reads_ahead = False
+
+    def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._options = dict(storage_options or {})
+        self._known = Known()
+        self._clients: dict[tuple[str, str, str], Any] = {}
+        self._answered: set[str] = set()
+
+    def __repr__(self) -> str:
+        return "ObjectStore()"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ObjectStore, (self._options,)
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        """Exactly the bytes ``[first_byte, end_byte)``, by one request.
+
+        Raises
+        ------
+        StorageError
+            Anything but these bytes of this object came; ``transient`` says whether asking again may help.
+        ForkError
+            This is a forked child of a process that has read through obstore.
+        """
+        check_range(path, first_byte, end_byte)
+        if first_byte == end_byte:
+            return b""
+        verb = f"read bytes [{first_byte}, {end_byte}) of"
+        client, place = self._client(path)
+        try:
+            result = _obstore().get(client, place.key, options={"range": (first_byte, end_byte)})
+            info = self._met(path, result.meta)
+            first, end = result.range
+            check_length(path, first_byte, end_byte, end - first, info.num_bytes)
+            data = bytes(result.bytes())
+        except Exception as error:  # noqa: BLE001  # what is none of the store's is raised on
+            raise self._failure(error, path, place, verb=verb) from None
+        self._answered.add(place.bucket)
+        check_length(path, first_byte, end_byte, len(data), info.num_bytes)
+        return data
+
+    def reader(self, path: str) -> Reader:
+        """Reads parts of one object, each of which is compared."""
+        return ReadsRanges(self, path)
+
+    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
+        """Does nothing: nobody reads ahead for us."""
+
+    def stat(self, path: str) -> ObjectInfo:
+        """Size and version (etag) of an object; asks, unless it was met before.
+
+        Raises
+        ------
+        StorageError
+            It is not there, or may not be looked at.
+        """
+        if known := self._known.get(path):
+            return known
+        client, place = self._client(path)
+        try:
+            found = _obstore().head(client, place.key)
+        except Exception as error:  # noqa: BLE001  # the same
+            raise self._failure(error, path, place, verb="look at") from None
+        self._answered.add(place.bucket)
+        return self._met(path, found)
+
+    def find(self, path: str) -> ObjectInfo | None:
+        """The same, or None where the store says that nothing of that name is there."""
+        try:
+            return self.stat(path)
+        except StorageError as error:
+            if is_missing(error):
+                return None
+            raise
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below the directory ``prefix``, in the order of the store: by path, but for S3 Express.
+
+        One request for each 1000 objects, made as they are taken.
+
+        Raises
+        ------
+        StorageError
+            The bucket is not there, or may not be listed.
+        """
+        client, place = self._client(prefix)
+        directory = place.key.rstrip("/")
+        try:
+            stream = _obstore().list(client, prefix=directory or None, chunk_size=_LISTED_AT_A_TIME)
+            for found in stream:
+                self._answered.add(place.bucket)
+                for meta in found:
+                    # Some tools write empty objects for directories, named like them.
+                    if not directory or meta["path"].startswith(f"{directory}/"):
+                        yield self._met(f"{place.root}/{meta['path']}", meta)
+        except Exception as error:  # noqa: BLE001  # the same
+            raise self._failure(error, prefix, place, verb="list") from None
+
+    def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
+        """Write the whole object: it is there when this returns, and not at all when it raises.
+
+        Raises
+        ------
+        StorageError
+            It could not be written.
+        """
+        client, place = self._client(path)
+        try:
+            _obstore().put(client, place.key, joined(data))
+        except Exception as error:  # noqa: BLE001  # the same
+            raise self._failure(error, path, place, verb="write") from None
+        self._known.forget(path)
+
+    def map(self, path: str) -> memoryview:
+        """The whole object, read into memory."""
+        return read_whole(self, path)
+
+    def close(self) -> None:
+        """Let go of the clients, and forget what objects looked like."""
+        self._clients.clear()
+        self._known.forget()
+
+    def _client(self, path: str) -> tuple[Any, Place]:
+        _use(path)
+        place = place_of(path)
+        key = (place.kind, place.bucket, place.account)
+        client = self._clients.get(key)
+        # Two threads may both make one; the first to arrive is used by both.
+        return client or self._clients.setdefault(key, client_of(place, self._options)), place
+
+    def _met(self, path: str, meta: Mapping[str, Any]) -> ObjectInfo:
+        return self._known.met(path, meta["size"], version_of(meta["e_tag"]))
+
+    def _failure(self, error: Exception, path: str, place: Place, *, verb: str) -> Exception:
+        return failure(error, path, self._options, verb=verb, answered=place.bucket in self._answered)
+
+
+_used = False
+_used_before_fork = False
+
+
+def _after_fork() -> None:
+    global _used_before_fork  # noqa: PLW0603  # a fact about this process
+    _used_before_fork = _used
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _use(path: str) -> None:
+    global _used  # noqa: PLW0603  # the same
+    if _used_before_fork:
+        msg = f"{path}: this process was forked from one that had read such a store, and cannot read it: it would hang"
+        hint = 'start workers anew: multiprocessing_context="forkserver" (as shoal.torch.DataLoader does) or "spawn"'
+        raise ForkError(msg, hint=hint)
+    _used = True
+
+
+def _obstore() -> Any:
+    import obstore  # noqa: PLC0415  # optional
+
+    return obstore
