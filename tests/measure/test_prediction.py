@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.measure.prediction import companions, effective_chunks, predicted_variance_ratio, variance_ratio_of
 from shoal.measure.quality import chunk_correlation, variance_ratio
-from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
+from shoal.orders import Block, Buffer, Full, Sequential, Window
 
 TOLERANCE = 0.1  # what the documentation promises
 
@@ -50,7 +50,7 @@ def counted_companions(epochs: list[NDArray[np.int64]], batch: int) -> float:
     return float(np.mean(found))
 
 
-def check(order: Order, samples: NDArray[np.int64], batches: list[int], *, num_seeds: int = 2) -> None:
+def check(order: Any, samples: NDArray[np.int64], batches: list[int], *, num_seeds: int = 2) -> None:
     epochs = simulated(order, tuple(samples.tolist()), num_seeds)
     for batch in batches:
         for rho in (1.0, 0.3, 0.01):

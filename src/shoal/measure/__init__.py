@@ -1,1 +1,6 @@
 """HOW GOOD IS IT? Shuffle quality as numbers (pure), and the pictures of them (optional dependency)."""
+
+from shoal.measure.auditing import Audit, audit
+from shoal.measure.verdict import Finding
+
+__all__ = ["Audit", "Finding", "audit"]
