@@ -168,16 +168,18 @@ def test_what_must_be_listed(place: Place) -> None:
     assert named(f"{root}/train/?01.tar", place).names == ("001.tar",)
     assert named(f"{root}/{{val,train}}", place).names[:2] == ("val/000.tar", "train/000.tar")
     assert named(f"{root}/{{val,train}}/*.tar", place).names[:2] == ("val/000.tar", "train/000.tar")
-    with pytest.raises(SourceError, match="matches nothing") as caught:
+    with pytest.raises(SourceError, match="matches nothing") as refused:
         named(f"{root}/train/*.jsonl", place)
-    assert "000.tar" in caught.value.hint
-    with pytest.raises(SourceError, match="nothing of that name is there") as caught:
+    assert "000.tar" in refused.value.hint
+    with pytest.raises(SourceError, match="nothing of that name is there") as refused:
         named(f"{root}/tranin", place)
     with pytest.raises(SourceError, match="holds no shards: looked for"):
         expand(root, suffixes=(".parquet",), store=place.store())
-    with pytest.raises(SourceError, match=r"7 of the 10 files it names are missing; the first is .*003\.tar") as caught:
+    with pytest.raises(
+        SourceError, match=r"7 of the 10 files it names are missing; the first is .*003\.tar"
+    ) as refused:
         named(f"{root}/train/{{000..009}}.tar", place)
-    assert "002.tar" in caught.value.hint
+    assert "002.tar" in refused.value.hint
 
 
 def test_a_name_without_a_known_suffix(place: Place) -> None:
@@ -231,7 +233,7 @@ def test_which_store() -> None:
         open_store("gopher://u:secret@h/x.tar?secret")
     assert "secret" not in str(caught.value)
     for source in ("a.tar", "memory://a"):
-        with pytest.raises(UsageError, match="takes? none, and key") as refused:
+        with pytest.raises(UsageError, match=r"takes? none, and key") as refused:
             open_store(source, {"key": "secret"})
         assert "secret" not in str(refused.value)
 

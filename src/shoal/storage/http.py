@@ -27,6 +27,7 @@ __all__ = ["HttpStore"]
 _MAX_REDIRECTS = 5
 _REDIRECTS = {301, 302, 303, 307, 308}
 _SAID_BYTES = 2000
+_DRAINED_BYTES = 4096  # reading so many that nobody wants is cheaper than another connection
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)\s*", re.IGNORECASE)
 
 
@@ -202,10 +203,10 @@ class HttpStore:
 
 
 class _Answer:
-    """An answer whose connection goes back when all of it was read, and is closed otherwise."""
+    """An answer whose connection is kept when (nearly) all of it was read, and is closed otherwise."""
 
     def __init__(self, response: BaseHTTPResponse) -> None:
-        self._response = response
+        self._response: Any = response
         self.status = response.status
         self.headers = response.headers
         self.read = response.read
@@ -214,8 +215,11 @@ class _Answer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if getattr(self._response, "length_remaining", None) != 0:
+        left = self._response.length_remaining
+        if left is None or left > _DRAINED_BYTES:
             self._response.close()
+        else:
+            self._response.drain_conn()
         self._response.release_conn()
 
 
@@ -232,8 +236,12 @@ def _unclear(path: str, answer: _Answer) -> StorageError:
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:
-    parts = urlsplit(url)
-    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError as error:
+        msg = f"{without_secrets(url)}: this is no URL"
+        raise StorageError(msg, hint="http://HOST:PORT/PATH; is the port a number?") from error
     return parts.scheme, (parts.hostname or "").lower(), port
 
 

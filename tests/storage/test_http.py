@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import re
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.errors import StorageError, UsageError
+from shoal.storage.answers import refusal, retry_after_seconds, trimmed
+from shoal.storage.http import HttpStore
+from shoal.storage.stores import open_store
+from shoal.testing import Fault, RangeServer
+
+DATA = bytes(range(256)) * 300
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def answering(answer: Answer, *, context: ssl.SSLContext | None = None) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """A server that answers as it is told, and keeps the headers of what it was asked."""
+    asked: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            asked.append({name.lower(): value for name, value in self.headers.items()} | {"path": self.path})
+            asked[-1]["port"] = str(self.client_address[1])
+            answer(self)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http{'s' if context else ''}://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def send(handler: BaseHTTPRequestHandler, status: int, body: bytes = b"", **headers: str) -> None:
+    handler.send_response(status)
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    if "Transfer_Encoding" not in headers and "Content_Length" not in headers:
+        handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def send_range(handler: BaseHTTPRequestHandler, **headers: str) -> None:
+    first, last = map(int, handler.headers["Range"].removeprefix("bytes=").split("-"))
+    body = DATA[first : last + 1]
+    send(handler, 206, body, **{"Content_Range": f"bytes {first}-{first + len(body) - 1}/{len(DATA)}"} | headers)
+
+
+def refused(url: str, first: int = 10, end: int = 20, **options: Any) -> StorageError:
+    with pytest.raises(StorageError) as caught:
+        HttpStore(options).read_range(url, first, end)
+    return caught.value
+
+
+def test_connections_are_kept() -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if handler.path == "/missing":
+            send(handler, 404, b"not here")
+        elif handler.path == "/moved":
+            send(handler, 302, Location="/a")
+        else:
+            send_range(handler)
+
+    with answering(answer) as (url, asked):
+        store = HttpStore()
+        for first in range(20):
+            assert store.read_range(f"{url}/a", first, first + 1000) == DATA[first : first + 1000]
+        assert store.find(f"{url}/missing") is None
+        assert store.read_range(f"{url}/moved", 0, 1) == DATA[:1]
+        assert store.read_range(f"{url}/a", 5, 5) == b""
+        assert len(asked) == 23
+        assert len({one["port"] for one in asked}) == 1
+
+
+TRANSIENT = [
+    Fault("status", requests=[0]),
+    Fault("status", status=429, retry_after_seconds=7, requests=[0]),
+    Fault("status", status=500, requests=[0]),
+    Fault("reset", requests=[0]),
+    Fault("reset_in_body", requests=[0]),
+    Fault("truncate", requests=[0]),
+    Fault("wrong_range", requests=[0]),
+    Fault("short_range", requests=[0]),
+    Fault("whole", requests=[0]),
+    Fault("stall", requests=[0], seconds=1),
+    Fault("slow", requests=[0], seconds=1),
+]
+
+
+@pytest.mark.parametrize("fault", TRANSIENT, ids=lambda fault: f"{fault.kind}-{fault.status}")
+def test_what_may_pass_is_transient_and_the_next_request_is_right(fault: Fault) -> None:
+    with RangeServer({"d/a.tar": DATA}) as server:
+        url = server.url_of("d/a.tar")
+        store = HttpStore({"timeout_seconds": 0.3})
+        store.stat(url)
+        server.faults = [fault]
+        with pytest.raises(StorageError) as caught:
+            store.read_range(url, 1000, 70_000)
+        assert caught.value.transient
+        assert caught.value.retry_after_seconds == fault.retry_after_seconds
+        assert url in str(caught.value)
+        assert "[1000, 70000)" in str(caught.value)
+        assert caught.value.hint
+        assert store.read_range(url, 1000, 70_000) == DATA[1000:70_000]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 410, 451, 501])
+def test_what_will_not_pass_is_not_transient(status: int) -> None:
+    with RangeServer({"a": DATA}, faults=[Fault("status", status=status, requests=[0])]) as server:
+        error = refused(server.url_of("a"))
+        assert not error.transient
+        assert str(status) in error.message
+        assert error.errno == {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}.get(status)
+
+
+def test_a_changed_etag_is_an_error_that_trying_again_does_not_mend() -> None:
+    with RangeServer({"a": DATA}, faults=[Fault("changed", requests=[1])]) as server:
+        store = HttpStore()
+        store.read_range(server.url_of("a"), 0, 5)
+        with pytest.raises(StorageError, match="changed while it was being read") as caught:
+            store.read_range(server.url_of("a"), 0, 5)
+        assert not caught.value.transient
+
+
+def test_a_server_without_ranges_is_named_as_such() -> None:
+    with answering(lambda handler: send(handler, 200, DATA)) as (url, _):
+        for ask in (lambda store: store.read_range(f"{url}/a", 10, 20), lambda store: store.stat(f"{url}/a")):
+            with pytest.raises(StorageError) as caught:
+                ask(HttpStore())
+            error = caught.value
+            assert "(200)" in error.message
+            assert "nginx" in error.hint
+            assert not error.transient
+
+
+def test_a_server_that_never_ends_costs_no_memory() -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(206)
+        handler.send_header("Content-Range", "bytes 10-19/1000")
+        handler.end_headers()
+        try:
+            for _ in range(10_000):
+                handler.wfile.write(bytes(1 << 16))
+        except OSError:
+            return
+        finally:
+            handler.close_connection = True
+
+    with answering(answer) as (url, _):
+        assert HttpStore().read_range(f"{url}/a", 10, 20) == bytes(10)
+
+
+@pytest.mark.parametrize(
+    ("headers", "words", "transient"),
+    [
+        ({"Content_Encoding": "gzip"}, "encodes its answers", False),
+        ({"Content_Range": "bytes 10-19/*"}, "does not say which part", True),
+        ({"Content_Range": "bytes 0-9/76800"}, r"sent bytes \[0, 10\) instead", True),
+        ({"Content_Range": "bytes 10-29/76800"}, r"sent bytes \[10, 30\) instead", True),
+        ({"Content_Range": "bytes 10-14/15"}, "ends at byte 15", False),
+        ({"Content_Range": "bytes 10-14/76800"}, "but 5 came", True),
+        ({"Content_Range": "nonsense"}, "nonsense", True),
+        ({"Content_Length": "11"}, "announced 11 bytes", True),
+    ],
+)
+def test_answers_that_are_not_what_was_asked_for(headers: dict[str, str], words: str, transient: bool) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        send_range(handler, **headers)
+        handler.close_connection = True
+
+    with answering(answer) as (url, asked):
+        error = refused(f"{url}/a")
+        assert re.search(words, error.message)
+        assert error.transient == transient
+        assert asked[0]["accept-encoding"] == "identity"
+
+
+def test_chunked_answers_are_read() -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        send(
+            handler,
+            206,
+            b"4\r\n0123\r\n6\r\n456789\r\n0\r\n\r\n",
+            Content_Range="bytes 10-19/99",
+            Transfer_Encoding="chunked",
+        )
+
+    with answering(answer) as (url, _):
+        assert HttpStore().read_range(f"{url}/a", 10, 20) == b"0123456789"
+
+
+def test_the_version_is_the_etag_else_the_date() -> None:
+    with answering(lambda handler: send_range(handler, ETag='W/"x1"', Last_Modified="then")) as (url, _):
+        assert HttpStore().stat(f"{url}/a").version == "x1"
+    with answering(lambda handler: send_range(handler, Last_Modified="then")) as (url, _):
+        assert HttpStore().stat(f"{url}/a").version == "then"
+
+
+def test_redirects_are_followed_and_credentials_stay_behind() -> None:
+    with answering(lambda handler: send_range(handler, ETag="1")) as (far, asked_far):
+
+        def answer(handler: BaseHTTPRequestHandler) -> None:
+            path = handler.path.partition("?")[0]
+            if path == "/a":
+                send(handler, 302, b"moved", Location="/b?x=1")
+            elif path == "/b":
+                send(handler, 307, Location=f"{far.replace('127.0.0.1', 'localhost')}/c?signature=s3cret")
+            else:
+                send(handler, 302, Location="/circle?token=s3cret")
+
+        with answering(answer) as (near, asked_near):
+            url = near.replace("http://", "http://me:pass%20word@") + "/a?token=s3cret"
+            store: Any = open_store(url, {"headers": {"X-Key": "s3cret"}})
+            assert store.read_range(f"{near}/a", 3, 9) == DATA[3:9]
+            assert [asked["path"] for asked in asked_near] == ["/a?token=s3cret", "/b?x=1"]
+            assert [asked["x-key"] for asked in asked_near] == ["s3cret"] * 2
+            assert asked_near[0]["authorization"] == "Basic bWU6cGFzcyB3b3Jk"
+            assert asked_far[0]["path"] == "/c?signature=s3cret"
+            assert not {"x-key", "authorization"} & set(asked_far[0])
+            circle = refused(f"{near}/circle")
+            assert "redirected more than" in circle.message
+            assert "s3cret" not in str(circle)
+
+
+@pytest.mark.parametrize("goal", ["ftp://h/x?s3cret", "file:///etc/passwd"])
+def test_redirects_lead_to_http_only(goal: str) -> None:
+    with answering(lambda handler: send(handler, 302, Location=goal)) as (url, _):
+        error = refused(f"{url}/a")
+        assert "redirected from http://" in error.message
+        assert "s3cret" not in str(error)
+        assert not error.transient
+
+
+def test_who_is_not_there_is_transient() -> None:
+    with RangeServer({}) as server:
+        server.down()
+        error = refused(server.url_of("a"))
+        assert error.transient
+        assert "Connection refused" in error.message
+        assert f"127.0.0.1:{server.port}" in error.message
+    error = refused("http://nosuch.invalid/a?s3cret")
+    assert error.transient
+    assert "nosuch.invalid" in error.message
+    for url in ("http://", "http://h:port/a", "http:///a"):
+        assert not refused(url).transient
+
+
+def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
+    certificate = Path(__file__).parent / "data" / "localhost.pem"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with answering(send_range, context=context) as (url, _):
+        error = refused(f"{url}/a")
+        assert not error.transient
+        assert "ca_bundle" in error.hint
+        assert HttpStore({"ca_bundle": str(certificate)}).read_range(f"{url}/a", 3, 9) == DATA[3:9]
+
+
+def test_a_proxy_is_asked_where_the_environment_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(send_range) as (url, asked):
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("http_proxy", url.replace("//", "//me:word@"))
+        assert HttpStore().read_range("http://far.invalid/a?b=1", 3, 9) == DATA[3:9]
+        assert asked[0]["path"] == "http://far.invalid/a?b=1"
+        assert asked[0]["proxy-authorization"] == "Basic bWU6d29yZA=="
+        monkeypatch.setenv("no_proxy", "far.invalid")
+        assert "far.invalid" in refused("http://far.invalid/a").message
+        monkeypatch.delenv("http_proxy")
+        assert HttpStore({"proxy": url}).read_range("http://far.invalid/a", 3, 9) == DATA[3:9]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"header": {"a": "s3cret"}},
+        {"headers": "s3cret"},
+        {"headers": {"a": 3}},
+        {"headers": {"a": "s3cret\r\nX: y"}},
+        {"timeout_seconds": 0},
+        {"timeout_seconds": "s3cret"},
+        {"ca_bundle": "/nowhere/at/all"},
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="storage_options") as caught:
+        HttpStore(options)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_pickles_carry_what_the_child_needs() -> None:
+    with answering(send_range) as (url, asked):
+        store = open_store(f"{url}/a?token=t", {"headers": {"X-Key": "k"}})
+        copy = pickle.loads(pickle.dumps(store))
+        assert copy.read_range(f"{url}/a", 0, 3) == DATA[:3]
+        assert (asked[0]["path"], asked[0]["x-key"]) == ("/a?token=t", "k")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_makes_its_own_connections() -> None:
+    with RangeServer({"a": DATA, "b": DATA[::-1]}) as server:
+        store = HttpStore()
+        store.read_range(server.url_of("a"), 0, 100)
+        children = []
+        for number in range(6):
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    for first in range(number, 4000, 37):
+                        assert (
+                            store.read_range(server.url_of("b"), first, first + 500) == DATA[::-1][first : first + 500]
+                        )
+                    code = 0
+                finally:
+                    os._exit(code)
+            children.append(pid)
+        for first in range(0, 4000, 37):
+            assert store.read_range(server.url_of("a"), first, first + 500) == DATA[first : first + 500]
+        assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0] * 6
+
+
+def test_what_a_server_asks_to_wait() -> None:
+    assert retry_after_seconds("120") == 120
+    assert retry_after_seconds(" 3 ") == 3
+    assert retry_after_seconds("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+    assert (retry_after_seconds("Wed, 21 Oct 2149 07:28:00 GMT") or 0) > 1e9
+    for text in (None, "soon", "-3", "", "1e400"):
+        assert retry_after_seconds(text) is None
+    assert refusal(404, "x", verb="read", headers={"Retry-After": "3"}).retry_after_seconds is None
+
+
+def test_what_a_server_says_is_kept_short_and_without_secrets() -> None:
+    xml = "<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please\n reduce</Message><Key>k</Key></Error>"
+    assert trimmed(xml) == "SlowDown: Please reduce"
+    assert trimmed("<html><h1>Not here</h1></html>") == "Not here"
+    assert trimmed("see https://u:p@h/x?sig=1#f and go") == "see https://h/x and go"
+    assert len(trimmed("word " * 1000)) == 200
