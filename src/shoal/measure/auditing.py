@@ -248,16 +248,21 @@ class _Epoch:
         """All looks at this epoch alone."""
         if self.survey.num_delivered < _LEAST:
             return
+        overall = 1.0
         if self.keys is not None:
-            yield from _variance_looks("variance", self.curve(self.keys), self.keys, self)
+            curve = self.curve(self.keys)
+            overall = max([1.0, *curve.ratios[:1].tolist()])
+            yield from _variance_looks("variance", curve, self.keys, self)
         if self.parts.variance > 0.0:
             yield from _variance_looks("parts of the dataset", self.curve(self.parts), self.parts, self)
         for first, name in ((True, "first"), (False, "last")):
-            if (curve := self.end(first=first)) is not None:
-                ratio = float(curve.ratios[0])
+            if (end := self.end(first=first)) is not None:
+                ratio = float(end.ratios[0])
                 text = f"over the {name} twentieth of the epoch batches vary {ratio:.2f} times as much"
-                rare = ratio_tail(ratio, float(curve.freedom[0]))
-                yield Look("start and end", ratio, 1.0, rare, ratio > 2.0, text + " as in a perfect shuffle")
+                text += f" as in a perfect shuffle, and {overall:.2f} times over all of it"
+                rare = ratio_tail(ratio, float(end.freedom[0]))
+                # A window of few chunks has twice the ratio here or there by chance.
+                yield Look("start and end", ratio, 1.0, rare, ratio > 3.0 * overall, text)
         yield from _prefix_looks(self.survey)
         if self.is_whole:
             yield from _displacement_looks(self.places(), self.positions)
@@ -298,7 +303,7 @@ def _prefix_looks(found: Survey) -> Iterator[Look]:
                 f"the {name} {size / total:.1%} of the epoch come from some parts of the dataset more than from others "
                 f"(Kolmogorov-Smirnov distance {distance:.3f}, {by_chance:.3f} by chance)"
             )
-            # As far as if an epoch were a few hundred pieces in random order; the first 1 % of it are too few to matter.
+            # As far as if an epoch were a few hundred pieces in random order; its first 1 % are too few to matter.
             serious = distance * math.sqrt(size / total) >= _SERIOUS_DISTANCE and size >= total // 25
             yield Look("start and end", distance, by_chance, rare, serious, text)
 
