@@ -68,7 +68,7 @@ def member(name: str, value: Any) -> Iterator[str]:
         yield fenced(signature(name, value))
     yield text_of(value)
     if value is shoal.Dataset.stats:
-        yield f"The counts are {', '.join(f'`{count}`' for count in Counters().as_dict())}.\n"
+        yield f"They are {', '.join(f'`{count}`' for count in Counters().as_dict())}.\n"
         yield text_of(Counters).partition("\n\n")[2]
 
 

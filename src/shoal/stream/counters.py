@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+from shoal.stream.pace import Pace
 
 __all__ = ["Counters"]
 
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the dataset object was made, over all of its iterators in this process.
+    """Counts since the dataset object was made, over all of its iterators in this process; and how fast the newest is.
 
     ``num_rereads`` are reads of a unit that an iterator had let go before; ``num_repeats`` samples that were delivered
     a second time, marked in ``__pad__``; ``num_skipped`` samples that were due and left out because they are damaged,
     of which ``skipped_ids`` lists the first 1,000; ``wait_seconds`` the time in which the consumer stood still for a
-    read: where it is most of the time, the storage is the bottleneck, and else the consumer.
+    read.
 
     ``num_reads`` and ``read_bytes`` are what the order needed, ``num_requests`` and ``requested_bytes`` what the store
     was asked for: less often where neighbours share a request, more where one was made again. So ``requested_bytes`` by
@@ -25,6 +27,11 @@ class Counters:
     much, and ``num_corrupt`` answers held other bytes than were indexed. ``num_hedges`` second requests were made for
     late ones, and ``num_hedges_won`` of them were answered first. ``concurrency`` is how many requests may be under way
     at a time. All of these but ``num_requests`` and ``requested_bytes`` stay 0 for files of this machine.
+
+    Of the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``, rates, and who held
+    it up. ``wait_share`` of that time went by waiting for bytes, ``stages_share`` with decoding, functions and the
+    making of batches, and the rest outside of shoal. ``bottleneck`` names the largest of the three: "storage", "stages"
+    or "consumer". Rates are 0 and the others None before the first ``next()``.
     """
 
     num_samples: int = 0
@@ -48,7 +55,10 @@ class Counters:
     num_hedges_won: int = 0
     concurrency: int = 0
     wait_seconds: float = 0.0
+    pace: Pace | None = field(default=None, repr=False, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts by name."""
-        return asdict(self)
+        """The counts by name, and the rates and shares of the newest iterator."""
+        counts = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "pace"}
+        counts["skipped_ids"] = list(self.skipped_ids)
+        return counts | (self.pace or Pace(self)).told()

@@ -206,7 +206,9 @@ class Dataset:
         Partition(number, 1, remainder)  # an unknown remainder is refused here, not when iterating
         return replace(self, _batching=Batching(number, size is None, remainder))
 
-    def reading(self, *, on_error: str = "raise", quarantine: str | os.PathLike[str] | None = None) -> Dataset:
+    def reading(
+        self, *, on_error: str = "raise", quarantine: str | os.PathLike[str] | None = None, progress: bool = False
+    ) -> Dataset:
         """How bytes are read, and what becomes of damaged samples; order and state stay what they are.
 
         May stand anywhere, once. ``ds[i]`` reads without it: who asks for one sample gets that, or its error.
@@ -221,6 +223,8 @@ class Dataset:
         quarantine
             A file of damaged samples, JSON Lines. Those it lists are left out and not looked at; those that "skip"
             leaves out are added. Several processes of a machine may share it.
+        progress
+            A line on stderr, on rank 0, that shows rates, and who holds up whom; in a log, one line a minute.
 
         Raises
         ------
@@ -230,7 +234,7 @@ class Dataset:
         if self._reading != ReadingOptions():
             msg = "reading() was called before; a second call would hide what the first one asked for"
             raise UsageError(msg, hint="give all options in one call")
-        return replace(self, _reading=reading_options(on_error=on_error, quarantine=quarantine))
+        return replace(self, _reading=reading_options(on_error=on_error, quarantine=quarantine, progress=progress))
 
     # ---- what comes when
 
@@ -337,7 +341,7 @@ class Dataset:
         self._cursor.begin(saved.epoch, saved.position)
 
     def stats(self) -> dict[str, Any]:
-        """Counts since this dataset object was made: samples, reads, bytes, repeats, what was filtered, waiting."""
+        """What happened since this dataset object was made, and how fast its newest iterator goes."""
         return self._counters.as_dict()
 
     # ---- inside

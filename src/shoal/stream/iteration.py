@@ -23,6 +23,8 @@ from shoal.stream.counters import Counters
 from shoal.stream.damage import forgiving_records
 from shoal.stream.fetch import Fetch
 from shoal.stream.opening import Opened
+from shoal.stream.pace import Pace
+from shoal.stream.progress_line import ProgressLine
 from shoal.stream.reading_options import ReadingOptions
 from shoal.stream.singles import Singles
 from shoal.stream.skips import QUARANTINED, SKIPPED, Skips, skips_of
@@ -128,6 +130,10 @@ class Iteration:
         self._failure: BaseException | None = None
         self._closed = False
         self._generation = forks.generation
+        self._pace = counters.pace = Pace(counters)
+        self._counters = counters
+        shows = options.progress and recipe.rank == 0 and recipe.worker == 0
+        self._line = ProgressLine() if shows else None
 
     def state_dict(self) -> dict[str, Any]:
         """The state after everything this iterator has yielded; see `Dataset.state_dict`."""
@@ -140,8 +146,10 @@ class Iteration:
         if forks.generation != self._generation:
             msg = "this iterator was made by the parent of this process, and is the parent's to go on with"
             raise ForkError(msg, hint="call iter() in the child: the dataset itself may be used there")
+        clock, was_closed = self._pace.clock, self._closed
+        began = clock()
         try:
-            return next(self._results)
+            result = next(self._results)
         except ValueError as error:
             if "already executing" not in str(error):
                 raise self._failed(error) from None
@@ -157,6 +165,17 @@ class Iteration:
         except BaseException as error:  # an interrupt too: the samples at hand are lost, and to go on would skip them
             self._failed(error)
             raise
+        finally:
+            if not was_closed:
+                self._pace.add(began, clock())
+        if self._line is not None and self._line.is_due():
+            self._show(self._line)
+        return result
+
+    def _show(self, line: ProgressLine) -> None:
+        place = self.place
+        share = place.num_yielded / max(1, place.partition.num_batches(place.num_samples, place.start))
+        line.show(self._counters.as_dict(), epoch=place.epoch, share=share)
 
     def _failed(self, error: BaseException) -> BaseException:
         """Remember what went wrong, and stop."""
@@ -175,6 +194,8 @@ class Iteration:
         self._closed = True
         self._results = iter(())
         self._reading.close()
+        if self._line is not None:
+            self._line.close()
 
 
 @dataclass(frozen=True, slots=True)

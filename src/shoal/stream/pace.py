@@ -1,0 +1,84 @@
+"""How fast one iterator goes, and who holds it up: the storage, the stages, or whoever consumes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+__all__ = ["Pace"]
+
+
+class _Counted(Protocol):
+    """What is counted anyway."""
+
+    num_samples: int
+    num_requests: int
+    read_bytes: int
+    wait_seconds: float
+
+
+class Pace:
+    """The time of one iterator, from its first ``next()`` to the end of its latest, in three parts.
+
+    In ``next()`` the consumer waits for bytes, or for what is made of them (decoding, functions, batches); outside it
+    the consumer is at its own work.
+
+    >>> times = iter([0.0, 3.0, 4.0, 8.0])
+    >>> class counted: num_samples, num_requests, read_bytes, wait_seconds = 0, 0, 0, 0.0
+    >>> pace = Pace(counted, clock=lambda: next(times))
+    >>> for _ in range(2):
+    ...     began = pace.clock(); counted.wait_seconds += 2.5; counted.num_samples += 4; pace.add(began, pace.clock())
+    >>> pace.told()["samples_per_second"], pace.told()["wait_share"], pace.told()["bottleneck"]
+    (1.0, 0.625, 'storage')
+    """
+
+    __slots__ = ("_before", "_counted", "_first", "_inside_seconds", "_last", "clock")
+
+    def __init__(self, counted: _Counted, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self._counted = counted
+        self._before = _numbers_of(counted)
+        self._first: float | None = None
+        self._last = 0.0
+        self._inside_seconds = 0.0
+
+    def add(self, began: float, ended: float) -> None:
+        """A ``next()`` began and ended at these readings of `clock`."""
+        if self._first is None:
+            self._first = began
+        self._inside_seconds += ended - began
+        self._last = ended
+
+    def told(self) -> dict[str, Any]:
+        """Rates and shares by name; rates are 0, shares and the verdict None, where nothing was measured yet.
+
+        ``bottleneck`` is who has the largest share: "storage", "stages" or "consumer".
+        """
+        elapsed = 0.0 if self._first is None else self._last - self._first
+        samples, requests, read_bytes, wait = (
+            now - before for now, before in zip(_numbers_of(self._counted), self._before, strict=True)
+        )
+        told: dict[str, Any] = {
+            "elapsed_seconds": elapsed,
+            "samples_per_second": samples / elapsed if elapsed else 0.0,
+            "requests_per_second": requests / elapsed if elapsed else 0.0,
+            "read_bytes_per_second": read_bytes / elapsed if elapsed else 0.0,
+            "wait_share": None,
+            "stages_share": None,
+            "bottleneck": None,
+        }
+        if elapsed:
+            told["wait_share"] = min(1.0, wait / elapsed)
+            told["stages_share"] = min(1.0 - told["wait_share"], max(0.0, self._inside_seconds - wait) / elapsed)
+            told["bottleneck"] = _largest(told["wait_share"], told["stages_share"])
+        return told
+
+
+def _numbers_of(counted: _Counted) -> tuple[int, int, int, float]:
+    return counted.num_samples, counted.num_requests, counted.read_bytes, counted.wait_seconds
+
+
+def _largest(wait_share: float, stages_share: float) -> str:
+    shares = {"storage": wait_share, "stages": stages_share, "consumer": 1.0 - wait_share - stages_share}
+    return max(shares, key=lambda name: shares[name])
