@@ -15,7 +15,9 @@ Public, for the tests of whoever writes a store, a format or a training script; 
 
 from __future__ import annotations
 
+from shoal.testing.delivery import Exchange
 from shoal.testing.faults import FAULT_KINDS, Fault, FaultKind
-from shoal.testing.range_server import Exchange, RangeServer
+from shoal.testing.faulty_store import FaultyStore
+from shoal.testing.range_server import RangeServer
 
-__all__ = ["FAULT_KINDS", "Exchange", "Fault", "FaultKind", "RangeServer"]
+__all__ = ["FAULT_KINDS", "Exchange", "Fault", "FaultKind", "FaultyStore", "RangeServer"]

@@ -20,7 +20,7 @@ from shoal.testing.faults import Fault, FaultKind, FaultPlan
 from shoal.testing.messages import Request, resolve_range
 from shoal.testing.served import served
 
-__all__ = ["Exchange", "RangeServer"]
+__all__ = ["RangeServer"]
 
 
 class RangeServer:

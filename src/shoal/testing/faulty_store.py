@@ -1,0 +1,166 @@
+"""A store that fails as stores far away do, without a network."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from shoal.errors import StorageError
+from shoal.storage.protocol import Buffer, ObjectInfo, Reader, Store
+from shoal.testing.faults import Fault, FaultKind, FaultPlan, Mishap
+
+__all__ = ["FaultyStore"]
+
+_MAY_SUCCEED_LATER = {429, 500, 502, 503, 504}
+
+
+class FaultyStore:
+    """Another store, with faults in its reads, `stat`, `find` and `list`, as a store of ours tells of them.
+
+    What a transport notices (a broken connection, a short or a wrong answer, 429 and 5xx) is a transient
+    `StorageError`; ``changed`` is one that is not, and shows as another version in `stat`, `find` and `list`.
+    ``corrupt`` gives wrong bytes, which nothing but a checksum notices; ``slow`` and ``stall`` take their ``seconds``
+    and then succeed. Writing, mapping and advice have no faults.
+
+    Attributes
+    ----------
+    reads : list of (path, first byte, end byte)
+        Every range that was asked for, in this order.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from shoal.storage.local import LocalStore
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = os.path.join(directory, "a")
+    ...     store = FaultyStore(LocalStore(), [Fault("status", requests=[0], retry_after_seconds=3)])
+    ...     store.put(path, b"0123")
+    ...     try:
+    ...         store.read_range(path, 0, 2)
+    ...     except StorageError as error:
+    ...         print(error.transient, error.retry_after_seconds)
+    ...     store.read_range(path, 0, 2)
+    True 3
+    b'01'
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        faults: Sequence[Fault] = (),
+        *,
+        seed: int = 0,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.reads: list[tuple[str, int, int]] = []
+        self._store = store
+        self._faults = tuple(faults)
+        self._seed = seed
+        self._sleep = sleep
+        self._plan = FaultPlan(faults, seed=seed)
+        self._happened: list[FaultKind] = []
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A worker's copy counts for itself, from the start.
+        return _restore, (self._store, self._faults, self._seed)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """As the other store."""
+        return self._store.reads_ahead
+
+    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
+        """As the other store."""
+        self._store.advise(path, first_byte, end_byte)
+
+    def num_faults(self) -> dict[FaultKind, int]:
+        """How often each kind of fault happened."""
+        return dict(Counter(self._happened))
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        """The bytes ``[first_byte, end_byte)``, or what the faults leave of that."""
+        self.reads.append((path, first_byte, end_byte))
+        mishap = self._meet(path, first_byte, end_byte)
+        if mishap and mishap.fault.kind == "changed":
+            msg = f"{path}: this shard changed while it was being read (a fault of the test)"
+            raise StorageError(msg)
+        data = self._store.read_range(path, first_byte, end_byte)
+        if not mishap or mishap.fault.kind != "corrupt" or not data:
+            return data
+        wrong = bytearray(data)
+        wrong[mishap.bits % len(wrong)] ^= 1
+        return bytes(wrong)
+
+    def reader(self, path: str) -> Reader:
+        """Reads parts of one object, each with the faults of a read."""
+        return _FaultyReader(self, path, self._store.reader(path))
+
+    def stat(self, path: str) -> ObjectInfo:
+        """Size and version."""
+        return _as_met(self._store.stat(path), self._meet(path))
+
+    def find(self, path: str) -> ObjectInfo | None:
+        """The same as `stat`, or None where nothing of that name is there."""
+        mishap = self._meet(path)
+        found = self._store.find(path)
+        return found and _as_met(found, mishap)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below the directory ``prefix``, sorted by path."""
+        mishap = self._meet(prefix)
+        return (_as_met(info, mishap) for info in self._store.list(prefix))
+
+    def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
+        """As the other store."""
+        self._store.put(path, data)
+
+    def map(self, path: str) -> memoryview:
+        """As the other store."""
+        return self._store.map(path)
+
+    def close(self) -> None:
+        """Close the other store."""
+        self._store.close()
+
+    def _meet(self, path: str, first_byte: int = 0, end_byte: int = 0) -> Mishap | None:
+        """What happens to this request; raises what its caller would be told."""
+        mishap = self._plan.draw(path, first_byte, end_byte)
+        if mishap is None:
+            return None
+        fault = mishap.fault
+        self._happened.append(fault.kind)
+        if fault.kind in {"slow", "stall"}:
+            self._sleep(fault.seconds)
+        elif fault.kind == "status":
+            msg = f"{path}: the answer was {fault.status} (a fault of the test)"
+            transient = fault.status in _MAY_SUCCEED_LATER
+            raise StorageError(msg, transient=transient, retry_after_seconds=fault.retry_after_seconds)
+        elif fault.kind not in {"corrupt", "changed"}:
+            msg = f"{path}: asked for bytes [{first_byte}, {end_byte}); got {fault.kind} (a fault of the test)"
+            raise StorageError(msg, transient=True)
+        return mishap
+
+
+class _FaultyReader:
+    """Parts of one object, each with the faults of a read."""
+
+    def __init__(self, store: FaultyStore, path: str, reader: Reader) -> None:
+        self._store, self._path, self._reader = store, path, reader
+
+    def __call__(self, first_byte: int, end_byte: int, /) -> bytes:
+        return self._store.read_range(self._path, first_byte, end_byte)
+
+    def confirm(self) -> None:
+        """As the reader of the other store."""
+        self._reader.confirm()
+
+
+def _as_met(info: ObjectInfo, mishap: Mishap | None) -> ObjectInfo:
+    if mishap is None or mishap.fault.kind != "changed":
+        return info
+    return ObjectInfo(info.path, info.num_bytes, f"{info.version}-{mishap.bits:x}")
+
+
+def _restore(store: Store, faults: tuple[Fault, ...], seed: int) -> FaultyStore:
+    return FaultyStore(store, faults, seed=seed)
