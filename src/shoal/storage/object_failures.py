@@ -16,6 +16,7 @@ _CREDENTIALS_HINT = (
     'no credentials were found: give them in the environment or in storage_options, or {"anonymous": True} for what '
     "is public"
 )
+_REGION_HINT = 'is the bucket in another region? {"region": ...} in storage_options names it'
 # What options are no secrets, and help in a message.
 _PLAIN_OPTIONS = {"endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
 
@@ -30,14 +31,16 @@ def failure(error: Exception, path: str, options: Mapping[str, Any], *, verb: st
     text = scrubbed(str(error).partition("\n\nDebug source")[0], options)
     if match := re.search(r"status code: (\d{3})[^:\n]*:?", text):
         refused = refusal(int(match[1]), path, verb=verb, said=text[match.end() :])
-        if int(match[1]) in (301, 307, 400) and "region" not in options:
-            refused.hint = 'is the bucket in another region? {"region": ...} in storage_options names it'
+        if int(match[1]) == 400:
+            refused.hint = _REGION_HINT
         return refused
     asks_for_credentials = re.search(r"169\.254\.|metadata\.google|credential|oauth2|/token", text) is not None
     hint = _CREDENTIALS_HINT if asks_for_credentials else "is the network up, and the server?"
     transient = answered or not asks_for_credentials
     if "builder error" in text:
         hint, transient = 'is the endpoint a URL? An http:// one needs {"allow_http": True}', False
+    elif "configured region" in text:
+        hint, transient = _REGION_HINT, False
     elif isinstance(error, ValueError):
         hint, transient = "check the URL", False
     said = trimmed(re.sub(r"^Generic \w+ error: ", "", text)) or type(error).__name__

@@ -119,12 +119,10 @@ class ObjectStore:
         directory = place.key.rstrip("/")
         try:
             stream = _obstore().list(client, prefix=directory or None, chunk_size=_LISTED_AT_A_TIME)
-            for found in stream:
+            for meta in _without_directories(meta for found in stream for meta in found):
                 self._answered.add(place.bucket)
-                for meta in found:
-                    # Some tools write empty objects for directories, named like them.
-                    if not directory or meta["path"].startswith(f"{directory}/"):
-                        yield self._met(f"{place.root}/{meta['path']}", meta)
+                if not directory or meta["path"].startswith(f"{directory}/"):
+                    yield self._met(f"{place.root}/{meta['path']}", meta)
         except Exception as error:  # noqa: BLE001  # the same
             raise self._failure(error, prefix, place, verb="list") from None
 
@@ -165,6 +163,17 @@ class ObjectStore:
 
     def _failure(self, error: Exception, path: str, place: Place, *, verb: str) -> Exception:
         return failure(error, path, self._options, verb=verb, answered=place.bucket in self._answered)
+
+
+def _without_directories(metas: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Some tools write an empty object for each directory, named "directory/"; the slash is lost on the way to here."""
+    last = next(metas, None)
+    for meta in metas:
+        if last is not None and (last["size"] or not meta["path"].startswith(f"{last['path']}/")):
+            yield last
+        last = meta
+    if last is not None:
+        yield last
 
 
 _used = False

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.storage.servers import KEY, SECRET, Place, s3_options
+
+from shoal.errors import ForkError, SourceError, StorageError, UsageError
+from shoal.storage.object_options import _sorted, place_of
+from shoal.storage.objects import ObjectStore
+from shoal.storage.sources import expand
+from shoal.testing import Fault, RangeServer
+
+DATA = bytes(range(256)) * 300
+
+
+def unsigned(server: RangeServer, **options: Any) -> ObjectStore:
+    return ObjectStore({"endpoint": server.url, "anonymous": True, **options})
+
+
+def test_without_credentials_what_is_public_is_read() -> None:
+    with RangeServer({"bucket/d/a.tar": DATA, "bucket/d/b.tar": DATA[:5]}) as server:
+        store = unsigned(server)
+        assert store.read_range("s3://bucket/d/a.tar", 5, 10) == DATA[5:10]
+        assert [info.path for info in store.list("s3://bucket/d")] == ["s3://bucket/d/a.tar", "s3://bucket/d/b.tar"]
+        num_requests = server.num_requests()
+        assert store.stat("s3://bucket/d/b.tar").num_bytes == 5  # the listing said so
+        assert server.num_requests() == num_requests
+
+
+FAULTS = [
+    Fault("status", requests=[0]),
+    Fault("status", status=500, requests=[0]),
+    Fault("status", status=429, requests=[0]),
+    Fault("reset", requests=[0]),
+    Fault("reset_in_body", requests=[0]),
+    Fault("truncate", requests=[0]),
+    Fault("wrong_range", requests=[0]),
+    Fault("short_range", requests=[0]),
+    Fault("whole", requests=[0]),
+    Fault("stall", requests=[0], seconds=1),
+    Fault("slow", requests=[0], seconds=1),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.status}")
+def test_what_may_pass_is_transient_and_is_asked_for_once(fault: Fault) -> None:
+    with RangeServer({"bucket/a.tar": DATA}) as server:
+        store = unsigned(server, timeout_seconds=0.3)
+        store.stat("s3://bucket/a.tar")
+        server.faults = [fault]
+        num_requests = server.num_requests()
+        with pytest.raises(StorageError) as caught:
+            store.read_range("s3://bucket/a.tar", 1000, 70_000)
+        assert server.num_requests() == num_requests + 1
+        assert caught.value.transient
+        assert "s3://bucket/a.tar" in str(caught.value)
+        assert "[1000, 70000)" in str(caught.value)
+        assert store.read_range("s3://bucket/a.tar", 1000, 70_000) == DATA[1000:70_000]
+
+
+def test_a_changed_etag_is_not_transient() -> None:
+    with RangeServer({"bucket/a.tar": DATA}, faults=[Fault("changed", requests=[1])]) as server:
+        store = unsigned(server)
+        store.read_range("s3://bucket/a.tar", 0, 5)
+        with pytest.raises(StorageError, match="changed while it was being read") as caught:
+            store.read_range("s3://bucket/a.tar", 0, 5)
+        assert not caught.value.transient
+
+
+def test_who_is_not_there() -> None:
+    with RangeServer({}) as server:
+        server.down()
+        with pytest.raises(StorageError, match="could not look at s3://bucket/a") as caught:
+            unsigned(server).stat("s3://bucket/a")
+        assert caught.value.transient
+
+
+def test_a_bucket_that_is_not_there(s3: Place) -> None:
+    store = s3.store()
+    with pytest.raises(StorageError, match="404 Not Found") as caught:
+        store.stat("s3://no-such-bucket-anywhere/x")
+    assert (caught.value.errno, caught.value.transient) == (errno.ENOENT, False)
+    with pytest.raises(StorageError, match=r"could not list s3://no-such-bucket-anywhere.*NoSuchBucket") as caught:
+        list(store.list("s3://no-such-bucket-anywhere"))
+    assert (caught.value.errno, caught.value.transient) == (errno.ENOENT, False)
+
+
+def test_keys_that_urls_would_write_otherwise(s3: Place) -> None:
+    names = ["a b.tar", "a%20b.tar", "ü+#?.tar", "x=1/y.tar"]
+    for name in names:
+        s3.put(f"odd/{name}", name.encode())
+    store = s3.store()
+    found = expand(f"{s3.root}/odd", suffixes=(".tar",), store=store)
+    assert sorted(found.names) == sorted(names)
+    for path, name in zip(found.paths, found.names, strict=True):
+        assert bytes(store.map(path)) == name.encode()
+
+
+def test_directories_that_are_objects(s3: Place) -> None:
+    s3.put("d/", b"")
+    s3.put("d/a.tar", b"x")
+    s3.put("dd/b.tar", b"x")
+    assert [info.path for info in s3.store().list(f"{s3.root}/d")] == [f"{s3.root}/d/a.tar"]
+    assert [info.path for info in s3.store().list(s3.root)] == [f"{s3.root}/d/a.tar", f"{s3.root}/dd/b.tar"]
+
+
+def test_many_objects_are_listed_lazily(s3: Place) -> None:
+    for number in range(30):
+        s3.put(f"many/{number:03d}.tar", b"x")
+    assert len(list(s3.store().list(s3.root))) == 30
+
+
+@pytest.mark.parametrize("status", [403, 301, 400])
+def test_refusals_say_what_to_look_at(status: int) -> None:
+    body_seen = Fault("status", status=status, requests=[0])
+    with RangeServer({"bucket/a": DATA}, faults=[body_seen]) as server:
+        with pytest.raises(StorageError) as caught:
+            unsigned(server).read_range("s3://bucket/a", 0, 5)
+        assert not caught.value.transient
+        assert str(status) in caught.value.message
+        assert ("region" in caught.value.hint) == (status != 403)
+
+
+def test_wrong_credentials_are_not_shown(s3_endpoint: str) -> None:
+    with RangeServer({}, faults=[Fault("status", status=403, probability=1)]) as server:
+        store = ObjectStore(s3_options(server.url))
+        for ask in (
+            store.stat,
+            store.find,
+            lambda path: store.read_range(path, 0, 1),
+            lambda path: list(store.list(path)),
+        ):
+            with pytest.raises(StorageError) as caught:
+                ask("s3://bucket/a")
+            assert KEY not in str(caught.value)
+            assert SECRET not in str(caught.value)
+            assert caught.value.errno == errno.EACCES
+    assert SECRET not in repr(store)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"acces_key_id": SECRET},
+        {"client_options": {"x": SECRET}},
+        {"skip_signature": SECRET},
+        {"timeout_seconds": SECRET},
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="storage_options") as caught:
+        ObjectStore(options).stat("s3://bucket/key")
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3:///key", f"s3://user:{SECRET}@bucket/key", "gs://b:80/k", f"gs://{SECRET}@b/k"]
+)
+def test_urls_that_name_no_bucket(url: str) -> None:
+    with pytest.raises(SourceError, match="BUCKET/KEY") as caught:
+        ObjectStore().stat(url)
+    assert SECRET not in str(caught.value)
+
+
+def test_places() -> None:
+    place = place_of("abfss://files@account.dfs.core.windows.net/a/b.tar")
+    assert (place.kind, place.bucket, place.key, place.account) == ("az", "files", "a/b.tar", "account")
+    assert place.root == "abfss://files@account.dfs.core.windows.net"
+    assert place_of("s3a://bucket/k").kind == "s3"
+    assert place_of("gs://bucket").key == ""
+
+
+def sorted_for(url: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    return _sorted(place_of(url), options)
+
+
+def test_the_words_of_others_are_understood(tmp_path: Path) -> None:
+    words = {"key": "k", "secret": "s", "token": "t", "endpoint_url": "http://h", "requester_pays": True}
+    config, client, _ = sorted_for("s3://b/k", anon=False, **words)
+    assert config == {
+        "access_key_id": "k",
+        "secret_access_key": "s",
+        "session_token": "t",
+        "endpoint": "http://h",
+        "request_payer": True,
+        "skip_signature": False,
+    }
+    assert client["allow_http"] is True
+    assert sorted_for("az://c/k", account="a", key="k")[0] == {"account_name": "a", "key": "k"}
+    assert sorted_for("abfs://c@a.dfs.core.windows.net/k")[0] == {"account_name": "a"}
+    assert "allow_http" not in sorted_for("s3://b/k", endpoint="https://h")[1]
+    (tmp_path / "ca.pem").write_bytes(b"certificates")
+    _, client, provider = sorted_for(
+        "gs://b/k",
+        timeout_seconds=3,
+        connect_timeout_seconds=2,
+        ca_bundle=str(tmp_path / "ca.pem"),
+        headers={"a": "b"},
+        credential_provider=len,
+        user_agent="x",
+    )
+    assert (client["read_timeout"], client["connect_timeout"]) == (timedelta(seconds=3), timedelta(seconds=2))
+    assert (client["root_certificate"], client["default_headers"], client["user_agent"]) == (
+        b"certificates",
+        {"a": "b"},
+        "x",
+    )
+    assert provider is len
+
+
+def write_profiles() -> None:
+    Path(os.environ["AWS_CONFIG_FILE"]).write_text(
+        "[default]\nregion = eu-west-1\n[profile work]\nregion = eu-north-1\nendpoint_url = http://work\n"
+        "[profile signed-on]\nsso_start_url = https://x\nsso_region = us-east-1\nsso_account_id = 1\n"
+        "sso_role_name = r\n"
+    )
+    Path(os.environ["AWS_SHARED_CREDENTIALS_FILE"]).write_text(
+        "[default]\naws_access_key_id = DK\naws_secret_access_key = ds\n"
+        "[work]\naws_access_key_id = WK\naws_secret_access_key = ws%\naws_session_token = wt\n"
+    )
+
+
+def test_profiles_of_the_aws_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sorted_for("s3://b/k")[0] == {}
+    write_profiles()
+    default = {"region": "eu-west-1", "access_key_id": "DK", "secret_access_key": "ds"}
+    work = {"access_key_id": "WK", "secret_access_key": "ws%", "session_token": "wt"}
+    work_place = {"region": "eu-north-1", "endpoint": "http://work"}
+    assert sorted_for("s3://b/k")[0] == default
+    assert sorted_for("gs://b/k")[0] == {}
+    assert sorted_for("s3://b/k", profile="work")[0] == work | work_place
+    assert sorted_for("s3://b/k", profile="work", region="x", access_key_id="mine")[0] == {
+        "region": "x",
+        "access_key_id": "mine",
+        "endpoint": "http://work",
+    }
+    assert sorted_for("s3://b/k", anonymous=True)[0] == {"region": "eu-west-1", "skip_signature": True}
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    assert sorted_for("s3://b/k")[0] == work | work_place
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-the-environment")
+    assert sorted_for("s3://b/k")[0] == work_place
+    with pytest.raises(UsageError, match="no AWS profile nobody"):
+        sorted_for("s3://b/k", profile="nobody")
+    provider = sorted_for("s3://b/k", profile="signed-on")[2]
+    assert type(provider).__name__ == "Boto3CredentialProvider"
+    Path(os.environ["AWS_CONFIG_FILE"]).write_text("no section = 1")
+    with pytest.raises(UsageError, match="cannot be read: MissingSectionHeaderError"):
+        sorted_for("s3://b/k")
+
+
+def test_a_profile_is_used(s3: Place) -> None:
+    s3.put("a.tar", b"0123")
+    write_profiles()
+    store = ObjectStore({"endpoint": s3.options["endpoint"]})
+    assert store.read_range(f"{s3.root}/a.tar", 1, 3) == b"12"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_says_at_once_that_it_cannot(s3: Place) -> None:
+    s3.put("a.tar", b"0123")
+    store = s3.store()
+    store.stat(f"{s3.root}/a.tar")
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            pickle.dumps(store)
+            ObjectStore(s3.options).read_range(f"{s3.root}/a.tar", 0, 1)
+        except ForkError as error:
+            code = 0 if "forkserver" in error.hint and not error.transient else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert store.read_range(f"{s3.root}/a.tar", 0, 1) == b"0"
