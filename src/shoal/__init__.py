@@ -26,16 +26,19 @@ from shoal import errors
 
 if _TYPE_CHECKING:
     from shoal import orders
+    from shoal import torch as torch
     from shoal.stream.dataset import Dataset
     from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() reads as what it does
 
-__all__ = ["Dataset", "errors", "open", "orders"]
+__all__ = ["Dataset", "errors", "open", "orders"]  # and torch, which a star must not import
 
 
 def __getattr__(name: str) -> _Any:
     found: _Any
     if name == "orders":
         import shoal.orders as found  # noqa: PLC0415
+    elif name == "torch":
+        import shoal.torch as found  # noqa: PLC0415
     elif name in {"Dataset", "open"}:
         from shoal.stream import open_dataset  # noqa: PLC0415
 

@@ -9,8 +9,9 @@
     ├── StateError            a state that does not belong to this dataset, order or version (also a ValueError)
     ├── IndexFileError        an index file that cannot be read, or does not describe the shards it is used for
     ├── ShardError            a shard that does not hold what its format or its index says; knows shard and byte
-    └── StorageError          bytes that could not be had: missing, short, forbidden, unreachable (also an OSError)
-        └── ForkError         a stream used in a forked child of the process that opened it, where that is not safe
+    ├── StorageError          bytes that could not be had: missing, short, forbidden, unreachable (also an OSError)
+    │   └── ForkError         a stream used in a forked child of the process that opened it, where that is not safe
+    └── WorkerError           a worker process that ended, or gave no answer in time (also a RuntimeError)
 
     ShuffleWarning            (a UserWarning) the order does what was asked, and mixes less than is usually wanted
 
@@ -31,6 +32,7 @@ __all__ = [
     "StateError",
     "StorageError",
     "UsageError",
+    "WorkerError",
 ]
 
 
@@ -100,6 +102,10 @@ class StorageError(ShoalError, OSError):
 
 class ForkError(StorageError):
     """A stream used in a forked child of the process that opened it, where that is not safe."""
+
+
+class WorkerError(ShoalError, RuntimeError):
+    """A worker process of a loader that ended, or gave no answer in time."""
 
 
 class ShuffleWarning(UserWarning):

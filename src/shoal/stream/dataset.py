@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, SupportsIndex
@@ -351,7 +351,7 @@ class Dataset:
         request = self._request or OrderRequest(Sequential())
         return Arrangement(self._opened.index, request, self._stored, self._delivered)
 
-    def _pass(self, collate: Callable[[Sequence[Any]], Any] = collate) -> Pass:
+    def _pass(self, collate: Callable[[list[Any]], Any] = collate) -> Pass:
         """What the next iterator does, for it or for processes that share its work."""
         rank, world_size = self._ranks.resolve()
         arrangement, cursor = self._arrangement, self._cursor

@@ -1,10 +1,16 @@
-"""How often this process was forked from the one before: by which an object sees that it is a copy in a child."""
+"""How processes come from processes: forks that must be noticed, and start methods that need no noticing."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+from collections.abc import Sequence
+from multiprocessing import connection
+from typing import Any
 
-__all__ = ["generation"]
+from shoal.errors import UsageError
+
+__all__ = ["generation", "start_context", "wait_for_end"]
 
 generation = 0
 """Grows by one in every forked child. Looking at it costs a tenth of asking the system for the process id."""
@@ -16,3 +22,38 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def start_context(asked: Any = None, *, preload: tuple[str, ...] = ()) -> Any:
+    """The multiprocessing context asked for, by name or as an object; else one that does not fork this process.
+
+    A child that was forked while this process had threads and connections may hang, or read what was meant for another.
+    So without a wish workers come from a fork server, which has neither, or are started anew where there is none.
+    ``preload`` are modules that the fork server imports once for all workers, unless somebody chose others before.
+    """
+    names = multiprocessing.get_all_start_methods()
+    if asked is None:
+        chosen = multiprocessing.get_start_method(allow_none=True)
+        asked = chosen if chosen not in {None, "fork"} else "forkserver" if "forkserver" in names else "spawn"
+    if not isinstance(asked, str):
+        return asked
+    if asked not in names:
+        msg = f"there is no way {asked!r} to start worker processes; here there are {', '.join(map(repr, names))}"
+        raise UsageError(msg, hint="leave out multiprocessing_context=")
+    if asked == "forkserver" and preload:
+        _preload(preload)
+    return multiprocessing.get_context(asked)
+
+
+def wait_for_end(processes: Sequence[Any], *, timeout_seconds: float) -> None:
+    """Wait until one of these processes has ended, or so long."""
+    connection.wait([process.sentinel for process in processes], timeout=timeout_seconds)
+
+
+def _preload(modules: tuple[str, ...]) -> None:
+    from multiprocessing import forkserver  # noqa: PLC0415  # absent on Windows
+
+    server: Any = getattr(forkserver, "_forkserver", None)
+    # There is one fork server for a whole process; whoever chose its modules first has chosen.
+    if getattr(server, "_preload_modules", None) == ["__main__"]:
+        multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", *modules])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -50,7 +50,7 @@ class Recipe:
     rank: int
     stages: tuple[Stage, ...]
     batch_stages: tuple[Stage, ...]
-    collate: Callable[[Sequence[Any]], Any] = collate
+    collate: Callable[[list[Any]], Any] = collate
     worker: int = 0
     num_workers: int = 1
 

@@ -1,0 +1,237 @@
+"""`shoal.torch.DataLoader`: batches of a dataset as tensors, made by threads or worker processes, exactly resumable."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from shoal.errors import UsageError
+from shoal.integrations.torch_batches import tensors
+from shoal.integrations.torch_received import ByWorkers, InThread, Received
+from shoal.integrations.torch_workers import Workers
+from shoal.stream.dataset import Dataset
+from shoal.stream.forks import start_context
+from shoal.stream.passes import Pass
+
+__all__ = ["DataLoader"]
+
+_PRELOAD = ("torch.utils.data", "shoal.integrations.torch_workers", "shoal.stream.dataset")
+_BATCHES_AHEAD = 2
+
+# What torch's loader takes and this one does not: what to use here.
+_REFUSED = {
+    "batch_size": (None, "the dataset makes the batches: ds.batch({value})"),
+    "drop_last": (False, 'the dataset says what becomes of the last batch: ds.batch(..., remainder="drop")'),
+    "shuffle": (None, "the dataset has the order: ds.shuffle(seed=...)"),
+    "sampler": (None, "the dataset has the order: ds.shuffle() and ds.select()"),
+    "batch_sampler": (None, "the dataset has order and batches: ds.shuffle().batch(...)"),
+    "in_order": (True, "the order of batches is exact, and cannot be given up"),
+}
+
+
+class DataLoader:
+    """Batches of a dataset as torch wants them, in exactly the order of ``iter(dataset)``, whatever makes them.
+
+    It takes the arguments of `torch.utils.data.DataLoader` that have a meaning here, and gives what that gives. It is
+    no subclass of it: frameworks take those apart and put their own samplers in, which would lose samples; this one
+    they leave alone, and it shards by rank itself.
+
+    Parameters
+    ----------
+    dataset
+        With `Dataset.batch`.
+    num_workers
+        Processes that make batches: worker ``w`` of ``m`` makes steps ``t`` of the rank with ``t % m == w``. With 0
+        batches are made in a thread of this process; choose that where the work is reading, and processes where Python
+        code of your own is slow. Each worker reads what its batches need, and holds a window of its own.
+    collate_fn
+        Makes a batch of a list of samples; by default numbers and equal-shaped arrays become tensors, the rest lists.
+    pin_memory
+        Whether tensors come in pinned memory.
+    timeout
+        Seconds to wait for a batch of a worker; 0 waits as long as it takes.
+    worker_init_fn
+        Called in each worker with its number.
+    multiprocessing_context
+        How workers are started: "forkserver" (the default, where there is one), "spawn" or "fork".
+    generator
+        Where torch draws the seed of the workers' random numbers from. It does not touch which sample comes when.
+    prefetch_factor
+        Batches that are made ahead of their use, for each worker; 2 by default. With ``num_workers=0`` and 0 they are
+        made when they are asked for, in the thread that asks.
+    persistent_workers
+        Whether workers stay for the next epoch. The epochs are the same.
+
+    Raises
+    ------
+    UsageError
+        Arguments that cannot be had together, or that the dataset decides.
+
+    Notes
+    -----
+    The position is the dataset's: ``loader.state_dict()`` is ``ds.state_dict()``, and counts batches that were
+    received, not those that were made ahead.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: None = None,
+        *,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        **other: Any,
+    ) -> None:
+        _refuse({"batch_size": batch_size, **other})
+        if not isinstance(given := cast("Any", dataset), Dataset):
+            msg = f"shoal.torch.DataLoader streams a shoal dataset; got {type(given).__name__}"
+            raise UsageError(msg, hint="shoal.open(...).batch(...); for other datasets there is torch's own loader")
+        least = 1 if num_workers else 0
+        if num_workers < 0 or timeout < 0 or (prefetch_factor is not None and prefetch_factor < least):
+            msg = f"num_workers={num_workers}, timeout={timeout}, prefetch_factor={prefetch_factor}: out of range"
+            raise UsageError(msg, hint="none may be negative; workers need prefetch_factor=1 or more")
+        self.dataset = dataset
+        self.num_workers = num_workers
+        self.collate_fn = collate_fn
+        self.pin_memory = pin_memory
+        self.timeout = timeout
+        self.prefetch_factor = _BATCHES_AHEAD if prefetch_factor is None else prefetch_factor
+        self.persistent_workers = persistent_workers
+        worker_options = {
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+        }
+        if not num_workers:
+            worker_options["persistent_workers"] = persistent_workers or None
+            if given := [name for name, value in worker_options.items() if value is not None]:
+                msg = f"{given[0]}= is for worker processes, and there are none"
+                raise UsageError(msg, hint="num_workers=1 or more; with 0 a thread of this process makes the batches")
+        self._worker_init_fn, self._generator = worker_init_fn, generator
+        self._context = start_context(multiprocessing_context, preload=_PRELOAD) if num_workers else None
+        self._staying: Workers | None = None
+        self._serving: Received | None = None
+
+    def __repr__(self) -> str:
+        """The dataset, and who makes its batches."""
+        who = f"{self.num_workers} workers" if self.num_workers else "a thread"
+        return f"<shoal.torch.DataLoader: {self.dataset!r} by {who}>"
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch on this rank."""
+        return len(self.dataset)
+
+    def __iter__(self) -> Received:
+        """Iterate as ``iter(dataset)`` does: from the loaded position, else from the start of the current epoch."""
+        run = _pass_of(self.dataset, self.collate_fn)
+        if not run.work.recipe.partition.batched:
+            msg = "a loader gives batches, and this dataset gives single samples"
+            raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
+        finish = _tensor_marks if self.collate_fn is not None else tensors
+        if not self.num_workers:
+            return Received(run, InThread(run, finish, self.prefetch_factor, pin_memory=self.pin_memory))
+        if self._serving is not None:
+            self._serving.close()
+        workers = self._workers_for(run, finish)
+        workers.begin(run)
+        received = Received(run, ByWorkers(workers, run, stay=self.persistent_workers))
+        self._serving = received if self.persistent_workers else None
+        return received
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin at the start of this epoch next, unless it is the current one; see `Dataset.set_epoch`."""
+        self.dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the newest iterator is, counting what was received; see `Dataset.state_dict`."""
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was saved; see `Dataset.load_state_dict`."""
+        self.dataset.load_state_dict(state)
+
+    def stats(self) -> dict[str, Any]:
+        """The counts of `Dataset.stats`, those of worker processes included."""
+        return self.dataset.stats()
+
+    def close(self) -> None:
+        """End workers that stayed; iterating again starts new ones."""
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.close()
+        staying, self._staying = self._staying, None
+        if staying is not None:
+            staying.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has a dataset of its own, which stands at the same position, and no workers yet."""
+        return {**self.__dict__, "_staying": None, "_serving": None}
+
+    def _workers_for(self, run: Pass, finish: Callable[[Any], Any]) -> Workers:
+        staying, self._staying = self._staying, None
+        if staying is not None:
+            if staying.serve(run.work):
+                self._staying = staying
+                return staying
+            staying.close()
+        context: Any = self._context
+        if context.get_start_method() != "fork":
+            _check_travels(run, self.collate_fn, self._worker_init_fn)
+        options = {
+            "pin_memory": self.pin_memory,
+            "timeout": self.timeout,
+            "worker_init_fn": self._worker_init_fn,
+            "multiprocessing_context": context,
+            "generator": self._generator,
+            "prefetch_factor": self.prefetch_factor,
+            "persistent_workers": self.persistent_workers,
+        }
+        workers = Workers(run.work, self.num_workers, finish, options)
+        if self.persistent_workers:
+            self._staying = workers
+        return workers
+
+
+def _pass_of(dataset: Dataset, collate_fn: Callable[[list[Any]], Any] | None) -> Pass:
+    return dataset._pass(collate_fn) if collate_fn is not None else dataset._pass()  # noqa: SLF001
+
+
+def _refuse(given: dict[str, Any]) -> None:
+    """`UsageError` for what the dataset decides, `TypeError` for what nobody knows."""
+    for name, value in given.items():
+        if name not in _REFUSED:
+            msg = f"DataLoader() got an unexpected keyword argument {name!r}"
+            raise TypeError(msg)
+        default, hint = _REFUSED[name]
+        if value is not default:
+            msg = f"{name}={value!r} is not for this loader"
+            raise UsageError(msg, hint=hint.format(value=value))
+
+
+def _check_travels(run: Pass, *functions: Any) -> None:
+    recipe = run.work.recipe
+    for thing in (*recipe.stages, *recipe.batch_stages, *functions):
+        try:
+            pickle.dumps(thing)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            msg = f"{thing!r} cannot be sent to worker processes: {error}"
+            hint = (
+                "define the function at the top of a module (no lambda, no function in a function); or num_workers=0; "
+                'or multiprocessing_context="fork", where nothing was read from a network before'
+            )
+            raise UsageError(msg, hint=hint) from error
+
+
+def _tensor_marks(batch: Any) -> Any:
+    """What ``collate_fn`` made, as it is, but for the marks of repeats, which shoal adds."""
+    if isinstance(batch, dict) and "__pad__" in batch:
+        return {**batch, "__pad__": tensors(batch["__pad__"])}
+    return batch

@@ -1,0 +1,160 @@
+"""Batches on their way to the training loop: made in a thread or by worker processes, counted when they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Self
+
+import torch
+
+from shoal.errors import UsageError
+from shoal.integrations.torch_batches import pinned
+from shoal.integrations.torch_workers import Workers
+from shoal.stream.ahead import Ahead
+from shoal.stream.passes import Pass
+from shoal.stream.steps import Made, add_counts
+
+__all__ = ["ByWorkers", "InThread", "Received"]
+
+
+class Received:
+    """Batches as they are received, counted; an iterator with a state of its own.
+
+    After an error it raises the same error again: an epoch that failed must not look like one that ended.
+    """
+
+    def __init__(self, run: Pass, source: InThread | ByWorkers) -> None:
+        self._run, self._source = run, source
+        self.place = run.place()
+        self._failure: BaseException | None = None
+        self._closed = False
+        run.follow(self.place)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after everything this iterator has given."""
+        return self._run.state(*self.place.position)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise StopIteration
+        try:
+            made = self._source.next(self.place.num_yielded)
+        except StopIteration:
+            self._end()
+            raise
+        except KeyboardInterrupt:
+            if not self._source.survives_interrupts:
+                self._stop(_interrupted())
+            raise
+        except BaseException as error:
+            self._stop(error)
+            raise
+        self.place.num_yielded += 1
+        return made
+
+    def close(self) -> None:
+        """Stop making batches, and give no more."""
+        self._closed = True
+        self._source.close()
+
+    def _end(self) -> None:
+        self._closed = True
+        self._source.end()
+        self._run.ended(self.place)
+
+    def _stop(self, error: BaseException) -> None:
+        self._failure = error
+        self.close()
+
+
+class InThread:
+    """Batches made in a thread of this process, or without one where none may be made ahead."""
+
+    def __init__(self, run: Pass, finish: Callable[[Any], Any], num_ahead: int, *, pin_memory: bool) -> None:
+        self._iteration = run.work.iterate(
+            run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state
+        )
+        batches: Iterator[Any] = map(finish, self._iteration)
+        if pin_memory and torch.accelerator.is_available():
+            batches = map(partial(_pinned_for, torch.accelerator.current_device_index()), batches)
+        self._ahead = Ahead(batches, limit=num_ahead, close=self._iteration.close) if num_ahead else None
+        self._batches: Iterator[Any] = self._ahead or batches
+        self.survives_interrupts = self._ahead is not None
+
+    def next(self, step: int) -> Any:  # noqa: ARG002  # a thread makes them one after the other
+        """The next batch."""
+        return next(self._batches)
+
+    def end(self) -> None:
+        """All were made."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._iteration.close()
+
+
+class ByWorkers:
+    """Batches made by worker processes."""
+
+    def __init__(self, workers: Workers, run: Pass, *, stay: bool) -> None:
+        self.survives_interrupts = False  # torch may have taken a batch out of its queue
+        self._workers: Workers | None = workers
+        self._run, self._stay = run, stay
+
+    def next(self, step: int) -> Any:
+        """The batch of this step."""
+        if self._workers is None:
+            raise StopIteration
+        try:
+            made: Made = self._workers.next()
+        except StopIteration:
+            raise
+        except BaseException:
+            self._workers.close()  # whatever it was, nobody knows what is left in their queues
+            self._workers = None
+            raise
+        add_counts(self._run.counters, made.counts)
+        if made.failed is not None:
+            made.failed.raise_here()
+        if made.step != step:  # never seen; but a batch lost between processes must not pass for a batch seen
+            msg = f"a worker gave the batch of step {made.step}, and step {step} is due"
+            raise AssertionError(msg)
+        return made.batch
+
+    def end(self) -> None:
+        """All were made."""
+        if self._stay:
+            self._workers = None
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """End the processes; those that stay are told with the next pass that this one is over."""
+        workers, self._workers = self._workers, None
+        if workers is not None and not self._stay:
+            workers.close()
+
+
+def _pinned_for(device: int, batch: Any) -> Any:
+    # A thread of its own begins with device 0, and every rank would make a context there.
+    torch.accelerator.set_device_index(device)
+    return pinned(batch)
+
+
+def _interrupted() -> UsageError:
+    msg = "this iterator was interrupted while it waited, and may have lost a batch"
+    hint = "loader.load_state_dict(loader.state_dict()) and iterate again: nothing is lost by that"
+    return UsageError(msg, hint=hint)
+
+
+def _nothing(_: object) -> None:
+    """The receiver counts, and not the maker."""

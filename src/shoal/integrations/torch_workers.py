@@ -1,0 +1,145 @@
+"""Worker processes for a loader: torch's own, given one task for each batch, in turn.
+
+torch sees a dataset with keys and a sampler that gives them, not an iterable: it hands keys to workers in turn and
+gives out what they make in the order of the keys. So worker ``w`` of ``m`` makes the steps ``t`` with ``t % m == w``,
+no worker ever ends early, and a worker that stays for several epochs learns of each with its first key.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.utils.data
+
+from shoal.errors import WorkerError
+from shoal.stream.forks import wait_for_end
+from shoal.stream.passes import Pass, Work
+from shoal.stream.steps import Made, StepMaker, Task
+
+__all__ = ["Workers", "Workshop"]
+
+_SECONDS_TO_END = 2.0
+
+
+class Workshop:
+    """What a worker holds: a maker of steps, and the last touch that turns a batch into what the loader promises."""
+
+    def __init__(self, work: Work, num_workers: int, finish: Callable[[Any], Any]) -> None:
+        self._maker, self._finish = StepMaker(work, num_workers), finish
+
+    def __getitem__(self, task: Task) -> Made:
+        made = self._maker.make(task)
+        return made if made.failed is not None else made._replace(batch=self._finish(made.batch))
+
+
+class _Tasks:
+    """The sampler: the steps of whatever pass is on."""
+
+    def __init__(self) -> None:
+        self.run: Pass | None = None
+
+    def __iter__(self) -> Iterator[Task]:
+        run = self.run
+        if run is None:
+            return
+        num_steps = run.num_steps
+        for step in range(num_steps):
+            yield Task(run.epoch, run.start, step, num_steps)
+
+
+class Workers:
+    """The worker processes of a loader, which serve pass after pass where they may stay.
+
+    ``options`` go to torch's DataLoader.
+    """
+
+    def __init__(self, work: Work, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> None:
+        self._work, self._num_workers = work, num_workers
+        self._tasks = _Tasks()
+        workshop: Any = Workshop(work, num_workers, finish)
+        self._loader: Any = torch.utils.data.DataLoader(
+            workshop,
+            batch_size=None,
+            sampler=self._tasks,
+            num_workers=num_workers,
+            collate_fn=_as_it_is,
+            **options,
+        )
+        self._made: Any = None
+        self._closed = False
+
+    def serve(self, work: Work) -> bool:
+        """Whether they can make the batches of this work, or others are needed."""
+        return not self._closed and _essence(work) == _essence(self._work)
+
+    def begin(self, run: Pass) -> None:
+        """Make the batches of this pass from now on; what is left of an earlier one is dropped."""
+        self._tasks.run = run
+        self._made = iter(self._loader)
+
+    def next(self) -> Made:
+        """What was made of the next task; `StopIteration` after the last.
+
+        Raises
+        ------
+        WorkerError
+            A worker ended, or gave no answer in time.
+        """
+        try:
+            return Made(*next(self._made))
+        except (RuntimeError, EOFError, OSError) as error:
+            raise self._explained(error) from error
+
+    def close(self) -> None:
+        """End the processes, and wait until they have ended."""
+        made, self._made = self._made, None
+        self._closed = True
+        if made is not None:
+            made._shutdown_workers()  # noqa: SLF001  # else it happens when the garbage collector likes
+
+    def _explained(self, error: Exception) -> Exception:
+        """Why torch lost a worker, as far as the system knows."""
+        workers = getattr(self._made, "_workers", ())
+        if isinstance(error, EOFError | OSError):  # what it had made cannot be had; the system may not know yet
+            wait_for_end(workers, timeout_seconds=_SECONDS_TO_END)
+        ended = [(number, worker) for number, worker in enumerate(workers) if worker.exitcode not in {None, 0}]
+        if ended:
+            number, worker = ended[0]
+            how, hint = _cause(worker.exitcode)
+            msg = f"worker {number} of {self._num_workers} (pid {worker.pid}) {how}"
+            return WorkerError(msg, hint=hint)
+        if "timed out" in str(error):
+            msg = f"no batch came within timeout={self._loader.timeout} seconds"
+            return WorkerError(msg, hint="a larger timeout=, more workers, or 0 to wait as long as it takes")
+        return error
+
+
+def _essence(work: Work) -> tuple[Any, ...]:
+    """What may differ between two passes of one dataset, and makes other batches."""
+    arrangement, recipe = work.arrangement, work.recipe
+    return arrangement.state_order, arrangement.request.seed, recipe.partition, recipe.rank
+
+
+def _cause(exitcode: int) -> tuple[str, str]:
+    if exitcode > 0:
+        hint = (
+            "its own message is on stderr; functions given to map(), filter() or collate_fn= must be importable by a "
+            "new process: in a module, not in a notebook or an interactive session"
+        )
+        return f"ended with exit code {exitcode}", hint
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = f"signal {-exitcode}"
+    hints = {
+        "SIGKILL": "often the system was out of memory (see dmesg): fewer workers, a smaller window, or batches",
+        "SIGBUS": "often shared memory was full (df /dev/shm): in a container give more (--shm-size), or fewer workers",
+        "SIGSEGV": "a library crashed in the worker; num_workers=0 shows where",
+    }
+    return f"was ended by {name}", hints.get(name, "somebody or something ended it from outside")
+
+
+def _as_it_is(made: Any) -> Any:
+    return made

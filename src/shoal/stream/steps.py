@@ -1,0 +1,149 @@
+"""Batches made one by one, by step, in a worker process: what goes to it, what it makes, and what comes back.
+
+A task names epoch, start and step, so a worker needs no memory of its own of where the run is: the same worker serves
+any number of epochs and resumed positions, and a new one begins wherever it is told to.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from shoal.errors import ShoalError
+from shoal.stream.counters import Counters
+from shoal.stream.iteration import Iteration, Place
+from shoal.stream.passes import Work
+from shoal.stream.skips import MOST_LISTED
+
+__all__ = ["Failed", "Made", "StepMaker", "Task", "add_counts"]
+
+
+class Task(NamedTuple):
+    """One batch to make: the rank's at this step, counted from position ``start`` of an epoch; ``num_steps`` in all."""
+
+    epoch: int
+    start: int
+    step: int
+    num_steps: int
+
+
+class Failed(NamedTuple):
+    """An error of a worker, and where in the worker it was raised."""
+
+    error: BaseException
+    where: str
+
+    def raise_here(self) -> None:
+        """Raise it in the process that asked for the batch."""
+        self.error.add_note(f"shoal: in a worker process:\n{self.where}")
+        raise self.error
+
+
+class Made(NamedTuple):
+    """A batch, or why there is none; and what making it, and reading ahead of the next, added to the counts."""
+
+    step: int
+    batch: Any
+    counts: dict[str, Any]
+    failed: Failed | None = None
+
+
+class StepMaker:
+    """Makes the steps of one worker of a rank; steps that follow each other cost no more than iterating does."""
+
+    def __init__(self, work: Work, num_workers: int) -> None:
+        self._work, self._num_workers = work, num_workers
+        self._forget()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._work, self._num_workers)
+
+    def _forget(self) -> None:
+        self._iteration: Iteration | None = None
+        self._next: tuple[int, int, int] | None = None
+        self._counters = Counters()
+        self._told: dict[str, Any] = {}
+
+    def make(self, task: Task) -> Made:
+        """The batch of a task; an error comes back as one, so that it keeps its type on its way."""
+        try:
+            batch = self._made(task)
+        except Exception as error:  # noqa: BLE001  # raised again by the process that asked
+            self._next = None
+            return Made(task.step, None, self._counts(), Failed(_portable(error), traceback.format_exc()))
+        return Made(task.step, batch, self._counts())
+
+    def _made(self, task: Task) -> Any:
+        here = (task.epoch, task.start, task.step)
+        if self._iteration is None or self._next != here:
+            self.close()
+            work = self._work.of_worker(task.step % self._num_workers, self._num_workers)
+            self._iteration = work.iterate(
+                self._counters,
+                epoch=task.epoch,
+                start=task.start,
+                ended=_nobody_counts,
+                state=_nobody_saves,
+                first_step=task.step,
+            )
+        batch = next(self._iteration)
+        following = task.step + self._num_workers
+        self._next = (task.epoch, task.start, following)
+        if following >= task.num_steps:
+            self.close()  # the pass is over for this worker, and its memory is wanted elsewhere
+        return batch
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._iteration is not None:
+            self._iteration.close()
+        self._iteration = self._next = None
+
+    def _counts(self) -> dict[str, Any]:
+        """What was added to the counts since the last time."""
+        now = {one.name: getattr(self._counters, one.name) for one in fields(Counters) if one.name != "pace"}
+        now["skipped_ids"] = list(now["skipped_ids"])
+        before, self._told = self._told, now
+        return {name: _since(before.get(name), value) for name, value in now.items()}
+
+
+def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
+    """Add what a worker counted; of what is a height and not a count, keep the highest of one process."""
+    for name, more in counts.items():
+        value = getattr(counters, name)
+        if name.startswith(_HEIGHTS):
+            setattr(counters, name, max(value, more))
+        elif isinstance(value, list):
+            value.extend(more[: max(0, MOST_LISTED - len(value))])
+        else:
+            setattr(counters, name, value + more)
+
+
+_HEIGHTS = ("peak_", "in_flight_", "concurrency")
+
+
+def _since(before: Any, now: Any) -> Any:
+    if isinstance(now, list):
+        return now[len(before or ()) :]
+    return now - (before or 0)
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The error itself where it survives the way to another process, else one that says what it said."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own object, to see whether it arrives
+    except Exception:  # noqa: BLE001  # whatever a foreign class does when it is taken apart
+        return ShoalError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _nobody_counts(_: Place) -> None:
+    """A worker does not know whether what it made was received."""
+
+
+def _nobody_saves(epoch: int, position: int) -> dict[str, Any]:
+    msg = f"a worker was asked for a state at epoch {epoch}, position {position}"
+    raise AssertionError(msg)

@@ -1,0 +1,10 @@
+"""The door for torch: loaders and datasets that give tensors, on any number of ranks and workers.
+
+`import shoal` does not import torch; this does.
+"""
+
+from __future__ import annotations
+
+from shoal.integrations.torch_loader import DataLoader
+
+__all__ = ["DataLoader"]

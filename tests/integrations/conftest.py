@@ -1,0 +1,27 @@
+"""What the tests of frameworks share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.stream.made import open_finely, write_tars
+
+from shoal.stream.open_dataset import Dataset
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    for name in list(os.environ):
+        if name in {"RANK", "WORLD_SIZE"} or name.startswith(("SLURM_", "OMPI_", "PMI_", "MV2_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def tars(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """197 samples in 8 tars, one of them empty, of 95 extents."""
+    return open_finely(write_tars(tmp_path_factory.mktemp("tars") / "data", [30, 1, 0, 47, 22, 60, 5, 32]))

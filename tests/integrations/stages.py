@@ -1,0 +1,77 @@
+"""Functions for `map`, `filter` and `collate_fn`, which worker processes import from here."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def plain(batch: dict[str, Any]) -> dict[str, Any]:
+    return batch
+
+
+def is_odd(sample: dict[str, Any]) -> bool:
+    return int(sample["cls"]) % 2 == 1
+
+
+def is_far(sample: dict[str, Any]) -> bool:
+    return int(sample["cls"]) >= 150
+
+
+def with_pid(batch: dict[str, Any]) -> dict[str, Any]:
+    return {**batch, "pid": os.getpid()}
+
+
+def with_seed(batch: dict[str, Any]) -> dict[str, Any]:
+    return {**batch, "drawn": (random.random(), float(torch.rand(1)), float(np.random.rand()))}
+
+
+def fail_at_100(sample: dict[str, Any]) -> dict[str, Any]:
+    if int(sample["cls"]) == 100:
+        msg = "this is sample 100"
+        raise KeyError(msg)
+    return sample
+
+
+def die_at_100(sample: dict[str, Any]) -> dict[str, Any]:
+    if int(sample["cls"]) == 100:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+
+def stop_at_100(sample: dict[str, Any]) -> dict[str, Any]:
+    if int(sample["cls"]) == 100:
+        raise SystemExit(3)
+    return sample
+
+
+def slowly(sample: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.02)
+    return sample
+
+
+def never(sample: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(1000)
+    return sample
+
+
+def numbered(samples: list[dict[str, Any]]) -> list[int]:
+    return [int(sample["cls"]) for sample in samples]
+
+
+def named(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"numbers": [int(sample["cls"]) for sample in samples]}
+
+
+def note_worker(number: int) -> None:
+    info = torch.utils.data.get_worker_info()
+    assert info is not None
+    assert info.id == number
+    Path(os.environ["SHOAL_TEST_NOTES"], str(number)).write_text(str(os.getpid()))
