@@ -33,6 +33,7 @@ from shoal.shards.index import locate
 from shoal.storage import line_files
 from shoal.storage.local import LocalStore
 from shoal.stream import skips
+from shoal.stream.checksums import extent_checksums
 from shoal.stream.index_files import save_index
 from shoal.stream.open_dataset import Dataset, open_dataset
 
@@ -49,13 +50,17 @@ class Shards:
         self.directory = directory
         self.whole = open_finely(write(directory / "data", [20, 33, 8]), extent_bytes=9000)
         self.is_tar = write is write_tars
+        opened = self.whole._opened
+        self.checksums = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
 
-    def open(self, *, sizes: bool = True) -> Dataset:
+    def open(self, *, sizes: bool = True, checksums: bool = False) -> Dataset:
         """The dataset, to be read anew."""
         index = self.whole._opened.index
         if not sizes:
             index = replace(index, sample_bytes=None)
-        path = save_index(index, self.directory / f"sizes-{sizes}.index", store=self.whole._opened.store)
+        if checksums:
+            index = replace(index, extent_checksum=self.checksums)
+        path = save_index(index, self.directory / "fine.index", store=self.whole._opened.store)
         return open_dataset(self.directory / "data", index=path)
 
     @contextmanager
@@ -128,6 +133,26 @@ def test_without_sizes_a_damaged_sample_takes_its_extent_along(sizes: bool, tar_
         for order in (Sequential(), Full()):
             ds = skipping(tar_shards.open(sizes=sizes).shuffle(order, chunk=None if order.name == "full" else "40KiB"))
             assert set(range(NUM)) - set(ids_of(ds)) == ({30} if sizes else around)
+
+
+@pytest.mark.parametrize("chunk", ["9KB", "40KB"])
+def test_a_wrong_checksum_costs_the_extent(chunk: str, tar_shards: Shards) -> None:
+    index = tar_shards.whole._opened.index
+    extent = int(np.searchsorted(index.extent_first_sample, 30, side="right")) - 1
+    around = set(range(int(index.extent_first_sample[extent]), int(index.extent_first_sample[extent + 1])))
+    with tar_shards.damaged([30], at_end=True):  # in the padding of a member, which no format looks at
+        for batch in (None, 1):
+            ds = tar_shards.open(checksums=True).shuffle(Window(chunks=4), seed=1, chunk=chunk)
+            assert sorted(ids_of(ds)) == list(range(NUM))  # a file of this machine is believed
+            ds = ds.reading(on_error="skip", verify="always")
+            if batch is None:
+                assert set(range(NUM)) - set(ids_of(ds)) == around
+                assert set(ds.stats()["skipped_ids"]) == around
+            else:
+                found = [pairs_of(one)[0] for one in ds.batch(1)]
+                assert not around & {number for number, _ in found}
+                assert sum(again for _, again in found) == len(around)
+    assert len(around) > 1
 
 
 def test_a_line_that_swallowed_its_end_costs_one_sample(line_shards: Shards) -> None:

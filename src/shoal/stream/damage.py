@@ -18,11 +18,12 @@ from shoal.errors import ShardError
 from shoal.plan.units import UnitRead, starts_in
 from shoal.shards.index import locate
 from shoal.shards.protocol import Records, Sample
+from shoal.stream.integrity import wrong_extent
 from shoal.stream.opening import Opened
 from shoal.stream.stages import Damaged
 from shoal.stream.unit_bytes import parse_unit, read_unit
 
-__all__ = ["ForgivingRecords", "damage_or_raise", "forgiving_records"]
+__all__ = ["ForgivingRecords", "damage_or_raise", "forgiving_records", "forgiving_sample"]
 
 
 def damage_or_raise(opened: Opened, read: UnitRead, error: ShardError) -> Damaged:
@@ -61,10 +62,45 @@ def forgiving_records(
             return records
         for part in parts:
             try:
-                records.add(part, read_unit(opened, part))
+                records.add(part, checked_unit(opened, part))
             except ShardError as error_of_part:
                 records.lose(part, damage_or_raise(opened, part, error_of_part))
     return records
+
+
+def checked_unit(opened: Opened, read: UnitRead) -> bytes:
+    """The bytes of a unit, compared with the checksums of the extents that it holds as a whole.
+
+    Raises
+    ------
+    ShardError
+        They are others, or the shard is not the one that was indexed.
+    StorageError
+        They could not be had.
+    """
+    data = read_unit(opened, read)
+    if (wrong := wrong_extent(opened.index, read.shard, read.first_byte, data)) is not None:
+        msg = f"bytes [{wrong[0]}, {wrong[1]}) do not have the checksum in the index"
+        hint = "the shard was changed or damaged after it was indexed: restore it, or index it again"
+        raise ShardError(msg, shard=opened.index.shard_names[read.shard], byte=wrong[0], hint=hint)
+    return data
+
+
+def forgiving_sample(opened: Opened, sample_id: int) -> Sample | Damaged:
+    """One sample read on its own, or its damage: with its whole extent where only that has a checksum.
+
+    Raises
+    ------
+    ShardError
+        The shard is not the one that was indexed.
+    StorageError
+        Bytes could not be had.
+    """
+    extent = int(np.searchsorted(opened.index.extent_first_sample, sample_id, side="right")) - 1
+    whole = opened.index.extent_checksum is not None or opened.index.sample_bytes is None
+    read = _extent(opened, extent) if whole else _single(opened, _extent(opened, extent), sample_id)
+    records = forgiving_records(opened, read, partial(checked_unit, opened, read))
+    return records.sample(sample_id - read.first_sample)
 
 
 class ForgivingRecords:
@@ -167,14 +203,16 @@ def _extents_of(opened: Opened, read: UnitRead) -> list[UnitRead]:
             index.extent_first_sample, [read.first_sample, read.first_sample + read.num_samples - 1], side="right"
         )
     )
-    if first == last:
-        return [read]
-    return [
-        read._replace(
-            first_byte=int(index.extent_first_byte[extent]),
-            end_byte=int(index.extent_end_byte[extent]),
-            first_sample=int(index.extent_first_sample[extent]),
-            num_samples=int(index.extent_num_samples[extent]),
-        )
-        for extent in range(first, last + 1)
-    ]
+    return [read] if first == last else [_extent(opened, extent) for extent in range(first, last + 1)]
+
+
+def _extent(opened: Opened, extent: int) -> UnitRead:
+    index = opened.index
+    return UnitRead(
+        extent,
+        int(index.extent_shard[extent]),
+        int(index.extent_first_byte[extent]),
+        int(index.extent_end_byte[extent]),
+        int(index.extent_first_sample[extent]),
+        int(index.extent_num_samples[extent]),
+    )

@@ -207,7 +207,14 @@ class Dataset:
         return replace(self, _batching=Batching(number, size is None, remainder))
 
     def reading(
-        self, *, on_error: str = "raise", quarantine: str | os.PathLike[str] | None = None, progress: bool = False
+        self,
+        *,
+        on_error: str = "raise",
+        quarantine: str | os.PathLike[str] | None = None,
+        verify: str = "arrival",
+        deadline: float = 120,
+        hedge: bool = False,
+        progress: bool = False,
     ) -> Dataset:
         """How bytes are read, and what becomes of damaged samples; order and state stay what they are.
 
@@ -223,6 +230,13 @@ class Dataset:
         quarantine
             A file of damaged samples, JSON Lines. Those it lists are left out and not looked at; those that "skip"
             leaves out are added. Several processes of a machine may share it.
+        verify
+            Checksums of the index are compared when bytes arrive from far away ("arrival"), or also for files of this
+            machine ("always"). An index has them if it was made with ``shoal index --checksum``.
+        deadline
+            Seconds for which one read from far away is tried again before its error is raised.
+        hedge
+            Whether a request that is later than nearly all others is made a second time, and the first answer taken.
         progress
             A line on stderr, on rank 0, that shows rates, and who holds up whom; in a log, one line a minute.
 
@@ -234,7 +248,15 @@ class Dataset:
         if self._reading != ReadingOptions():
             msg = "reading() was called before; a second call would hide what the first one asked for"
             raise UsageError(msg, hint="give all options in one call")
-        return replace(self, _reading=reading_options(on_error=on_error, quarantine=quarantine, progress=progress))
+        options = reading_options(
+            on_error=on_error,
+            quarantine=quarantine,
+            verify=verify,
+            deadline=deadline,
+            hedge=hedge,
+            progress=progress,
+        )
+        return replace(self, _reading=options)
 
     # ---- what comes when
 

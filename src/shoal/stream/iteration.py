@@ -20,7 +20,7 @@ from shoal.stream import forks
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.collate import collate
 from shoal.stream.counters import Counters
-from shoal.stream.damage import forgiving_records
+from shoal.stream.damage import forgiving_sample
 from shoal.stream.fetch import Fetch
 from shoal.stream.opening import Opened
 from shoal.stream.pace import Pace
@@ -312,7 +312,7 @@ def _alone(source: _Source, sample_id: int) -> Any:
         return run_stages(stages, read_sample(opened, arrangement, sample_id), sample_id)
     if skips.among(np.array([sample_id]))[0]:
         return SKIPPED
-    sample = read_sample(opened, arrangement, sample_id, forgiving=skips.finds)
+    sample = forgiving_sample(opened, sample_id) if skips.finds else read_sample(opened, arrangement, sample_id)
     made = run_stages(stages, sample, sample_id, forgiving=skips.finds)
     return SKIPPED if type(made) is Damaged else made
 
@@ -326,13 +326,10 @@ def _ahead_limit_bytes(arrangement: Arrangement) -> int:
     return max(limit, 2 * largest)
 
 
-def read_sample(opened: Opened, arrangement: Arrangement, sample_id: int, *, forgiving: bool = False) -> Any:
-    """One sample by id, read on its own; with ``forgiving``, `Damaged` where it is."""
+def read_sample(opened: Opened, arrangement: Arrangement, sample_id: int) -> Any:
+    """One sample by id, read on its own."""
     read = RecordUnits(arrangement.index).reads(np.array([sample_id]))[0]
-    number = sample_id - read.first_sample
-    if forgiving:
-        return forgiving_records(opened, read, partial(read_unit, opened, read)).sample(number)
-    return parse_unit(opened, read, read_unit(opened, read)).sample(number)
+    return parse_unit(opened, read, read_unit(opened, read)).sample(sample_id - read.first_sample)
 
 
 def _shares(order: BoundOrder, arrangement: Arrangement, recipe: Recipe, place: Place) -> Iterator[tuple[Share, range]]:
