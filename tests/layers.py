@@ -34,7 +34,7 @@ FLOORS = {
 # Libraries that may be imported at all, and by whom; design/dependencies.md says why each is there.
 LIBRARIES = {
     "numpy": ("shoal",),
-    "matplotlib": ("shoal.measure.report",),
+    "matplotlib": ("shoal.measure.report", "shoal.measure.audit_picture"),
     "torch": ("shoal.integrations",),
     "torchdata": ("shoal.integrations",),
     "jax": ("shoal.integrations",),
@@ -71,7 +71,7 @@ RESERVED_MODULES = {
     "fcntl": ("shoal.storage",),
     "random": ("shoal.order.seeds",),
     "numpy.random": ("shoal.order.seeds",),
-    "importlib.import_module": ("shoal.cli.main",),
+    "importlib.import_module": ("shoal.cli.main", "shoal.shards.codecs"),
 }
 
 MAY_OPEN_FILES = ("shoal.storage", "shoal.cli", "shoal.measure.report")

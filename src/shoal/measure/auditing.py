@@ -15,7 +15,7 @@ from shoal.measure.between import looks_between
 from shoal.measure.curves import Keys, VarianceCurve, batch_sizes, variance_curve
 from shoal.measure.delivered import as_epochs, as_stream
 from shoal.measure.looks import Look, permutation_looks
-from shoal.measure.quality import expected_distinct
+from shoal.measure.quality import expected_distinct_of
 from shoal.measure.survey import SOURCE_PARTS, TIME_PARTS, Survey, survey
 from shoal.measure.tails import normal_tail, ratio_tail
 from shoal.measure.verdict import Finding, findings_of, verdict_of
@@ -27,6 +27,7 @@ _LOOKED_AT = 1 << 24
 _STRETCHES = 4
 _PARTS = 64
 _LEAST_PAIRS = 50.0
+_MOST_COUNTED = 4096
 _PREFIXES = (2, 10, 20, 100)  # of 200 parts of an epoch
 _SUFFIXES = (2, 10, 20)
 _SERIOUS_DISTANCE = 0.05
@@ -55,7 +56,8 @@ class Audit:
     effective_batch
         ``batch / VR(batch)``: batches of how many samples of a perfect shuffle vary as much.
     distinct, expected_distinct
-        Different labels in a batch (or 64ths of the dataset, without labels), and in one of a perfect shuffle.
+        Different labels in a batch (64ths of the dataset, without labels), and in one of a perfect shuffle, by batch
+        size up to 4096.
     start_vr, end_vr
         VR(batch) over the first and the last twentieth of the epochs; NaN where that is too short.
     displacement
@@ -84,8 +86,8 @@ class Audit:
     vr: Mapping[int, float]
     vr_error: Mapping[int, float]
     effective_batch: float
-    distinct: float
-    expected_distinct: float
+    distinct: Mapping[int, float]
+    expected_distinct: Mapping[int, float]
     start_vr: float
     end_vr: float
     displacement: tuple[float, float, float]
@@ -418,7 +420,9 @@ def _summed(
     )
     errors = np.sqrt(2.0 / sum(curve.freedom for curve in curves)).tolist() if sizes else []
     counted = first.keys if first.keys is not None and first.keys.shares is not None else first.parts
-    distinct = [variance_curve(counted, [batch]).distinct[0]] if sizes else [math.nan]
+    small = [size for size in sizes if size <= max(batch, _MOST_COUNTED)]
+    distinct = variance_curve(counted, small).distinct.tolist()
+    counts = np.bincount(np.asarray(counted.values, dtype=np.int64))
     ends = [[epoch.end(first=at) for epoch in epochs] for at in (True, False)]
     start, end = (float(np.mean([c.ratios[0] for c in curve if c])) if any(curve) else math.nan for curve in ends)
     places = first.places()
@@ -438,8 +442,8 @@ def _summed(
         vr=ratios,
         vr_error=dict(zip(sizes, errors, strict=True)),
         effective_batch=batch / max(ratios[batch], 1e-9) if ratios else math.nan,
-        distinct=float(np.mean(distinct)),
-        expected_distinct=expected_distinct(counted.values, batch) if sizes else math.nan,
+        distinct=dict(zip(small, distinct, strict=True)),
+        expected_distinct={size: expected_distinct_of(counts[counts > 0], size) for size in small},
         start_vr=start,
         end_vr=end,
         displacement=(low, middle, high),

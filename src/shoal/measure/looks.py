@@ -79,8 +79,8 @@ def _echoes(ids: NDArray[np.int64], batch: int) -> Iterator[Look]:
             score = (found - mean) * size / math.sqrt(size - lag)
             correlation = found * size / (size - lag)
             text = (
-                f"samples {lag} steps apart are stored near each other or far apart: their correlation is "
-                f"{correlation:.3f}, and 0 give or take {1 / math.sqrt(size):.3f} in a perfect shuffle"
+                f"samples {lag} step{'s' if lag > 1 else ''} apart are stored near each other or far apart: their "
+                f"correlation is {correlation:.3f}, and 0 give or take {1 / math.sqrt(size):.3f} in a perfect shuffle"
             )
             # Farther apart than a batch, samples seldom are in the same one.
             serious = abs(correlation) >= 0.05 and lag < batch

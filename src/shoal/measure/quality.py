@@ -19,6 +19,7 @@ __all__ = [
     "chunk_correlation",
     "distinct_per_batch",
     "expected_distinct",
+    "expected_distinct_of",
     "position_correlation",
     "variance_ratio",
 ]
@@ -115,10 +116,19 @@ def expected_distinct(labels: ArrayLike, batch: int) -> float:
     >>> round(expected_distinct([0, 0, 1, 1], 2), 4)  # 4 of 6 pairs hold both labels
     1.6667
     """
-    array = _epochs(labels)[0]
-    _check_batch(batch, len(array), whole=True)
-    sizes, times = np.unique(np.unique(array, return_counts=True)[1], return_counts=True)
-    left = len(array) - np.arange(batch, dtype=np.int64)
+    return expected_distinct_of(np.unique(_epochs(labels)[0], return_counts=True)[1], batch)
+
+
+def expected_distinct_of(counts: ArrayLike, batch: int) -> float:
+    """The same from how many samples carry each label, shape (num_labels,).
+
+    >>> round(expected_distinct_of([2, 2], 2), 4)
+    1.6667
+    """
+    num_samples = int(np.sum(counts))
+    _check_batch(batch, num_samples, whole=True)
+    sizes, times = np.unique(counts, return_counts=True)
+    left = num_samples - np.arange(batch, dtype=np.int64)
     # max: the product is 0 from where on fewer samples are left than carry the label, and stays so.
     missing = [float(np.prod(np.maximum(0.0, 1.0 - size / left))) for size in sizes.tolist()]
     return float(np.sum(times * (1.0 - np.array(missing))))

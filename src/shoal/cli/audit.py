@@ -1,0 +1,202 @@
+"""`shoal audit`: how good is a shuffle? Of a dataset as shoal orders it, or of the ids that any loader emitted."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.cli import output
+from shoal.cli.numbers import at_least_one
+from shoal.cli.order_options import add_order_arguments, asked_order, given_order_options
+from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples
+from shoal.errors import UsageError
+from shoal.measure.audit_picture import draw_audit
+from shoal.measure.auditing import Audit, audit
+from shoal.order.plain import Sequential
+from shoal.order.seeds import MAX_SEED
+from shoal.shards.index import Index
+from shoal.stream.arrangement import Arrangement
+
+__all__ = ["add_arguments", "run"]
+
+_SUFFIXES = (".npy", ".txt", ".ids")
+_EPOCHS = 2
+_EXIT_FOUND = 1
+_LINE_LETTERS = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.epilog = (
+        "SOURCE is a dataset, whose order is audited without reading its samples, or files of ids: each an epoch, or "
+        "with --epochs several. An id is the number of a sample in storage order, from 0; .npy files hold an array of "
+        "integers of shape (N,) or (num_epochs, N) and may be larger than memory, .txt files numbers with blanks or "
+        "line ends between. All looks together raise a false alarm in 0.1 % of audits of perfect shuffles."
+    )
+    add_source_arguments(parser)
+    parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help="of a global batch (64)")
+    epochs = f"epochs that are audited ({_EPOCHS}), or that the file of ids holds (1)"
+    parser.add_argument("--epochs", type=at_least_one, metavar="E", help=epochs)
+    parser.add_argument(
+        "--num-samples", type=at_least_one, metavar="N", help="of the dataset, with ids (largest id + 1)"
+    )
+    parser.add_argument("--part", action="store_true", help="the ids are those of one rank or worker: most are missing")
+    by = parser.add_mutually_exclusive_group()
+    by.add_argument("--labels", metavar="FILE.npy", help="the label of each sample by id; batches should be fair in it")
+    by.add_argument(
+        "--by", choices=("position", "shard", "bytes"), help="of a dataset: what is taken as the label (position)"
+    )
+    other = "ids of another stream that should have nothing in common: another seed, another source; may be repeated"
+    parser.add_argument("--other", metavar="FILE", action="append", default=[], help=other)
+    parser.add_argument("--picture", metavar="FILE", help="draw it: .svg, .png or .pdf; needs matplotlib")
+    parser.add_argument("--strict", action="store_true", help="exit code 1 where a finding is likely to matter")
+    add_order_arguments(parser, default="of a dataset; without any of these, that of shuffle()")
+    add_json_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Audit what was asked for, and say what was found."""
+    are_ids = [Path(word).suffix in _SUFFIXES for word in arguments.source]
+    if any(are_ids) and not all(are_ids):
+        msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited as one"
+        raise UsageError(msg, hint=f"files that end with {', '.join(_SUFFIXES)} are taken for ids")
+    about, result = _of_ids(arguments) if any(are_ids) else _of_dataset(arguments)
+    if arguments.picture is not None:
+        draw_audit(arguments.picture, result, title=str(about.get("order", ", ".join(arguments.source))))
+    if arguments.json:
+        output.emit(about | result.to_dict(), as_json=True)
+    else:
+        _show(about, result)
+    return _EXIT_FOUND if arguments.strict and any(each.is_serious for each in result.findings) else 0
+
+
+def _of_ids(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
+    if options := [*given_order_options(arguments), *(["--by"] if arguments.by else [])]:
+        msg = f"{options[0]} is about the order of a dataset, and ids have one already"
+        raise UsageError(msg, hint="leave it out, or name shards instead of ids")
+    files = [_read_ids(path) for path in arguments.source]
+    epochs = arguments.epochs or 1
+    if len(files) > 1:
+        lengths = {ids.shape for ids in files}
+        if len(lengths) > 1 or files[0].ndim > 1 or epochs not in {1, len(files)}:
+            msg = f"several files of ids are an epoch each, of one length; these have the shapes {sorted(lengths)}"
+            raise UsageError(msg, hint="audit them one by one; those of other seeds or sources are named by --other")
+        files, epochs = [np.stack(files)], 1
+    result = audit(
+        files[0],
+        num_samples=arguments.num_samples,
+        labels=None if arguments.labels is None else _read_array(arguments.labels),
+        epochs=epochs,
+        batch=arguments.batch_size,
+        others={path: _read_ids(path) for path in arguments.other},
+        is_part=arguments.part,
+    )
+    return {}, result
+
+
+def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
+    """The order of a dataset; the next seed, whose epochs may collide with those of this one, is the other stream."""
+    if arguments.num_samples is not None or arguments.part:
+        msg = f"{'--part' if arguments.part else '--num-samples'} is about ids, and a dataset knows how many it has"
+        raise UsageError(msg)
+    request = asked_order(arguments)
+    opened = open_with_samples(arguments)
+    arrangement = Arrangement(opened.index, request)
+    labels = _labels_by(arguments, opened.index)
+    num_epochs = arguments.epochs or _EPOCHS
+    others: dict[str, Any] = {path: _read_ids(path) for path in arguments.other}
+    if not isinstance(arrangement.order, Sequential):
+        seed = request.seed + 1 if request.seed < MAX_SEED else 0
+        others[f"seed {seed}"] = _ids_of(arrangement, seed, num_epochs)
+    ids = _ids_of(arrangement, request.seed, num_epochs)
+    result = audit(ids, num_samples=opened.index.num_samples, labels=labels, batch=arguments.batch_size, others=others)
+    return {"order": str(arrangement)}, result
+
+
+def _ids_of(arrangement: Arrangement, seed: int, num_epochs: int) -> NDArray[np.int64]:
+    counts = np.diff(arrangement.order_borders)
+    bound = [arrangement.order.bind(counts, seed=seed, epoch=epoch) for epoch in range(num_epochs)]
+    return np.stack([epoch.ids(0, epoch.num_samples) for epoch in bound])
+
+
+def _labels_by(arguments: argparse.Namespace, index: Index) -> NDArray[Any] | None:
+    if arguments.labels is not None:
+        return _read_array(arguments.labels)
+    if arguments.by == "shard":
+        first = index.extent_first_sample[index.shard_first_extent]
+        return np.repeat(np.arange(index.num_shards), np.diff(first))
+    if arguments.by == "bytes":
+        if index.sample_bytes is None:
+            msg = "--by bytes needs the bytes of each sample, and this index has none"
+            raise UsageError(msg, hint="`shoal index` writes them for up to 10**8 samples")
+        return index.sample_bytes.astype(np.float64)
+    return None
+
+
+def _read_ids(path: str) -> NDArray[Any]:
+    if Path(path).suffix == ".npy":
+        return _read_array(path)
+    with Path(path).open(encoding="utf-8") as file:
+        try:
+            return np.array([int(word) for line in file for word in line.replace(",", " ").split()], dtype=np.int64)
+        except (ValueError, OverflowError):
+            msg = f"{path}: ids are integers with blanks, commas or line ends between"
+            raise UsageError(msg) from None
+
+
+def _read_array(path: str) -> NDArray[Any]:
+    """Mapped, not read: it may be larger than memory."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError):
+        msg = f"{path}: this is not an array as numpy.save() writes it"
+        raise UsageError(msg, hint="object arrays are not read, since that would run code from the file") from None
+    if not isinstance(array, np.ndarray):  # an .npz archive
+        msg = f"{path}: one array is wanted, and this is an archive of several"
+        raise UsageError(msg)
+    return array
+
+
+def _show(about: Mapping[str, Any], result: Audit) -> None:
+    """The audit for people."""
+    for line in textwrap.wrap(result.verdict, _LINE_LETTERS):
+        output.say(line)
+    output.say()
+    facts = {
+        **about,
+        "epochs": result.num_epochs,
+        "num_samples": result.num_samples,
+        "num_missing": result.missing,
+        "num_repeated": result.repeated,
+        "key": result.key,
+        "rank_correlation": result.rank_correlation,
+        "moved by (1 %, half, 99 %)": ", ".join(f"{share:+.1%}" for share in result.displacement),
+    }
+    if not math.isnan(result.start_vr):
+        facts["VR at start and end"] = f"{result.start_vr:.2f}, {result.end_vr:.2f}"
+    output.emit(facts)
+    if result.vr:
+        rows = [
+            {
+                "batch": size,
+                "VR": f"{ratio:.2f}",
+                "by chance": f"1 +- {result.vr_error[size]:.2f}",
+                "different": f"{result.distinct[size]:.1f}" if size in result.distinct else "",
+                "expected": f"{result.expected_distinct[size]:.1f}" if size in result.distinct else "",
+            }
+            for size, ratio in result.vr.items()
+        ]
+        output.say()
+        output.say(output.format_table(rows))
+    for finding in result.findings:
+        output.say()
+        sign = "!" if finding.is_serious else "-"
+        text = f"{sign} {finding.name} ({finding.where}): {finding.text}"
+        output.say(textwrap.fill(text, _LINE_LETTERS, subsequent_indent="  "))

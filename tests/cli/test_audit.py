@@ -1,0 +1,124 @@
+"""`shoal audit`: datasets as shoal orders them, and files of ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.cli.calls import Calls, make_shards
+
+from shoal.measure import audit
+
+
+@pytest.fixture
+def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
+    return Calls(capsys)
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make_shards(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> NDArray[np.int64]:
+    found = np.random.default_rng(0).permutation(2000)
+    np.save(tmp_path / "ids.npy", found)
+    return found
+
+
+def test_ids_of_any_loader(calls: Calls, ids: NDArray[np.int64], tmp_path: Path) -> None:
+    record = calls.json("audit", tmp_path / "ids.npy")
+    expected = audit(ids)
+    assert (record["num_samples"], record["missing"], record["repeated"]) == (2000, 0, 0)
+    assert record["vr"] == {str(size): ratio for size, ratio in expected.vr.items()}
+    assert record["findings"] == []
+    text = calls.text("audit", tmp_path / "ids.npy")
+    assert "None of" in text
+    assert "VR" in text
+
+
+def test_ids_as_text_are_the_same(calls: Calls, ids: NDArray[np.int64], tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("\n".join(map(str, ids.tolist())))
+    (tmp_path / "line.ids").write_text(", ".join(map(str, ids.tolist())))
+    expected = calls.json("audit", tmp_path / "ids.npy")
+    assert calls.json("audit", tmp_path / "ids.txt") == expected
+    assert calls.json("audit", tmp_path / "line.ids") == expected
+
+
+def test_what_is_wrong_is_said(calls: Calls, tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.array([*range(1000), 7]))
+    record = calls.json("audit", tmp_path / "ids.npy", "--num-samples", 1001)
+    assert (record["missing"], record["repeated"]) == (1, 1)
+    names = {finding["name"] for finding in record["findings"]}
+    assert {"missing", "repeated", "storage order", "variance"} <= names
+    text = calls.text("audit", tmp_path / "ids.npy", "--num-samples", 1001, "--strict", code=1)
+    assert "! storage order (epoch 0): 999 of 1,000 samples" in " ".join(text.split())
+    assert text.startswith("1 of 1,001 samples do not come: 1000.")
+
+
+def test_epochs_are_files_or_parts_of_one(calls: Calls, ids: NDArray[np.int64], tmp_path: Path) -> None:
+    np.save(tmp_path / "b.npy", ids)
+    np.save(tmp_path / "both.npy", np.concatenate([ids, ids]))
+    for words in ((tmp_path / "ids.npy", tmp_path / "b.npy"), (tmp_path / "both.npy", "--epochs", 2)):
+        record = calls.json("audit", *words)
+        assert record["num_epochs"] == 2
+        assert "epoch 0 and epoch 1 have the same order" in [finding["text"] for finding in record["findings"]]
+
+
+def test_another_stream_and_labels(calls: Calls, ids: NDArray[np.int64], tmp_path: Path) -> None:
+    np.save(tmp_path / "labels.npy", np.arange(2000) // 100)
+    record = calls.json("audit", tmp_path / "ids.npy", "--labels", tmp_path / "labels.npy", "--batch-size", 32)
+    assert record["key"] == "labels"
+    assert record["vr"] == {
+        str(size): ratio for size, ratio in audit(ids, labels=np.arange(2000) // 100, batch=32).vr.items()
+    }
+    record = calls.json("audit", tmp_path / "ids.npy", "--other", tmp_path / "ids.npy")
+    assert "same order" in {finding["name"] for finding in record["findings"]}
+
+
+def test_the_part_of_a_rank(calls: Calls, ids: NDArray[np.int64], tmp_path: Path) -> None:
+    np.save(tmp_path / "rank.npy", ids[::4])
+    words = ["audit", tmp_path / "rank.npy", "--num-samples", 2000]
+    assert [finding["name"] for finding in calls.json(*words)["findings"]] == ["missing"]
+    assert calls.json(*words, "--part")["findings"] == []
+
+
+def test_a_dataset_is_audited_with_the_next_seed(calls: Calls, data: Path) -> None:
+    record = calls.json("audit", data, "--order", "full")
+    assert record["findings"] == []
+    assert record["num_epochs"] == 2
+    assert "Full" in record["order"]
+    record = calls.json("audit", data, "--order", "none", "--epochs", 1, "--by", "shard")
+    assert record["key"] == "labels"
+    assert record["vr"]["64"] > 10
+    assert record["order"] == "shuffle(shoal.orders.Sequential(), seed=0)"
+    assert "all 200 labels are equal" in calls.refused("audit", data, "--by", "bytes")  # these samples have one size
+
+
+def test_it_is_drawn(calls: Calls, ids: NDArray[np.int64], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("a.svg", "b.svg", "a.png"):
+        calls.text("audit", tmp_path / "ids.npy", "--picture", tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+    assert int.from_bytes((tmp_path / "a.png").read_bytes()[16:20]) == 1200
+
+
+def test_what_cannot_be_audited(calls: Calls, ids: NDArray[np.int64], data: Path, tmp_path: Path) -> None:
+    assert "cannot be audited as one" in calls.refused("audit", tmp_path / "ids.npy", data)
+    assert "--seed is about the order" in calls.refused("audit", tmp_path / "ids.npy", "--seed", 1)
+    assert "--by is about the order" in calls.refused("audit", tmp_path / "ids.npy", "--by", "shard")
+    assert "--part is about ids" in calls.refused("audit", data, "--part")
+    (tmp_path / "words.txt").write_text("one two")
+    assert "ids are integers" in calls.refused("audit", tmp_path / "words.txt")
+    (tmp_path / "no.npy").write_bytes(b"not an array")
+    assert "not an array" in calls.refused("audit", tmp_path / "no.npy")
+    np.savez(tmp_path / "archive.npz", ids=ids)
+    (tmp_path / "archive.npz").rename(tmp_path / "archive.npy")
+    assert "archive of several" in calls.refused("audit", tmp_path / "archive.npy")
+    np.save(tmp_path / "short.npy", ids[:10])
+    assert "of one length" in calls.refused("audit", tmp_path / "ids.npy", tmp_path / "short.npy")
+    assert "No such file" in calls.refused("audit", tmp_path / "none.npy")
