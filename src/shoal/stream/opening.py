@@ -31,6 +31,7 @@ from shoal.stream.index_files import INDEX_NAME, load_index, save_index
 from shoal.stream.indexing import SCAN_RULE, Progress, build_index
 from shoal.stream.looking import find_all, stat_all
 from shoal.stream.matching import match_all, missing_from
+from shoal.stream.retrying import patient
 from shoal.stream.verifying import ShardCheck, looks_indexed
 
 __all__ = ["Opened", "choose_format", "known_suffixes", "open_source"]
@@ -83,7 +84,7 @@ def open_source(
     """
     directory = cache_directory(cache_dir)
     source = in_store(source, storage_options)
-    store = open_store(source, storage_options)
+    store = patient(open_store(source, storage_options))
     found = expand(source, suffixes=known_suffixes(format), store=store)
     if found.kind == "index":
         if index is not None:
@@ -197,7 +198,7 @@ def _given_index(
         path = str(Path(given.removeprefix("file://")).expanduser().absolute())
         return load_index(path, store=LocalStore()), path
     same = schemes_of([given]) == schemes_of(found.paths)
-    other = open_store(given, storage_options if same else None)
+    other = patient(open_store(given, storage_options if same else None))
     return load_index(plain(given), store=other, cache_dir=cache_dir), plain(given)
 
 

@@ -25,10 +25,21 @@ import numpy as np
 from shoal.errors import StorageError
 from shoal.order.seeds import draws, key
 from shoal.storage.far_away import ReadsRanges, read_whole
+from shoal.storage.local import LocalStore
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader, ReadRange, Store
 from shoal.storage.urls import without_secrets
 
-__all__ = ["Patience", "RetryRule", "RetryingStore", "StoppedError", "patience", "reading_of", "retried", "tries_of"]
+__all__ = [
+    "Patience",
+    "RetryRule",
+    "RetryingStore",
+    "StoppedError",
+    "patience",
+    "patient",
+    "reading_of",
+    "retried",
+    "tries_of",
+]
 
 _Result = TypeVar("_Result")
 
@@ -212,3 +223,8 @@ def tries_of(store: ReadRange) -> tuple[ReadRange, RetryRule]:
 def reading_of(path: str, first_byte: int, end_byte: int) -> str:
     """What is done, for the sentence "could not ..."."""
     return f"read bytes [{first_byte}, {end_byte}) of {without_secrets(path)}"
+
+
+def patient(store: Store) -> Store:
+    """The store with retries, if it is one that may fail for a while: files of this machine do not."""
+    return store if isinstance(store, LocalStore) else RetryingStore(store)
