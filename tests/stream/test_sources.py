@@ -106,8 +106,8 @@ def test_what_cannot_be_opened_is_said_with_a_remedy(source: Any, message: str, 
 
 
 def test_an_unknown_format_lists_the_known_ones(here: Path) -> None:
-    with pytest.raises(UsageError, match=r"(?s)'mds'.*tar.*jsonl|jsonl.*tar"):
-        shoal.open("data", format="mds")
+    with pytest.raises(UsageError, match=r"(?s)'nosuch'.*tar.*jsonl|jsonl.*tar"):
+        shoal.open("data", format="nosuch")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="everything is allowed to root")

@@ -17,6 +17,7 @@ from shoal.cli.order_options import add_order_arguments, asked_order
 from shoal.cli.preview import printable
 from shoal.cli.source_options import OpenedNow, add_json_argument, add_source_arguments, open_asked
 from shoal.order.window import Window
+from shoal.storage.urls import scheme_of
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.index_files import INDEX_NAME
 from shoal.stream.mixing import variance_ratio_bound, warning_about
@@ -134,7 +135,7 @@ def _index(opening: OpenedNow, *, given: bool) -> dict[str, Any]:
     index, path = opened.index, opened.index_path
     infos = [opened.store.stat(shard) for shard in opened.paths]
     changed = [shard for shard, info in enumerate(infos) if not looks_indexed(index, shard, info)]
-    stat = None if path is None else Path(path).stat()
+    stat = None if path is None or scheme_of(path) else Path(path).stat()
     return {
         "path": None if path is None else printable(path),
         "origin": _origin(opening, given=given),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.cli.progress import Progress
 from shoal.errors import UsageError
 from shoal.shards.formats import FORMATS
-from shoal.storage.sources import SourceLike
+from shoal.storage.sources import SourceLike, printed
 from shoal.stream.opening import Opened, open_source
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "open_asked",
     "open_with_samples",
     "source_of",
+    "storage_options_of",
 ]
 
 
@@ -41,8 +43,10 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_shards_argument(parser: argparse.ArgumentParser, *, more: str = "") -> None:
     """Declare the shards; several words are one list, since a shell may have expanded a glob."""
-    text = f"shards: files, a directory, a glob, braces like train-{{000000..000099}}.tar{more}"
+    text = f"shards: files or URLs, a directory, a glob, braces like train-{{000000..000099}}.tar{more}"
     parser.add_argument("source", metavar="SOURCE", nargs="+", help=text)
+    option = "what the store of a URL should know: region=eu-west-1, anonymous=true, headers.X-Key=...; may be repeated"
+    parser.add_argument("--storage-option", metavar="KEY=VALUE", action="append", default=[], help=option)
 
 
 def add_format_argument(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +63,29 @@ def source_of(arguments: argparse.Namespace) -> SourceLike:
     """The source as `shoal.open` takes it."""
     words: list[str] = arguments.source
     return words[0] if len(words) == 1 else words
+
+
+def storage_options_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of ``--storage-option`` as `shoal.open` takes them; "a.b=c" is an entry of the dict "a".
+
+    Raises
+    ------
+    UsageError
+        One is no KEY=VALUE. No value is shown: it may be a secret.
+    """
+    options: dict[str, Any] = {}
+    for word in arguments.storage_option:
+        name, mark, text = word.partition("=")
+        if not (name and mark):
+            msg = "--storage-option takes KEY=VALUE, and one was given without a KEY or without an ="
+            raise UsageError(msg, hint="--storage-option region=eu-west-1 --storage-option anonymous=true")
+        value = {"true": True, "false": False}.get(text.lower(), text)
+        group, dot, inner = name.partition(".")
+        if dot:
+            options.setdefault(group, {})[inner] = text
+        else:
+            options[name] = value
+    return options
 
 
 @dataclass(slots=True)
@@ -85,7 +112,13 @@ def open_asked(arguments: argparse.Namespace) -> OpenedNow:
     """
     with Progress(total=None, label="indexing", unit="bytes") as progress:
         show = ShowBytes(progress)
-        opened = open_source(source_of(arguments), index=arguments.index, format=arguments.format, progress=show)
+        opened = open_source(
+            source_of(arguments),
+            index=arguments.index,
+            format=arguments.format,
+            storage_options=storage_options_of(arguments),
+            progress=show,
+        )
     return OpenedNow(opened, show.was_called)
 
 
@@ -101,6 +134,6 @@ def open_with_samples(arguments: argparse.Namespace) -> Opened:
     """
     opened = open_asked(arguments).opened
     if not opened.index.num_samples:
-        msg = f"{' '.join(arguments.source)}: {opened.index.num_shards} shards without a single sample"
+        msg = f"{printed(source_of(arguments))}: {opened.index.num_shards} shards without a single sample"
         raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
     return opened

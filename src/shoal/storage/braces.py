@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from shoal.errors import SourceError
+from shoal.storage.urls import without_secrets
 
 __all__ = ["expand_braces", "has_braces"]
 
@@ -42,7 +43,7 @@ def expand_braces(pattern: str, *, limit: int | None = None) -> Iterator[str]:
     names = _expand(pattern)
     yield from islice(names, MAX_NAMES if limit is None else limit)
     if limit is None and next(names, None) is not None:
-        msg = f"{pattern}: stands for more than {MAX_NAMES} names"
+        msg = f"{without_secrets(pattern)}: stands for more than {MAX_NAMES} names"
         raise SourceError(msg, hint="a slip in a range? Name the directory, or fewer and larger shards")
 
 
@@ -64,7 +65,7 @@ def _closing(pattern: str, start: int) -> int:
         depth += {"{": 1, "}": -1}.get(pattern[place], 0)
         if depth == 0:
             return place
-    msg = f"{pattern}: the brace at character {start} is never closed"
+    msg = f"{without_secrets(pattern)}: the brace at character {start} is never closed"
     raise SourceError(msg, hint="write {000..123} or {a,b}, with both braces")
 
 

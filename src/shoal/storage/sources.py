@@ -19,7 +19,17 @@ from shoal.storage.protocol import ObjectInfo, Stat, Store
 from shoal.storage.remote_sources import named_remotely
 from shoal.storage.urls import relative, scheme_of, without_secrets
 
-__all__ = ["INDEX_SUFFIX", "Source", "SourceKind", "SourceLike", "expand", "schemes_of", "texts_of", "without_secrets"]
+__all__ = [
+    "INDEX_SUFFIX",
+    "Source",
+    "SourceKind",
+    "SourceLike",
+    "expand",
+    "printed",
+    "schemes_of",
+    "texts_of",
+    "without_secrets",
+]
 
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -71,7 +81,7 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
         A store cannot list, or fails.
     """
     texts, alone = texts_of(source)
-    asked = ", ".join(_printed(part) for part in _parts(source))
+    asked = printed(source)
     if schemes_of(texts) in (set(), {""}):
         found = [named_locally(text, suffixes) for text in texts]
     elif store is None:
@@ -113,8 +123,9 @@ def _parts(source: object) -> list[object]:
     raise SourceError(msg, hint="give a file, a directory, a glob, braces, or a list of those")
 
 
-def _printed(part: object) -> str:
-    return without_secrets(os.fspath(part)) if isinstance(part, str | os.PathLike) else repr(part)
+def printed(source: SourceLike) -> str:
+    """The source as it was written, without secrets."""
+    return ", ".join(without_secrets(text) for text in texts_of(source)[0])
 
 
 def _as_text(part: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.storage.sources import SourceLike
+from shoal.storage.sources import SourceLike, printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.opening import open_source
 
@@ -45,6 +45,6 @@ def open_dataset(
     """
     opened = open_source(source, index=index, format=format, storage_options=storage_options)
     if not opened.index.num_samples:
-        msg = f"{source}: {opened.index.num_shards} shards without a single sample"
+        msg = f"{printed(source)}: {opened.index.num_shards} shards without a single sample"
         raise UsageError(msg, hint="notes of the index say what was skipped: `shoal info` shows them")
     return Dataset(opened)

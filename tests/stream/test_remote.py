@@ -1,0 +1,153 @@
+"""Datasets that lie far away: every way of naming them, and every place for their index."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.calls import Calls
+from tests.storage.servers import CAN_LIST, KINDS, Place, moto, place_of_kind
+from tests.stream.made import content, ids_of, write_tars
+
+from shoal.errors import IndexFileError, SourceError, StorageError
+from shoal.storage.local import LocalStore
+from shoal.stream.index_files import save_index
+from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.testing import Fault, RangeServer
+
+COUNTS = [30, 1, 47, 22]
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[str]:
+    with moto() as url:
+        yield url
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    return write_tars(tmp_path / "data", COUNTS)
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, local: Path) -> Iterator[Place]:
+    """The shards below "d" in a place of each kind."""
+    endpoint = request.getfixturevalue("endpoint") if request.param == "s3" else ""
+    with place_of_kind(request.param, f"streamed-{next(_numbers)}", endpoint) as place:
+        for path in local.iterdir():
+            place.put(f"d/{path.name}", path.read_bytes())
+        yield place
+
+
+def opened(place: Place, source: str | list[str], **more: Any) -> Dataset:
+    sources = [f"{place.root}/{text}" for text in ([source] if isinstance(source, str) else source)]
+    return open_dataset(sources[0] if isinstance(source, str) else sources, storage_options=place.options, **more)
+
+
+def test_the_same_stream_from_everywhere(place: Place, local: Path) -> None:
+    near = open_dataset(f"{local}/s-{{000..003}}.tar")
+    far = opened(place, "d/s-{000..003}.tar")
+    assert far.num_samples == sum(COUNTS)
+    assert far._opened.index.fingerprint == near._opened.index.fingerprint
+    for order in ("none", "full", "window"):
+        assert ids_of(far.shuffle(order, seed=2)) == ids_of(near.shuffle(order, seed=2))
+    assert far[77]["bin"] == content(77)
+    iterator = iter(far.shuffle(seed=2).batch(8))
+    for _ in range(3):
+        next(iterator)
+    state = json.loads(json.dumps(iterator.state_dict()))
+    there = near.shuffle(seed=2).batch(8)
+    there.load_state_dict(state)
+    assert [batch["cls"] for batch in iterator] == [batch["cls"] for batch in there]
+
+
+def test_every_way_of_naming(place: Place) -> None:
+    ways: list[Any] = ["d/s-00{0,1,2,3}.tar", [f"d/s-00{shard}.tar" for shard in range(4)]]
+    if place.kind in CAN_LIST:
+        ways += ["d", "d/", "", "d/*.tar", "**/*.tar", "d/s-00[0-3].tar"]
+    for way in ways:
+        assert ids_of(opened(place, way)) == list(range(100)), way
+    assert opened(place, "d/s-002.tar").num_samples == 47
+    assert opened(place, "d/s-002.tar", format="tar").num_samples == 47
+    with pytest.raises((StorageError, SourceError), match=r"s-00[45]\.tar"):
+        opened(place, "d/s-00{2..5}.tar")
+
+
+def test_an_index_beside_the_shards(place: Place, local: Path) -> None:
+    index = open_dataset(local)._opened.index
+    place.put("d/shoal.index", Path(save_index(index, local / "x.index", store=LocalStore())).read_bytes())
+    for way in ("d/shoal.index", "d/", "d/s-{000..003}.tar"):
+        ds = opened(place, way)
+        assert ds._opened.index_path == f"{place.root}/d/shoal.index", way
+        assert ids_of(ds) == list(range(100))
+    some = opened(place, "d/s-{002..003}.tar")
+    assert some._opened.index_path == f"{place.root}/d/shoal.index"
+    assert some.num_samples == 69
+    place.put("d/s-004.tar", Path(local / "s-000.tar").read_bytes())
+    assert opened(place, "d/s-{000..004}.tar")._opened.index_path != f"{place.root}/d/shoal.index"
+    if place.kind in CAN_LIST:
+        with pytest.raises(IndexFileError, match=r"does not know 1 of 5 shards, first .*s-004\.tar"):
+            opened(place, "d")
+
+
+def test_an_index_that_lies_elsewhere(place: Place, local: Path) -> None:
+    path = Path(save_index(open_dataset(local)._opened.index, local.parent / "kept.index", store=LocalStore()))
+    place.put("indexes/kept.index", path.read_bytes())
+    shards = "d/s-{000..003}.tar"
+    for index in (str(path), path, f"file://{path}", f"{place.root}/indexes/kept.index"):
+        assert ids_of(opened(place, shards, index=index)) == list(range(100))
+    assert open_dataset(local, index=path).num_samples == 100
+    with pytest.raises(SourceError, match="is another"):
+        opened(place, "indexes/kept.index", index=path)
+
+
+@pytest.fixture
+def server(local: Path) -> Iterator[RangeServer]:
+    with RangeServer({f"d/{path.name}": path.read_bytes() for path in local.iterdir()}) as running:
+        yield running
+
+
+def test_a_second_opening_asks_for_sizes_and_versions_only(server: RangeServer) -> None:
+    source = f"{server.url}/d/s-{{000..003}}.tar"
+    first = open_dataset(source)
+    before = server.num_bytes()
+    again = open_dataset(source)
+    assert again._opened.index_path == first._opened.index_path is not None
+    assert server.num_bytes() - before <= 4 + len(b"there is no d/shoal.index")
+
+
+def test_a_remote_index_is_fetched_once_for_all_openings(local: Path) -> None:
+    index = open_dataset(local)._opened.index
+    data = Path(save_index(index, local.parent / "x.index", store=LocalStore())).read_bytes()
+    objects = {f"d/{path.name}": path.read_bytes() for path in local.glob("*.tar")} | {"i/x.index": data}
+    with RangeServer(objects) as other:
+        url = f"{other.url}/i/x.index?token=secret"
+        for _ in range(3):
+            ds = open_dataset(f"{other.url}/d/s-{{000..003}}.tar", index=url)
+            assert ds._opened.index_path == f"{other.url}/i/x.index"
+        asked = [exchange for exchange in other.exchanges if "x.index" in exchange.path]
+        assert sum(exchange.num_bytes for exchange in asked) == len(data) + 3
+
+
+def test_a_server_that_hides_what_it_does_not_have(local: Path) -> None:
+    """As S3 does for who may read and not list: no index is found, and no error either."""
+    objects = {f"d/{path.name}": path.read_bytes() for path in local.iterdir()}
+    with RangeServer(objects, faults=[Fault("status", status=403, path="*shoal.index", probability=1)]) as server:
+        assert ids_of(open_dataset(f"{server.url}/d/s-{{000..003}}.tar")) == list(range(100))
+
+
+def test_the_command_line(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    if place.kind in ("fsspec", "memory"):
+        pytest.skip("they live in one process, and a command line cannot hold an object")
+    call = Calls(capsys)
+    words = [f"--storage-option={name}={value}" for name, value in place.options.items()]
+    assert call.json("info", f"{place.root}/d/s-{{000..003}}.tar", *words)["num_samples"] == 100
+    for wrong in ("s3cret", "=s3cret", "nonsense.x=s3cret"):
+        complaint = call.refused("info", f"{place.root}/d/s-000.tar?x=s3cret", "--storage-option", wrong, *words)
+        assert "storage" in complaint
+        assert "s3cret" not in complaint
