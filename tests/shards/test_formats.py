@@ -48,10 +48,3 @@ def test_unknown_names() -> None:
     with pytest.raises(SourceError, match="no shard format 'zip'") as caught:
         format_named("zip")
     assert "'tar', 'jsonl'" in caught.value.hint
-
-
-@pytest.mark.parametrize("path", ["data.tar.gz", "dir/DATA.JSONL.ZST", "a.tgz"])
-def test_compressed_shards_are_refused_by_name(path: str) -> None:
-    with pytest.raises(SourceError, match="compressed") as caught:
-        format_of(path)
-    assert "decompress" in caught.value.hint

@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from shoal.errors import SourceError
+from shoal.shards.codecs import CODECS
+from shoal.shards.compressed import Compressed
 from shoal.shards.delimited import Delimited
 from shoal.shards.jsonl import JsonLines
+from shoal.shards.mds import Mds
 from shoal.shards.protocol import Format
 from shoal.shards.tar import Tar
 from shoal.shards.text import Text
 from shoal.shards.tfrecord import TFRecord
 
-_COMPRESSED = (".gz", ".tgz", ".zst", ".bz2", ".xz", ".lz4", ".br")
-
 _TSV = Delimited(name="tsv", suffixes=(".tsv", ".tab"), delimiter="\t")
-_ALL: tuple[Format, ...] = (Tar(), JsonLines(), TFRecord(), Delimited(), _TSV, Text())
+_PLAIN: tuple[Format, ...] = (Tar(), JsonLines(), TFRecord(), Mds(), Delimited(), _TSV, Text())
+_COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _PLAIN for codec in CODECS)
 
-FORMATS: Mapping[str, Format] = MappingProxyType({entry.name: entry for entry in _ALL})
+FORMATS: Mapping[str, Format] = MappingProxyType({entry.name: entry for entry in (*_PLAIN, *_COMPRESSED)})
 
 # What often lies beside the shards of a dataset and is not one of them; in a directory it is data only if asked for.
 _BESIDE_DATA = ("text", "csv", "tsv")
@@ -57,21 +59,25 @@ def format_of(path: str) -> Format:
         if lowered.endswith(entry.suffixes):
             return entry
     name = path.replace("\\", "/").rsplit("/", 1)[-1]
-    if lowered.endswith(_COMPRESSED):
-        msg = f"the shard {name!r} is compressed, which cannot be read in parts"
-        raise SourceError(msg, hint="decompress the shards; samples that are compressed themselves may stay so")
     msg = f"the name {name!r} does not say which format the shard has; the suffixes known are {_suffixes()}"
     raise SourceError(msg, hint=f"say it with format=, one of {_known()}; shards of other formats cannot be read")
 
 
 def suffixes_in_directories() -> tuple[str, ...]:
     """By which a shard is told from other files where a directory is opened without a format."""
-    return tuple(suffix for entry in FORMATS.values() if entry.name not in _BESIDE_DATA for suffix in entry.suffixes)
+    return tuple(
+        suffix for entry in FORMATS.values() if _plain_name(entry) not in _BESIDE_DATA for suffix in entry.suffixes
+    )
+
+
+def _plain_name(entry: Format) -> str:
+    return entry.name.partition(".")[0]
 
 
 def _known() -> str:
-    return ", ".join(repr(name) for name in FORMATS)
+    return ", ".join(repr(entry.name) for entry in _PLAIN) + f", or one of these and .{', .'.join(CODECS)}"
 
 
 def _suffixes() -> str:
-    return ", ".join(suffix for entry in FORMATS.values() for suffix in entry.suffixes)
+    plain = ", ".join(suffix for entry in _PLAIN for suffix in entry.suffixes)
+    return f"{plain}, and these followed by .{', .'.join(CODECS)}"

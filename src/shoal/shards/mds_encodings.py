@@ -1,0 +1,186 @@
+"""The encodings of MDS columns: from the bytes of a value to the value, as MosaicML Streaming's writer made them.
+
+All integers are little-endian. Pickles are code, and are refused unless they were asked for by name.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UsageError
+
+__all__ = ["ENCODINGS", "Decode", "decoder_of", "fixed_bytes_of"]
+
+Decode = Callable[[bytes], Any]
+
+_SCALARS = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in (
+        *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+        *("float16", "float32", "float64"),
+    )
+}
+_ARRAY_TYPES = {8 * size + place: name for size, place, name in (
+    *((1, 0, "uint8"), (1, 1, "int8"), (2, 0, "uint16"), (2, 1, "int16"), (2, 2, "float16")),
+    *((4, 0, "uint32"), (4, 1, "int32"), (4, 2, "float32"), (8, 0, "uint64"), (8, 1, "int64"), (8, 2, "float64")),
+)}  # fmt: skip
+_SHAPE_TYPES = ("u1", "<u2", "<u4", "<u8")
+_MOST_PIXELS = 1 << 28
+
+ENCODINGS = (
+    *("bytes", "str", "int", "ndarray", *_SCALARS, "str_int", "str_float", "str_decimal"),
+    *("pil", "jpeg", "jpeg_array", "jpegarray", "png", "list[pil]", "list[jpeg]", "list[png]", "pkl", "json"),
+)
+
+
+def fixed_bytes_of(encoding: str) -> int | None:
+    """How many bytes every value of this encoding has; None where they differ.
+
+    >>> fixed_bytes_of("int"), fixed_bytes_of("ndarray:int32:2,3"), fixed_bytes_of("str")
+    (8, 24, None)
+    """
+    if encoding == "int":
+        return 8
+    if encoding in _SCALARS:
+        return _SCALARS[encoding].itemsize
+    kind, shape = _array(encoding) if encoding.startswith("ndarray") else (None, None)
+    if kind is None or shape is None:
+        return None
+    return int(np.prod(shape, dtype=object)) * kind.itemsize
+
+
+def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:
+    """What makes a value of the bytes of one; it raises ValueError (or a kind of it) where they are none.
+
+    Raises
+    ------
+    UsageError
+        There is no such encoding, or it is ``pkl`` and pickles are not allowed.
+    """
+    if encoding.startswith("ndarray"):
+        kind, shape = _array(encoding)
+        return lambda data: _ndarray(data, kind, shape)
+    if encoding in _SCALARS:
+        scalar = _SCALARS[encoding]
+        return lambda data: np.frombuffer(data, scalar, count=1)[0]
+    if encoding == "pkl" and not allow_pickle:
+        msg = "this shard has a column of pickles, which can run any code when they are read"
+        raise UsageError(msg, hint="if you trust whoever wrote it: format=shoal.formats.Mds(allow_pickle=True)")
+    if encoding not in _DECODERS:
+        msg = f"there is no MDS encoding {encoding!r}"
+        raise UsageError(msg, hint=f"those known are {', '.join(ENCODINGS)}")
+    return _DECODERS[encoding]
+
+
+def _array(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]:
+    """Type and shape of an ndarray column, each None where every value says its own."""
+    parts = encoding.split(":")
+    try:
+        kind = _SCALARS[parts[1]] if len(parts) > 1 else None
+        shape = tuple(map(int, parts[2].split(","))) if len(parts) > 2 else None
+    except (KeyError, ValueError):
+        kind, shape = None, (0,)
+    if parts[0] != "ndarray" or len(parts) > 3 or (shape is not None and min(shape) < 1):
+        msg = f"there is no MDS encoding {encoding!r}"
+        raise UsageError(msg, hint="arrays are ndarray, ndarray:DTYPE or ndarray:DTYPE:N,M")
+    return kind, shape
+
+
+def _ndarray(data: bytes, kind: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> Any:
+    at = 0
+    if kind is None:
+        name = _ARRAY_TYPES.get(_byte(data, 0))
+        if name is None:
+            msg = f"an array has the type number {data[0]}, which means nothing"
+            raise ValueError(msg)
+        kind, at = _SCALARS[name], 1
+    if shape is None:
+        word = _byte(data, at)
+        sizes = np.frombuffer(data, _SHAPE_TYPES[word & 3], count=word >> 2, offset=at + 1)
+        at += 1 + sizes.nbytes
+        shape = tuple(sizes.tolist())
+    return np.frombuffer(data, kind, offset=at).reshape(shape).copy()
+
+
+def _byte(data: bytes, at: int) -> int:
+    if at >= len(data):
+        msg = "an array ends before its type and shape"
+        raise ValueError(msg)
+    return data[at]
+
+
+def _image(data: bytes) -> Any:
+    image = _pillow().open(io.BytesIO(data))
+    image.load()  # now, while an error still knows its sample
+    return image
+
+
+def _raw_image(data: bytes) -> Any:
+    width, height, mode_bytes = np.frombuffer(data, "<u4", count=3).tolist()
+    if width * height > _MOST_PIXELS:
+        msg = f"an image claims {width} x {height} pixels"
+        raise ValueError(msg)
+    mode = data[12 : 12 + mode_bytes].decode("utf-8")
+    return _pillow().frombytes(mode, (width, height), data[12 + mode_bytes :])
+
+
+def _list_of(decode: Decode, *, unused_bytes: int) -> Decode:
+    """Lists: some unused bytes, the number of elements, the size of each, and they."""
+
+    def decode_list(data: bytes) -> list[Any]:
+        count = int(np.frombuffer(data, "<u4", count=1, offset=unused_bytes)[0])
+        sizes = np.frombuffer(data, "<u4", count=count, offset=unused_bytes + 4).tolist()
+        values, at = [], unused_bytes + 4 + 4 * count
+        for size in sizes:
+            values.append(decode(data[at : at + size]))
+            at += size
+        if at != len(data):
+            msg = f"a list of {count} elements has {len(data)} bytes instead of {at}"
+            raise ValueError(msg)
+        return values
+
+    return decode_list
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image  # noqa: PLC0415  # optional
+    except ImportError:
+        msg = "this shard has a column of images, which needs Pillow, which is not installed"
+        raise UsageError(msg, hint="pip install 'shoal[images]'") from None
+    return Image
+
+
+def _decimal(data: bytes) -> Decimal:
+    try:
+        return Decimal(data.decode("utf-8"))
+    except ArithmeticError:
+        msg = f"{data[:40]!r} is no decimal number"
+        raise ValueError(msg) from None
+
+
+_DECODERS: dict[str, Decode] = {
+    "bytes": bytes,
+    "str": lambda data: data.decode("utf-8"),
+    "int": lambda data: int(np.frombuffer(data, "<i8", count=1)[0]),
+    "str_int": lambda data: int(data.decode("utf-8")),
+    "str_float": lambda data: float(data.decode("utf-8")),
+    "str_decimal": _decimal,
+    "json": json.loads,
+    "pkl": pickle.loads,
+    "pil": _raw_image,
+    "jpeg": _image,
+    "png": _image,
+    "list[pil]": _list_of(_raw_image, unused_bytes=4),
+    "list[jpeg]": _list_of(_image, unused_bytes=4),
+    "list[png]": _list_of(_image, unused_bytes=4),
+    "jpeg_array": _list_of(_image, unused_bytes=0),
+    "jpegarray": _list_of(_image, unused_bytes=0),
+}

@@ -1,0 +1,130 @@
+"""Shards compressed as a whole: the same samples as without, and nothing that fills the memory."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import tarfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.errors import ShardError
+from shoal.shards.codecs import CODECS, CodecError, decompress
+from shoal.shards.compressed import Compressed
+from shoal.shards.formats import format_named, format_of
+from shoal.shards.jsonl import JsonLines
+
+brotli = pytest.importorskip("brotli")
+cramjam = pytest.importorskip("cramjam")
+zstandard = pytest.importorskip("zstandard")
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda data: zstandard.ZstdCompressor(write_content_size=False).compress(data),
+    "br": brotli.compress,
+    "snappy": lambda data: bytes(cramjam.snappy.compress_raw(data)),
+}
+OF_MEMBERS = ("gz", "bz2", "xz", "zst")
+
+
+def samples_of(format: Any, data: bytes) -> list[dict[str, Any]]:  # noqa: A002
+    found = format.scan(lambda first, end: data[first:end], len(data), shard="a")
+    records = format.parse(data, None, num_samples=found.num_samples, shard="a", first_byte=0, head=found.head)
+    return [records.sample(number) for number in range(len(records))]
+
+
+def tar_of(members: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def test_every_codec_has_its_test() -> None:
+    assert {*COMPRESS} == {*CODECS}
+
+
+@pytest.mark.parametrize("codec", COMPRESS)
+@settings(max_examples=20)
+@given(data=st.binary(max_size=3000), repeats=st.integers(1, 2000))
+def test_what_was_compressed_comes_out(codec: str, data: bytes, repeats: int) -> None:
+    data *= repeats
+    packed = COMPRESS[codec](data)
+    assert decompress(codec, packed, limit_bytes=len(data)) == data
+    if len(data):
+        with pytest.raises(CodecError, match=f"more than {len(data) - 1} bytes"):
+            decompress(codec, packed, limit_bytes=len(data) - 1)
+
+
+@pytest.mark.parametrize("codec", OF_MEMBERS)
+def test_several_members_are_one_content(codec: str) -> None:
+    packed = COMPRESS[codec](b"first ") + COMPRESS[codec](b"") + COMPRESS[codec](b"second")
+    assert decompress(codec, packed, limit_bytes=100) == b"first second"
+    if codec in ("gz", "bz2"):
+        assert decompress(codec, packed + bytes(512), limit_bytes=100) == b"first second"
+
+
+@pytest.mark.parametrize("codec", COMPRESS)
+@given(place=st.floats(0, 1, exclude_max=True))
+def test_what_is_cut_short_is_refused(codec: str, place: float) -> None:
+    packed = COMPRESS[codec](b"a line of text\n" * 50 + bytes(range(256)))
+    with pytest.raises(CodecError):
+        decompress(codec, packed[: int(place * len(packed))] or packed[:1], limit_bytes=10_000)
+
+
+@pytest.mark.parametrize("codec", COMPRESS)
+@given(data=st.binary(min_size=1, max_size=200))
+def test_any_bytes_are_decompressed_or_refused(codec: str, data: bytes) -> None:
+    packed = COMPRESS[codec](b"0123456789" * 5)
+    for damaged in (data, packed[: len(data)] + data):
+        with contextlib.suppress(CodecError):
+            assert len(decompress(codec, damaged, limit_bytes=1 << 20)) <= 1 << 20
+
+
+@pytest.mark.parametrize("codec", COMPRESS)
+def test_a_bomb_is_refused(codec: str) -> None:
+    packed = COMPRESS[codec](bytes(200 << 20))
+    shard = Compressed(JsonLines(), codec, limit_bytes=1 << 20)
+    with pytest.raises(ShardError, match=f"more than {1 << 20} bytes"):
+        shard.scan(lambda first, end: packed[first:end], len(packed), shard="a.jsonl")
+
+
+@pytest.mark.parametrize("codec", COMPRESS)
+def test_the_samples_are_those_of_the_plain_shard(codec: str) -> None:
+    lines = b'\n\n{"a": 1}\n \n{"a": 2}'
+    assert samples_of(format_named(f"jsonl.{codec}"), COMPRESS[codec](lines)) == [{"a": 1}, {"a": 2}]
+    table = b"x,y\n1,2\n3,4\n"
+    assert samples_of(format_named(f"csv.{codec}"), COMPRESS[codec](table))[1] == {"x": "3", "y": "4"}
+    tar = tar_of({"a.txt": b"one", "a.cls": b"1", "b.txt": b"two"})
+    assert samples_of(format_of(f"x.tar.{codec}"), COMPRESS[codec](tar)) == [
+        {"__key__": "a", "txt": b"one", "cls": b"1"},
+        {"__key__": "b", "txt": b"two"},
+    ]
+
+
+def test_names() -> None:
+    assert format_of("x.TGZ").name == "tar.gz"
+    assert format_of("x.mds.zstd").name == "mds.zst"
+    for codec, compress in COMPRESS.items():
+        assert samples_of(format_named(f"jsonl.{codec}"), b"") == []
+        assert samples_of(format_named(f"jsonl.{codec}"), compress(b"")) == []
+
+
+def test_another_shard_is_noticed() -> None:
+    format = format_named("jsonl.gz")  # noqa: A001
+    one, other = gzip.compress(b"{}\n{}\n"), gzip.compress(b"{}\n")
+    found = format.scan(lambda first, end: one[first:end], len(one), shard="a")
+    with pytest.raises(ShardError, match="says 2 samples in this shard, and 1 are inside"):
+        format.parse(other, None, num_samples=2, shard="a", first_byte=0, head=found.head)
