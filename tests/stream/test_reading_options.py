@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stream.made import at, ids_of
 
 from shoal.errors import UsageError
+from shoal.orders import Full, Window
+from shoal.stream.dataset import Dataset
 from shoal.stream.reading_options import ReadingOptions, reading_options
 
 
@@ -61,3 +65,44 @@ def test_values_become_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_cannot_be_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=name):
         reading_options(**{name: value})
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"on_error": "skip"},
+    {"quarantine": "no-such-place.jsonl", "on_error": "skip"},
+    {"verify": "always"},
+    {"deadline": 1},
+    {"hedge": True},
+    {"progress": True},
+]
+
+
+@pytest.mark.usefixtures("readers")
+@pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("order", [Window(chunks=6, num_canonical_nodes=2), Full()], ids=lambda order: order.name)
+def test_how_bytes_are_read_changes_neither_order_nor_state(
+    order: Any, options: dict[str, Any], tars: Dataset, lines: Dataset
+) -> None:
+    for source in (tars, lines):
+        plain = source.shuffle(order, seed=2).with_ids()
+        ds = plain.reading(**options)
+        assert ds.ids().tolist() == plain.ids().tolist()
+        iterators = iter(plain), iter(ds)
+        for _ in range(30):
+            one, other = map(next, iterators)
+            assert one == other
+            assert at(iterators[0]) == at(iterators[1])
+        assert plain.state_dict() == ds.state_dict()
+        plain.load_state_dict(ds.state_dict())
+        ds.load_state_dict(ds.state_dict())
+        assert ids_of(plain) == ids_of(ds)
+
+
+def test_every_option_of_the_verb_is_tried_above() -> None:
+    tried = {name for options in OPTIONS for name in options}
+    assert tried == set(inspect.signature(Dataset.reading).parameters) - {"self"}
+
+
+def test_the_verb_asks_for_the_defaults(tars: Dataset) -> None:
+    assert tars.reading()._reading == ReadingOptions()

@@ -1,0 +1,142 @@
+"""`shoal bench`: streams for a while, and says how fast that was and what held it up."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from typing import Any
+
+from shoal.cli import output
+from shoal.cli.numbers import at_least_one, at_least_zero
+from shoal.cli.order_options import add_order_arguments, asked_order
+from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples
+from shoal.order.partition import Partition
+from shoal.shards.decoders import IMAGE_SPECS
+from shoal.stream.dataset import Dataset
+from shoal.stream.opening import Opened
+from shoal.stream.plain_reads import plain_bytes_per_second
+
+__all__ = ["add_arguments", "run"]
+
+_DEFAULT_SECONDS = 10.0
+_ADVICE = {
+    "storage": "the storage: larger chunks make larger reads; a larger window reads further ahead",
+    "stages": "the stages (opening records, decoding, making batches): more ranks or worker processes",
+    "consumer": "this program itself; a stream that is this fast is no bottleneck",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.epilog = (
+        "Nothing is done with the batches, so this is what a training step can have at most. Run it twice: the second "
+        "time, local files come from memory where they fit."
+    )
+    add_source_arguments(parser)
+    until = parser.add_argument_group("how long", "until the first of these, or the end of the epoch")
+    until.add_argument("--seconds", type=_seconds, metavar="S", help="for so many seconds (10)")
+    until.add_argument("--stop-after", type=at_least_one, metavar="N", help="until so many samples are delivered")
+    parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help="samples of a batch (64)")
+    parser.add_argument("--rank", type=at_least_zero, metavar="R", default=0, help="as this rank (0)")
+    parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help="of so many (1)")
+    parser.add_argument(
+        "--decode",
+        nargs="?",
+        const="",
+        metavar="SPEC",
+        choices=("", *IMAGE_SPECS),
+        help=f"decode fields as Dataset.decode() does; images too with one of {', '.join(IMAGE_SPECS)}",
+    )
+    add_order_arguments(parser, default="without any of these, that of shuffle()")
+    add_json_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Stream, compare with plain reads where that costs nothing but time, and say how it went."""
+    opened = open_with_samples(arguments)
+    dataset = Dataset(opened, asked_order(arguments))
+    dataset = dataset.partition(rank=arguments.rank, world_size=arguments.world_size)
+    if arguments.decode is not None:
+        dataset = dataset.decode(*[arguments.decode] * bool(arguments.decode))
+    stream = dataset.batch(arguments.batch_size).reading(progress=True)
+    most_seconds = arguments.seconds or (None if arguments.stop_after else _DEFAULT_SECONDS)
+    ended = _streamed(stream, most_seconds=most_seconds, most_samples=arguments.stop_after)
+    stats = stream.stats()
+    record: dict[str, Any] = {"order": str(dataset.resolved), "ended_by": ended, **stats}
+    record["consumer_share"] = 1 - (stats["wait_share"] or 0) - (stats["stages_share"] or 0)
+    record["peak_process_bytes"] = _peak_process_bytes()
+    record["plain_bytes_per_second"] = None
+    if opened.store.reads_ahead:
+        record["plain_bytes_per_second"] = _plain(opened, dataset, arguments, stats)
+    if arguments.json:
+        output.emit(record, as_json=True)
+    else:
+        output.emit(_for_people(record))
+    return 0
+
+
+def _streamed(stream: Dataset, *, most_seconds: float | None, most_samples: int | None) -> str:
+    """Stream until it is enough; what it was that ended it."""
+    began, num_batches, batch_size = time.monotonic(), 0, 0
+    with iter(stream) as batches:
+        for batch in batches:
+            num_batches += 1
+            batch_size = batch_size or len(next(iter(batch.values())))
+            if most_samples is not None and num_batches * batch_size >= most_samples:
+                return "samples"
+            if most_seconds is not None and time.monotonic() - began >= most_seconds:
+                return "time"
+    return "epoch"
+
+
+def _plain(opened: Opened, dataset: Dataset, arguments: argparse.Namespace, stats: dict[str, Any]) -> float:
+    partition = Partition(arguments.batch_size * arguments.world_size, arguments.world_size)
+    return plain_bytes_per_second(
+        opened,
+        dataset.resolved,
+        partition,
+        rank=arguments.rank,
+        num_steps=stats["num_batches"],
+        most_seconds=max(1.0, stats["elapsed_seconds"]),
+    )
+
+
+def _for_people(record: dict[str, Any]) -> dict[str, Any]:
+    """What matters of it, each on a line."""
+    count, size = output.format_count, output.format_bytes
+    shown: dict[str, Any] = {name: record[name] for name in ("order", "num_samples", "elapsed_seconds")}
+    shown["delivered"] = f"{count(record['samples_per_second'])} samples/s"
+    requests = count(record["requests_per_second"])
+    shown["read"] = f"{size(record['read_bytes_per_second'])}/s, in {requests} requests/s"
+    if record["plain_bytes_per_second"] is not None:
+        share = record["read_bytes_per_second"] / record["plain_bytes_per_second"]
+        plain = size(record["plain_bytes_per_second"])
+        shown["plain_reads"] = f"{plain}/s of the same bytes, read again by themselves; the stream had {share:.1%}"
+    for name in ("num_rereads", "num_retries"):
+        if record[name]:
+            shown[name] = record[name]
+    shown["held_at_most_bytes"] = record["peak_held_bytes"]
+    shown["process_at_most_bytes"] = record["peak_process_bytes"]
+    shares = {"waiting for bytes": "wait_share", "in stages": "stages_share", "in this program": "consumer_share"}
+    shown["time"] = ", ".join(f"{record[name] or 0:.0%} {text}" for text, name in shares.items())
+    shown["bottleneck"] = _ADVICE[record["bottleneck"] or "consumer"]
+    return shown
+
+
+def _peak_process_bytes() -> int:
+    """The most memory that this process ever had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        msg = f"a positive number of seconds is wanted here, not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return number

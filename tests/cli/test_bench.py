@@ -1,0 +1,106 @@
+"""`shoal bench` streams what it was told to, for as long as it was told, and says how it went."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.calls import Calls, make_shards
+
+import shoal
+from shoal.cli import bench
+from shoal.stream.plain_reads import plain_bytes_per_second
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make_shards(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
+    return Calls(capsys)
+
+
+def test_a_whole_epoch(data: Path, calls: Calls) -> None:
+    found = calls.json("bench", data, "--batch-size", 16, "--seed", 3)
+    assert (found["ended_by"], found["num_samples"], found["num_batches"]) == ("epoch", 200, 13)
+    assert found["samples_per_second"] == pytest.approx(200 / found["elapsed_seconds"])
+    assert found["wait_share"] + found["stages_share"] + found["consumer_share"] == pytest.approx(1)
+    assert found["bottleneck"] in {"storage", "stages", "consumer"}
+    assert found["plain_bytes_per_second"] > 0
+    assert found["peak_process_bytes"] > found["peak_held_bytes"] > 0
+    assert found["order"] == str(shoal.open(data).shuffle(seed=3).resolved)
+    assert set(shoal.open(data).stats()) <= set(found)
+
+
+def test_it_stops_when_it_is_enough(data: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = calls.json("bench", data, "--batch-size", 10, "--stop-after", 25)
+    assert (found["ended_by"], found["num_samples"]) == ("samples", 30)
+    now = iter(range(100))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+    found = calls.json("bench", data, "--batch-size", 10, "--seconds", 3)
+    assert (found["ended_by"], found["num_batches"]) == ("time", 3)
+    found = calls.json("bench", data, "--batch-size", 10, "--seconds", 50, "--stop-after", 40)
+    assert (found["ended_by"], found["num_samples"]) == ("samples", 40)
+
+
+def test_as_one_rank_and_decoded(data: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    plain = plain_bytes_per_second
+
+    def looking(*places: Any, **named: Any) -> float:
+        seen.append((named["rank"], named["num_steps"]))
+        return plain(*places, **named)
+
+    monkeypatch.setattr(bench, "plain_bytes_per_second", looking)
+    arguments = ["--batch-size", 10, "--rank", 2, "--world-size", 3, "--decode", "--order", "full"]
+    found = calls.json("bench", data, *arguments)
+    ds = shoal.open(data).shuffle("full").partition(rank=2, world_size=3).batch(10)
+    assert (found["num_batches"], found["num_samples"]) == (len(ds), sum(map(len, [b["cls"] for b in ds])))
+    assert seen == [(2, len(ds))]
+
+
+def test_people_see_what_matters(data: Path, calls: Calls) -> None:
+    lines = {line.split("  ")[0]: line for line in calls.text("bench", data).splitlines()}
+    assert list(lines) == [
+        "order",
+        "samples",
+        "elapsed",
+        "delivered",
+        "read",
+        "plain reads",
+        "held at most",
+        "process at most",
+        "time",
+        "bottleneck",
+    ]
+    assert lines["delivered"].endswith(" samples/s")
+    assert "waiting for bytes" in lines["time"]
+
+
+def test_what_went_wrong_is_shown(data: Path) -> None:
+    stats = shoal.open(data).stats() | {"num_rereads": 4, "bottleneck": "storage"}
+    shown = bench._for_people(
+        stats | {"order": "x", "consumer_share": 0.1, "peak_process_bytes": 1, "plain_bytes_per_second": None}
+    )
+    assert shown["num_rereads"] == 4
+    assert "plain_reads" not in shown
+    assert shown["bottleneck"].startswith("the storage")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--seconds", 0], ["--seconds", "nan"], ["--seconds", "inf"], ["--seconds", "x"], ["--stop-after", 0]],
+)
+def test_no_time_at_all_is_refused(words: list[Any], data: Path, calls: Calls) -> None:
+    with pytest.raises(SystemExit):
+        calls.text("bench", data, *words)
+
+
+def test_a_rank_that_is_not_there_is_refused(data: Path, calls: Calls) -> None:
+    assert "rank" in calls.refused("bench", data, "--rank", 3, "--world-size", 2)
