@@ -1,17 +1,20 @@
 """Builds an index: every shard is scanned once, several at a time, and a killed build goes on where it was.
 
-Scanning is parsing, so it is the processor that is short, and threads would take turns at it: the shards go to worker
-processes (`shoal.stream.scan_worker`), one whole shard at a time.
+Scanning local files is parsing, so it is the processor that is short, and threads would take turns at it: the shards go
+to worker processes (`shoal.stream.scan_worker`), one whole shard at a time. Scanning what is far away is waiting, which
+threads do well (`shoal.stream.scan_threads`), and the fewer requests or bytes the better (`shoal.stream.scan_reading`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,15 +25,23 @@ from shoal.shards.index_build import EXTENT_BYTES, ScannedShard, assemble
 from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
 from shoal.storage.cache_place import Scratch, cache_directory
 from shoal.storage.local import LocalStore
-from shoal.storage.protocol import ReadRange, Stat
+from shoal.storage.protocol import Advise, Find, ReadRange, Stat
 from shoal.storage.sources import Source
+from shoal.stream.looking import stat_all
 from shoal.stream.scan_frames import scan_from, scan_to_buffers
 from shoal.stream.scan_pool import WORKERS_VARIABLE, ScanTask, scan_in_processes
+from shoal.stream.scan_reading import ScanReads, ScanTraffic
+from shoal.stream.scan_threads import scan_in_threads
 
 __all__ = ["SCAN_RULE", "IndexStore", "Progress", "build_index"]
 
+_log = logging.getLogger("shoal")
+
 # Below this, starting processes (a few tenths of a second each) costs more than they save, and nothing is kept.
 SMALL_BYTES = 256 << 20
+
+# The same for shards that are far away, where to begin anew costs more.
+SMALL_FAR_BYTES = 16 << 20
 
 # From here on the index leaves out the size of each sample, 4 bytes a sample.
 MANY_SAMPLES = 10**8
@@ -46,7 +57,7 @@ REPORT_EVERY_BYTES = 64 << 20
 Progress = Callable[[int, int, int], None]
 
 
-class IndexStore(ReadRange, Stat, Protocol):
+class IndexStore(ReadRange, Stat, Find, Advise, Protocol):
     """What indexing needs of a store."""
 
 
@@ -59,6 +70,7 @@ def build_index(
     workers: int | None = None,
     progress: Progress | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
+    traffic: ScanTraffic | None = None,
 ) -> Index:
     """The index of the shards of ``source``; samples are numbered in the order of its shards.
 
@@ -67,7 +79,11 @@ def build_index(
     thread with bytes done, bytes in all and samples found. A large build keeps what is finished below ``cache_dir``
     (see `shoal.storage.cache_place`), and the same call takes it up after a kill; it is removed in the end.
 
-    O(samples) memory; about the speed at which one processor parses, times ``workers``.
+    Shards that are far away are scanned by threads, 32 requests at a time, and no processes: headers only, or all
+    bytes, whichever costs less. What it took is logged, and added up in ``traffic``.
+
+    O(samples) memory, and up to 200 MB for what is under way from far away; about the speed at which one processor
+    parses, times ``workers``.
 
     Raises
     ------
@@ -80,17 +96,21 @@ def build_index(
     """
     tasks = [
         ScanTask(number, name, info.path, info.num_bytes, info.version)
-        for number, (name, info) in enumerate(zip(source.names, source.stat(store), strict=True))
+        for number, (name, info) in enumerate(zip(source.names, stat_all(source.paths, store), strict=True))
     ]
     total_bytes = sum(task.num_bytes for task in tasks)
     workers = _num_workers(workers, total_bytes)
+    traffic = ScanTraffic() if traffic is None else traffic
     scratch = None
-    if workers or total_bytes >= SMALL_BYTES:
+    if workers or total_bytes >= (SMALL_BYTES if store.reads_ahead else SMALL_FAR_BYTES):
         scratch = Scratch(str(Path(cache_directory(cache_dir), "scans", _key(tasks, format))), suffix=ENTRY_SUFFIX)
     scans: dict[int, ShardScan] = {}
-    with closing(_scan_all(tasks, store, format, workers, scratch, _Report(progress, total_bytes))) as results:
+    scanning = _Scanning(store, format, workers, _Report(progress, total_bytes), traffic)
+    with closing(_scan_all(tasks, scanning, scratch)) as results:
         for task, scan in results:
             scans[task.number] = scan
+    if traffic.num_requests:
+        _log.info("%s: %s", source.asked, traffic)
     shards = [ScannedShard(task.name, task.num_bytes, task.version, scans[task.number]) for task in tasks]
     keep = sum(scan.num_samples for scan in scans.values()) < MANY_SAMPLES
     index = assemble(format.name, shards, extent_bytes=extent_bytes, keep_sample_bytes=keep)
@@ -155,14 +175,18 @@ class _Report:
             self._progress(self._said_bytes, self._total_bytes, self._done_samples)
 
 
-def _scan_all(
-    tasks: list[ScanTask],
-    store: IndexStore,
-    format: Format,  # noqa: A002
-    workers: int,
-    scratch: Scratch | None,
-    report: _Report,
-) -> Generator[tuple[ScanTask, ShardScan]]:
+@dataclass(frozen=True, slots=True)
+class _Scanning:
+    """How shards are scanned."""
+
+    store: IndexStore
+    format: Format
+    workers: int
+    report: _Report
+    traffic: ScanTraffic
+
+
+def _scan_all(tasks: list[ScanTask], how: _Scanning, scratch: Scratch | None) -> Generator[tuple[ScanTask, ShardScan]]:
     """What an earlier build has left, then the rest in the order in which it is finished."""
     missing = []
     for task in tasks:
@@ -171,29 +195,27 @@ def _scan_all(
             missing.append(task)
         else:
             scan = scan_from(kept)
-            report.finished(task, scan)
+            how.report.finished(task, scan)
             yield task, scan
-    with closing(_scan_missing(missing, store, format, workers, report)) as results:
+    with closing(_scan_missing(missing, how)) as results:
         for task, scan in results:
             if scratch is not None:
                 scratch.put(_entry(task), scan_to_buffers(scan))
-            report.finished(task, scan)
+            how.report.finished(task, scan)
             yield task, scan
 
 
-def _scan_missing(
-    tasks: list[ScanTask],
-    store: IndexStore,
-    format: Format,  # noqa: A002
-    workers: int,
-    report: _Report,
-) -> Generator[tuple[ScanTask, ShardScan]]:
+def _scan_missing(tasks: list[ScanTask], how: _Scanning) -> Generator[tuple[ScanTask, ShardScan]]:
+    store, shard_format, report = how.store, how.format, how.report
     # Processes read for themselves, so they can only do what a plain local store does, with a format they can name.
-    if workers and tasks and type(store) is LocalStore and _known_by_name(format) and sys.executable:
-        yield from scan_in_processes(tasks, format.name, num_workers=workers, came_to=report.came_to)
-        return
-    for task in tasks:
-        yield task, format.scan(_reading(store, task, report), task.num_bytes, shard=task.name)
+    if how.workers and tasks and type(store) is LocalStore and _known_by_name(shard_format) and sys.executable:
+        yield from scan_in_processes(tasks, shard_format.name, num_workers=how.workers, came_to=report.came_to)
+    elif not store.reads_ahead:
+        reads = ScanReads(store, traffic=how.traffic)
+        yield from scan_in_threads(tasks, shard_format, reads, came_to=report.came_to)
+    else:
+        for task in tasks:
+            yield task, shard_format.scan(_reading(store, task, report), task.num_bytes, shard=task.name)
 
 
 def _known_by_name(format: Format) -> bool:  # noqa: A002

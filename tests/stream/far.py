@@ -1,0 +1,108 @@
+"""A store that is far away, in memory: it counts what is asked of it, and costs what it is told to cost."""
+
+from __future__ import annotations
+
+import tarfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shoal.errors import StorageError
+from shoal.storage.protocol import ObjectInfo
+from shoal.stream.scan_costs import ReadCosts
+
+
+class Contents(Protocol):
+    """The bytes of an object."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
+
+class LargeTar:
+    """A tar of members of the sizes given, whose payloads are zeros and take no memory: ``NNNNNN.bin``."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._headers: list[tuple[int, bytes]] = []
+        position = 0
+        for number, size in enumerate(sizes):
+            info = tarfile.TarInfo(f"{number:06d}.bin")
+            info.size = size
+            self._headers.append((position, info.tobuf(tarfile.USTAR_FORMAT)))
+            position += 512 + (size + 511) // 512 * 512
+        self._num_bytes = position + 1024
+
+    def __len__(self) -> int:
+        return self._num_bytes
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        first, end, _ = part.indices(self._num_bytes)
+        data = bytearray(max(0, end - first))
+        for position, header in self._headers:
+            if position + 512 > first and position < end:
+                skip = max(0, first - position)
+                at = position + skip - first
+                data[at : at + 512 - skip] = header[skip : end - position]
+        return bytes(data)
+
+
+@dataclass
+class FarStore:
+    """Objects by path. `before` runs inside each request, and may wait or raise."""
+
+    objects: Mapping[str, Contents]
+    reads_ahead: bool = False
+    requests: list[tuple[str, int, int]] = field(default_factory=list)
+    stats: list[str] = field(default_factory=list)
+    most_at_once: int = 0
+    _now: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def before(self, path: str, first_byte: int, end_byte: int) -> None:
+        """Runs inside each request; tests replace it."""
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        with self._lock:
+            self.requests.append((path, first_byte, end_byte))
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+        try:
+            self.before(path, first_byte, end_byte)
+        finally:
+            with self._lock:
+                self._now -= 1
+        data = self.objects[path][first_byte:end_byte]
+        if len(data) < end_byte - first_byte:
+            msg = f"{path}: asked for bytes [{first_byte}, {end_byte}), but the object ends before"
+            raise StorageError(msg)
+        return data
+
+    def stat(self, path: str) -> ObjectInfo:
+        self.stats.append(path)
+        return ObjectInfo(path, len(self.objects[path]), f'"{len(self.objects[path])}"')
+
+    def find(self, path: str) -> ObjectInfo | None:
+        return self.stat(path) if path in self.objects else None
+
+    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
+        pass
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(end - first for _, first, end in self.requests)
+
+
+class KnownCosts(ReadCosts):
+    """Costs that stay what they are, so that requests and bytes can be foretold."""
+
+    __slots__ = ()
+
+    def measured(self, num_bytes: int, seconds: float) -> None:
+        pass
+
+
+def known_costs(*, request_bytes: int = 1 << 20) -> KnownCosts:
+    """Costs by which a request takes as long as so many bytes."""
+    return KnownCosts(request_seconds=request_bytes * 1e-8, byte_seconds=1e-8)
