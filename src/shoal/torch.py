@@ -6,5 +6,6 @@
 from __future__ import annotations
 
 from shoal.integrations.torch_loader import DataLoader
+from shoal.integrations.torch_ranks import compare_ranks, partition
 
-__all__ = ["DataLoader"]
+__all__ = ["DataLoader", "compare_ranks", "partition"]

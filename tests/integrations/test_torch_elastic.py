@@ -1,0 +1,187 @@
+"""Real jobs under torchrun, killed at random moments and started again at other sizes: every sample once an epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.integrations import train_elastic
+from tests.stream.made import flat, open_finely, write_tars
+
+from shoal.stream.dataset import Dataset
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+COUNTS = [70, 1, 0, 147, 62, 60, 35, 102]  # 477 samples: the last global batch of an epoch is not whole
+SAVE_EVERY = 3
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A run at a size, which ends as ``how`` says after some more checkpoints."""
+
+    world_size: int
+    num_workers: int
+    how: str
+    form: str
+    checkpoints: int = 2
+
+
+SHORT = [
+    Leg(2, 1, "rank", "json"),
+    Leg(3, 0, "job", "dcp"),
+    Leg(1, 2, "end", "json"),
+]
+
+
+def random_legs(seed: int) -> list[Leg]:
+    draw = random.Random(seed)
+    legs = [
+        Leg(
+            draw.choice([1, 2, 3, 4]),
+            draw.choice([0, 1, 2]),
+            draw.choice(["rank", "job"]),
+            draw.choice(["json", "dcp"]),
+            draw.randrange(1, 4),
+        )
+        for _ in range(7)
+    ]
+    return [*legs, Leg(draw.choice([1, 2, 4, 6]), draw.choice([0, 3]), "end", "json")]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    directory = tmp_path_factory.mktemp("elastic")
+    write_tars(directory / "data", COUNTS)
+    open_finely(directory / "data")
+    return directory / "data", directory / "fine.index"
+
+
+def start(leg: Leg, number: int, out: Path, data: tuple[Path, Path]) -> subprocess.Popen[bytes]:
+    script = str(Path(train_elastic.__file__))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(leg.world_size)]
+    launcher += ["--master-addr", "127.0.0.1", "--master-port", "0", "--rdzv-backend", "c10d"]
+    launcher += ["--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", f"leg{number}", "--monitor-interval", "0.1"]
+    arguments = [str(data[0]), str(data[1]), str(out), str(leg.num_workers), leg.form, str(SAVE_EVERY), "2"]
+    environment = {
+        **os.environ,
+        "SHOAL_TEST_PIDS": str(out / "pids"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    with (out / f"stderr-{number}").open("wb") as stderr:
+        return subprocess.Popen(
+            [*launcher, script, *arguments],
+            env=environment,
+            stdout=stderr,
+            stderr=stderr,
+            start_new_session=True,
+        )
+
+
+def latest(out: Path) -> int:
+    return int((out / "latest").read_text()[:6]) if (out / "latest").exists() else 0
+
+
+def run_leg(leg: Leg, number: int, out: Path, data: tuple[Path, Path], draw: random.Random) -> int:
+    """Run one leg to the end it is meant for; the number of the checkpoint from which the next one starts."""
+    begin = latest(out)
+    job = start(leg, number, out, data)
+    try:
+        if leg.how == "end":
+            assert job.wait(100) == 0, (out / f"stderr-{number}").read_text()[-3000:]
+            return latest(out)
+        deadline = time.monotonic() + 60
+        while latest(out) < begin + leg.checkpoints * SAVE_EVERY and job.poll() is None:
+            assert time.monotonic() < deadline, (out / f"stderr-{number}").read_text()[-3000:]
+            time.sleep(0.002)
+        time.sleep(draw.random() * 0.02)
+        if leg.how == "rank" and job.poll() is None:
+            pid = int((out / f"rank-{draw.randrange(leg.world_size)}.pid").read_text())
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)  # its workers are left to find out
+            job.wait(60)
+    finally:
+        # torchrun makes every rank the leader of a session of its own.
+        for leader in [job.pid, *(int(path.read_text()) for path in out.glob("rank-*.pid"))]:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(leader, signal.SIGKILL)
+        job.wait(60)
+        for path in out.glob("rank-*.pid"):
+            path.unlink()
+    return latest(out)
+
+
+def alive(out: Path) -> list[int]:
+    found = []
+    for path in (out / "pids").iterdir():
+        with contextlib.suppress(OSError):
+            state = Path(f"/proc/{path.name}/stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z":
+                found.append(int(path.name))
+    return found
+
+
+def entries(out: Path, begin: int, number: int) -> Iterator[tuple[tuple[int, int], list[int]]]:
+    """What the ranks of a leg noted: epoch and position before a global batch, and ids of a rank."""
+    for path in out.glob(f"log-{begin:06d}-leg{number}-*.jsonl"):
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # the line in which it was killed
+                entry = json.loads(line)
+                yield (entry["at"][0], entry["at"][1]), entry["ids"]
+
+
+def check_history(legs: list[Leg], out: Path, data: tuple[Path, Path], seed: int) -> None:
+    (out / "pids").mkdir(parents=True)
+    draw = random.Random(seed)
+    consumed: dict[tuple[int, int], list[int]] = {}
+    ds: Dataset = train_elastic.dataset(str(data[0]), str(data[1]))
+    num_steps = -(-ds.num_samples // train_elastic.GLOBAL_BATCH)
+    begins = [0]
+    for number, leg in enumerate(legs):
+        begin = begins[-1]
+        end = run_leg(leg, number, out, data, draw)
+        begins.append(end)
+        last = 2 * num_steps if leg.how == "end" else end
+        for (epoch, position), ids in entries(out, begin, number):
+            step = epoch * num_steps + position // train_elastic.GLOBAL_BATCH
+            if step < last:  # what came after the last checkpoint is not counted: it was lost, and is done again
+                consumed.setdefault((epoch, position), []).extend(ids)
+        if (out / "done").exists():
+            break
+    assert (out / "done").exists(), begins
+    # The global batches are those of a run that was never stopped, each sample once.
+    expected = {
+        (epoch, position): sorted(ds.ids(epoch, position, min(position + train_elastic.GLOBAL_BATCH, ds.num_samples)))
+        for epoch, position in itertools.product(range(2), range(0, ds.num_samples, train_elastic.GLOBAL_BATCH))
+    }
+    assert {key: sorted(ids) for key, ids in consumed.items()} == expected
+    for epoch in range(2):
+        assert sorted(flat(ids for (at, _), ids in consumed.items() if at == epoch)) == list(range(ds.num_samples))
+    deadline = time.monotonic() + 20
+    while (left := alive(out)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+def test_a_job_that_is_killed_goes_on_at_another_size(data: tuple[Path, Path], tmp_path: Path) -> None:
+    check_history(SHORT, tmp_path / "out", data, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_job_that_is_killed_again_and_again(seed: int, data: tuple[Path, Path], tmp_path: Path) -> None:
+    check_history(random_legs(seed), tmp_path / "out", data, seed)
