@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH := 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench compat clean
+.PHONY: help demo test soak check bench compat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ demo: .venv/stamp ## make data, stream it shuffled, stop, resume elsewhere, and 
 
 test: .venv/stamp ## every test and every example in a docstring
 	$(BIN)/python -m pytest --doctest-modules tests src/shoal
+
+soak: .venv/stamp ## the same a hundred times, where only many times would show it
+	SHOAL_SHORT_PROCESSES=200 $(BIN)/python -m pytest tests/storage/test_processes.py -k end_well --timeout 3000
 
 check: .venv/stamp ## lint, format, types, layers, and the code in the documentation
 	$(BIN)/ruff check

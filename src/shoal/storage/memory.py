@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from shoal.errors import StorageError
 from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, joined
@@ -13,7 +14,14 @@ from shoal.storage.protocol import Buffer, ObjectInfo, Reader
 
 __all__ = ["MemoryStore"]
 
-_objects: dict[str, bytes] = {}
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    data: bytes
+    version: str
+
+
+_objects: dict[str, _Object] = {}
 # Forked children share what their parent had; a process that began anew has another.
 _family = os.urandom(16)
 
@@ -45,8 +53,7 @@ class MemoryStore:
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Exactly the bytes ``[first_byte, end_byte)``."""
         check_range(path, first_byte, end_byte)
-        data = self._data(path, verb=f"read bytes [{first_byte}, {end_byte}) of")
-        self._known.met(path, len(data), _version(data))
+        data = self._object(path, verb=f"read bytes [{first_byte}, {end_byte}) of").data
         check_length(path, first_byte, end_byte, len(range(*slice(first_byte, end_byte).indices(len(data)))), len(data))
         return data[first_byte:end_byte]
 
@@ -59,8 +66,8 @@ class MemoryStore:
 
     def stat(self, path: str) -> ObjectInfo:
         """Size and version of an object."""
-        data = self._data(path, verb="look at")
-        return self._known.met(path, len(data), _version(data))
+        found = self._object(path, verb="look at")
+        return self._known.met(path, len(found.data), found.version)
 
     def find(self, path: str) -> ObjectInfo | None:
         """The same, or None where nothing of that name is there."""
@@ -76,33 +83,30 @@ class MemoryStore:
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Keep an object, in place of another one of that name."""
         self._check_process(path)
-        _objects[path] = joined(data)
+        whole = joined(data)
+        _objects[path] = _Object(whole, hashlib.blake2b(whole, digest_size=8).hexdigest())
         self._known.forget(path)
 
     def map(self, path: str) -> memoryview:
         """The object itself."""
-        self.stat(path)
-        return memoryview(self._data(path, verb="read"))
+        return memoryview(self._object(path, verb="read").data)
 
     def close(self) -> None:
         """Forget what objects looked like; they stay."""
         self._known.forget()
 
-    def _data(self, path: str, *, verb: str) -> bytes:
+    def _object(self, path: str, *, verb: str) -> _Object:
         self._check_process(path)
-        data = _objects.get(path)
-        if data is None:
+        found = _objects.get(path)
+        if found is None:
             msg = f"could not {verb} {path}: nothing of that name is in the memory of this process"
             error = StorageError(msg, hint="MemoryStore().put(path, data) puts it there")
             error.errno = errno.ENOENT
             raise error
-        return data
+        self._known.met(path, len(found.data), found.version)
+        return found
 
     def _check_process(self, path: str) -> None:
         if self._made_in != _family:
             msg = f"{path}: this is in the memory of the process that opened it, and this is another process"
             raise StorageError(msg, hint="fork workers, or use files or a server where they are started anew (spawn)")
-
-
-def _version(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,14 @@ from shoal.shards.protocol import Format
 from shoal.storage.cache_place import alone, cache_directory
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import ObjectInfo, Store
-from shoal.storage.sources import Source, SourceLike, expand, schemes_of
+from shoal.storage.sources import Source, SourceLike, expand, printed, schemes_of
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
 from shoal.stream.index_files import INDEX_NAME, load_index, save_index
 from shoal.stream.indexing import SCAN_RULE, Progress, build_index
 from shoal.stream.looking import find_all, stat_all
 from shoal.stream.matching import match_all, missing_from
-from shoal.stream.retrying import patient
+from shoal.stream.retrying import RetryRule, patient, retried
 from shoal.stream.verifying import ShardCheck, looks_indexed
 
 __all__ = ["Opened", "choose_format", "known_suffixes", "open_source"]
@@ -84,8 +85,11 @@ def open_source(
     """
     directory = cache_directory(cache_dir)
     source = in_store(source, storage_options)
-    store = patient(open_store(source, storage_options))
-    found = expand(source, suffixes=known_suffixes(format), store=store)
+    once = open_store(source, storage_options)
+    store = patient(once)
+    # As a whole, and not each listing: one that is left early must not be read to its end first.
+    look = partial(expand, source, suffixes=known_suffixes(format), store=once)
+    found = retried(look, RetryRule(), what=f"find the shards of {printed(source)}")
     if found.kind == "index":
         if index is not None:
             given = without_secrets(os.fspath(index))
