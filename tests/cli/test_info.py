@@ -101,7 +101,8 @@ def test_the_bound_on_batches(data: Path, calls: Calls) -> None:
     words = ["info", data, "--chunks", 10, "--num-canonical-nodes", 1, "--chunk", "8KiB"]
     order = calls.json(*words, "--global-batch", 40)["order"]
     (bound,) = order["bounds"]
-    assert bound == {"global_batch": 40, "variance_ratio_at_most": pytest.approx(4.0, rel=0.05)}
+    # Below 40 / 10: of so small a dataset, a batch holds a fifth, and so all of some chunks.
+    assert bound == {"global_batch": 40, "variance_ratio_at_most": pytest.approx(2.7, rel=0.05)}
     assert "small for global batches of 40" in order["warning"]
     assert calls.json(*words, "--global-batch", 5)["order"]["bounds"][0]["variance_ratio_at_most"] == 1
     text = calls.text(*words, "--global-batch", 40)

@@ -18,6 +18,8 @@ W. G. Cochran, "Sampling Techniques", 3rd edition, 1977, section 8.3, for system
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -29,15 +31,60 @@ from shoal.order.plain import Full, Sequential
 from shoal.order.protocol import Order
 from shoal.order.window import Window
 
-__all__ = ["companions", "effective_chunks", "predicted_variance_ratio", "variance_ratio_of"]
+__all__ = ["ChunkLayout", "companions", "effective_chunks", "predicted_variance_ratio", "variance_ratio_of"]
 
 _MOST_BORDERS = 1 << 20
 _MOST_SIZES = 64  # of chunks: more different ones are grouped
+_MOST_SORTED = 1 << 16
 _SLAB_POINTS = 32
 _QUADRATURE = 512
 
 
-def predicted_variance_ratio(order: Order, chunk_samples: ArrayLike, batch: int, *, rho: float = 1.0) -> float:
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkLayout:
+    """The sizes of a dataset's chunks, summed up once for many predictions.
+
+    Parameters
+    ----------
+    samples
+        Samples of each chunk that holds any, shape (num_chunks,).
+    num_samples
+        Of all chunks.
+    num_pairs
+        Ordered pairs of different samples of one chunk.
+    sizes, counts
+        Sizes of chunks and how many chunks have about that size; at most 64 of them.
+    """
+
+    samples: NDArray[np.int64]
+    num_samples: float
+    num_pairs: float
+    sizes: NDArray[np.float64]
+    counts: NDArray[np.float64]
+
+    @staticmethod
+    def of(chunk_samples: ArrayLike | ChunkLayout) -> ChunkLayout:
+        """The layout of chunks with so many samples each; 0.1 us a chunk."""
+        if isinstance(chunk_samples, ChunkLayout):
+            return chunk_samples
+        samples = np.asarray(chunk_samples, dtype=np.int64)
+        samples = samples[samples > 0]
+        if samples.ndim != 1 or not len(samples):
+            msg = f"chunk_samples holds the samples of each chunk, shape (num_chunks,); got {np.shape(chunk_samples)}"
+            raise UsageError(msg)
+        some = samples[:: -(-len(samples) // _MOST_SORTED)]  # a sort of all would take a second for 10^7
+        sizes, counts = np.unique(some, return_counts=True)
+        if len(sizes) > _MOST_SIZES:
+            parts = np.array_split(np.sort(some), _MOST_SIZES)
+            sizes, counts = np.array([part.mean() for part in parts]), np.array([len(part) for part in parts])
+        each = samples.astype(np.float64)
+        weights = np.asarray(counts, dtype=np.float64) * (len(samples) / len(some))
+        return ChunkLayout(samples, float(each.sum()), float(each @ (each - 1.0)), sizes.astype(np.float64), weights)
+
+
+def predicted_variance_ratio(
+    order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int, *, rho: float = 1.0
+) -> float:
     """What VR(b) an order will have on a dataset cut into these chunks; 1.0 is a perfect shuffle.
 
     Within 10 % of what simulated orders have: for windows of at least 8 chunks in each canonical node, and buffers of
@@ -51,7 +98,7 @@ def predicted_variance_ratio(order: Order, chunk_samples: ArrayLike, batch: int,
     order
         `Window`, `Full`, `Block`, `Buffer` or `Sequential`.
     chunk_samples
-        Samples of each chunk, shape (num_chunks,).
+        Samples of each chunk, shape (num_chunks,), or their `ChunkLayout`.
     batch
         Samples of a global batch, ``b``; less than all.
     rho
@@ -78,21 +125,22 @@ def predicted_variance_ratio(order: Order, chunk_samples: ArrayLike, batch: int,
     >>> predicted_variance_ratio(Full(), chunks, 256)
     1.0
     """
-    samples = _sizes(chunk_samples)
-    return variance_ratio_of(companions(order, samples, batch), samples, batch, rho=rho)
+    layout = ChunkLayout.of(chunk_samples)
+    return variance_ratio_of(companions(order, layout, batch), layout, batch, rho=rho)
 
 
-def variance_ratio_of(companions: float, chunk_samples: ArrayLike, batch: int, *, rho: float = 1.0) -> float:
+def variance_ratio_of(
+    companions: float, chunk_samples: ArrayLike | ChunkLayout, batch: int, *, rho: float = 1.0
+) -> float:
     """VR(b) of an order under which a sample has so many companions of its own chunk in its batch; exact.
 
     >>> round(variance_ratio_of(63, [64] * 4096, 256, rho=0.5), 2)  # whole chunks in every batch
     32.51
     """
-    samples = _sizes(chunk_samples)
+    layout = ChunkLayout.of(chunk_samples)
     check_correlation(rho)
-    total = int(samples.sum())
+    total, pairs = layout.num_samples, layout.num_pairs
     _check_batch(batch, total)
-    pairs = _pairs(samples)
     if pairs >= total * (total - 1.0):  # one chunk: any order inside it that is random is perfect
         return 1.0
     apart = -(total + rho * pairs) / (total * (total - 1.0) - pairs)
@@ -100,7 +148,7 @@ def variance_ratio_of(companions: float, chunk_samples: ArrayLike, batch: int, *
     return max(0.0, round(ratio, 12))
 
 
-def effective_chunks(order: Order, chunk_samples: ArrayLike, batch: int) -> float:
+def effective_chunks(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int) -> float:
     """As how many chunks, drawn independently, the samples of a batch come from.
 
     >>> round(effective_chunks(Window(chunks=64), [64] * 4096, 1024))
@@ -109,26 +157,26 @@ def effective_chunks(order: Order, chunk_samples: ArrayLike, batch: int) -> floa
     return batch / (1.0 + companions(order, chunk_samples, batch))
 
 
-def companions(order: Order, chunk_samples: ArrayLike, batch: int) -> float:
+def companions(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int) -> float:
     """How many other samples of its own chunk a sample has in its batch, on average over an epoch.
 
     ``batch - 1`` where batches are cut from single chunks, and ``(batch - 1) (m - 1) / (N - 1)`` in a perfect shuffle
     of N samples in chunks of m.
     """
-    samples = _sizes(chunk_samples)
-    total = int(samples.sum())
+    layout = ChunkLayout.of(chunk_samples)
+    samples, total = layout.samples, layout.num_samples
     _check_batch(batch, total)
-    perfect = (batch - 1.0) * _pairs(samples) / total / max(1.0, total - 1.0)
+    perfect = (batch - 1.0) * layout.num_pairs / total / max(1.0, total - 1.0)
     if isinstance(order, Full):
         return perfect
     if isinstance(order, Sequential):
         return _in_chunks(samples, batch)
     if isinstance(order, Block):
-        return _in_blocks(samples, batch, order.chunks)
+        return _in_blocks(layout, batch, order.chunks)
     if isinstance(order, Buffer):
-        return perfect if order.samples >= total else max(perfect, _in_buffer(samples, batch, order.samples))
+        return perfect if order.samples >= total else max(perfect, _in_buffer(layout, batch, order.samples))
     if isinstance(order, Window):
-        return perfect if order.chunks >= len(samples) else _in_window(samples, batch, order)
+        return perfect if order.chunks >= len(samples) else _in_window(layout, batch, order)
     msg = f"there is no formula for the order {order.name!r}"
     raise UsageError(msg, hint="measure it: shoal.measure.audit(ds.ids())")
 
@@ -139,9 +187,10 @@ def _in_chunks(samples: NDArray[np.int64], batch: int) -> float:
     return float(lengths @ (lengths - 1.0)) / float(lengths.sum())
 
 
-def _in_blocks(samples: NDArray[np.int64], batch: int, chunks: int) -> float:
+def _in_blocks(layout: ChunkLayout, batch: int, chunks: int) -> float:
     """Blocks of whole chunks, each permuted: two samples of a block are of one chunk with the same chance anywhere."""
-    mean, inside = float(samples.mean()), _pairs(samples) / float(samples.sum())
+    samples, inside = layout.samples, layout.num_pairs / layout.num_samples
+    mean = layout.num_samples / len(samples)
     if (samples != samples[0]).any():  # blocks then end anywhere in a batch
         size = chunks * mean
         overlap = batch * (1 - batch / size / 3) if batch <= size else size * (1 - size / batch / 3)
@@ -156,16 +205,15 @@ def _in_blocks(samples: NDArray[np.int64], batch: int, chunks: int) -> float:
     return float((lengths * (lengths - 1.0)) @ together) / float(lengths.sum())
 
 
-def _in_buffer(samples: NDArray[np.int64], batch: int, slots: int) -> float:
+def _in_buffer(layout: ChunkLayout, batch: int, slots: int) -> float:
     """A reservoir: a sample stays for ``slots`` steps on average, so two that came together leave Laplace apart."""
-    total = float(samples.sum())
-    found = 0.0
-    for size, count in _grouped(samples):
+    total, found = layout.num_samples, 0.0
+    for size, count in zip(layout.sizes.tolist(), layout.counts.tolist(), strict=True):
         # Two samples of a chunk arrive `apart` steps apart, up to its size; how often follows a triangle.
         edges = np.linspace(0.0, size, min(_QUADRATURE, int(size)) + 1)
         apart = (edges[1:] + edges[:-1]) / 2
         weight = (size - apart) * np.diff(edges) * 2 / size
-        weight *= (size - 1.0) / weight.sum()
+        weight *= (size - 1.0) / weight.sum()  # and so a chunk of one sample has none
         found += count * size * float(weight @ _same_batch_after_buffer(apart, batch, slots))
     # At the end the slots are emptied at random, which lasts half as long as they would have stayed.
     return found / total * (1.0 + slots / (2.0 * total))
@@ -182,13 +230,13 @@ def _same_batch_after_buffer(apart: NDArray[np.float64], batch: int, slots: int)
     return np.maximum(0.0, around / batch - np.exp(-apart / slots) / (2.0 * slots))
 
 
-def _in_window(samples: NDArray[np.int64], batch: int, order: Window) -> float:
+def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
     """A window: a chunk's samples come evenly spaced, jittered by the random order inside a slab.
 
     See `shoal.order.timeline` for spacing, slabs and the fold at both ends.
     """
-    total, num_chunks, nodes = float(samples.sum()), len(samples), order.resolved_nodes
-    inside = _pairs(samples) / total
+    total, num_chunks, nodes = layout.num_samples, len(layout.samples), order.resolved_nodes
+    inside = layout.num_pairs / total
     width, node_batch = order.chunks // nodes, batch / nodes
     if width * nodes >= num_chunks:  # every node is permuted as a whole
         return max(0.0, node_batch - 1.0) * inside / max(1.0, total / nodes - 1.0)
@@ -197,7 +245,7 @@ def _in_window(samples: NDArray[np.int64], batch: int, order: Window) -> float:
     weight = slab - np.abs(points)
     weight /= weight.sum()
     found = 0.0
-    for size, count in _grouped(samples):
+    for size, count in zip(layout.sizes.tolist(), layout.counts.tolist(), strict=True):
         gap = width * total / num_chunks / size  # samples of the node between two of a chunk
         steps = np.arange(1.0, min(size - 1.0, (node_batch + 2 * slab) / gap + 2.0) + 1.0)
         whole = np.floor(steps * gap / slab)
@@ -222,32 +270,7 @@ def _overlaps(borders: NDArray[np.float64], batch: int) -> NDArray[np.float64]:
     return np.diff(cuts)
 
 
-def _grouped(samples: NDArray[np.int64]) -> list[tuple[float, float]]:
-    """Sizes of chunks and how many chunks have each; close ones together where there are very many sizes."""
-    sizes, counts = np.unique(samples[samples > 1], return_counts=True)
-    if len(sizes) <= _MOST_SIZES:
-        return [(float(size), float(count)) for size, count in zip(sizes, counts, strict=True)]
-    parts = np.array_split(np.sort(samples[samples > 1]).astype(np.float64), _MOST_SIZES)
-    return [(float(part.mean()), float(len(part))) for part in parts]
-
-
-def _pairs(samples: NDArray[np.int64]) -> float:
-    """Ordered pairs of different samples of one chunk, in the whole dataset."""
-    sizes = samples.astype(np.float64)
-    return float(sizes @ (sizes - 1.0))
-
-
-def _sizes(chunk_samples: ArrayLike) -> NDArray[np.int64]:
-    """The chunks that hold samples."""
-    samples = np.asarray(chunk_samples, dtype=np.int64)
-    samples = samples[samples > 0]
-    if samples.ndim != 1 or not len(samples):
-        msg = f"chunk_samples holds the samples of each chunk, shape (num_chunks,); got {np.shape(chunk_samples)}"
-        raise UsageError(msg)
-    return samples
-
-
-def _check_batch(batch: int, num_samples: int) -> None:
+def _check_batch(batch: int, num_samples: float) -> None:
     if not 1 <= batch < num_samples:
-        msg = f"batches of {batch} cannot be cut from {num_samples} samples and compared"
-        raise UsageError(msg, hint=f"a batch of 1 to {num_samples - 1} samples")
+        msg = f"batches of {batch} cannot be cut from {num_samples:.0f} samples and compared"
+        raise UsageError(msg, hint=f"a batch of 1 to {num_samples - 1:.0f} samples")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import NoSampleError, ShuffleWarning, UsageError
+from shoal.measure.outlook import ShuffleQuality
 from shoal.order.partition import Partition, check_rank
 from shoal.order.plain import Sequential
 from shoal.order.protocol import Order
@@ -26,6 +27,7 @@ from shoal.stream.counters import Counters
 from shoal.stream.cursor import Cursor
 from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
 from shoal.stream.iteration import Iteration, Recipe, read_sample
+from shoal.stream.judging import quality_of
 from shoal.stream.mixing import warning_about
 from shoal.stream.opening import Opened
 from shoal.stream.passes import Pass, Work
@@ -290,6 +292,27 @@ class Dataset:
             msg = f"step {step} was asked for; an epoch has steps 0 to {num_batches - 1} at world size {size}"
             raise UsageError(msg)
         return self._arrangement.stored_ids(partition.share(order, here, step, step + 1).ids)
+
+    def quality(self, *, batch: int | None = None, key: Any = None, rho: float | None = None) -> ShuffleQuality:
+        """How well batches will be mixed, from the index and the order alone; nothing is read.
+
+        Predicted within 10 % of what is measured; measured where there is no formula: storage order, and a buffer with
+        a key. `shoal.measure.audit` measures any order.
+
+        Parameters
+        ----------
+        batch
+            Samples of a global batch; default that of `batch`, else 256.
+        key
+            What should be mixed: the label of each sample by id, ``"shard"``, or ``"bytes"``. Its correlation inside
+            chunks is measured. Default: the worst case, data of which every chunk holds samples of one kind.
+        rho
+            That correlation, where you know it: 0 for data that were shuffled when written, 1 for the worst case.
+        """
+        if batch is None:
+            size = self._partition(self._ranks.resolve()[1]).global_batch
+            batch = size if self._batching is not None else max(1, min(256, self.num_samples // 2))
+        return quality_of(self._arrangement, count_of(batch, "quality(batch=)"), key=key, rho=rho)
 
     def __len__(self) -> int:
         """What this rank yields in a whole epoch: batches, or samples without `batch`."""

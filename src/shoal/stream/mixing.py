@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from shoal.measure.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.order.window import Window
 from shoal.stream.arrangement import Arrangement
 
@@ -16,18 +15,12 @@ _LEAST_CHUNKS_OF_NODE = 8
 def variance_ratio_bound(arrangement: Arrangement, global_batch: int) -> float | None:
     """How much more than in a perfect shuffle the means of global batches may vary; None where the order is no window.
 
-    The variance of the mean of a batch of ``b`` samples, against a perfect shuffle, is about ``max(1, b / K)`` for a
-    window of K chunks when the samples of each chunk are all alike, and less when they are not.
+    What `shoal.measure.prediction` says where the samples of each chunk are all alike; less when they are not.
     """
     order = arrangement.order
     if not isinstance(order, Window):
         return None
-    if order.chunks >= len(arrangement.chunks):
-        return 1.0
-    samples = arrangement.chunks.num_samples
-    # Uneven chunks mix less well: K counts as many equal ones.
-    equal_chunks = order.chunks * float(samples.mean()) ** 2 / float(np.mean(samples.astype(np.float64) ** 2))
-    return max(1.0, global_batch / equal_chunks)
+    return _worst(order, ChunkLayout.of(arrangement.chunks.num_samples), global_batch)
 
 
 def warning_about(arrangement: Arrangement, global_batch: int) -> str:
@@ -35,12 +28,11 @@ def warning_about(arrangement: Arrangement, global_batch: int) -> str:
     order = arrangement.order
     if not isinstance(order, Window) or order.chunks >= len(arrangement.chunks):
         return ""
-    ratio = variance_ratio_bound(arrangement, global_batch) or 1.0
+    layout = ChunkLayout.of(arrangement.chunks.num_samples)
+    ratio = _worst(order, layout, global_batch)
     chunk_bytes = float((arrangement.chunks.end_byte - arrangement.chunks.first_byte).mean())
     if ratio > _MOST_VARIANCE_RATIO:
-        wanted = order.chunks * ratio / _MOST_VARIANCE_RATIO * chunk_bytes
-        # A window that holds the whole dataset is a perfect shuffle, however large the batch.
-        enough = _round_up(min(wanted, chunk_bytes * len(arrangement.chunks)))
+        enough = _round_up(_enough_chunks(order, layout, global_batch) * chunk_bytes)
         return (
             f"a window of {order.chunks} chunks is small for global batches of {global_batch} samples: where the "
             f"samples of a chunk are alike, batch means vary {ratio:.1f} times as much as in a perfect shuffle; "
@@ -54,6 +46,24 @@ def warning_about(arrangement: Arrangement, global_batch: int) -> str:
             "nodes would do"
         )
     return ""
+
+
+def _worst(order: Window, layout: ChunkLayout, global_batch: int) -> float:
+    """The ratio on sorted data; a batch of the whole dataset, or a window of it, is perfect."""
+    if global_batch >= layout.num_samples or order.chunks >= len(layout.samples):
+        return 1.0
+    return max(1.0, predicted_variance_ratio(order, layout, global_batch))
+
+
+def _enough_chunks(order: Window, layout: ChunkLayout, global_batch: int) -> int:
+    """The smallest window, in chunks, in which global batches are mixed well enough; all of them in doubt."""
+    few, many = order.chunks, len(layout.samples)
+    while many - few > 1:
+        middle = (few + many) // 2
+        nodes = min(order.resolved_nodes, middle // 2)
+        is_enough = _worst(Window(middle, nodes), layout, global_batch) <= _MOST_VARIANCE_RATIO
+        few, many = (few, middle) if is_enough else (middle, many)
+    return many
 
 
 def _round_up(num_bytes: float) -> str:
