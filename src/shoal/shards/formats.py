@@ -6,19 +6,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from shoal.errors import SourceError
+from shoal.shards.arrow import Arrow
 from shoal.shards.codecs import CODECS
 from shoal.shards.compressed import Compressed
 from shoal.shards.delimited import Delimited
 from shoal.shards.jsonl import JsonLines
 from shoal.shards.mds import Mds
+from shoal.shards.parquet import Parquet
 from shoal.shards.protocol import Format
 from shoal.shards.tar import Tar
 from shoal.shards.text import Text
 from shoal.shards.tfrecord import TFRecord
 
 _TSV = Delimited(name="tsv", suffixes=(".tsv", ".tab"), delimiter="\t")
-_PLAIN: tuple[Format, ...] = (Tar(), JsonLines(), TFRecord(), Mds(), Delimited(), _TSV, Text())
-_COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _PLAIN for codec in CODECS)
+_ROWS: tuple[Format, ...] = (Tar(), JsonLines(), TFRecord(), Mds(), Delimited(), _TSV, Text())
+_COLUMNS: tuple[Format, ...] = (Parquet(), Arrow())  # compress themselves
+_PLAIN = (*_ROWS, *_COLUMNS)
+_COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _ROWS for codec in CODECS)
 
 FORMATS: Mapping[str, Format] = MappingProxyType({entry.name: entry for entry in (*_PLAIN, *_COMPRESSED)})
 
@@ -75,9 +79,13 @@ def _plain_name(entry: Format) -> str:
 
 
 def _known() -> str:
-    return ", ".join(repr(entry.name) for entry in _PLAIN) + f", or one of these and .{', .'.join(CODECS)}"
+    return (
+        ", ".join(repr(entry.name) for entry in _PLAIN)
+        + f", or one of the first {len(_ROWS)} and .{', .'.join(CODECS)}"
+    )
 
 
 def _suffixes() -> str:
-    plain = ", ".join(suffix for entry in _PLAIN for suffix in entry.suffixes)
-    return f"{plain}, and these followed by .{', .'.join(CODECS)}"
+    columns = ", ".join(suffix for entry in _COLUMNS for suffix in entry.suffixes)
+    rows = ", ".join(suffix for entry in _ROWS for suffix in entry.suffixes)
+    return f"{columns}; {rows}, and the latter followed by .{', .'.join(CODECS)}"

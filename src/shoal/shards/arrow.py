@@ -1,0 +1,196 @@
+"""Arrow IPC shards, files and streams alike: a record batch is a piece.
+
+Both are a chain of messages: a schema, dictionaries, record batches. A message says how long it is and how many rows it
+has in its first bytes, so a scan passes over what is in them. What comes before the first record batch is kept in the
+index. See "Arrow Columnar Format", section "Serialization and Interprocess Communication".
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.errors import ShardError
+from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
+from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan
+
+__all__ = ["Arrow"]
+
+_FILE_MAGIC = b"ARROW1\0\0"
+_CONTINUATION = b"\xff\xff\xff\xff"
+_END = _CONTINUATION + bytes(4)
+_SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
+_AT_ONCE_BYTES = 4 << 10  # most heads of messages are smaller
+_HEAD_LIMIT_BYTES = 64 << 20
+_NO_SHARD = "this is no Arrow IPC shard, or a damaged one"
+_OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
+_NAMES = {_SCHEMA: "a schema", _DICTIONARY: "a dictionary", _BATCH: "a record batch"}
+
+
+class _Message(NamedTuple):
+    """One message of a shard: its kind, where it lies, its rows, and the CRC of its head."""
+
+    kind: int
+    first_byte: int
+    end_byte: int
+    num_rows: int
+    crc: int
+
+
+class Arrow:
+    """The format of record batches, as Arrow's writers and Hugging Face ``datasets`` keep them; a sample is a row.
+
+    Directories named ``column=value`` give a field to all rows below them.
+    """
+
+    name: str = "arrow"
+    suffixes: tuple[str, ...] = (".arrow", ".feather", ".arrows")
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Read the heads of messages, and what comes before the first record batch; batches without rows have no piece.
+
+        Raises
+        ------
+        ShardError
+            The messages lead out of the shard, or a dictionary comes after a record batch.
+        """
+        batches: list[_Message] = []
+        begin = len(_FILE_MAGIC) if bytes(read(0, min(8, num_bytes))) == _FILE_MAGIC else 0
+        prefix_end = begin
+        for message in _messages(read, begin, num_bytes, shard):
+            if message.kind == _BATCH:
+                batches += [message] if message.num_rows else []
+            elif batches or (message.kind == _SCHEMA) != (message.first_byte == begin):
+                msg = f"{_NAMES[message.kind]} lies at bytes [{message.first_byte}, {message.end_byte}), where none may"
+                hint = "write the shard again with one schema and whole dictionaries before the first record batch"
+                raise ShardError(msg, shard=shard, byte=message.first_byte, hint=hint)
+            else:
+                prefix_end = message.end_byte
+        if prefix_end == begin or prefix_end - begin > _HEAD_LIMIT_BYTES:
+            msg = f"schema and dictionaries have {prefix_end - begin} bytes"
+            raise ShardError(msg, shard=shard, byte=begin, hint=_NO_SHARD)
+        prefix = bytes(read(begin, prefix_end))
+        starts = [batch.first_byte for batch in batches] + [batch.end_byte for batch in batches[-1:]]
+        return ShardScan(
+            np.array(starts or [0], dtype=np.int64),
+            np.array([batch.crc for batch in batches], dtype=np.uint32),
+            head={"prefix": base64.b64encode(zlib.compress(prefix)).decode()},
+            piece_samples=np.array([batch.num_rows for batch in batches], dtype=np.int64),
+        )
+
+    def read_sample(
+        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
+    ) -> Sample:
+        """The only row of a record batch of one."""
+        batch = read(first_byte, end_byte)
+        return self.parse(batch, None, num_samples=1, shard=shard, first_byte=first_byte, head=head).sample(0)
+
+    def parse(
+        self,
+        buffer: Buffer,
+        sample_starts: Sequence[int] | None,  # noqa: ARG002  # record batches have none
+        *,
+        num_samples: int,
+        shard: str,
+        first_byte: int,
+        head: Mapping[str, Any],
+    ) -> TableRecords:
+        """Open the record batches in these bytes; memory O(their size).
+
+        Raises
+        ------
+        ShardError
+            They are none, or have another number of rows.
+        """
+        pa = arrow_library("Arrow")
+        view = memoryview(buffer)
+
+        def read(first: int, end: int, /) -> Buffer:
+            return view[first - first_byte : end - first_byte]
+
+        found = list(_messages(read, first_byte, first_byte + len(view), shard))
+        batches = [message for message in found if message.num_rows]
+        num_rows = sum(message.num_rows for message in batches)
+        if num_rows != num_samples or any(message.kind != _BATCH for message in found):
+            msg = f"the index says {num_samples} rows in these {len(view)} bytes, and {num_rows} are there"
+            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
+        stream = zlib.decompress(base64.b64decode(head["prefix"])) + view + _END
+        try:
+            with pa.ipc.open_stream(stream) as reader:
+                table = reader.read_all()
+            table.validate(full=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            msg = f"its record batches cannot be read: {error}"
+            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
+        return TableRecords(table, [batch.crc for batch in batches], shard=shard, constants=partition_fields(shard))
+
+
+def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str) -> Iterator[_Message]:
+    """The messages from a byte on, to the mark that ends them or the end of the bytes."""
+    position = begin
+    while position < num_bytes:
+        head = bytes(read(position, min(position + _AT_ONCE_BYTES, num_bytes)))
+        size = int.from_bytes(head[4:8], "little")
+        if head[:8] == _END:
+            return
+        end = position + 8 + size
+        if head[:4] != _CONTINUATION or end > num_bytes or size > _HEAD_LIMIT_BYTES:
+            msg = f"no message begins here: {head[:8]!r}"
+            raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD)
+        if 8 + size > len(head):
+            head = bytes(read(position, end))
+        try:
+            kind, num_rows, body_bytes = _about(head[8 : 8 + size])
+        except (struct.error, ValueError) as error:
+            msg = f"the head of this message cannot be read: {error}"
+            raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD) from None
+        if end + body_bytes > num_bytes:
+            msg = f"{_NAMES[kind]} would end at byte {end + body_bytes}, and there are {num_bytes}"
+            raise ShardError(msg, shard=shard, byte=position, hint="an unfinished copy? copy the shard again")
+        yield _Message(kind, position, end + body_bytes, num_rows, zlib.crc32(head[: 8 + size]))
+        position = end + body_bytes
+
+
+def _about(head: bytes) -> tuple[int, int, int]:
+    """Kind, rows and bytes of the body of a message: three fields of a flatbuffer.
+
+    A table begins with the distance back to its list of fields, which has for each the distance from the table's
+    beginning, or 0. See https://flatbuffers.dev/internals.
+    """
+    table = struct.unpack_from("<I", head)[0]
+    kind = _field(head, table, 1, "<B")
+    body_bytes = _field(head, table, 3, "<q")
+    if kind not in _NAMES or body_bytes < 0:
+        msg = f"kind {kind}, {body_bytes} bytes"
+        raise ValueError(msg)
+    num_rows = 0
+    if kind == _BATCH:
+        place = _place(head, table, 2)
+        num_rows = _field(head, place + struct.unpack_from("<I", head, place)[0], 0, "<q") if place else -1
+        if num_rows < 0:
+            msg = f"{num_rows} rows"
+            raise ValueError(msg)
+    return kind, num_rows, body_bytes
+
+
+def _field(head: bytes, table: int, number: int, kind: str) -> int:
+    place = _place(head, table, number)
+    value: int = struct.unpack_from(kind, head, place)[0] if place else 0
+    return value
+
+
+def _place(head: bytes, table: int, number: int) -> int:
+    """Where a field of a table lies; 0 where it is left out."""
+    fields = table - struct.unpack_from("<i", head, table)[0]
+    if fields < 0:
+        msg = "a table without fields"
+        raise ValueError(msg)
+    if 4 + 2 * number >= struct.unpack_from("<H", head, fields)[0]:
+        return 0
+    distance: int = struct.unpack_from("<H", head, fields + 4 + 2 * number)[0]
+    return table + distance if distance else 0

@@ -1,0 +1,222 @@
+"""Parquet shards: a row group is a piece, since its columns are compressed as wholes.
+
+The footer says where each row group lies; it is kept in the index, and what is read later is row groups alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.errors import ShardError
+from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
+from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan
+
+__all__ = ["Parquet"]
+
+_MAGIC = b"PAR1"
+_TAIL_BYTES = 64 << 10  # read at once: most footers fit
+_FOOTER_LIMIT_BYTES = 256 << 20
+_NO_SHARD = "this is no Parquet shard, an encrypted or a damaged one"
+_OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
+
+
+class _Group(NamedTuple):
+    """A row group: its number in the file, where its pages lie, its rows, and their bytes once decompressed."""
+
+    number: int
+    first_byte: int
+    end_byte: int
+    num_rows: int
+    decoded_bytes: int
+
+    @property
+    def crc(self) -> int:
+        return zlib.crc32(struct.pack("<4q", self.number, self.first_byte, self.end_byte, self.num_rows))
+
+
+class Parquet:
+    """The format of columns in row groups; a sample is a row.
+
+    ``columns`` are the columns wanted, by name (all by default). Directories named ``column=value`` give a field to
+    all rows below them.
+    """
+
+    name: str = "parquet"
+    suffixes: tuple[str, ...] = (".parquet", ".pq")
+
+    def __init__(self, *, columns: Sequence[str] | None = None) -> None:
+        self.columns = None if columns is None else tuple(columns)
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Read the footer, and nothing else. Row groups without rows are passed over.
+
+        Raises
+        ------
+        ShardError
+            There is no footer, or what it says cannot be.
+        """
+        footer = _footer(read, num_bytes, shard)
+        groups = _groups(footer, num_bytes, shard)
+        borders = [group.first_byte for group in groups] + [group.end_byte for group in groups[-1:]]
+        return ShardScan(
+            np.array(borders or [0], dtype=np.int64),
+            np.array([group.crc for group in groups], dtype=np.uint32),
+            head={"footer": base64.b64encode(zlib.compress(footer)).decode(), "num_bytes": num_bytes},
+            piece_samples=np.array([group.num_rows for group in groups], dtype=np.int64),
+            piece_decoded_bytes=np.array([group.decoded_bytes for group in groups], dtype=np.int64),
+        )
+
+    def read_sample(
+        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
+    ) -> Sample:
+        """The only row of a row group of one."""
+        group = read(first_byte, end_byte)
+        return self.parse(group, None, num_samples=1, shard=shard, first_byte=first_byte, head=head).sample(0)
+
+    def parse(
+        self,
+        buffer: Buffer,
+        sample_starts: Sequence[int] | None,  # noqa: ARG002  # row groups have none
+        *,
+        num_samples: int,
+        shard: str,
+        first_byte: int,
+        head: Mapping[str, Any],
+    ) -> TableRecords:
+        """Decode the row groups in these bytes; memory O(their decoded size).
+
+        Raises
+        ------
+        ShardError
+            They cannot be decoded, or have another number of rows.
+        """
+        pa = arrow_library("Parquet")
+        footer, num_bytes = zlib.decompress(base64.b64decode(head["footer"])), int(head["num_bytes"])
+        end_byte = first_byte + len(buffer)
+        groups = [g for g in _groups(footer, num_bytes, shard) if first_byte <= g.first_byte and g.end_byte <= end_byte]
+        file = _PartOfFile(buffer, first_byte, num_bytes)
+        try:
+            opened = _library().ParquetFile(file, metadata=_metadata(footer), pre_buffer=False)
+            table = opened.read_row_groups([group.number for group in groups], columns=self._chosen(opened, shard))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
+            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
+        if table.num_rows != num_samples:
+            msg = (
+                f"the index says {num_samples} rows in bytes [{first_byte}, {end_byte}), and {table.num_rows} are there"
+            )
+            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
+        constants = {k: v for k, v in partition_fields(shard).items() if self.columns is None or k in self.columns}
+        return TableRecords(table, [group.crc for group in groups], shard=shard, constants=constants)
+
+    def _chosen(self, opened: Any, shard: str) -> list[str] | None:
+        if self.columns is None:
+            return None
+        known = opened.schema_arrow.names
+        found = [name for name in self.columns if name in known]
+        if missing := [name for name in self.columns if name not in known and name not in partition_fields(shard)]:
+            msg = f"column {missing[0]!r} was asked for; there are {', '.join(known)}"
+            raise ShardError(msg, shard=shard, hint="correct columns=, or leave it out")
+        return found
+
+
+class _PartOfFile(io.RawIOBase):
+    """A file of which only a stretch is at hand; reading anything else is an error."""
+
+    def __init__(self, part: Buffer, first_byte: int, num_bytes: int) -> None:
+        self._part, self._first_byte = memoryview(part), first_byte
+        self._num_bytes, self._position = num_bytes, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, self._num_bytes)[whence]
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
+        first, last = self._position - self._first_byte, end - self._first_byte
+        if not 0 <= first <= last <= len(self._part):
+            msg = f"bytes [{self._position}, {end}) of the file are wanted, which belong to no row group that was read"
+            raise OSError(msg)
+        self._position = end
+        return bytes(self._part[first:last])
+
+
+def _library() -> Any:
+    import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
+
+    return pq
+
+
+def _metadata(footer: bytes) -> Any:
+    """What the footer says; a file of nothing else has it as well."""
+    return _library().read_metadata(io.BytesIO(_MAGIC + footer))
+
+
+def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
+    """The footer with its length and the magic number after it."""
+    if num_bytes < 12:
+        msg = f"it has {num_bytes} bytes, too few for a footer"
+        raise ShardError(msg, shard=shard, byte=0, hint=_NO_SHARD)
+    tail = bytes(read(max(0, num_bytes - _TAIL_BYTES), num_bytes))
+    length = int.from_bytes(tail[-8:-4], "little") + 8
+    if tail[-4:] != _MAGIC or length + 4 > num_bytes or length > _FOOTER_LIMIT_BYTES:
+        msg = f"the last 8 bytes are {tail[-8:]!r}, and no length of a footer and {_MAGIC!r}"
+        raise ShardError(msg, shard=shard, byte=num_bytes - 8, hint=_NO_SHARD)
+    return tail[-length:] if length <= len(tail) else bytes(read(num_bytes - length, num_bytes))
+
+
+def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
+    """The row groups that have rows, in the order in which they lie in the file."""
+    pa = arrow_library("Parquet")
+    footer_begin = num_bytes - len(footer)
+    try:
+        found = _metadata(footer)
+        groups = [_group(found.row_group(number), number) for number in range(found.num_row_groups)]
+    except (pa.ArrowException, OSError, ValueError) as error:
+        msg = f"the footer cannot be read: {error}"
+        raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD) from None
+    groups = sorted((group for group in groups if group.num_rows), key=lambda group: group.first_byte)
+    ends = [group.first_byte for group in groups[1:]] + [footer_begin] * bool(groups)
+    for group, end in zip(groups, ends, strict=True):
+        if not 4 <= group.first_byte < group.end_byte <= end or group.num_rows < 0 or group.decoded_bytes < 0:
+            place = f"bytes [{group.first_byte}, {group.end_byte})"
+            msg = f"row group {group.number} would have {group.num_rows} rows at {place}"
+            raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD)
+    return _in_file_order(groups, shard, footer_begin)
+
+
+def _in_file_order(groups: list[_Group], shard: str, byte: int) -> list[_Group]:
+    """The groups, each stretched to where the next begins; their numbers must ascend as their places do."""
+    if any(one.number > other.number for one, other in pairwise(groups)):
+        msg = "its row groups do not lie in the file in their order"
+        raise ShardError(msg, shard=shard, byte=byte, hint="write the shard again with any writer of Parquet")
+    return [one._replace(end_byte=other.first_byte) for one, other in pairwise(groups)] + groups[-1:]
+
+
+def _group(about: Any, number: int) -> _Group:
+    columns = [about.column(place) for place in range(about.num_columns)]
+    starts = [c.data_page_offset if c.dictionary_page_offset is None else c.dictionary_page_offset for c in columns]
+    starts = [
+        min(start, c.data_page_offset) if start else c.data_page_offset
+        for start, c in zip(starts, columns, strict=True)
+    ]
+    ends = [start + c.total_compressed_size for start, c in zip(starts, columns, strict=True)]
+    decoded = sum(c.total_uncompressed_size for c in columns)
+    return _Group(number, min(starts, default=0), max(ends, default=0), about.num_rows, decoded)
