@@ -11,14 +11,18 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from tests.stream.far import FarStore, LargeTar
+from tests.stream.made import reading_threads
 
 from shoal.errors import ShardError, StorageError
 from shoal.shards.formats import format_named
+from shoal.shards.index import Index
 from shoal.shards.protocol import Format, ReadBytes, ShardScan
 from shoal.storage.local import LocalStore
-from shoal.storage.sources import expand
+from shoal.storage.sources import Source, expand
 from shoal.stream.checksums import extent_checksums
 from shoal.stream.indexing import build_index
+from shoal.stream.scan_reading import BLOCK_BYTES
 from shoal.stream.verifying import ShardCheck
 
 
@@ -247,3 +251,36 @@ def test_a_flipped_payload_byte_is_noticed_where_the_index_has_checksums(shards:
         assert caught.value.shard == "1.tar"
         assert caught.value.byte is not None
         assert caught.value.byte <= 5 * 1024 + 512 + 3
+
+
+@pytest.mark.parametrize("checksums", [False, True])
+def test_a_shard_that_is_far_away_is_checked_in_few_requests(checksums: bool) -> None:
+    tars = {f"far://{number}.tar": LargeTar([20_000] * 300) for number in range(2)}
+    source = Source("list", "far", "far://", ("0.tar", "1.tar"), tuple(tars))
+    index = build_index(source, store=FarStore(tars), format=format_named("tar"))
+    if checksums:
+        sums = extent_checksums(index, source.paths, store=FarStore(tars), check=lambda _: None)
+        index = replace(index, extent_checksum=sums)
+    check_far(index, source, tars)
+    before = index.extent_layout_crc[3]
+    index.extent_layout_crc[3] += 1
+    with pytest.raises(ShardError, match="laid out as") as caught:
+        check_far(index, source, tars)
+    assert caught.value.byte == index.extent_first_byte[3]
+    index.extent_layout_crc[3] = before
+    if checksums:
+        assert index.extent_checksum is not None
+        index.extent_checksum[3] += 1
+        with pytest.raises(ShardError, match="checksum"):
+            check_far(index, source, tars)
+
+
+def check_far(index: Index, source: Source, tars: dict[str, LargeTar]) -> None:
+    store = FarStore(tars)
+    touched = replace(index, shard_versions=("another", "another"))
+    try:
+        ShardCheck(touched, source.paths, store=store, format=format_named("tar")).check(0)
+    finally:
+        assert not reading_threads()
+        # All of it, twice with checksums, in streams that begin once or twice; not a request for each header.
+        assert len(store.requests) <= 2 * (len(tars["far://0.tar"]) // BLOCK_BYTES + 6)

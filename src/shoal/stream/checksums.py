@@ -7,19 +7,25 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.shards.index import Index
-from shoal.storage.protocol import ReadRange
+from shoal.storage.protocol import Advise, ReadRange
 
 __all__ = ["extent_checksums"]
 
 # A read of several extents, or a piece of a large one: many at once stay small beside any window.
 _READ_BYTES = 4 << 20
 _MOST_THREADS = 8
+_FAR_THREADS = 16  # where threads wait for answers, and not for the processor
+
+
+class _ChecksumStore(ReadRange, Advise, Protocol):
+    """What reading all bytes needs of a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +41,15 @@ def extent_checksums(
     index: Index,
     paths: Sequence[str],
     *,
-    store: ReadRange,
+    store: _ChecksumStore,
     check: Callable[[int], None],
     progress: Callable[[int, int], None] | None = None,
 ) -> NDArray[np.uint32]:
     """CRC-32 of the bytes of every extent, as `Index.extent_checksum` keeps them; shape (num_extents,).
 
     ``paths`` has one path per shard, and ``check`` is asked before a shard is first read (`ShardCheck.check`).
-    ``progress`` is called in this thread with bytes done and bytes in all. At most 24 reads of 4 MiB are held.
+    ``progress`` is called in this thread with bytes done and bytes in all. At most 24 reads of 4 MiB are held, 48
+    from far away.
 
     Raises
     ------
@@ -53,7 +60,7 @@ def extent_checksums(
     """
     checksums = np.zeros(index.num_extents, dtype=np.uint32)
     total_bytes = int((index.extent_end_byte - index.extent_first_byte).sum())
-    num_threads = min(_MOST_THREADS, os.cpu_count() or 1)
+    num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _FAR_THREADS
     done_bytes = 0
     under_way: deque[tuple[_Stretch, Future[list[int]]]] = deque()
 

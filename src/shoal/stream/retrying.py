@@ -35,6 +35,7 @@ __all__ = [
     "RetryingStore",
     "StoppedError",
     "patience",
+    "patience_here",
     "patient",
     "reading_of",
     "retried",
@@ -103,6 +104,11 @@ def patience(how: Patience) -> Iterator[None]:
         yield
     finally:
         _here.patience = before
+
+
+def patience_here() -> Patience:
+    """How requests of this thread wait, for other threads that make some on its behalf."""
+    return _here.patience
 
 
 def retried(call: Callable[[], _Result], rule: RetryRule, *, what: str) -> _Result:

@@ -9,20 +9,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
 
 from shoal.errors import StorageError
-from shoal.shards.protocol import Buffer
-from shoal.storage.protocol import ReadRange
+from shoal.shards.protocol import Buffer, ReadBytes
+from shoal.storage.protocol import Advise, ReadRange
 from shoal.storage.urls import without_secrets
-from shoal.stream.retrying import Patience, StoppedError, patience
+from shoal.stream.retrying import Patience, StoppedError, patience, patience_here
 from shoal.stream.scan_costs import REACH_BYTES, ReadCosts, Way
 
-__all__ = ["BLOCK_BYTES", "ScanReading", "ScanReads", "ScanTraffic"]
+__all__ = ["BLOCK_BYTES", "ScanReading", "ScanReads", "ScanTraffic", "reading_one"]
 
 # A request of a stream: long enough for its start to cost little, and 32 of them stay below 100 MB.
 BLOCK_BYTES = 2 << 20
+
+_ALONE_AT_ONCE = 4  # requests under way for a shard that is scanned on its own
 
 
 @dataclass(slots=True)
@@ -42,15 +47,26 @@ class ScanTraffic:
         )
 
 
-@dataclass(slots=True)
 class ScanReads:
-    """Requests of scans to one store: measured, counted, and refused once ``stopping`` is set. For several threads."""
+    """Requests of scans to one store: measured, counted, and refused once ``stopping`` is set. For several threads.
 
-    store: ReadRange
-    costs: ReadCosts = field(default_factory=ReadCosts)
-    traffic: ScanTraffic = field(default_factory=ScanTraffic)
-    stopping: threading.Event = field(default_factory=threading.Event)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    Where a request must be made again it waits as ``waiting`` says; by default until ``stopping`` is set.
+    """
+
+    def __init__(
+        self,
+        store: ReadRange,
+        costs: ReadCosts | None = None,
+        *,
+        traffic: ScanTraffic | None = None,
+        waiting: Patience | None = None,
+    ) -> None:
+        self.store = store
+        self.costs = ReadCosts() if costs is None else costs
+        self.traffic = ScanTraffic() if traffic is None else traffic
+        self.stopping = threading.Event()
+        self._waiting = Patience(pause=self.stopping.wait, retried=self._retried) if waiting is None else waiting
+        self._lock = threading.Lock()
 
     def fetch(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """The bytes ``[first_byte, end_byte)`` of ``path``, by one request."""
@@ -58,7 +74,7 @@ class ScanReads:
             msg = f"{without_secrets(path)}: the scan was given up"
             raise StoppedError(msg)
         began_seconds = time.perf_counter()
-        with patience(Patience(pause=self.stopping.wait, retried=self._retried)):
+        with patience(self._waiting):
             data = self.store.read_range(path, first_byte, end_byte)
         self.costs.measured(len(data), time.perf_counter() - began_seconds)
         with self._lock:
@@ -144,3 +160,29 @@ class ScanReading:
             answer = self._threads.submit(self._reads.fetch, self._path, first, end)
             self._blocks.append(_Block(first, end, answer))
             first = end
+
+
+class _ReadsAhead(ReadRange, Advise, Protocol):
+    """What says whether a store is far away."""
+
+
+@contextmanager
+def reading_one(store: _ReadsAhead, path: str, num_bytes: int, *, costs: ReadCosts) -> Iterator[ReadBytes]:
+    """Reads one shard on its own, in the way that suits where it lies; no thread is left in the end.
+
+    Requests wait as others of the calling thread do (`shoal.stream.retrying.patience`).
+    """
+
+    def read(first_byte: int, end_byte: int) -> Buffer:
+        return store.read_range(path, first_byte, end_byte)
+
+    if store.reads_ahead:
+        yield read
+        return
+    reads = ScanReads(store, costs, waiting=patience_here())
+    threads = ThreadPoolExecutor(_ALONE_AT_ONCE, thread_name_prefix="shoal-scan-read")
+    try:
+        yield ScanReading(reads, path, num_bytes, threads=threads, num_at_once=_ALONE_AT_ONCE)
+    finally:
+        reads.stopping.set()
+        threads.shutdown(wait=True, cancel_futures=True)

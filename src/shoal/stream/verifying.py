@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.shards.index import Index
-from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
+from shoal.shards.protocol import Format, ReadBytes, ShardScan
 from shoal.storage.cache_place import Scratch
-from shoal.storage.protocol import ObjectInfo, ReadRange, Stat
+from shoal.storage.protocol import Advise, ObjectInfo, ReadRange, Stat
 from shoal.stream.indexing import SCAN_RULE
+from shoal.stream.scan_costs import ReadCosts
+from shoal.stream.scan_reading import reading_one
 
 __all__ = ["ShardCheck", "looks_indexed"]
 
@@ -35,7 +37,7 @@ _log = logging.getLogger("shoal")
 _HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (a new dataset to saved states)"
 
 
-class _CheckStore(ReadRange, Stat, Protocol):
+class _CheckStore(ReadRange, Stat, Advise, Protocol):
     """What checking needs of a store."""
 
 
@@ -68,6 +70,7 @@ class ShardCheck:
         self._paths = paths
         self._store = store
         self._format = format
+        self._costs = ReadCosts()
         self._accepted: set[int] = set()
         self._renew_locks()
         _checks.add(self)
@@ -111,21 +114,19 @@ class ShardCheck:
     def _scan(self, shard: int, info: ObjectInfo, rows: ExtentRows, head: str) -> None:
         name, indexed_bytes = self._index.shard_names[shard], int(self._index.shard_bytes[shard])
         _log.info("%s differs in size or time from its index: scanning it again", info.path)
-
-        def read(first_byte: int, end_byte: int) -> Buffer:
-            return self._store.read_range(info.path, first_byte, end_byte)
-
         sizes = f"{info.num_bytes} bytes" + (f" ({indexed_bytes} when indexed)" * (info.num_bytes != indexed_bytes))
-        try:
-            scan = self._format.scan(read, info.num_bytes, shard=name)
-        except ShardError as error:
-            msg = f"this shard, now of {sizes}, is not the one that was indexed, and cannot be scanned: {error.args[0]}"
-            raise ShardError(msg, shard=name, byte=error.byte, hint=_HINT) from error
-        difference = first_difference(rows, scan)
-        if difference is None and _plain(scan.head) != head:
-            difference = (0, "what its head says of all samples differs from the index")
-        if difference is None and rows.checksums is not None:
-            difference = _first_wrong_checksum(rows, read)
+        with reading_one(self._store, info.path, info.num_bytes, costs=self._costs) as read:
+            try:
+                scan = self._format.scan(read, info.num_bytes, shard=name)
+            except ShardError as error:
+                what = f"is not the one that was indexed, and cannot be scanned: {error.args[0]}"
+                msg = f"this shard, now of {sizes}, {what}"
+                raise ShardError(msg, shard=name, byte=error.byte, hint=_HINT) from error
+            difference = first_difference(rows, scan)
+            if difference is None and _plain(scan.head) != head:
+                difference = (0, "what its head says of all samples differs from the index")
+            if difference is None and rows.checksums is not None:
+                difference = _first_wrong_checksum(rows, read)
         if difference is not None:
             byte, what = difference
             msg = f"this shard, now of {sizes}, is not the one that was indexed: {what}"
