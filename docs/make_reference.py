@@ -35,6 +35,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 - [Datasets](#datasets): what it gives, with all verbs
 - [Iterators](#iterators): what `iter(ds)` gives
 - [Orders](#orders): `shoal.orders`
+- [Measuring](#measuring): `shoal.measure`
 - [Errors](#errors): `shoal.errors`
 - [Command line](#command-line): `shoal VERB`
 """
@@ -46,6 +47,7 @@ def page() -> str:
     parts += ["## Datasets\n", text_of(shoal.Dataset), *members(shoal.Dataset, "ds")]
     parts += ["## Iterators\n", text_of(Iteration), *members(Iteration, "iterator")]
     parts += ["## Orders\n", text_of(shoal.orders), *orders()]
+    parts += ["## Measuring\n", text_of(shoal.measure), *measuring()]
     parts += ["## Errors\n", text_of(shoal.errors), *errors()]
     parts += ["## Command line\n", *command_line()]
     return "\n".join(part.rstrip() + "\n" for part in parts)
@@ -89,6 +91,14 @@ def orders() -> Iterator[str]:
             for attribute, value in vars(protocol).items()
             if not attribute.startswith("_") and inspect.getdoc(value)
         )
+
+
+def measuring() -> Iterator[str]:
+    """The audit, and what it and `Dataset.quality` give."""
+    yield from member("shoal.measure.audit", shoal.measure.audit)
+    for name in ("Audit", "Finding", "ShuffleQuality"):
+        yield f"### `shoal.measure.{name}`\n"
+        yield text_of(getattr(shoal.measure, name))
 
 
 def errors() -> Iterator[str]:
