@@ -90,7 +90,7 @@ class Arrangement:
         if request.order is not None and request.extents_per_chunk is not None:
             return request.order, request.extents_per_chunk
         shard_extents = np.diff(index.shard_first_extent)
-        total_bytes = int((index.extent_end_byte - index.extent_first_byte).sum())
+        total_bytes = int(index.extent_decoded_bytes.sum())  # what a window takes in memory, not what it takes to read
         if request.order is None:
             resolved = resolve_window(
                 shard_extents,
