@@ -8,7 +8,7 @@ TORCH := 2.13.0
 .PHONY: help demo test soak check bench compat clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .venv: .venv/stamp ## the environment that everything else runs in
 
@@ -27,8 +27,9 @@ demo: .venv/stamp ## make data, stream it shuffled, stop, resume elsewhere, and 
 test: .venv/stamp ## every test and every example in a docstring
 	$(BIN)/python -m pytest --doctest-modules tests src/shoal
 
-soak: .venv/stamp ## the same a hundred times, where only many times would show it
+soak: .venv/stamp ## tests that take minutes, and those that only many times would show
 	SHOAL_SHORT_PROCESSES=200 $(BIN)/python -m pytest tests/storage/test_processes.py -k end_well --timeout 3000
+	$(BIN)/python -m pytest -m soak tests --timeout 3000
 
 check: .venv/stamp ## lint, format, types, layers, and the code in the documentation
 	$(BIN)/ruff check
@@ -43,6 +44,9 @@ bench: .venv/stamp ## the measurements of bench/; write what they say into bench
 compat: .venv/stamp ## the golden digests on every Python and numpy at hand
 	$(BIN)/python tests/compat/run.py
 
+integration: .venv/stamp ## streams from real servers: Swift, nginx, Azurite; what cannot be had is skipped
+	$(BIN)/python -m pytest -m integration tests/integration
+
 clean: ## remove what the other targets made
-	rm -rf .venv .compat .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .compat .integration .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,94 @@
+"""Servers that are no part of the development environment: fetched once, kept below ``.integration/``.
+
+Nothing of the machine is changed: a virtual environment, a folder of node modules, an unpacked package. What cannot be
+had (no network, no registry, no Node) is `CannotHaveError` with the reason, and its tests are skipped by that.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HOME = Path(__file__).parent.parent.parent / ".integration"
+SWIFT, AZURITE = "2.38.3", "3.34.0"  # the newest Azurite that takes Node 20
+_SECONDS = 180
+
+
+class CannotHaveError(Exception):
+    """A server that this machine cannot run, and why."""
+
+
+def run(*command: str | Path, **options: str | Path) -> str:
+    """What a command prints; `CannotHaveError` with the end of what it said, where it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS, **options)  # type: ignore[call-overload]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        msg = f"{Path(command[0]).name}: {error}"
+        raise CannotHaveError(msg) from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
+        msg = f"{' '.join(str(word) for word in command[:4])} ... ended with {done.returncode}: {said[0][:200]}"
+        raise CannotHaveError(msg)
+    return str(done.stdout)
+
+
+def swift_programs() -> Path:
+    """The folder of the programs of OpenStack Swift, from PyPI, in an environment of its own."""
+    home = HOME / f"swift-{SWIFT}-python{sys.version_info[0]}.{sys.version_info[1]}"
+    if not (home / "done").exists():
+        run(sys.executable, "-m", "venv", "--clear", home)
+        run(home / "bin" / "python", "-m", "pip", "install", "--quiet", f"swift=={SWIFT}")
+        (home / "done").touch()
+    return home / "bin"
+
+
+def nginx_program() -> Path:
+    """nginx of this machine, or the one of its distribution, unpacked beside us."""
+    if found := shutil.which("nginx", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"):
+        return Path(found)
+    home = HOME / "nginx"
+    program = home / "usr" / "sbin" / "nginx"
+    if not program.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        _fetch_nginx(home, program)
+    run(program, "-V")
+    return program
+
+
+def _fetch_nginx(home: Path, program: Path) -> None:
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
+        msg = "there is no nginx, and no apt-get to fetch it with"
+        raise CannotHaveError(msg)
+    failures = []
+    for package in ("nginx", "nginx-core", "nginx-light"):  # which of them holds the program changed over the years
+        try:
+            run("apt-get", "download", "--quiet", package, cwd=home)
+        except CannotHaveError as error:
+            failures.append(str(error))
+            continue
+        for archive in home.glob("*.deb"):
+            run("dpkg", "-x", archive, home)
+            archive.unlink()
+        if program.exists():
+            return
+    msg = "; ".join(failures) or "no package of nginx holds the program"
+    raise CannotHaveError(msg)
+
+
+def azurite_program() -> tuple[str, Path]:
+    """Node, and the script of Azurite's blob server, from npm."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if not (node and npm):
+        msg = "there is no Node"
+        raise CannotHaveError(msg)
+    home = HOME / f"azurite-{AZURITE}"
+    if not (home / "done").exists():
+        home.mkdir(parents=True, exist_ok=True)
+        # In its folder and not by --prefix: an unfinished one is then taken up again.
+        (home / "package.json").write_text("{}")
+        run(npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", f"azurite@{AZURITE}", cwd=home)
+        (home / "done").touch()
+    return node, home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
