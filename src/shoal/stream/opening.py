@@ -1,8 +1,8 @@
 """From what the user names to shards with an index.
 
 An index is looked for in this order: the one given, the one that is the source, `shoal.index` beside the shards, the
-one this machine made before, and else it is made. Whichever it is, a shard that it does not know is never left out
-silently.
+one this machine made before, and else it is made and kept: on this machine, and beside the shards where these are all
+of a far directory that may be written. Whichever it is, a shard that it does not know is never left out silently.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from shoal.storage.sources import Source, SourceLike, expand, printed, schemes_o
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
 from shoal.stream.index_files import INDEX_NAME, load_index, save_index
+from shoal.stream.index_places import describes, leave_beside, was_left_by_opening
 from shoal.stream.indexing import SCAN_RULE, Progress, build_index
 from shoal.stream.looking import find_all, stat_all
 from shoal.stream.matching import match_all, missing_from
@@ -211,6 +212,9 @@ def _index_in_directory(found: Source, store: Store, cache_dir: str) -> tuple[In
     if not _is_there(path, found.root, store):
         return None
     index = load_index(path, store=store, cache_dir=cache_dir)
+    if was_left_by_opening(index) and not describes(index, found, stat_all(found.paths, store)):
+        _log.info("%s was left by an earlier opening, and shards have changed since: it is made again", path)
+        return None
     if not found.complete and (unknown := missing_from(index, found)):
         _log.info("%s does not know %s (%d such): it is not used for %s", path, unknown[0], len(unknown), found.asked)
         return None
@@ -255,12 +259,14 @@ def _cached_or_made(
         except ShoalError as error:
             _log.warning("the cached index cannot be used and is made again: %s", error.message)
         index = build_index(found, store=store, format=format, progress=progress, cache_dir=directory)
+        beside = leave_beside(index, found, store=store)
         try:
             save_index(index, path, store=local)
         except StorageError as error:
-            _log.warning("the index cannot be kept, and is made again next time: %s", error.message)
-            return index, None
-        return index, path
+            if beside is None:
+                _log.warning("the index cannot be kept, and is made again next time: %s", error.message)
+            return index, beside
+        return index, beside or path
 
 
 def _cache_key(found: Source, store: Store, format: Format) -> str:  # noqa: A002

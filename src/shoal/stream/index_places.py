@@ -1,0 +1,62 @@
+"""An index that opening itself leaves beside shards that are far away, so that no other machine has to make it.
+
+Nobody asked for it, so it must not stand in anybody's way: it is used only while it describes exactly the shards that
+are there, and otherwise made again; whereas an index that somebody made with `shoal index` is believed, and what
+differs from it is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from shoal.errors import StorageError
+from shoal.shards.index import Index
+from shoal.storage.protocol import Find, ObjectInfo, Put
+from shoal.storage.sources import Source
+from shoal.storage.urls import join, scheme_of
+from shoal.stream.index_files import INDEX_NAME, save_index
+from shoal.stream.verifying import looks_indexed
+
+__all__ = ["describes", "leave_beside", "was_left_by_opening"]
+
+_log = logging.getLogger("shoal")
+
+_MARK = "left_by_opening"
+_READ_ONLY_SCHEMES = ("http", "https")
+
+
+class _Place(Find, Put, Protocol):
+    """What leaving an index needs of a store."""
+
+
+def leave_beside(index: Index, source: Source, *, store: _Place) -> str | None:
+    """Put the index beside the shards, if these are all of a far directory that may be written; where it is then.
+
+    A refusal is said in the log, and nothing else.
+    """
+    if not source.complete or scheme_of(source.root) in ("", *_READ_ONLY_SCHEMES):
+        return None
+    path = join(source.root, INDEX_NAME)
+    try:
+        save_index(replace(index, metadata={**index.metadata, _MARK: True}), path, store=store)
+    except StorageError as error:
+        _log.info("the index is not left beside the shards: %s", error.message)
+        return None
+    _log.info("the index is left beside the shards, for others to find: %s", path)
+    return path
+
+
+def was_left_by_opening(index: Index) -> bool:
+    """Whether nobody asked for this index."""
+    return bool(index.metadata.get(_MARK))
+
+
+def describes(index: Index, source: Source, infos: Sequence[ObjectInfo]) -> bool:
+    """Whether the index knows every shard of ``source`` as ``infos`` say it is now, and of a directory no other."""
+    numbers = {name: number for number, name in enumerate(index.shard_names)}
+    if not numbers.keys() >= set(source.names) or (source.complete and len(numbers) > len(source.names)):
+        return False
+    return all(looks_indexed(index, numbers[name], info) for name, info in zip(source.names, infos, strict=True))

@@ -1,0 +1,150 @@
+"""An index that opening leaves beside far shards spares other machines the work, and never stands in the way."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.stream.made import ids_of, write_tars
+
+from shoal.errors import IndexFileError, StorageError
+from shoal.storage.memory import MemoryStore
+from shoal.storage.protocol import ObjectInfo
+from shoal.stream import opening
+from shoal.stream.dataset import Dataset
+from shoal.stream.index_files import load_index, save_index
+from shoal.stream.open_dataset import open_dataset
+from shoal.testing import RangeServer
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(write_tars(tmp_path / "local", [20, 30, 10]).iterdir())]
+
+
+@pytest.fixture
+def root(shards: list[bytes]) -> str:
+    """Two shards in memory."""
+    where = f"memory://places-{next(_numbers)}/d"
+    for number in range(2):
+        MemoryStore().put(f"{where}/s-{number}.tar", shards[number])
+    return where
+
+
+@pytest.fixture
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each step is another machine, with a cache of its own."""
+
+    def steps() -> Iterator[None]:
+        for number in itertools.count():
+            monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / f"machine-{number}"))
+            yield
+
+    return steps()
+
+
+def where_from(dataset: Dataset) -> str:
+    return str(dataset._opened.index_path)
+
+
+def test_other_machines_find_it(root: str, machines: Iterator[None], monkeypatch: pytest.MonkeyPatch) -> None:
+    next(machines)
+    first = open_dataset(root)
+    assert where_from(first) == f"{root}/shoal.index"
+    next(machines)
+    monkeypatch.setattr(opening, "build_index", pytest.fail)
+    second = open_dataset(root)
+    assert where_from(second) == where_from(first)
+    assert second._opened.index.fingerprint == first._opened.index.fingerprint
+    assert ids_of(second) == list(range(50))
+    some = open_dataset(f"{root}/s-{{1..1}}.tar")
+    assert (where_from(some), some.num_samples) == (where_from(first), 30)
+
+
+@pytest.mark.parametrize("change", ["more", "fewer", "other"])
+def test_it_is_made_again_when_shards_changed(
+    change: str, root: str, shards: list[bytes], machines: Iterator[None], caplog: pytest.LogCaptureFixture
+) -> None:
+    next(machines)
+    before = open_dataset(root)._opened.index
+    if change == "more":
+        MemoryStore().put(f"{root}/s-2.tar", shards[2])
+    elif change == "other":
+        MemoryStore().put(f"{root}/s-1.tar", shards[2])
+    else:
+        before_some = open_dataset(f"{root}/s-0.tar")
+        assert where_from(before_some) == f"{root}/shoal.index"
+        _forget(f"{root}/s-0.tar")
+    with caplog.at_level(logging.INFO, logger="shoal"):
+        again = open_dataset(root)
+    assert "made again" in caplog.text
+    assert again.num_samples == {"more": 60, "other": 30, "fewer": 30}[change]
+    assert again._opened.index.fingerprint != before.fingerprint
+    next(machines)
+    assert open_dataset(root)._opened.index.fingerprint == again._opened.index.fingerprint
+    assert where_from(again) == f"{root}/shoal.index"
+
+
+def _forget(path: str) -> None:
+    from shoal.storage.memory import _objects
+
+    del _objects[path]
+
+
+def test_an_index_that_was_asked_for_is_believed(root: str, shards: list[bytes]) -> None:
+    index = open_dataset(f"{root}/s-{{0..1}}.tar")._opened.index
+    save_index(index, f"{root}/", store=MemoryStore())
+    MemoryStore().put(f"{root}/s-2.tar", shards[2])
+    with pytest.raises(IndexFileError, match="does not know 1 of 3 shards"):
+        open_dataset(root)
+    assert load_index(f"{root}/shoal.index", store=MemoryStore()).fingerprint == index.fingerprint
+
+
+def test_a_place_that_may_not_be_written_is_left_alone(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(self: MemoryStore, path: str, data: object) -> None:
+        del self, data
+        msg = f"could not write {path}: 403 Forbidden"
+        raise StorageError(msg)
+
+    monkeypatch.setattr(MemoryStore, "put", refuse)
+    with caplog.at_level(logging.INFO, logger="shoal"):
+        dataset = open_dataset(root)
+    assert where_from(dataset).startswith(str(tmp_path))
+    assert "not left beside the shards: could not write" in caplog.text
+    assert "WARNING" not in {record.levelname for record in caplog.records}
+    monkeypatch.setattr(opening, "build_index", pytest.fail)
+    assert where_from(open_dataset(root)) == where_from(dataset)
+
+
+def test_only_whole_far_directories_get_one(root: str, tmp_path: Path, shards: list[bytes]) -> None:
+    for source in (f"{root}/*.tar", f"{root}/s-{{0..1}}.tar", f"{root}/s-0.tar"):
+        assert where_from(open_dataset(source)).startswith(str(tmp_path / "cache"))
+    assert where_from(open_dataset(tmp_path / "local")).startswith(str(tmp_path / "cache"))
+    with RangeServer({"d/s-0.tar": shards[0]}) as server:
+        assert where_from(open_dataset(f"{server.url}/d/s-0.tar")).startswith(str(tmp_path / "cache"))
+        assert server.num_requests(method="PUT") == 0
+
+
+def test_a_shard_that_changes_after_the_listing_is_noticed(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_dataset(root)
+    seen: list[ObjectInfo] = []
+    found = MemoryStore.list
+
+    def listed(self: MemoryStore, prefix: str) -> Iterator[ObjectInfo]:
+        for info in found(self, prefix):
+            seen.append(info)
+            yield info
+
+    monkeypatch.setattr(MemoryStore, "list", listed)
+    dataset = open_dataset(root)
+    assert {info.path for info in seen} >= set(dataset._opened.paths)
+    MemoryStore().put(f"{root}/s-0.tar", b"other")
+    with pytest.raises(StorageError, match="changed while it was being read"):
+        next(iter(dataset))
