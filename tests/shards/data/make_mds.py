@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import shutil
 from decimal import Decimal
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from streaming import CSVWriter, JSONWriter, LocalDataset, MDSWriter, TSVWriter
 
 HERE = Path(__file__).parent / "mds"
 COLUMNS = {
@@ -37,8 +37,6 @@ def image(number: int, mode: str = "RGB") -> Image.Image:
 
 
 def encoded(picture: Image.Image) -> bytes:
-    from io import BytesIO
-
     out = BytesIO()
     picture.save(out, "JPEG")
     return out.getvalue()
@@ -88,6 +86,8 @@ def plain(value: Any) -> Any:
 
 
 def main() -> None:
+    from streaming import CSVWriter, JSONWriter, LocalDataset, MDSWriter, TSVWriter
+
     shutil.rmtree(HERE, ignore_errors=True)
     with MDSWriter(out=str(HERE / "all"), columns=COLUMNS, size_limit=5000) as writer:
         for number in range(5):
