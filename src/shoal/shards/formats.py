@@ -14,12 +14,13 @@ from shoal.shards.jsonl import JsonLines
 from shoal.shards.mds import Mds
 from shoal.shards.parquet import Parquet
 from shoal.shards.protocol import Format
+from shoal.shards.recordio import RecordIO
 from shoal.shards.tar import Tar
 from shoal.shards.text import Text
 from shoal.shards.tfrecord import TFRecord
 
 _TSV = Delimited(name="tsv", suffixes=(".tsv", ".tab"), delimiter="\t")
-_ROWS: tuple[Format, ...] = (Tar(), JsonLines(), TFRecord(), Mds(), Delimited(), _TSV, Text())
+_ROWS: tuple[Format, ...] = (Tar(), JsonLines(), TFRecord(), Mds(), RecordIO(), Delimited(), _TSV, Text())
 _COLUMNS: tuple[Format, ...] = (Parquet(), Arrow())  # compress themselves
 _PLAIN = (*_ROWS, *_COLUMNS)
 _COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _ROWS for codec in CODECS)

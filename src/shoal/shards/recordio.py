@@ -1,0 +1,202 @@
+"""MXNet RecordIO shards (``.rec``), as im2rec writes them and DALI reads them.
+
+A part is a magic number, a word of which 3 bits say which part of a record it is and 29 how long, the data, and zeros
+up to a multiple of 4. A record that holds the magic number at a multiple of 4 is cut there into parts, without it. The
+data of an image record begin with a header: a flag, a label, two ids; the flag is the number of labels that follow, or
+0. See ``dmlc/recordio.h`` and ``mxnet.recordio.IRHeader``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError
+from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan
+
+__all__ = ["RecordIO", "RecordIORecords"]
+
+_MAGIC = 0xCED7230A
+_MAGIC_BYTES = _MAGIC.to_bytes(4, "little")
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+_part_head = Struct("<II").unpack_from
+_image_head = Struct("<IfQQ").unpack_from
+_PART_HEAD_BYTES, _IMAGE_HEAD_BYTES = 8, 24
+_LARGE_RECORD_BYTES = 256 << 10
+_NO_SHARD = "this is no RecordIO shard, or a damaged one"
+_OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
+
+
+class RecordIO:
+    """The format of MXNet's records.
+
+    A sample is ``{"label", "id", "data"}``: the label a float, or an array of float32 where there are several; the data
+    bytes, an image as a rule. With ``image_headers=False`` it is ``{"data"}``, the whole record.
+    """
+
+    name: str = "recordio"
+    suffixes: tuple[str, ...] = (".rec",)
+
+    def __init__(self, *, image_headers: bool = True, window_bytes: int = 4 << 20) -> None:
+        self.image_headers = image_headers
+        self.window_bytes = window_bytes
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the records by the heads of their parts; the layout CRC of a sample is that of the heads.
+
+        Reads whole windows where records are small, and only heads where they are larger than 256 KiB.
+
+        Raises
+        ------
+        ShardError
+            Where no part begins that should, or the last one ends after the shard.
+        """
+        walk = _Walk(shard, num_bytes)
+        while walk.position < num_bytes:
+            large = walk.mean_bytes > _LARGE_RECORD_BYTES
+            end = min(num_bytes, walk.position + (_PART_HEAD_BYTES if large else self.window_bytes))
+            walk.add(read(walk.position, end))
+        return ShardScan(np.array(walk.finished(), dtype=np.int64), np.array(walk.crcs, dtype=np.uint32))
+
+    def read_sample(
+        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
+    ) -> Sample:
+        """One record, read whole."""
+        record, borders = read(first_byte, end_byte), [0, end_byte - first_byte]
+        return self.parse(record, borders, num_samples=1, shard=shard, first_byte=first_byte, head=head).sample(0)
+
+    def parse(
+        self,
+        buffer: Buffer,
+        sample_starts: Sequence[int] | None,
+        *,
+        num_samples: int,
+        shard: str,
+        first_byte: int,
+        head: Mapping[str, Any],  # noqa: ARG002  (a record says all about itself)
+    ) -> RecordIORecords:
+        """Open the bytes of consecutive records; each is looked at when its sample is asked for.
+
+        Raises
+        ------
+        ShardError
+            Where the bytes do not hold so many records.
+        """
+        if sample_starts is None:
+            walk = _Walk(shard, len(buffer), before=first_byte)
+            walk.add(buffer)
+            sample_starts = walk.finished()
+        if len(sample_starts) != num_samples + 1 or sample_starts[-1] > len(buffer):
+            found = len(sample_starts) - 1
+            msg = f"the index says {num_samples} records in these {len(buffer)} bytes, and {found} are there"
+            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
+        return RecordIORecords(buffer, sample_starts, shard, first_byte, image_headers=self.image_headers)
+
+
+class RecordIORecords:
+    """Some consecutive records of a shard, handed out by number."""
+
+    __slots__ = ("_buffer", "_first_byte", "_image_headers", "_shard", "_starts")
+
+    def __init__(
+        self, buffer: Buffer, starts: Sequence[int], shard: str, first_byte: int, *, image_headers: bool
+    ) -> None:
+        self._buffer, self._starts = buffer, starts
+        self._shard, self._first_byte, self._image_headers = shard, first_byte, image_headers
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """CRC-32 of the heads of each record, as `RecordIO.scan` gives them; shape (len,)."""
+        walk = _Walk(self._shard, self._starts[-1], before=self._first_byte)
+        walk.add(memoryview(self._buffer)[: self._starts[-1]])
+        return np.array(walk.crcs, dtype=np.uint32)
+
+    def sample(self, number: int) -> Sample:
+        """Sample ``number``; O(its bytes).
+
+        Raises
+        ------
+        ShardError
+            Where its parts or its labels lead out of it.
+        """
+        start, end = self._starts[number], self._starts[number + 1]
+        record = bytes(memoryview(self._buffer)[start:end])
+        walk = _Walk(self._shard, len(record), before=self._first_byte + start)
+        walk.add(record)
+        if len(walk.finished()) != 2:
+            msg = f"by the index one record lies here, and {len(walk.starts) - 1} do"
+            raise ShardError(msg, shard=self._shard, byte=self._first_byte + start, hint=_OTHER_FILE)
+        data = _MAGIC_BYTES.join(record[begin:stop] for begin, stop in walk.payloads)
+        if not self._image_headers:
+            return {"data": data}
+        num_labels = _image_head(data)[0] if len(data) >= _IMAGE_HEAD_BYTES else -1
+        begin = _IMAGE_HEAD_BYTES + 4 * num_labels
+        if num_labels < 0 or begin > len(data):
+            msg = f"a record of {len(data)} bytes has no header of an image, or more labels than fit"
+            hint = "where records have no such header: RecordIO(image_headers=False) as format="
+            raise ShardError(msg, shard=self._shard, byte=self._first_byte + start, hint=hint)
+        label = np.frombuffer(data, "<f4", count=num_labels, offset=_IMAGE_HEAD_BYTES).copy() if num_labels else None
+        _, single, identity, _ = _image_head(data)
+        return {"label": single if label is None else label, "id": identity, "data": data[begin:]}
+
+
+class _Walk:
+    """From part to part through a shard, window by window; places count from byte ``before`` of it."""
+
+    def __init__(self, shard: str, num_bytes: int, *, before: int = 0) -> None:
+        self._shard, self._num_bytes, self._before = shard, num_bytes, before
+        self.position = 0
+        self.starts = [0]
+        self.crcs: list[int] = []
+        self.payloads: list[tuple[int, int]] = []
+        self._crc = 0
+        self._inside = False  # the last part was not the last of its record
+
+    @property
+    def mean_bytes(self) -> float:
+        """Bytes of a record so far."""
+        return self.position / max(1, len(self.starts) - 1)
+
+    def add(self, window: Buffer) -> None:
+        """The next bytes, which begin at ``position``."""
+        first = self.position
+        end = first + len(window)
+        if self._num_bytes - first < _PART_HEAD_BYTES and first < self._num_bytes:
+            msg = f"{self._num_bytes - first} bytes are left here, too few for a record"
+            raise self._wrong(msg)
+        while self.position + _PART_HEAD_BYTES <= min(end, self._num_bytes):
+            at = self.position - first
+            magic, word = _part_head(window, at)
+            kind, size = word >> 29, word & ((1 << 29) - 1)
+            if magic != _MAGIC or kind > _LAST or (kind in (_MIDDLE, _LAST)) != self._inside:
+                msg = "no part of a record begins here that could follow the one before"
+                raise self._wrong(msg)
+            begin = self.position + _PART_HEAD_BYTES
+            if begin + size + -size % 4 > self._num_bytes:
+                msg = f"a part of {size} bytes begins here, and {self._num_bytes - begin} are left"
+                raise self._wrong(msg)
+            self._crc = crc32(window[at : at + _PART_HEAD_BYTES], self._crc)
+            self.payloads.append((begin, begin + size))
+            self.position = begin + size + -size % 4
+            self._inside = kind in (_FIRST, _MIDDLE)
+            if not self._inside:
+                self.starts.append(self.position)
+                self.crcs.append(self._crc)
+                self._crc = 0
+
+    def finished(self) -> list[int]:
+        """Where records begin and the last one ends, once all bytes were added."""
+        if self._inside or self.position < self._num_bytes:
+            msg = "the shard ends in the middle of a record"
+            raise self._wrong(msg)
+        return self.starts
+
+    def _wrong(self, what: str) -> ShardError:
+        return ShardError(what, shard=self._shard, byte=self._before + self.position, hint=_NO_SHARD)
