@@ -67,10 +67,18 @@ def test_where_the_index_comes_from(data: Path, calls: Calls, tmp_path: Path) ->
 
 def test_shards_that_changed_are_counted(data: Path, calls: Calls) -> None:
     calls.text("index", data)
-    assert "changed shards" not in calls.text("info", data)
+    text = calls.text("info", data)
+    assert "resized" not in text
+    assert "touched" not in text
     os.utime(data / "train-000003.tar", (5, 5))
-    assert calls.json("info", data)["index"]["num_changed_shards"] == 1
-    assert "changed shards" in calls.text("info", data)
+    os.utime(data / "train-000004.tar", (5, 5))
+    with (data / "train-000001.tar").open("ab") as file:
+        file.write(bytes(512))
+    said = calls.json("info", data)["index"]
+    assert (said["num_resized_shards"], said["num_touched_shards"]) == (1, 2)
+    text = calls.text("info", data)
+    assert "resized shards" in text
+    assert "touched shards" in text
 
 
 @pytest.mark.parametrize(

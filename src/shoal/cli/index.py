@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.index_place import place_asked
 from shoal.cli.preview import printable
 from shoal.cli.progress import Progress
-from shoal.cli.source_options import ShowBytes, add_format_argument, add_json_argument, add_shards_argument, source_of
-from shoal.errors import ShoalError, SourceError, StorageError, UsageError
+from shoal.cli.source_options import (
+    ShowBytes,
+    add_format_argument,
+    add_json_argument,
+    add_shards_argument,
+    source_of,
+    storage_options_of,
+)
+from shoal.errors import SourceError, UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.shards.index import Index
 from shoal.shards.index_build import EXTENT_BYTES
 from shoal.shards.protocol import Format
-from shoal.storage.local import LocalStore
+from shoal.storage.protocol import Store
 from shoal.storage.sources import Source, expand
+from shoal.storage.stores import open_store
 from shoal.stream.checksums import extent_checksums
-from shoal.stream.index_files import INDEX_NAME, load_index, save_index
+from shoal.stream.index_files import INDEX_NAME
 from shoal.stream.indexing import build_index
 from shoal.stream.opening import choose_format, known_suffixes
+from shoal.stream.retrying import patient
+from shoal.stream.scan_reading import ScanTraffic
 from shoal.stream.verifying import ShardCheck
 
 __all__ = ["add_arguments", "run"]
@@ -36,12 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the extents of their index: another --extent-bytes makes it another dataset to them."
     )
     add_shards_argument(parser)
-    where = f"where to write (default: {INDEX_NAME} in the directory of the shards)"
+    where = f"file or URL to write (default: {INDEX_NAME} in the directory of the shards)"
     parser.add_argument("--output", metavar="FILE", help=where)
     size = "size of the smallest ranges that are told apart (64KiB)"
     parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=size)
     parser.add_argument("--checksum", action="store_true", help="read all bytes, and keep a CRC-32 of each extent")
-    workers = "processes that scan; 0 for none (default: one per processor, none for less than 256 MiB)"
+    workers = "processes that scan local files; 0 for none (default: one per processor, none for less than 256 MiB)"
     parser.add_argument("--workers", type=int, metavar="N", help=workers)
     add_format_argument(parser)
     add_json_argument(parser)
@@ -49,16 +58,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the index and write it."""
-    store = LocalStore()
-    found = expand(source_of(arguments), suffixes=known_suffixes(arguments.format))
+    source = source_of(arguments)
+    store = patient(open_store(source, storage_options_of(arguments)))
+    found = expand(source, suffixes=known_suffixes(arguments.format), store=store)
     if found.kind == "index":
         msg = f"{found.asked}: this is an index already"
         raise SourceError(msg, hint="name the shards, or see what is in it with `shoal info`")
     shard_format = choose_format(found, arguments.format)
-    path = _place(found, shard_format, arguments.output, store)
-    before = _index_at(path, store)
+    place = place_asked(arguments, found, shard_format, store)
+    before = place.known()
+    traffic = ScanTraffic()
     began_seconds = time.monotonic()
-    index = _built(found, shard_format, arguments, store)
+    index = _built(found, shard_format, arguments, store, traffic)
     scan_seconds = time.monotonic() - began_seconds
     if not index.num_samples:
         met = output.format_value("", index.notes)
@@ -66,8 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(msg, hint="nothing was written; is this the right format?")
     if arguments.checksum:
         index = _with_checksums(index, found, shard_format, store)
-    save_index(index, path, store=store)
-    record = _record(index, path, scan_seconds=scan_seconds, elapsed_seconds=time.monotonic() - began_seconds)
+    file_bytes = place.write(index)
+    record = _record(index, scan_seconds=scan_seconds, elapsed_seconds=time.monotonic() - began_seconds)
+    record = {"index": printable(place.path), "file_bytes": file_bytes, **record}
+    if traffic.num_requests:
+        record["scan"] = asdict(traffic) if arguments.json else str(traffic)
     if not arguments.json and not record["not_indexed"]:
         del record["not_indexed"]
     output.emit(record, as_json=arguments.json)
@@ -84,49 +98,9 @@ def _say_what_is_lost(before: Index, index: Index) -> None:
         output.complain("note: the index that was there had checksums, and this one has none; --checksum makes them")
 
 
-def _place(found: Source, shard_format: Format, asked: str | None, store: LocalStore) -> str:
-    """Where the index goes; refused before the work, not after it, where that cannot be written or would do harm."""
-    path = Path(asked).expanduser().absolute() if asked is not None else Path(found.root, INDEX_NAME)
-    if path.is_dir():
-        path /= INDEX_NAME
-    directory = next(parent for parent in path.parents if parent.exists())
-    if not directory.is_dir() or not os.access(directory, os.W_OK):
-        msg = f"{path}: the index cannot be written here"
-        raise StorageError(msg, hint="--output FILE writes it elsewhere; shoal.open(..., index=FILE) reads it there")
-    if asked is None:
-        _refuse_half(found, shard_format, path, store)
-    return str(path)
-
-
-def _refuse_half(found: Source, shard_format: Format, path: Path, store: LocalStore) -> None:
-    """An error if the directory holds other shards, which an index of some would hide from an opening of all."""
-    named = set(found.paths)
-    known = _index_at(str(path), store)
-    others = [str(Path(found.root, name)) for name in known.shard_names] if known is not None else []
-    if not found.complete:
-        for directory in sorted({Path(shard).parent for shard in found.paths}):
-            others += [str(file) for file in sorted(directory.iterdir()) if _is_shard(file, shard_format)]
-    beside = [other for other in others if other not in named and Path(other).exists()]
-    if beside:
-        msg = f"{path} would know only {len(named)} of the shards in its directory; it would lack {beside[0]}"
-        mine = Path(found.root, f"{Path(found.paths[0]).stem}.index")
-        hint = f"--output {mine} keeps it apart (a source of its own), or index all with `shoal index {found.root}`"
-        raise UsageError(msg, hint=hint)
-
-
-def _is_shard(file: Path, shard_format: Format) -> bool:
-    return file.name.lower().endswith(shard_format.suffixes) and not file.name.startswith(".")
-
-
-def _index_at(path: str, store: LocalStore) -> Index | None:
-    """The index that is there already; None where there is none that can be read."""
-    try:
-        return load_index(path, store=store) if store.find(path) is not None else None
-    except ShoalError:
-        return None
-
-
-def _built(found: Source, shard_format: Format, arguments: argparse.Namespace, store: LocalStore) -> Index:
+def _built(
+    found: Source, shard_format: Format, arguments: argparse.Namespace, store: Store, traffic: ScanTraffic
+) -> Index:
     with Progress(total=None, label="indexing", unit="bytes") as progress:
         return build_index(
             found,
@@ -135,10 +109,11 @@ def _built(found: Source, shard_format: Format, arguments: argparse.Namespace, s
             extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
             workers=arguments.workers,
             progress=ShowBytes(progress),
+            traffic=traffic,
         )
 
 
-def _with_checksums(index: Index, found: Source, shard_format: Format, store: LocalStore) -> Index:
+def _with_checksums(index: Index, found: Source, shard_format: Format, store: Store) -> Index:
     check = ShardCheck(index, found.paths, store=store, format=shard_format)
     with Progress(total=None, label="checksums", unit="bytes") as progress:
         show = ShowBytes(progress)
@@ -146,11 +121,9 @@ def _with_checksums(index: Index, found: Source, shard_format: Format, store: Lo
     return replace(index, extent_checksum=checksums)
 
 
-def _record(index: Index, path: str, *, scan_seconds: float, elapsed_seconds: float) -> dict[str, Any]:
+def _record(index: Index, *, scan_seconds: float, elapsed_seconds: float) -> dict[str, Any]:
     extents_bytes = int((index.extent_end_byte - index.extent_first_byte).sum())
     return {
-        "index": printable(path),
-        "file_bytes": Path(path).stat().st_size,
         "format": index.format,
         "num_shards": index.num_shards,
         "num_samples": index.num_samples,

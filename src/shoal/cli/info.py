@@ -17,9 +17,10 @@ from shoal.cli.order_options import add_order_arguments, asked_order
 from shoal.cli.preview import printable
 from shoal.cli.source_options import OpenedNow, add_json_argument, add_source_arguments, open_asked
 from shoal.order.window import Window
-from shoal.storage.urls import scheme_of
+from shoal.storage.urls import parent, scheme_of
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.index_files import INDEX_NAME
+from shoal.stream.looking import stat_all
 from shoal.stream.mixing import variance_ratio_bound, warning_about
 from shoal.stream.opening import Opened
 from shoal.stream.verifying import looks_indexed
@@ -75,7 +76,8 @@ def _show(record: Mapping[str, Any]) -> None:
     output.say()
     about = {"index": index["path"], **index, "extent size": _sizes_text(index["extent_bytes"])}
     # Said only where it is not as usual.
-    silent = [name for name, usual in (("num_changed_shards", 0), ("sample_sizes", True)) if index[name] == usual]
+    usual = {"num_resized_shards": 0, "num_touched_shards": 0, "sample_sizes": True}
+    silent = [name for name, value in usual.items() if index[name] == value]
     for name in ("path", "extent_bytes", *silent):
         del about[name]
     output.emit({name: value for name, value in about.items() if value is not None})
@@ -133,8 +135,9 @@ def _dataset(opened: Opened) -> dict[str, Any]:
 def _index(opening: OpenedNow, *, given: bool) -> dict[str, Any]:
     opened = opening.opened
     index, path = opened.index, opened.index_path
-    infos = [opened.store.stat(shard) for shard in opened.paths]
+    infos = stat_all(opened.paths, opened.store)
     changed = [shard for shard, info in enumerate(infos) if not looks_indexed(index, shard, info)]
+    resized = [shard for shard in changed if infos[shard].num_bytes != int(index.shard_bytes[shard])]
     stat = None if path is None or scheme_of(path) else Path(path).stat()
     return {
         "path": None if path is None else printable(path),
@@ -145,7 +148,9 @@ def _index(opening: OpenedNow, *, given: bool) -> dict[str, Any]:
         "extent_bytes": _ends(index.extent_end_byte - index.extent_first_byte),
         "sample_sizes": index.sample_bytes is not None,
         "checksums": index.extent_checksum is not None,
-        "num_changed_shards": len(changed),
+        # Another size is another shard; another time or etag is most often a copy, and is looked into before its use.
+        "num_resized_shards": len(resized),
+        "num_touched_shards": len(changed) - len(resized),
         "fingerprint": index.fingerprint,
     }
 
@@ -156,8 +161,15 @@ def _origin(opening: OpenedNow, *, given: bool) -> str:
         return "made now; it is kept for the next time" if path is not None else "made now, and could not be kept"
     if given:
         return "given"
-    is_beside = path is not None and any(Path(path).parent in Path(shard).parents for shard in opening.opened.paths)
+    is_beside = path is not None and any(_is_above(path, shard) for shard in opening.opened.paths)
     return "beside the shards" if is_beside else f"made by this machine before; `shoal index` makes a {INDEX_NAME}"
+
+
+def _is_above(index_path: str, shard: str) -> bool:
+    """Whether the shard lies in the directory of the index, or below it."""
+    if scheme_of(index_path):
+        return shard.startswith(f"{parent(index_path)}/")
+    return not scheme_of(shard) and Path(index_path).parent in Path(shard).parents
 
 
 def _order(arrangement: Arrangement, batches: tuple[int, ...]) -> dict[str, Any]:
