@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,4 +115,23 @@ class Format(Protocol):
         keep them (very large datasets), in which case the format finds them itself. Raises `ShardError`, with the
         byte counted from the start of the shard, where the bytes are not what the index says.
         """
+        ...
+
+
+@runtime_checkable
+class ViewingFormat(Protocol):
+    """A format whose values can be views of the bytes they were parsed from."""
+
+    def parse_views(
+        self,
+        buffer: bytes,
+        payloads: memoryview,
+        sample_starts: Sequence[int] | None,
+        *,
+        num_samples: int,
+        shard: str,
+        first_byte: int,
+        head: Mapping[str, Any],
+    ) -> Records:
+        """As `Format.parse`, but bytes are slices of ``payloads``, which has the same bytes as ``buffer``."""
         ...

@@ -115,6 +115,26 @@ class Tar:
         """
         return TarRecords(buffer, sample_starts, num_samples, shard, first_byte, head)
 
+    def parse_views(
+        self,
+        buffer: bytes,
+        payloads: memoryview,
+        sample_starts: Sequence[int] | None,
+        *,
+        num_samples: int,
+        shard: str,
+        first_byte: int,
+        head: Mapping[str, Any],
+    ) -> TarRecords:
+        """As `parse`; values are slices of ``payloads``, which has the bytes of ``buffer``.
+
+        Raises
+        ------
+        ShardError
+            As `parse`.
+        """
+        return TarRecords(buffer, sample_starts, num_samples, shard, first_byte, head, payloads)
+
 
 class TarRecords:
     """Some consecutive samples of a tar, handed out by number.
@@ -123,7 +143,7 @@ class TarRecords:
     wrong, makes the whole unit be walked through once, by `WalkedRecords`, which does it in full or says what is wrong.
     """
 
-    __slots__ = ("_buffer", "_first_byte", "_head", "_num_samples", "_shard", "_starts", "_walked")
+    __slots__ = ("_buffer", "_first_byte", "_head", "_num_samples", "_payloads", "_shard", "_starts", "_walked")
 
     def __init__(  # what `Tar.parse` was given; one of these is made for every chunk
         self,
@@ -133,7 +153,9 @@ class TarRecords:
         shard: str,
         first_byte: int,
         head: Mapping[str, Any],
+        payloads: memoryview | None = None,
     ) -> None:
+        self._payloads = payloads
         self._buffer = buffer if isinstance(buffer, bytes) else bytes(buffer)
         self._num_samples = num_samples
         self._shard, self._first_byte, self._head = shard, first_byte, head
@@ -159,7 +181,7 @@ class TarRecords:
         """
         starts = self._starts
         if self._walked is None and starts is not None:
-            sample = read_plain_sample(self._buffer, starts[number], starts[number + 1])
+            sample = read_plain_sample(self._buffer, starts[number], starts[number + 1], self._payloads)
             if sample is not None:
                 return sample
         return self._all().sample(number)
@@ -176,6 +198,7 @@ class TarRecords:
     def _walk(self) -> WalkedRecords:
         """All members, each header verified."""
         buffer: Buffer = self._buffer
+        payloads = self._payloads
         starts = np.asarray([0, len(buffer)] if self._starts is None else self._starts, dtype=np.int64)
         if (starts[1:] <= starts[:-1]).any() and self._num_samples:
             raise self._wrong_borders()
@@ -183,6 +206,7 @@ class TarRecords:
             buffer = b""
         elif int(starts[0]) or int(starts[-1]) < len(buffer):
             buffer = memoryview(buffer)[int(starts[0]) : int(starts[-1])]
+            payloads = None if payloads is None else payloads[int(starts[0]) :]
         first_byte = self._first_byte + int(starts[0])
         end = first_byte + len(buffer)
         in_force = _in_force(self._head, first_byte, self._shard)
@@ -193,7 +217,8 @@ class TarRecords:
             raise ShardError(msg, shard=self._shard, byte=walk.position, hint=OTHER_FILE)
         if self._starts is None:
             starts = _group_starts(members, self._num_samples, self._shard)
-        return WalkedRecords(members, _first_members(members, starts - starts[0], self._shard), self._shard)
+        first_members = _first_members(members, starts - starts[0], self._shard)
+        return WalkedRecords(members, first_members, self._shard, payloads)
 
     def _wrong_borders(self) -> ShardError:
         num_bytes, borders = len(self._buffer), self._starts or ()
@@ -207,12 +232,15 @@ class TarRecords:
 class WalkedRecords:
     """Some consecutive samples of a tar whose members are all known, handed out by number."""
 
-    __slots__ = ("_buffer", "_ends", "_first", "_is_bytes", "_members", "_names", "_payloads", "_shard")
+    __slots__ = ("_buffer", "_copies", "_ends", "_first", "_members", "_names", "_payloads", "_shard", "_values")
 
-    def __init__(self, members: Members, first_members: list[int], shard: str) -> None:
+    def __init__(
+        self, members: Members, first_members: list[int], shard: str, values: memoryview | None = None
+    ) -> None:
         self._members = members
         self._buffer = members.buffer
-        self._is_bytes = isinstance(members.buffer, bytes)
+        self._values = members.buffer if values is None else values
+        self._copies = values is None and not isinstance(members.buffer, bytes)
         self._first = first_members
         self._names = members.names
         # What is no regular file loses its name here, and so belongs to no sample.
@@ -258,8 +286,8 @@ class WalkedRecords:
                 sample["__key__"] = key = member_key
             if member_key != key or field in sample:
                 raise self._wrong(member, f"{name!r} should belong to the sample {key!r}, and cannot")
-            payload = self._buffer[self._payloads[member] : self._ends[member]]
-            sample[field] = payload if self._is_bytes else bytes(payload)
+            payload = self._values[self._payloads[member] : self._ends[member]]
+            sample[field] = bytes(payload) if self._copies else payload
         if key is None:
             raise self._wrong(self._first[number], "the index has a sample here, and there is no member of one")
         return sample

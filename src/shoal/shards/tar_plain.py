@@ -34,13 +34,14 @@ class _Sliced(Protocol):
     def __getitem__(self, place: slice, /) -> bytes: ...
 
 
-def read_plain_sample(buffer: _Sliced, start: int, end: int) -> Sample | None:
+def read_plain_sample(buffer: _Sliced, start: int, end: int, payloads: memoryview | None = None) -> Sample | None:
     """The sample in ``buffer[start:end]``; None where it is unusual or wrong in any way. About 2 us a member.
 
     Plain are regular members with sizes in octal, alone or behind a PAX header that speaks of times only (as
     WebDataset's writer makes them), whose names, up to the first dot, are all the same. ``buffer`` is bytes, or the
-    `Pieces` of a shard.
+    `Pieces` of a shard; with ``payloads``, which has the same bytes, values are slices of that.
     """
+    values: _Sliced | memoryview = buffer if payloads is None else payloads
     sample: Sample = {}
     key = ""
     position = start
@@ -76,7 +77,7 @@ def read_plain_sample(buffer: _Sliced, start: int, end: int) -> Sample | None:
             return None
         if field in sample or field == "__url__":
             return None
-        sample[field] = buffer[payload:payload_end]
+        sample[field] = values[payload:payload_end]
     return sample or None
 
 

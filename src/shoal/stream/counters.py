@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from shoal.stream.pace import Pace
+from shoal.stream.pins import Pins
 
 __all__ = ["Counters"]
 
@@ -28,6 +29,9 @@ class Counters:
     late ones, and ``num_hedges_won`` of them were answered first. ``concurrency`` is how many requests may be under way
     at a time. All of these but ``num_requests`` and ``requested_bytes`` stay 0 for files of this machine.
 
+    ``peak_held_bytes`` is the most that was held of chunks, read ahead or in use. ``gives_views`` says whether values
+    are views (``reading(copy=False)``, where the format can); ``pinned_bytes`` are then held by views alone.
+
     Of the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``, rates, and who held
     it up. ``wait_share`` of that time went by waiting for bytes, ``stages_share`` with decoding, functions and the
     making of batches, and the rest outside of shoal. ``bottleneck`` names the largest of the three: "storage", "stages"
@@ -44,6 +48,8 @@ class Counters:
     num_rereads: int = 0
     read_bytes: int = 0
     peak_held_bytes: int = 0
+    pinned_bytes: int = 0
+    peak_pinned_bytes: int = 0
     num_requests: int = 0
     requested_bytes: int = 0
     in_flight_bytes: int = 0
@@ -56,9 +62,16 @@ class Counters:
     concurrency: int = 0
     wait_seconds: float = 0.0
     pace: Pace | None = field(default=None, repr=False, compare=False)
+    pins: Pins | None = field(default=None, repr=False, compare=False)
+
+    def counts(self) -> dict[str, Any]:
+        """The counts by name."""
+        if self.pins is not None:
+            self.pinned_bytes, self.peak_pinned_bytes = self.pins.num_bytes, self.pins.peak_bytes
+        counts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in {"pace", "pins"}}
+        counts["skipped_ids"] = list(self.skipped_ids)
+        return counts
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts by name, and the rates and shares of the newest iterator."""
-        counts = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "pace"}
-        counts["skipped_ids"] = list(self.skipped_ids)
-        return counts | (self.pace or Pace(self)).told()
+        """The counts by name, whether values are views, and the rates and shares of the newest iterator."""
+        return self.counts() | {"gives_views": self.pins is not None} | (self.pace or Pace(self)).told()

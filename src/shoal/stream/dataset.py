@@ -213,6 +213,7 @@ class Dataset:
         *,
         on_error: str = "raise",
         quarantine: str | os.PathLike[str] | None = None,
+        copy: bool = True,
         verify: str = "arrival",
         deadline: float = 120,
         hedge: bool = False,
@@ -232,6 +233,10 @@ class Dataset:
         quarantine
             A file of damaged samples, JSON Lines. Those it lists are left out and not looked at; those that "skip"
             leaves out are added. Several processes of a machine may share it.
+        copy
+            Whether values own their bytes (the default). If not, values of tar samples are `memoryview` of the bytes
+            of their chunk, which stays in memory as long as any of them: ``pinned_bytes`` in `stats`, beyond the
+            window. Other formats copy all the same, and so do worker processes.
         verify
             Checksums of the index are compared when bytes arrive from far away ("arrival"), or also for files of this
             machine ("always"). An index has them if it was made with ``shoal index --checksum``.
@@ -253,6 +258,7 @@ class Dataset:
         options = reading_options(
             on_error=on_error,
             quarantine=quarantine,
+            copy=copy,
             verify=verify,
             deadline=deadline,
             hedge=hedge,

@@ -24,12 +24,14 @@ from shoal.stream.damage import forgiving_sample
 from shoal.stream.fetch import Fetch
 from shoal.stream.opening import Opened
 from shoal.stream.pace import Pace
+from shoal.stream.pins import Pins
 from shoal.stream.progress_line import ProgressLine
 from shoal.stream.reading_options import ReadingOptions
 from shoal.stream.singles import Singles
 from shoal.stream.skips import QUARANTINED, SKIPPED, Skips, skips_of
 from shoal.stream.stages import DROPPED, Damaged, Stage, run_stages
 from shoal.stream.unit_bytes import parse_unit, read_unit
+from shoal.stream.views import with_views
 from shoal.stream.worker_share import some_batches
 
 __all__ = ["Iteration", "Recipe", "read_sample"]
@@ -113,6 +115,8 @@ class Iteration:
         first_step: int = 0,
     ) -> None:
         self._ended, self._state = ended, state
+        if not options.copy:
+            opened = _viewed(opened, counters)
         order = arrangement.epoch(epoch)
         self.place = Place(epoch, start, recipe.partition, order.num_samples, first_step)
         kind = Singles if arrangement.by_singles else Fetch
@@ -196,6 +200,15 @@ class Iteration:
         self._reading.close()
         if self._line is not None:
             self._line.close()
+
+
+def _viewed(opened: Opened, counters: Counters) -> Opened:
+    """The dataset with values that are views, if it can, and their bytes counted."""
+    pins = counters.pins or Pins()
+    viewed = with_views(opened, pins)
+    if viewed is not opened:
+        counters.pins = pins
+    return viewed
 
 
 @dataclass(frozen=True, slots=True)

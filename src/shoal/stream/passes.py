@@ -49,10 +49,13 @@ class Work:
         )
 
     def of_worker(self, worker: int, num_workers: int) -> Work:
-        """The part of one worker of so many, which share what this process was given to hold."""
+        """The part of one worker of so many, which share what this process was given to hold.
+
+        What goes to another process is copied on its way: views would not arrive.
+        """
         limit = self.options.memory_limit_bytes
         each = None if limit is None else max(1, limit // num_workers)
-        options = replace(self.options, progress=False, memory_limit_bytes=each)
+        options = replace(self.options, progress=False, copy=True, memory_limit_bytes=each)
         recipe = replace(self.recipe, worker=worker, num_workers=num_workers)
         return replace(self, recipe=recipe, options=options)
 

@@ -180,9 +180,10 @@ class Decode:
         """The sample with its fields decoded."""
         decoded = {}
         for name, value in _fields(sample, "decode()").items():
-            decoder = self._decoders.get(name.rpartition(".")[2]) if isinstance(value, bytes) else None
+            is_data = isinstance(value, bytes | memoryview)
+            decoder = self._decoders.get(name.rpartition(".")[2]) if is_data else None
             try:
-                decoded[name] = value if decoder is None else decoder(value)
+                decoded[name] = value if decoder is None else decoder(bytes(value))
             except Exception as error:
                 error.add_note(f"shoal: decoding the field {name!r} ({len(value)} bytes)")
                 raise

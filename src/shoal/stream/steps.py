@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 from shoal.errors import ShoalError
@@ -104,8 +103,7 @@ class StepMaker:
 
     def _counts(self) -> dict[str, Any]:
         """What was added to the counts since the last time."""
-        now = {one.name: getattr(self._counters, one.name) for one in fields(Counters) if one.name != "pace"}
-        now["skipped_ids"] = list(now["skipped_ids"])
+        now = self._counters.counts()
         before, self._told = self._told, now
         return {name: _since(before.get(name), value) for name, value in now.items()}
 
@@ -122,7 +120,7 @@ def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
             setattr(counters, name, value + more)
 
 
-_HEIGHTS = ("peak_", "in_flight_", "concurrency")
+_HEIGHTS = ("peak_", "in_flight_", "pinned_", "concurrency")
 
 
 def _since(before: Any, now: Any) -> Any:
