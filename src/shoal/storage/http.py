@@ -15,9 +15,9 @@ from shoal.errors import StorageError
 from shoal.storage.answers import is_missing, refusal
 from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, read_whole, version_of
 from shoal.storage.http_options import HttpOptions
-from shoal.storage.http_pools import Pools, broken
+from shoal.storage.http_pools import Pools, broken, unlogged
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader
-from shoal.storage.urls import plain, tagged, without_secrets
+from shoal.storage.urls import plain, secrets_in, struck_out, tagged, without_secrets
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -152,23 +152,36 @@ class HttpStore:
                 return _Answer(answer)
             with _Answer(answer) as refused:
                 if refused.status not in _REDIRECTS or "Location" not in refused.headers:
-                    raise self._refusal(answer, path, verb)
+                    raise self._refusal(answer, path, verb, secrets=self._secrets(path, url))
                 url = _next(url, refused.headers["Location"], path, verb)
         msg = f"could not {verb} {path}: redirected more than {_MAX_REDIRECTS} times"
         raise StorageError(msg, hint="the server leads in a circle; does it want credentials?")
 
     def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> BaseHTTPResponse:
         try:
-            return self._pools.of(url).request(
-                "GET", url, headers=dict(headers), preload_content=False, redirect=False, retries=False
-            )
+            with unlogged():
+                return self._pools.of(url).request(
+                    "GET", url, headers=dict(headers), preload_content=False, redirect=False, retries=False
+                )
         except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
-            raise broken(error, path, verb=verb) from None
+            raise broken(error, path, verb=verb, secrets=self._secrets(path, url)) from None
 
-    def _refusal(self, answer: BaseHTTPResponse, path: str, verb: str) -> StorageError:
+    def _secrets(self, path: str, url: str) -> Sequence[str]:
+        """What an answer must not be quoted with: servers like to repeat what they were asked."""
+        full = self._full.get(path, path)
+        sent = [word for value in self._options.headers_for(full).values() for word in (value, *value.split())]
+        return [
+            *secrets_in(url),
+            *secrets_in(full),
+            *self._options.secrets(),
+            *(word for word in sent if len(word) > 6),
+        ]
+
+    def _refusal(self, answer: BaseHTTPResponse, path: str, verb: str, *, secrets: Sequence[str]) -> StorageError:
         if answer.status != 200:
-            said = self._body(answer, _SAID_BYTES, path, verb) if answer.status >= 400 else b""
-            return refusal(answer.status, path, verb=verb, said=said.decode("utf-8", "replace"), headers=answer.headers)
+            body = self._body(answer, _SAID_BYTES, path, verb) if answer.status >= 400 else b""
+            said = struck_out(body.decode("utf-8", "replace"), secrets)
+            return refusal(answer.status, path, verb=verb, said=said, headers=answer.headers)
         # Where ranges were answered before, something on the way is at fault for once.
         met = self._known.get(path) is not None
         msg = f"could not {verb} {path}: the server sent the whole object (200) and not the range that was asked for"

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from shoal.errors import UsageError
+from shoal.storage.urls import secrets_in
 
 __all__ = ["HttpOptions"]
 
@@ -53,6 +54,11 @@ class HttpOptions:
             return dict(self.headers)
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}", **self.headers}
+
+    def secrets(self) -> list[str]:
+        """What must never be shown, even if a server says it."""
+        words = [word for value in self.headers.values() for word in (value, *value.split())]
+        return [*(word for word in words if len(word) > 3), *([] if self.proxy is None else secrets_in(self.proxy))]
 
 
 def _positive(value: object, name: str) -> float:

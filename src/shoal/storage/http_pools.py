@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import urllib.request
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from shoal.errors import StorageError, UsageError
 from shoal.storage.answers import trimmed
 from shoal.storage.http_options import HttpOptions
-from shoal.storage.urls import without_secrets
+from shoal.storage.urls import struck_out, without_secrets
 
 if TYPE_CHECKING:
     from urllib3 import PoolManager
 
-__all__ = ["Pools", "broken"]
+__all__ = ["Pools", "broken", "unlogged"]
 
 # More than any stream asks for at a time: a connection over this would be thrown away after one use.
 _MAX_IDLE_PER_HOST = 256
@@ -81,7 +85,29 @@ def _proxy_of(url: str) -> str:
     return "" if not proxy or urllib.request.proxy_bypass(parts.netloc) else proxy
 
 
-def broken(error: Exception, path: str, *, verb: str) -> StorageError:
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """While this lasts, urllib3 leaves queries out of what it logs of its requests (at the level DEBUG)."""
+    token = _unlogged.set(True)
+    try:
+        yield
+    finally:
+        _unlogged.reset(token)
+
+
+_unlogged: ContextVar[bool] = ContextVar("shoal.unlogged", default=False)
+
+
+def _without_queries(record: logging.LogRecord) -> bool:
+    if _unlogged.get() and isinstance(record.args, tuple):
+        record.args = tuple(word.partition("?")[0] if isinstance(word, str) else word for word in record.args)
+    return True
+
+
+logging.getLogger("urllib3.connectionpool").addFilter(_without_queries)
+
+
+def broken(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = ()) -> StorageError:
     """The error for a connection that could not be made or broke; errors that are no one's doing pass unchanged."""
     import urllib3.exceptions as kinds  # noqa: PLC0415  # optional, and there, since it raised
 
@@ -89,7 +115,7 @@ def broken(error: Exception, path: str, *, verb: str) -> StorageError:
         return error  # type: ignore[return-value]
     if not isinstance(error, kinds.HTTPError | OSError | ValueError):
         raise error
-    text = trimmed(str(error)) or type(error).__name__
+    text = trimmed(struck_out(str(error), secrets)) or type(error).__name__
     hint, transient = "is the network up, and the server?", True
     if "CERTIFICATE_VERIFY_FAILED" in text:
         hint, transient = 'the certificate is not trusted; {"ca_bundle": FILE} in storage_options trusts another', False

@@ -9,6 +9,7 @@ from typing import Any
 
 from shoal.errors import ShoalError, StorageError
 from shoal.storage.answers import refusal, trimmed
+from shoal.storage.urls import struck_out
 
 __all__ = ["failure", "scrubbed"]
 
@@ -58,9 +59,7 @@ def _is_of_obstore(error: Exception) -> bool:
 
 def scrubbed(text: str, options: Mapping[str, Any]) -> str:
     """``text`` without the values of options that may be secrets."""
-    for value in sorted(_values(options), key=len, reverse=True):
-        text = text.replace(value, "***")
-    return text
+    return struck_out(text, _values(options))
 
 
 def _values(options: Mapping[str, Any]) -> Iterator[str]:

@@ -10,14 +10,16 @@ import hashlib
 import os
 import posixpath
 import re
-from urllib.parse import quote, unquote
+from collections.abc import Iterable
+from urllib.parse import quote, unquote, unquote_plus
 
-__all__ = ["join", "parent", "plain", "relative", "scheme_of", "tagged", "without_secrets"]
+__all__ = ["join", "parent", "plain", "relative", "scheme_of", "secrets_in", "struck_out", "tagged", "without_secrets"]
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 # Azure writes container@account where others write user:password@host.
 _CONTAINER_IN_FRONT = ("abfs", "abfss", "wasb", "wasbs")
 _WITH_QUERY = ("http", "https")
+_SHORTEST_SECRET = 4  # shorter ones are found in any text
 
 
 def scheme_of(text: str) -> str:
@@ -36,6 +38,23 @@ def without_secrets(url: str) -> str:
     if user and scheme_of(url) in _CONTAINER_IN_FRONT:
         host = f"{user.partition(':')[0]}@{host}"
     return f"{scheme}{host}{path}"
+
+
+def secrets_in(url: str) -> list[str]:
+    """What of ``url`` may be secret: the password, the query, each value in it; those of some length."""
+    rest = url.partition("://")[2]
+    host, _, path = rest.partition("/")
+    query = path.partition("?")[2].partition("#")[0]
+    found = {host.rpartition("@")[0], host.rpartition("@")[0].partition(":")[2], query}
+    found |= {part.partition("=")[2] for part in query.split("&")}
+    return [text for text in found | {unquote_plus(text) for text in found} if len(text) >= _SHORTEST_SECRET]
+
+
+def struck_out(text: str, secrets: Iterable[str]) -> str:
+    """``text`` without any of ``secrets``."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
 
 
 def plain(url: str) -> str:

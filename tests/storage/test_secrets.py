@@ -1,0 +1,196 @@
+"""Wherever a secret is put, nothing that shoal says or keeps holds it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tests.storage.servers import Place
+from tests.storage.test_http import answering, send
+
+import shoal
+from shoal.cli.main import main
+from shoal.errors import ShoalError
+from shoal.storage.stores import open_store
+from shoal.storage.urls import struck_out, without_secrets
+from shoal.testing import Fault, RangeServer
+
+LINES = "".join(json.dumps({"id": number}) + "\n" for number in range(20)).encode()
+
+# What keys and tokens are made of; long enough not to be found anywhere by chance.
+SECRETS = st.text("abcdefghijklmnopqrstuvwxyzABCDEF0123456789-_.~", min_size=12, max_size=30).map(
+    lambda text: f"zq{text}"
+)
+# Where it may stand, as a URL and options made of it.
+PLACES: dict[str, Callable[[str, str], tuple[str, dict[str, Any]]]] = {
+    "query": lambda url, secret: (f"{url}?X-Signature={secret}&expires=3600", {}),
+    "bare query": lambda url, secret: (f"{url}?{secret}", {}),
+    "password": lambda url, secret: (url.replace("://", f"://me:{secret}@"), {}),
+    "user": lambda url, secret: (url.replace("://", f"://{secret}@"), {}),
+    "fragment": lambda url, secret: (f"{url}#{secret}", {}),
+    "header": lambda url, secret: (url, {"headers": {"Authorization": f"Bearer {secret}"}}),
+    "own header": lambda url, secret: (url, {"headers": {"X-Key": secret}}),
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RangeServer]:
+    with RangeServer({"d/a.jsonl": LINES, "d/b.jsonl": LINES}) as running:
+        yield running
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    """All that was logged, at every level, and printed since the last call."""
+    caplog.set_level(logging.DEBUG)
+
+    def since() -> str:
+        text = caplog.text + "".join(str(record.__dict__) for record in caplog.records)
+        caplog.clear()
+        out, err = capsys.readouterr()
+        return text + out + err
+
+    return since
+
+
+def everything_below(directory: Path) -> str:
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return "".join(map(str, files)) + "".join(path.read_bytes().decode("latin-1") for path in files)
+
+
+def complaint_of(call: Callable[[], Any]) -> str:
+    try:
+        found = call()
+    except ShoalError as error:
+        causes = [error.__cause__] * (error.__cause__ is not None)
+        return "".join(f"{one}{one!r}{one.__dict__}{getattr(one, '__notes__', '')}" for one in (error, *causes))
+    return repr(found)
+
+
+@settings(
+    max_examples=2, phases=(Phase.explicit, Phase.generate), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(secret=SECRETS)
+@pytest.mark.parametrize("place", PLACES)
+def test_what_works_keeps_no_secret(
+    place: str, secret: str, server: RangeServer, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, options = PLACES[place](f"{server.url}/d/{{a,b}}.jsonl", secret)
+    with tempfile.TemporaryDirectory() as cache:
+        monkeypatch.setenv("SHOAL_CACHE_DIR", cache)
+        ds = shoal.open(url, storage_options=options).shuffle(seed=1)
+        iterator = iter(ds)
+        assert len(list(iterator)) == 40
+        kept = json.dumps([ds.state_dict(), iterator.state_dict(), ds.stats()], default=str)
+        words = [f"--storage-option=headers.{name}={text}" for name, text in options.get("headers", {}).items()]
+        assert main(["info", url, *words]) == main(["info", url, "--json", *words]) == 0
+        assert main(["head", url, *words]) == 0
+        everything = [
+            repr(ds),
+            repr(ds._opened.store),
+            repr(ds._opened.paths),
+            kept,
+            said(),
+            everything_below(Path(cache)),
+        ]
+    assert not [text for text in everything if secret in text]
+
+
+@settings(
+    max_examples=2, phases=(Phase.explicit, Phase.generate), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(secret=SECRETS)
+@pytest.mark.parametrize("place", PLACES)
+def test_what_fails_says_no_secret(place: str, secret: str, server: RangeServer, said: Callable[[], str]) -> None:
+    everything = []
+    for name in (
+        "missing.jsonl",
+        "d/",
+        "d",
+        "d/*.jsonl",
+        "d/{a,c}.jsonl",
+        "d/{a,b.jsonl",
+        "d/x.index",
+        "d/a.odd",
+        "d/a.jsonl::d",
+    ):
+        url, options = PLACES[place](f"{server.url}/{name}", secret)
+        everything += [complaint_of(partial(shoal.open, url, storage_options=options))]
+        words = [f"--storage-option=headers.{name}={text}" for name, text in options.get("headers", {}).items()]
+        main(["info", url, *words])
+    for source in (
+        [PLACES[place]("http://h/a.jsonl", secret)[0], "b.jsonl"],
+        PLACES[place]("gopher://h/a.jsonl", secret)[0],
+        PLACES[place]("http://nosuch.invalid/a.jsonl", secret)[0],
+        PLACES[place]("http://h:port/a.jsonl", secret)[0],
+        f"pipe:curl -H {secret} {PLACES[place]('http://h/a.jsonl', secret)[0]}",
+        [PLACES[place](f"{server.url}/d/a.jsonl", secret)[0]] * 2,
+    ):
+        everything.append(complaint_of(partial(open_and_look, source)))
+    assert not [text for text in (*everything, said()) if secret in text]
+
+
+def open_and_look(source: Any) -> None:
+    store = open_store(source)
+    text = source if isinstance(source, str) else source[0]
+    store.read_range(without_secrets(text), 0, 5)
+
+
+@settings(
+    max_examples=2, phases=(Phase.explicit, Phase.generate), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(secret=SECRETS)
+@pytest.mark.parametrize("place", PLACES)
+def test_what_a_server_repeats_is_struck_out(place: str, secret: str, said: Callable[[], str]) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        send(handler, 403, f"you asked for {handler.path} with {handler.headers}".encode())
+
+    with answering(answer) as (root, _):
+        url, options = PLACES[place](f"{root}/a.jsonl", secret)
+        text = complaint_of(lambda: open_store(url, options).read_range(f"{root}/a.jsonl", 0, 5))
+    assert "you asked for /a.jsonl" in text
+    assert secret not in text
+    assert secret not in said()
+
+
+@settings(
+    max_examples=2, phases=(Phase.explicit, Phase.generate), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(secret=SECRETS)
+def test_object_stores(secret: str, s3: Place, said: Callable[[], str]) -> None:
+    faults = [Fault("status", status=403, probability=1)]
+    with RangeServer({}, faults=faults) as refusing:
+        everything = []
+        for wrong in (
+            {"secret_access_key": secret},
+            {"session_token": secret},
+            {"headers": {"X-Key": secret}},
+            {"odd": secret},
+        ):
+            options = s3.options | {"endpoint": refusing.url} | wrong
+            for source in (f"{s3.root}/a.jsonl", s3.root, f"{s3.root}/*.jsonl", f"s3://me:{secret}@bucket/a.jsonl"):
+                everything += [complaint_of(partial(shoal.open, source, storage_options=options))]
+            everything.append(repr(open_store(s3.root, options)))
+        assert all("/a.jsonl" in text or "ObjectStore" in text or "s3://" in text for text in everything)
+        assert not [text for text in (*everything, said()) if secret in text]
+
+
+def test_struck_out() -> None:
+    assert struck_out("a secret and a secrets", ["secret", "secrets"]) == "a *** and a ***"
+    assert (
+        without_secrets("abfs://files@account.dfs.core.windows.net/a?sig=x")
+        == "abfs://files@account.dfs.core.windows.net/a"
+    )
+    assert (
+        without_secrets("abfs://files:pw@account.dfs.core.windows.net/a")
+        == "abfs://files@account.dfs.core.windows.net/a"
+    )
