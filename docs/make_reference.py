@@ -35,6 +35,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 - [Datasets](#datasets): what it gives, with all verbs
 - [Iterators](#iterators): what `iter(ds)` gives
 - [Orders](#orders): `shoal.orders`
+- [Formats](#formats): `shoal.formats`
 - [Measuring](#measuring): `shoal.measure`
 - [Errors](#errors): `shoal.errors`
 - [Command line](#command-line): `shoal VERB`
@@ -47,6 +48,7 @@ def page() -> str:
     parts += ["## Datasets\n", text_of(shoal.Dataset), *members(shoal.Dataset, "ds")]
     parts += ["## Iterators\n", text_of(Iteration), *members(Iteration, "iterator")]
     parts += ["## Orders\n", text_of(shoal.orders), *orders()]
+    parts += ["## Formats\n", text_of(shoal.formats), *formats()]
     parts += ["## Measuring\n", text_of(shoal.measure), *measuring()]
     parts += ["## Errors\n", text_of(shoal.errors), *errors()]
     parts += ["## Command line\n", *command_line()]
@@ -91,6 +93,16 @@ def orders() -> Iterator[str]:
             for attribute, value in vars(protocol).items()
             if not attribute.startswith("_") and inspect.getdoc(value)
         )
+
+
+def formats() -> Iterator[str]:
+    """The formats, each with what its constructor takes."""
+    for name in shoal.formats.__all__:
+        kind = getattr(shoal.formats, name)
+        if name not in {"Format", "Records", "ShardScan"}:
+            yield f"### `shoal.formats.{name}`\n"
+            yield fenced(signature(name, kind).removesuffix(" -> None"))
+            yield text_of(kind)
 
 
 def measuring() -> Iterator[str]:

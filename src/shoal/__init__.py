@@ -25,18 +25,20 @@ from typing import Any as _Any
 from shoal import errors
 
 if _TYPE_CHECKING:
-    from shoal import measure, orders
+    from shoal import formats, measure, orders
     from shoal import torch as torch
     from shoal.stream.dataset import Dataset
     from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() reads as what it does
 
-__all__ = ["Dataset", "errors", "measure", "open", "orders"]  # and torch, which a star must not import
+__all__ = ["Dataset", "errors", "formats", "measure", "open", "orders"]  # and torch, which a star must not import
 
 
 def __getattr__(name: str) -> _Any:
     found: _Any
     if name == "orders":
         import shoal.orders as found  # noqa: PLC0415
+    elif name == "formats":
+        import shoal.formats as found  # noqa: PLC0415
     elif name == "measure":
         import shoal.measure as found  # noqa: PLC0415
     elif name == "torch":

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.shards.protocol import Format
 from shoal.storage.sources import SourceLike, printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.opening import open_source
@@ -18,7 +19,7 @@ def open_dataset(
     source: SourceLike,
     *,
     index: str | os.PathLike[str] | None = None,
-    format: str | None = None,  # noqa: A002  # the word of the public interface
+    format: str | Format | None = None,  # noqa: A002  # the word of the public interface
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Open shards where they lie: a file, directory, glob, braces, list of those, or an index file.
@@ -32,7 +33,7 @@ def open_dataset(
         An index kept elsewhere, by path or URL. Otherwise ``shoal.index`` beside the shards is used, else one is made
         and cached.
     format
-        "tar" or "jsonl", where suffixes do not say it.
+        "tar", "jsonl", "parquet" ..., where suffixes do not say it, or an object of `shoal.formats` with options.
     storage_options
         What the store should know of: credentials, an endpoint, headers, time limits; never kept with a state or shown.
 

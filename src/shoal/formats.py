@@ -1,0 +1,38 @@
+"""The formats of shards, for what their names cannot say: options of a format, as ``shoal.open(..., format=...)``.
+
+>>> from shoal.formats import Delimited, Parquet
+>>> Parquet(columns=["image", "label"]).name
+'parquet'
+>>> Delimited(delimiter=";", suffixes=(".csv",)).name
+'csv'
+"""
+
+from __future__ import annotations
+
+from shoal.shards.arrow import Arrow
+from shoal.shards.compressed import Compressed
+from shoal.shards.delimited import Delimited
+from shoal.shards.jsonl import JsonLines
+from shoal.shards.mds import Mds
+from shoal.shards.parquet import Parquet
+from shoal.shards.protocol import Format, Records, ShardScan
+from shoal.shards.recordio import RecordIO
+from shoal.shards.tar import Tar
+from shoal.shards.text import Text
+from shoal.shards.tfrecord import TFRecord
+
+__all__ = [
+    "Arrow",
+    "Compressed",
+    "Delimited",
+    "Format",
+    "JsonLines",
+    "Mds",
+    "Parquet",
+    "RecordIO",
+    "Records",
+    "ShardScan",
+    "TFRecord",
+    "Tar",
+    "Text",
+]
