@@ -148,3 +148,22 @@ def test_a_shard_that_changes_after_the_listing_is_noticed(root: str, monkeypatc
     MemoryStore().put(f"{root}/s-0.tar", b"other")
     with pytest.raises(StorageError, match="changed while it was being read"):
         next(iter(dataset))
+
+
+def test_a_machine_keeps_few_indexes(
+    root: str, tmp_path: Path, shards: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that it copied from afar."""
+    monkeypatch.setattr("shoal.stream.index_files._CACHE_FILES", 2)
+    kept = tmp_path / "cache" / "indexes"
+    for number, data in enumerate(shards):
+        (tmp_path / f"{number}.tar").write_bytes(data)
+    first, second = (where_from(open_dataset(tmp_path / f"{number}.tar")) for number in range(2))
+    assert where_from(open_dataset(tmp_path / "0.tar")) == first
+    save_index(open_dataset(f"{root}/*.tar")._opened.index, f"{root}/", store=MemoryStore())
+    assert {Path(first).exists(), Path(second).exists()} == {True, False}
+    dataset = open_dataset(root)
+    assert where_from(dataset) == f"{root}/shoal.index"
+    assert [path.suffix for path in kept.iterdir() if path.suffix == ".copy"] == [".copy"]
+    assert len([path for path in kept.iterdir() if path.suffix != ".lock"]) == 2
+    assert ids_of(dataset) == list(range(50))

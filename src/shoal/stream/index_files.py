@@ -13,13 +13,18 @@ from shoal.errors import IndexFileError, StorageError
 from shoal.shards.index import Index
 from shoal.shards.index_check import validate
 from shoal.shards.index_file import decode, encode
+from shoal.storage.cache_bounds import keep_within, mark_used
 from shoal.storage.cache_place import alone
 from shoal.storage.local import LocalStore
 from shoal.storage.named import INDEX_NAME
 from shoal.storage.protocol import Map, Put, Stat
 from shoal.storage.urls import join, scheme_of
 
-__all__ = ["INDEX_NAME", "MapFile", "load_index", "save_index"]
+__all__ = ["INDEX_NAME", "MapFile", "bound_cache", "load_index", "save_index"]
+
+# 10^8 samples take 0.4 GB, most datasets a few MB.
+_CACHE_BYTES = 4 << 30
+_CACHE_FILES = 500
 
 _log = logging.getLogger("shoal")
 
@@ -75,6 +80,7 @@ def _mapped_copy(path: str, store: MapFile, cache_dir: str) -> memoryview:
     key = hashlib.blake2b(json.dumps([path, info.num_bytes, info.version]).encode(), digest_size=16).hexdigest()
     copy, local = str(Path(cache_dir, "indexes", f"{key}.copy")), LocalStore()
     with alone(f"{copy}.lock", what=f"copies {path}"):
+        mark_used(copy)
         if local.find(copy) is None:
             data = store.map(path)
             try:
@@ -82,4 +88,11 @@ def _mapped_copy(path: str, store: MapFile, cache_dir: str) -> memoryview:
             except StorageError as error:
                 _log.info("the index is not kept on this machine: %s", error.message)
                 return data
+            bound_cache(cache_dir)
         return local.map(copy)
+
+
+def bound_cache(cache_dir: str) -> None:
+    """Let the indexes go that this machine keeps and has not used for the longest time, beyond 4 GiB or 500 of them."""
+    directory = str(Path(cache_dir, "indexes"))
+    keep_within(directory, suffixes=(".index", ".copy"), limit_bytes=_CACHE_BYTES, limit_files=_CACHE_FILES)

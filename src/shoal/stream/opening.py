@@ -22,13 +22,14 @@ from shoal.shards.formats import format_named, format_of, suffixes_in_directorie
 from shoal.shards.index import Index
 from shoal.shards.index_build import CUTTING_RULE, EXTENT_BYTES, subset
 from shoal.shards.protocol import Format
+from shoal.storage.cache_bounds import mark_used
 from shoal.storage.cache_place import alone, cache_directory
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import ObjectInfo, Store
 from shoal.storage.sources import Source, SourceLike, expand, printed, schemes_of
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
-from shoal.stream.index_files import INDEX_NAME, load_index, save_index
+from shoal.stream.index_files import INDEX_NAME, bound_cache, load_index, save_index
 from shoal.stream.index_places import describes, leave_beside, was_left_by_opening
 from shoal.stream.indexing import SCAN_RULE, Progress, build_index
 from shoal.stream.looking import find_all, stat_all
@@ -254,6 +255,7 @@ def _cached_or_made(
     # The ranks of one machine open the same dataset at the same moment; one of them does the work.
     with alone(f"{path}.lock", what=f"indexes {found.asked}"):
         try:
+            mark_used(path)
             if local.find(path) is not None:
                 return load_index(path, store=local, trusted=True), path
         except ShoalError as error:
@@ -266,6 +268,7 @@ def _cached_or_made(
             if beside is None:
                 _log.warning("the index cannot be kept, and is made again next time: %s", error.message)
             return index, beside
+        bound_cache(directory)
         return index, beside or path
 
 

@@ -1,0 +1,60 @@
+"""Keeps what a machine remembers within bounds: what was not used for the longest time goes first.
+
+Every file concerned can be made again, was named by shoal (32 hexadecimal digits and a suffix), and stays readable for
+whoever has it open or mapped when it goes.
+"""
+
+# Paths are text in this room, as they are for every other store.
+# ruff: noqa: PTH107
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+
+__all__ = ["keep_within", "mark_used"]
+
+_LOCK = ".lock"
+
+
+def mark_used(path: str) -> None:
+    """Note that a file is in use now; its contents and the time of their writing stay."""
+    with contextlib.suppress(OSError):
+        # The access time, which many mounts do not keep by themselves, and which nothing here compares.
+        os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))  # noqa: PTH116
+
+
+def keep_within(directory: str, *, suffixes: Sequence[str], limit_bytes: int, limit_files: int) -> int:
+    """Remove the files of ``directory`` that were used least recently, until what is left fits; how many went.
+
+    Only files named by 32 hexadecimal digits and one of ``suffixes`` count, each with its lock file. The newest one
+    stays even if it alone is too large: its maker wants it. A directory that cannot be read or written is left as it
+    is. O(files log files).
+    """
+    wanted = re.compile(rf"[0-9a-f]{{32}}({'|'.join(map(re.escape, suffixes))})")
+    found = sorted(_files(directory, wanted), reverse=True)
+    kept_bytes = num_removed = 0
+    for place, (_, num_bytes, path) in enumerate(found):
+        kept_bytes += num_bytes
+        if place == 0 or (kept_bytes <= limit_bytes and place < limit_files):
+            continue
+        kept_bytes -= num_bytes
+        with contextlib.suppress(OSError):
+            os.remove(path)
+            num_removed += 1
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path + _LOCK)
+    return num_removed
+
+
+def _files(directory: str, wanted: re.Pattern[str]) -> Iterator[tuple[int, int, str]]:
+    """When each file was last used, how large it is, and where."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if wanted.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    found = entry.stat(follow_symlinks=False)
+                    yield max(found.st_atime_ns, found.st_mtime_ns), found.st_size, entry.path
