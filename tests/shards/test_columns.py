@@ -18,7 +18,7 @@ from shoal.errors import ShardError
 from shoal.shards.arrow import Arrow
 from shoal.shards.arrow_rows import partition_fields
 from shoal.shards.parquet import Parquet
-from shoal.shards.protocol import Format, Records, ShardScan
+from shoal.shards.protocol import ColumnRecords, Format, Records, ShardScan
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -151,6 +151,35 @@ def test_lists_of_numbers_are_arrays_of_their_own() -> None:
     sample = pieces(data, Parquet(), scan(data, Parquet()), 0, 1).sample(0)
     assert sample["tokens"].dtype == np.uint16
     assert sample["tokens"].base is None
+
+
+@pytest.mark.parametrize("write", [parquet_of, stream_of])
+def test_columns_of_numbers_are_those_of_the_samples(write: Callable[..., bytes]) -> None:
+    reader = Parquet() if write is parquet_of else Arrow()
+    numbers = np.arange(24, dtype=np.uint16)
+    table = pa.table(
+        {
+            "x": pa.array(range(12), pa.int32()),
+            "fixed": pa.FixedSizeListArray.from_arrays(pa.array(numbers), 2),
+            "equal": pa.array(numbers.reshape(12, 2).tolist(), pa.list_(pa.float32())),
+        }
+    ).slice(2)
+    data = write(table, 4)
+    records = pieces(data, reader, scan(data, reader), 0, 2)
+    assert isinstance(records, ColumnRecords)
+    columns = records.columns()
+    assert columns is not None
+    for number in range(len(records)):
+        sample = records.sample(number)
+        assert {name: as_python(column[number]) for name, column in columns.items()} == {
+            name: as_python(value) for name, value in sample.items()
+        }
+        assert columns["fixed"].dtype == sample["fixed"].dtype
+    for values in ([1, None], [[1], [1, 2]], [[1], [None]], ["a", "b"], [[[1]], [[2]]]):
+        other = write(pa.table({"x": values}), 5)
+        found = pieces(other, reader, scan(other, reader), 0, 1)
+        assert isinstance(found, ColumnRecords)
+        assert found.columns() is None
 
 
 def test_chosen_columns() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import ShardError, UsageError
 from shoal.shards.formats import format_of
-from shoal.shards.mds import Mds
+from shoal.shards.mds import Mds, MdsRecords
 from shoal.shards.mds_encodings import ENCODINGS, decoder_of, fixed_bytes_of
 from shoal.shards.protocol import Format, Records, ShardScan
 
@@ -122,6 +122,26 @@ def test_samples_are_found_and_given_back(texts: list[str], with_starts: bool) -
     assert records.layout_crcs().tolist() == found.layout_crcs.tolist()
     expected = [{"n": number, "t": text} for number, text in enumerate(texts)]
     assert [records.sample(number) for number in range(len(records))] == expected
+
+
+def test_columns_of_fixed_size_are_views_of_the_bytes() -> None:
+    about = {"column_names": ["n", "x"], "column_encodings": ["int", "ndarray:float32:2,3"], "column_sizes": [8, 24]}
+    values = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    samples = [(7 + place).to_bytes(8, "little") + values[place].tobytes() for place in range(2)]
+    config = json.dumps(about).encode()
+    starts = 16 + len(config) + 32 * np.arange(3)
+    data = (2).to_bytes(4, "little") + starts.astype("<u4").tobytes() + config + b"".join(samples)
+    for with_starts in (True, False):
+        _, records = opened(data, Mds(), with_starts=with_starts)
+        assert isinstance(records, MdsRecords)
+        columns = records.columns()
+        assert columns is not None
+        assert columns["n"].tolist() == [7, 8] == [records.sample(0)["n"], records.sample(1)["n"]]
+        assert np.array_equal(columns["x"], values)
+        assert not columns["x"].flags.owndata
+    _, mixed = opened(small_shard("a"), Mds())
+    assert isinstance(mixed, MdsRecords)
+    assert mixed.columns() is None
 
 
 @given(data=st.binary(max_size=80), flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7))))

@@ -50,12 +50,13 @@ class TableRecords:
     (length,), of their own memory. ``constants`` are fields that all rows have besides.
     """
 
-    __slots__ = ("_columns", "_constants", "_crcs", "_num_rows", "_shard")
+    __slots__ = ("_columns", "_constants", "_crcs", "_num_rows", "_shard", "_table")
 
     def __init__(self, table: Any, crcs: Sequence[int], *, shard: str, constants: dict[str, str]) -> None:
         self._columns: list[tuple[str, Callable[[int], Any]]] = [
             (name, _getter(column)) for name, column in zip(table.column_names, table.columns, strict=True)
         ]
+        self._table = table
         self._num_rows, self._crcs, self._shard = table.num_rows, list(crcs), shard
         self._constants = {name: value for name, value in constants.items() if name not in table.column_names}
 
@@ -65,6 +66,19 @@ class TableRecords:
     def layout_crcs(self) -> NDArray[np.uint32]:
         """The CRC of each piece, as the scan gives them; shape (num_pieces,)."""
         return np.array(self._crcs, dtype=np.uint32)
+
+    def columns(self) -> dict[str, NDArray[Any]] | None:
+        """The columns as arrays, where all are numbers, or lists of as many numbers, without gaps; else None."""
+        if self._constants:
+            return None
+        found = {
+            name: _array(column) for name, column in zip(self._table.column_names, self._table.columns, strict=True)
+        }
+        return (
+            None
+            if any(array is None for array in found.values())
+            else {k: v for k, v in found.items() if v is not None}
+        )
 
     def sample(self, number: int) -> Sample:
         """Row ``number``: its values by column; about 1 us for a number or a short text.
@@ -99,6 +113,29 @@ def _getter(column: Any) -> Callable[[int], Any]:
         if not values.null_count:
             return _list_getter(pa, joined, values)
     return lambda row: joined[row].as_py()
+
+
+def _array(column: Any) -> NDArray[Any] | None:
+    """A column as one array: shape (rows,) of numbers, or (rows, width) of lists of equal length; None else."""
+    pa = arrow_library("Arrow")
+    if column.null_count:
+        return None
+    joined = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if isinstance(joined, pa.ChunkedArray):
+        return None
+    if _is_number(pa, joined.type):
+        numbers: NDArray[Any] = joined.to_numpy(zero_copy_only=False)
+        return numbers
+    if not (_is_list(pa, joined.type) and _is_number(pa, joined.type.value_type)):
+        return None
+    values = joined.flatten()
+    if values.null_count or not len(joined) or len(values) % len(joined):
+        return None
+    width = len(values) // len(joined)
+    if not pa.types.is_fixed_size_list(joined.type) and (np.diff(joined.offsets.to_numpy()) != width).any():
+        return None
+    rows: NDArray[Any] = values.to_numpy(zero_copy_only=False).reshape(len(joined), width)
+    return rows
 
 
 def _list_getter(pa: Any, lists: Any, values: Any) -> Callable[[int], NDArray[Any]]:

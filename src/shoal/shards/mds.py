@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
-from shoal.shards.mds_encodings import Decode, decoder_of, fixed_bytes_of
+from shoal.shards.mds_encodings import Decode, array_of, decoder_of, fixed_bytes_of
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan
 
 __all__ = ["Mds", "MdsRecords"]
@@ -116,6 +116,22 @@ class MdsRecords:
     def layout_crcs(self) -> NDArray[np.uint32]:
         """The CRCs of the offsets of each sample, as `Mds.scan` gives them; shape (len,)."""
         return _layout_crcs(np.asarray(self._starts, dtype=np.int64) + self._first_byte)
+
+    def columns(self) -> dict[str, NDArray[Any]] | None:
+        """The columns as views of the bytes, where all values are numbers or arrays of one shape; else None. O(1)."""
+        kinds = [array_of(column.encoding) for column in self._columns]
+        record_bytes = sum(column.fixed_bytes or 0 for column in self._columns)
+        if None in kinds or self._starts[-1] - self._starts[0] != len(self) * record_bytes:
+            return None
+        found: dict[str, NDArray[Any]] = {}
+        at = self._starts[0]
+        for column, known in zip(self._columns, kinds, strict=True):
+            kind, shape = known or (np.dtype("u1"), ())
+            inner = np.empty((1, *shape), kind).strides[1:]  # of nothing, all would be 0
+            strides = (record_bytes, *inner)
+            found[column.name] = np.ndarray((len(self), *shape), kind, self._buffer, at, strides)
+            at += column.fixed_bytes or 0
+        return found
 
     def sample(self, number: int) -> Sample:
         """Sample ``number``; O(its bytes).

@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 
-__all__ = ["ENCODINGS", "Decode", "decoder_of", "fixed_bytes_of"]
+__all__ = ["ENCODINGS", "Decode", "array_of", "decoder_of", "fixed_bytes_of"]
 
 Decode = Callable[[bytes], Any]
 
@@ -54,6 +54,20 @@ def fixed_bytes_of(encoding: str) -> int | None:
     if kind is None or shape is None:
         return None
     return int(np.prod(shape, dtype=object)) * kind.itemsize
+
+
+def array_of(encoding: str) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+    """Type and shape of every value of this encoding, where all are numbers of the same; else None.
+
+    >>> array_of("ndarray:uint16:2,3"), array_of("str")
+    ((dtype('uint16'), (2, 3)), None)
+    """
+    if encoding == "int":
+        return np.dtype("<i8"), ()
+    if encoding in _SCALARS:
+        return _SCALARS[encoding], ()
+    kind, shape = _array(encoding) if encoding.startswith("ndarray") else (None, None)
+    return None if kind is None or shape is None else (kind, shape)
 
 
 def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:

@@ -80,6 +80,19 @@ class Records(Protocol):
         ...
 
 
+@runtime_checkable
+class ColumnRecords(Protocol):
+    """Records that lie in memory as columns, so that many samples are gathered at once."""
+
+    def columns(self) -> Mapping[str, NDArray[Any]] | None:
+        """The fields of all samples, each an array of shape (len, ...) that may be a view of the bytes they came in.
+
+        Row ``i`` of them is what ``sample(i)`` gives, so that stacking samples and gathering rows give the same. None
+        where a field has no such array.
+        """
+        ...
+
+
 class Format(Protocol):
     """One shard format."""
 
