@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
+from shoal.integrations.torch_iterable import IterableDataset
 from shoal.integrations.torch_loader import DataLoader
 from shoal.integrations.torch_ranks import compare_ranks, partition
 
-__all__ = ["DataLoader", "compare_ranks", "partition"]
+__all__ = ["DataLoader", "IterableDataset", "compare_ranks", "partition"]

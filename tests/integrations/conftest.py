@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from tests.stream.made import open_finely, write_tars
 from shoal.stream.open_dataset import Dataset
 
 pytest.importorskip("torch", reason="torch is not installed")
+
+# One fork server serves all tests, and imports torch once.
+multiprocessing.set_forkserver_preload(["torch.utils.data", "shoal.torch", "tests.integrations.stages"])
 
 
 @pytest.fixture(autouse=True)

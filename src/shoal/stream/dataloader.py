@@ -1,21 +1,28 @@
-"""Refuses what torch's DataLoader would make of a dataset: other samples than were asked for, without a word.
+"""Refuses what other loaders would make of a dataset: other samples than were asked for, without a word.
 
-A DataLoader takes anything with ``len`` and ``[]`` for a list, and so would ignore the shuffle and the rank; and each
-of its workers would iterate over the whole of a dataset. torch is only looked at where somebody else has imported it.
+A DataLoader takes anything with ``len`` and ``[]`` for a list, and so would ignore the shuffle and the rank; each of
+its workers would iterate over the whole of a dataset; and wrappers that deal samples to ranks would deal out what was
+dealt already. torch is only looked at where somebody else has imported it.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from types import FrameType
 
 from shoal.errors import UsageError
 
-__all__ = ["refuse_as_list", "refuse_in_worker"]
+__all__ = ["refuse_as_list", "refuse_batches_of_batches", "refuse_in_worker", "refuse_second_dealing"]
 
 _HINT = (
-    "iterate over the dataset itself, with .batch(); or give DataLoader(..., batch_size=None, num_workers=0) a torch "
-    "IterableDataset whose __iter__ returns iter(ds)"
+    "shoal.torch.DataLoader(ds.batch(...), num_workers=...) is exact; for a loader of another library there is "
+    "shoal.torch.IterableDataset(ds)"
 )
+
+# Wrappers that take an iterable which is the same on all ranks, and give each rank a part of it.
+_DEALERS = {"IterableDatasetShard", "DataLoaderDispatcher"}
+_LIBRARIES = ("accelerate.", "transformers.")
 
 
 def refuse_as_list(depth: int = 2) -> None:
@@ -32,3 +39,42 @@ def refuse_in_worker() -> None:
     if torch_data is not None and torch_data.get_worker_info() is not None:
         msg = "a shoal dataset was iterated in a worker of torch's DataLoader: each worker would yield every sample"
         raise UsageError(msg, hint=_HINT)
+
+
+def refuse_second_dealing(world_size: int) -> None:
+    """`UsageError` if the samples of one of several ranks are asked for by a wrapper that would deal them again.
+
+    The wrapper is found among the callers, of which a forked worker still has those of its parent.
+    """
+    if world_size == 1:
+        return
+    for frame in _callers():
+        kind = type(frame.f_locals.get("self")).__name__
+        if kind in _DEALERS and frame.f_globals.get("__name__", "").startswith(_LIBRARIES):
+            library = frame.f_globals["__name__"].partition(".")[0]
+            msg = (
+                f"{library}'s {kind} deals samples to ranks, and this dataset gives the part of one of {world_size} "
+                "ranks already: most samples would be lost"
+            )
+            hint = (
+                "use shoal.torch.DataLoader, which it leaves alone; or .partition(rank=0, world_size=1), and every "
+                "rank reads everything for it to choose from"
+            )
+            raise UsageError(msg, hint=hint)
+
+
+def refuse_batches_of_batches() -> None:
+    """`UsageError` if torch's DataLoader is about to make batches of what are batches already."""
+    for frame in _callers():
+        if frame.f_code.co_name == "__init__" and frame.f_globals.get("__name__", "").startswith("torch"):
+            if frame.f_locals.get("auto_collation"):
+                msg = "torch's DataLoader would make batches of batches: this dataset has batches"
+                raise UsageError(msg, hint="DataLoader(..., batch_size=None)")
+            return
+
+
+def _callers() -> Iterator[FrameType]:
+    frame = sys._getframe(1)  # noqa: SLF001  # there is no other way to know
+    while frame.f_back is not None:
+        frame = frame.f_back
+        yield frame
