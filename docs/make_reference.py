@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import shoal
+import shoal.prometheus
 from shoal.cli.main import VERBS, main
 from shoal.stream.counters import Counters
 from shoal.stream.iteration import Iteration
@@ -37,6 +38,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 - [Orders](#orders): `shoal.orders`
 - [Formats](#formats): `shoal.formats`
 - [Measuring](#measuring): `shoal.measure`
+- [Prometheus](#prometheus): `shoal.prometheus`
 - [Errors](#errors): `shoal.errors`
 - [Command line](#command-line): `shoal VERB`
 """
@@ -50,6 +52,9 @@ def page() -> str:
     parts += ["## Orders\n", text_of(shoal.orders), *orders()]
     parts += ["## Formats\n", text_of(shoal.formats), *formats()]
     parts += ["## Measuring\n", text_of(shoal.measure), *measuring()]
+    parts += ["## Prometheus\n", text_of(shoal.prometheus)]
+    parts += [*member("shoal.prometheus.text", shoal.prometheus.text)]
+    parts += [*member("shoal.prometheus.write", shoal.prometheus.write)]
     parts += ["## Errors\n", text_of(shoal.errors), *errors()]
     parts += ["## Command line\n", *command_line()]
     return "\n".join(part.rstrip() + "\n" for part in parts)

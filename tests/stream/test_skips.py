@@ -32,7 +32,7 @@ from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.shards.index import locate
 from shoal.storage import line_files
 from shoal.storage.local import LocalStore
-from shoal.stream import skips
+from shoal.stream import skips, unit_bytes
 from shoal.stream.checksums import extent_checksums
 from shoal.stream.index_files import save_index
 from shoal.stream.open_dataset import Dataset, open_dataset
@@ -135,16 +135,22 @@ def test_without_sizes_a_damaged_sample_takes_its_extent_along(sizes: bool, tar_
             assert set(range(NUM)) - set(ids_of(ds)) == ({30} if sizes else around)
 
 
+@pytest.mark.parametrize("is_far", [False, True])
 @pytest.mark.parametrize("chunk", ["9KB", "40KB"])
-def test_a_wrong_checksum_costs_the_extent(chunk: str, tar_shards: Shards) -> None:
+def test_a_wrong_checksum_costs_the_extent(
+    chunk: str, is_far: bool, tar_shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit_bytes, "_MOST_MISMATCHES", 2)
     index = tar_shards.whole._opened.index
     extent = int(np.searchsorted(index.extent_first_sample, 30, side="right")) - 1
     around = set(range(int(index.extent_first_sample[extent]), int(index.extent_first_sample[extent + 1])))
     with tar_shards.damaged([30], at_end=True):  # in the padding of a member, which no format looks at
         for batch in (None, 1):
             ds = tar_shards.open(checksums=True).shuffle(Window(chunks=4), seed=1, chunk=chunk)
-            assert sorted(ids_of(ds)) == list(range(NUM))  # a file of this machine is believed
-            ds = ds.reading(on_error="skip", verify="always")
+            monkeypatch.setattr(ds._opened.store, "reads_ahead", not is_far)
+            if not is_far:
+                assert sorted(ids_of(ds)) == list(range(NUM))  # a file of this machine is believed
+            ds = ds.reading(on_error="skip", verify="arrival" if is_far else "always")
             if batch is None:
                 assert set(range(NUM)) - set(ids_of(ds)) == around
                 assert set(ds.stats()["skipped_ids"]) == around
