@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import urljoin, urlsplit
 
@@ -45,6 +46,7 @@ class HttpStore:
         self._options = HttpOptions.of(storage_options or {})
         self._known = Known()
         self._full: dict[str, str] = {}
+        self._firsts: dict[str, _First] = {}  # made once, since parsing URLs takes longer than the rest of our part
         self._pools = Pools(self._options)
 
     def __repr__(self) -> str:
@@ -56,6 +58,7 @@ class HttpStore:
     def learn(self, url: str) -> None:
         """From now on the path that `plain` or `tagged` makes of ``url`` is read with its query and password."""
         if plain(url) != url:
+            self._firsts.clear()
             self._full.setdefault(plain(url), url)
             self._full[tagged(url)] = url
 
@@ -142,12 +145,12 @@ class HttpStore:
 
     def _answer(self, path: str, first_byte: int, end_byte: int, *, verb: str) -> _Answer:
         """The answer to a request for a range: 206 or 416, and an error for anything else."""
-        url = self._full.get(path, path)
+        first = self._firsts.get(path) or self._firsts.setdefault(path, self._first(path))
         headers = {"Accept-Encoding": "identity", "Range": f"bytes={first_byte}-{end_byte - 1}"}
-        own = headers | self._options.headers_for(url)
+        url, own = first.url, headers | first.headers
         for _ in range(_MAX_REDIRECTS + 1):
-            same = _origin(url) == _origin(path)
-            answer = self._ask(_sendable(url), own if same else headers, path, verb)
+            same = url is first.url or _origin(url) == first.origin
+            answer = self._ask(url, own if same else headers, path, verb)
             if answer.status in (206, 416):
                 return _Answer(answer)
             with _Answer(answer) as refused:
@@ -157,11 +160,15 @@ class HttpStore:
         msg = f"could not {verb} {path}: redirected more than {_MAX_REDIRECTS} times"
         raise StorageError(msg, hint="the server leads in a circle; does it want credentials?")
 
+    def _first(self, path: str) -> _First:
+        full = self._full.get(path, path)
+        return _First(_sendable(full), self._options.headers_for(full), _origin(full))
+
     def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> BaseHTTPResponse:
         try:
             with unlogged():
                 return self._pools.of(url).request(
-                    "GET", url, headers=dict(headers), preload_content=False, redirect=False, retries=False
+                    "GET", url, headers=headers, preload_content=False, redirect=False, retries=False
                 )
         except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
             raise broken(error, path, verb=verb, secrets=self._secrets(path, url)) from None
@@ -213,6 +220,15 @@ class HttpStore:
             return answer.read(num_bytes, decode_content=False)
         except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
             raise broken(error, path, verb=verb) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """What is asked first for an object: where, with which headers, which only go to servers of this origin."""
+
+    url: str
+    headers: dict[str, str]
+    origin: tuple[str, str, int | None]
 
 
 class _Answer:

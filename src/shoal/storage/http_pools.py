@@ -32,21 +32,25 @@ class Pools:
         self._options = options
         self._pid = 0
         self._managers: dict[str, PoolManager] = {}
+        self._of_hosts: dict[str, PoolManager] = {}
 
     def of(self, url: str) -> PoolManager:
         """The connections for ``url``, through the proxy that is to be used for it."""
         if self._pid != os.getpid():
             # Never closed here: the parent's sockets and locks are not ours to touch, not even at the end.
-            _left_alone.append(self._managers)
-            self._managers, self._pid = {}, os.getpid()
+            _left_alone.append((self._managers, self._of_hosts))
+            self._managers, self._of_hosts, self._pid = {}, {}, os.getpid()
+        host = url[: url.find("/", url.find("//") + 2)]
+        return self._of_hosts.get(host) or self._of_hosts.setdefault(host, self._made_for(url))
+
+    def _made_for(self, url: str) -> PoolManager:
         proxy = self._options.proxy or _proxy_of(url)
-        manager = self._managers.get(proxy)
         # Two threads may both make one; the first to arrive is used by both.
-        return manager or self._managers.setdefault(proxy, _manager(self._options, proxy))
+        return self._managers.get(proxy) or self._managers.setdefault(proxy, _manager(self._options, proxy))
 
     def close(self) -> None:
         """Close the connections of this process that nobody reads from."""
-        managers, self._managers = self._managers, {}
+        managers, self._managers, self._of_hosts = self._managers, {}, {}
         if self._pid == os.getpid():
             for manager in managers.values():
                 manager.clear()
