@@ -1,0 +1,238 @@
+"""What goes when a chunk cache is full, and how it goes.
+
+Every chunk is used once an epoch, in an order that is random anew each time. What was used longest ago is then the
+chunk that is needed soonest, and throwing it away is the worst choice: a cache of half the data served 15 % of the
+reads of an epoch by that rule, and 50 % if it kept what it had. So a full cache keeps what it has, but for the newest
+chunks, which processes of this machine share for as long as they are in a window: those pass through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from shoal.storage.chunk_cache_ledger import Book, charge_bytes
+from shoal.storage.chunk_cache_locks import is_locked_by_others, let_go, lock_now, open_for_lock
+
+__all__ = ["USED_MODE", "Chunk", "Evictions", "chunks_in", "is_name", "order_of_leaving", "sweep"]
+
+USED_MODE = 0o700  # a chunk that was found at least once; before that it has 0600
+
+_VICTIMS = "victims"
+_VICTIM = struct.Struct("<49sQ")
+_NAME_LENGTH = 49
+_FEWEST_VICTIMS = 32
+_VICTIMS_PART = 16  # of all chunks: looking at all of them is then a small part of the price of leaving
+_OLDEST_EVERY = 16
+_WATCHED = 32
+_MOST_RARITY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One file of the cache: its name, of which the first 16 characters stand for its dataset, and when it was made."""
+
+    name: str
+    made_ns: int
+    num_bytes: int
+
+    @property
+    def dataset(self) -> str:
+        """The name of its dataset."""
+        return self.name[:16]
+
+
+def is_name(name: str) -> bool:
+    """Whether a file may be ours: only such files are ever looked at or deleted."""
+    first, dash, second = name.partition("-")
+    is_hex = all(letter in "0123456789abcdef" for letter in first + second)
+    return len(first) == 16 and dash == "-" and len(second) == 32 and is_hex
+
+
+def chunks_in(folder: int, name: str = "chunks") -> Iterator[Chunk]:
+    """Every chunk in a subfolder of the open ``folder``."""
+    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                if is_name(entry.name):
+                    with contextlib.suppress(FileNotFoundError):
+                        found = entry.stat(follow_symlinks=False)
+                        yield Chunk(entry.name, found.st_mtime_ns, found.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def order_of_leaving(chunks: Sequence[Chunk], *, last_used: Mapping[str, int], guard_bytes: int) -> list[Chunk]:
+    """Which chunks leave, first to last.
+
+    ``last_used`` says of datasets that no process has open when that was last so. Theirs go first, those of the dataset
+    unused for longest before the others. Of the rest, the newest ``guard_bytes`` stay; then the newest go first, but
+    for each 16th, which is the oldest: so what is never asked for again goes in the end too. O(n log n).
+    """
+    idle = sorted(
+        (chunk for chunk in chunks if chunk.dataset in last_used),
+        key=lambda chunk: (last_used[chunk.dataset], chunk.made_ns, chunk.name),
+    )
+    newest = sorted(
+        (chunk for chunk in chunks if chunk.dataset not in last_used),
+        key=lambda chunk: (chunk.made_ns, chunk.name),
+        reverse=True,
+    )
+    num_guarded = guarded = 0
+    while num_guarded < len(newest) and guarded < guard_bytes:
+        guarded += charge_bytes(newest[num_guarded].num_bytes)
+        num_guarded += 1
+    left = newest[num_guarded:]
+    leaving = idle
+    first, last = 0, len(left)
+    while first < last:
+        if len(leaving) % _OLDEST_EVERY == _OLDEST_EVERY - 1:
+            last -= 1
+            leaving.append(left[last])
+        else:
+            leaving.append(left[first])
+            first += 1
+    return leaving
+
+
+class Evictions:
+    """Makes room in the open ``folder``; all of it while the ledger is held."""
+
+    def __init__(self, folder: int) -> None:
+        self._folder = folder
+
+    def make_room(self, book: Book, num_bytes: int, *, guard_bytes: int) -> bool:
+        """Let chunks go until ``num_bytes`` more fit into the budget; whether they do."""
+        while book.used_bytes + num_bytes > book.budget_bytes:
+            if not self.evict_next(book, guard_bytes=guard_bytes):
+                return False
+        return True
+
+    def evict_next(self, book: Book, *, guard_bytes: int) -> bool:
+        """Let one chunk go, or clear away what a killed process left half-filled; whether there was any."""
+        for _ in range(2):
+            while victim := self._next_victim(book):
+                if self.evict(book, *victim):
+                    return True
+            if sweep(self._folder, book):
+                return True
+            leaving = self._list_victims(book, guard_bytes)
+            if leaving and not book.victims_end:  # the disk is too full for the list
+                return any(self.evict(book, chunk.name, chunk.made_ns) for chunk in leaving)
+        return False
+
+    def evict(self, book: Book, name: str, made_ns: int | None = None) -> bool:
+        """Let a chunk go if nobody reads it at this moment, and it is still the one made then."""
+        try:
+            descriptor = open_for_lock(f"chunks/{name}", os.O_RDWR, directory=self._folder)
+        except FileNotFoundError:
+            return False
+        try:
+            found = os.fstat(descriptor)
+            if found.st_mtime_ns != (made_ns or found.st_mtime_ns) or not lock_now(descriptor):
+                return False
+            os.unlink(f"chunks/{name}", dir_fd=self._folder)
+            # Its blocks are free now, and not when the last one closes it who opened it a moment ago.
+            os.ftruncate(descriptor, 0)
+        finally:
+            let_go(descriptor)
+        book.used_bytes -= charge_bytes(found.st_size)
+        book.num_chunks -= 1
+        if made_ns is not None:
+            book.num_evicted += 1
+            _watch(book, was_used=bool(found.st_mode & 0o100))
+        return True
+
+    def _next_victim(self, book: Book) -> tuple[str, int] | None:
+        if book.victims_next >= book.victims_end:
+            return None
+        try:
+            descriptor = os.open(_VICTIMS, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder)
+        except FileNotFoundError:
+            book.victims_end = 0
+            return None
+        try:
+            data = os.pread(descriptor, _VICTIM.size, book.victims_next * _VICTIM.size)
+        finally:
+            os.close(descriptor)
+        book.victims_next += 1
+        if len(data) < _VICTIM.size:
+            book.victims_end = 0
+            return None
+        name, made_ns = _VICTIM.unpack(data)
+        text = name.decode("ascii", "replace")
+        return (text, made_ns) if is_name(text) else None
+
+    def _list_victims(self, book: Book, guard_bytes: int) -> list[Chunk]:
+        """Look at all chunks, and write down which go next, for all processes; count them on the way."""
+        chunks = list(chunks_in(self._folder))
+        book.count_anew((chunk.num_bytes for chunk in (*chunks, *chunks_in(self._folder, "filling"))), len(chunks))
+        leaving = order_of_leaving(chunks, last_used=self._last_used(chunks), guard_bytes=guard_bytes)
+        del leaving[max(_FEWEST_VICTIMS, len(chunks) // _VICTIMS_PART) :]
+        data = b"".join(_VICTIM.pack(chunk.name.encode(), max(0, chunk.made_ns)) for chunk in leaving)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(_VICTIMS, flags, 0o600, dir_fd=self._folder)
+        try:
+            num_written = os.write(descriptor, data)
+        except OSError:
+            num_written = 0
+        finally:
+            os.close(descriptor)
+        book.victims_next, book.victims_end = 0, num_written // _VICTIM.size
+        return leaving
+
+    def _last_used(self, chunks: Sequence[Chunk]) -> dict[str, int]:
+        found = {}
+        for dataset in {chunk.dataset for chunk in chunks}:
+            path = f"datasets/{dataset}"
+            if not is_locked_by_others(path, directory=self._folder):
+                try:
+                    found[dataset] = os.stat(path, dir_fd=self._folder).st_mtime_ns
+                except FileNotFoundError:
+                    found[dataset] = 0
+        return found
+
+
+def sweep(folder: int, book: Book) -> int:
+    """Delete half-filled files whose maker is gone; the number that held space. To be called with the ledger held."""
+    num_swept = 0
+    for chunk in list(chunks_in(folder, "filling")):
+        path = f"filling/{chunk.name}"
+        try:
+            descriptor = open_for_lock(path, os.O_RDWR, directory=folder)
+        except FileNotFoundError:
+            continue
+        try:
+            # Who makes a file locks it before space is reserved for it, and space is reserved under the ledger.
+            if lock_now(descriptor):
+                found = os.fstat(descriptor)
+                if found.st_nlink and os.stat(path, dir_fd=folder).st_ino == found.st_ino:
+                    os.unlink(path, dir_fd=folder)
+                    os.ftruncate(descriptor, 0)
+                    book.used_bytes -= charge_bytes(found.st_size)
+                    num_swept += found.st_size > 0
+        except FileNotFoundError:
+            pass
+        finally:
+            let_go(descriptor)
+    return num_swept
+
+
+def _watch(book: Book, *, was_used: bool) -> None:
+    """Find how rarely chunks must be taken in for those that are to be used before they go.
+
+    Where most go unused (the budget is smaller than the windows, or nobody shares them), filling is wasted work.
+    """
+    book.num_watched += 1
+    book.num_watched_used += was_used
+    if book.num_watched < _WATCHED:
+        return
+    if 4 * book.num_watched_used < book.num_watched:
+        book.rarity = min(book.rarity + 1, _MOST_RARITY)
+    elif 2 * book.num_watched_used > book.num_watched:
+        book.rarity = max(book.rarity - 1, 0)
+    book.num_watched = book.num_watched_used = 0

@@ -1,0 +1,85 @@
+"""Locks on open files that end with their holder, in whatever way it ends.
+
+`flock` belongs to the open file and not to the process: two threads of one process exclude each other as two processes
+do, and closing another descriptor of the same file lets go of nothing (as it would with `fcntl` record locks). But a
+forked child inherits the open file, and would go on holding what its parent held when it was killed: so a child closes
+what it inherited, and every lock is let go of in words, not by closing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+
+__all__ = ["is_locked_by_others", "let_go", "lock_now", "lock_within", "open_for_lock"]
+
+_FIRST_PAUSE_SECONDS = 0.0002
+_LONGEST_PAUSE_SECONDS = 0.01
+
+# Descriptors of this process that may hold a lock. Each step on this set is one operation, which threads see whole.
+_mine: set[int] = set()
+
+
+def open_for_lock(path: str, flags: int, *, directory: int) -> int:
+    """A descriptor of its own on ``path``, relative to the open ``directory``; `let_go` must be called on it."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=directory)
+    _mine.add(descriptor)
+    return descriptor
+
+
+def lock_now(descriptor: int, *, shared: bool = False) -> bool:
+    """Whether the lock could be had at once."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock_within(descriptor: int, seconds: float) -> bool:
+    """Whether the exclusive lock could be had within so long.
+
+    It is asked for again and again: waiting inside the system has no end when the holder was stopped and not killed.
+    """
+    until = time.monotonic() + seconds
+    pause = _FIRST_PAUSE_SECONDS
+    while not lock_now(descriptor):
+        if time.monotonic() > until:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    return True
+
+
+def let_go(descriptor: int) -> None:
+    """Unlock and close, also where a child holds the same open file."""
+    if descriptor not in _mine:
+        return
+    _mine.discard(descriptor)
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def is_locked_by_others(path: str, *, directory: int) -> bool:
+    """Whether some process holds a lock on ``path``; False where there is no such file."""
+    try:
+        descriptor = open_for_lock(path, os.O_RDWR, directory=directory)
+    except FileNotFoundError:
+        return False
+    try:
+        return not lock_now(descriptor)
+    finally:
+        let_go(descriptor)
+
+
+def _close_inherited() -> None:
+    for descriptor in list(_mine):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _mine.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
