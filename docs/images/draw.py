@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/concepts.md: ``python docs/images/draw.py`` (20 seconds; needs matplotlib)."""
+"""Draws the pictures of the documentation: ``python docs/images/draw.py`` (30 seconds; needs matplotlib)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
-from shoal.measure.quality import variance_ratio
-from shoal.orders import Window
+from shoal.measure import audit
+from shoal.measure.audit_picture import draw_audit
+from shoal.measure.prediction import predicted_variance_ratio
+from shoal.measure.quality import distinct_per_batch, expected_distinct, variance_ratio
+from shoal.orders import Block, Buffer, Window
 
 mpl.use("Agg")
 
@@ -19,13 +22,19 @@ HERE = Path(__file__).parent
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # of Okabe and Ito, told apart by everybody
 SORTED_SAMPLES, CLASS_SAMPLES, CHUNK_SAMPLES = 2**20, 8192, 64
 BATCHES = 2 ** np.arange(4, 13)
+MEMORY, MEMORY_BATCH, MEMORY_CLASS, SHARD_SAMPLES = 2 ** np.arange(8, 17), 64, 2048, 8192
+IDS = HERE.parent.parent / "tests" / "measure" / "data"
 
 
 def main() -> None:
-    """Draw both."""
+    """Draw all."""
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "shoal"})
     draw_window(HERE / "window.png")
     draw_variance(HERE / "variance.png")
+    draw_memory(HERE / "memory.png")
+    with np.load(IDS / "streaming.npz") as file:
+        result = audit(file["py1br"].astype(np.int64))
+    draw_audit(HERE / "audit.png", result, title="py1br of MosaicML Streaming 0.13.0, blocks of 8000, seed 2")
 
 
 def draw_window(path: Path) -> None:
@@ -63,6 +72,53 @@ def draw_variance(path: Path) -> None:
     axes.set_title("On sorted data: dots measured, lines max(1, b / K)", loc="left")
     axes.legend(frameon=False)
     save(figure, path)
+
+
+def draw_memory(path: Path) -> None:
+    """What the same memory gives to three orders: VR measured and predicted, and labels in a batch."""
+    size = 2**18
+    labels = np.arange(size) // MEMORY_CLASS
+    chunks, shards = np.full(size // CHUNK_SAMPLES, CHUNK_SAMPLES), np.full(size // SHARD_SAMPLES, SHARD_SAMPLES)
+    # A buffer leaves a class of a shard together, so its chunks are the runs of a class.
+    runs = np.full(size // MEMORY_CLASS, MEMORY_CLASS)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.7), layout="constrained")
+    kinds = [
+        ("buffer over whole shards", shards, runs),
+        ("blocks of chunks", chunks, chunks),
+        ("window of chunks", chunks, chunks),
+    ]
+    for colour, (name, layout, natural) in zip(COLOURS, kinds, strict=False):
+        measured, predicted, distinct = [], [], []
+        for memory in MEMORY.tolist():
+            order = order_of(name, memory)
+            bound = [order.bind(layout, seed=seed) for seed in range(3)]
+            epochs = np.stack([labels[each.ids(0, size)] for each in bound])
+            measured.append(variance_ratio(epochs, MEMORY_BATCH))
+            distinct.append(distinct_per_batch(epochs, MEMORY_BATCH))
+            predicted.append(predicted_variance_ratio(order, natural, MEMORY_BATCH))
+        left.plot(MEMORY, predicted, color=colour, linewidth=1)
+        left.plot(MEMORY, measured, "o", color=colour, markersize=4, label=name)
+        right.plot(MEMORY, distinct, "o-", color=colour, markersize=4, linewidth=1, label=name)
+    right.axhline(expected_distinct(labels, MEMORY_BATCH), color="#5c5c5c", linewidth=1, linestyle=(0, (4, 2)))
+    right.text(MEMORY[0], expected_distinct(labels, MEMORY_BATCH), "perfect", va="bottom", color="#5c5c5c")
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set(xlabel="samples in memory")
+    left.set_yscale("log", base=2)
+    left.set(ylabel=f"variance ratio, VR({MEMORY_BATCH})")
+    left.set_title("How much batches vary: dots measured, lines predicted", loc="left")
+    right.set(ylabel=f"different classes in a batch of {MEMORY_BATCH}", ylim=(0, None))
+    right.set_title("What a batch holds", loc="left")
+    left.legend(frameon=False)
+    save(figure, path)
+
+
+def order_of(name: str, memory: int) -> Buffer | Block | Window:
+    """The order that holds so many samples at a time."""
+    if name.startswith("buffer"):
+        return Buffer(samples=memory)
+    chunks = memory // CHUNK_SAMPLES
+    return Block(chunks=chunks) if name.startswith("blocks") else Window(chunks=chunks, num_canonical_nodes=1)
 
 
 def save(figure: Any, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -381,3 +382,9 @@ def test_tails_are_those_of_their_distributions() -> None:
     for ratio in (0.25, 2.2):
         both = 2 * min(np.mean(squares <= ratio), np.mean(squares >= ratio))
         assert ratio_tail(ratio, 12) == pytest.approx(both, rel=0.15)
+
+
+def test_the_table_of_the_guide_is_what_the_audits_say() -> None:
+    guide = Path(__file__).parent.parent.parent / "docs" / "guides" / "how-good-is-my-shuffle.md"
+    made = runpy.run_path(str(DATA / "table.py"))["table"]()
+    assert made in guide.read_text(encoding="utf-8"), "python tests/measure/data/table.py"

@@ -145,7 +145,7 @@ def audit(
     Returns
     -------
     Audit
-        About 3 us a sample and epoch, and at most 2 GB.
+        About 1 us a sample and epoch up to 2**24, then 0.1 us, in at most 2 GB beside labels.
 
     Raises
     ------
@@ -253,7 +253,7 @@ class _Epoch:
         overall = 1.0
         if self.keys is not None:
             curve = self.curve(self.keys)
-            overall = max([1.0, *curve.ratios[:1].tolist()])
+            overall = [*curve.ratios[:1].tolist(), 1.0][0]
             yield from _variance_looks("variance", curve, self.keys, self)
         if self.parts.variance > 0.0:
             yield from _variance_looks("parts of the dataset", self.curve(self.parts), self.parts, self)
@@ -264,7 +264,7 @@ class _Epoch:
                 text += f" as in a perfect shuffle, and {overall:.2f} times over all of it"
                 rare = ratio_tail(ratio, float(end.freedom[0]))
                 # A window of few chunks has twice the ratio here or there by chance.
-                yield Look("start and end", ratio, 1.0, rare, ratio > 3.0 * overall, text)
+                yield Look("start and end", ratio, 1.0, rare, ratio > 3.0 * max(1.0, overall), text)
         yield from _prefix_looks(self.survey)
         if self.is_whole:
             yield from _displacement_looks(self.places(), self.positions)
@@ -428,7 +428,10 @@ def _summed(
     places = first.places()
     moved = (first.positions - places) / first.survey.num_delivered
     low, middle, high = np.quantile(moved, (0.01, 0.5, 0.99)).tolist()
-    verdict = verdict_of(findings, ratios, batch=batch, num_looks=len(looks), num_samples=num_samples, is_part=is_part)
+    spread = dict(zip(sizes, errors, strict=True))
+    verdict = verdict_of(
+        findings, ratios, spread, batch=batch, num_looks=len(looks), num_samples=num_samples, is_part=is_part
+    )
     heat = np.sum([epoch.survey.heat for epoch in epochs], axis=0).reshape(TIME_PARTS, _PARTS, -1).sum(axis=2)
     return Audit(
         num_samples=num_samples,
@@ -440,7 +443,7 @@ def _summed(
         key="position" if first.keys is None or counted is first.parts else "labels",
         batch=batch,
         vr=ratios,
-        vr_error=dict(zip(sizes, errors, strict=True)),
+        vr_error=spread,
         effective_batch=batch / max(ratios[batch], 1e-9) if ratios else math.nan,
         distinct=dict(zip(small, distinct, strict=True)),
         expected_distinct={size: expected_distinct_of(counts[counts > 0], size) for size in small},

@@ -13,6 +13,8 @@ __all__ = ["FALSE_ALARMS", "Finding", "findings_of", "verdict_of"]
 FALSE_ALARMS = 0.001
 """The chance that an audit of perfect shuffles finds anything at all."""
 
+_FINE = 1.2  # VR below which nobody will see a difference
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -78,6 +80,7 @@ def findings_of(looks: Sequence[tuple[str, Look]]) -> list[Finding]:
 def verdict_of(
     findings: Iterable[Finding],
     ratios: Mapping[int, float],
+    errors: Mapping[int, float],
     *,
     batch: int,
     num_looks: int,
@@ -90,7 +93,7 @@ def verdict_of(
     others = [finding for finding in found if finding not in counted]
     said = [_capital(finding.text) + "." for finding in counted] or [_all_once(num_samples, is_part=is_part)]
     if ratios:
-        said.append(_mixing(ratios, batch))
+        said.append(_mixing(ratios, errors, batch))
     if not num_looks:
         said.append("There are too few samples to look for traces of an order.")
     elif not others:
@@ -114,13 +117,13 @@ def _all_once(num_samples: int, *, is_part: bool) -> str:
     return f"Each of {num_samples:,} samples comes exactly once in an epoch."
 
 
-def _mixing(ratios: Mapping[int, float], batch: int) -> str:
-    here = ratios[min(ratios, key=lambda size: abs(size - batch))]
-    if here <= 1.2:
-        fine = [size for size, ratio in ratios.items() if ratio <= 1.2]
-        upto = max(size for size in fine if all(ratios[other] <= 1.2 for other in ratios if other <= size))
-        words = f"Batches of up to {upto:,} samples vary no more than in a perfect shuffle (VR at most 1.2)"
-        worse = [size for size in ratios if size > upto]
+def _mixing(ratios: Mapping[int, float], errors: Mapping[int, float], batch: int) -> str:
+    here = ratios[batch]
+    if here <= _FINE + 3.0 * errors[batch]:
+        # Three standard deviations: an epoch has few large batches, whose ratio says little.
+        worse = [size for size, ratio in ratios.items() if ratio > _FINE + 3.0 * errors[size]]
+        upto = max(size for size in ratios if not worse or size < worse[0])
+        words = f"Batches of up to {upto:,} samples vary no more than in a perfect shuffle (VR at most {_FINE:g})"
         return words + (f", batches of {worse[0]:,} {ratios[worse[0]]:.1f} times as much." if worse else ".")
     return (
         f"Batches of {batch:,} samples vary {here:.1f} times as much as in a perfect shuffle, as if they had "

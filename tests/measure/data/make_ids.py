@@ -89,7 +89,7 @@ def make_litdata(num_samples: int = 1 << 15) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         litdata.optimize(
-            fn=identity, inputs=list(range(num_samples)), output_dir=folder, chunk_size=4096, num_workers=1
+            fn=identity, inputs=list(range(num_samples)), output_dir=folder, chunk_size=1024, num_workers=1
         )
         dataset = litdata.StreamingDataset(folder, shuffle=True, seed=42)
         loader = litdata.StreamingDataLoader(dataset, batch_size=64, num_workers=2)
