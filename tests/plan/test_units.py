@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.plan.units import ChunkUnits, RecordUnits, Units, starts_in
+from shoal.plan.units import ChunkUnits, RecordUnits, SlicedUnits, Units, starts_in
 from shoal.shards.chunks import cut_chunks
 from shoal.shards.index import Index
 from shoal.shards.index_build import ScannedShard, assemble
@@ -61,6 +61,22 @@ def test_without_sample_sizes_a_record_is_read_with_its_extent() -> None:
         assert read.first_byte <= first_byte < end_byte <= read.end_byte
         assert starts_in(index, read) is None
     assert max(read.num_samples for read in reads) > 1
+
+
+@pytest.mark.parametrize("sliced", [[], [0], [1, 2, 5], list(range(8))])
+def test_a_sliced_chunk_is_read_sample_by_sample(sliced: list[int]) -> None:
+    table = cut_chunks(INDEX, extents_per_chunk=5)
+    assert len(table) == 8
+    is_sliced = np.isin(np.arange(8), sliced)
+    units = SlicedUnits(INDEX, table, is_sliced)
+    check(units, INDEX)
+    assert units.num_units == 8 + int(table.num_samples[is_sliced].sum())
+    numbers = units.of(np.arange(73))
+    chunks = ChunkUnits(table).of(np.arange(73))
+    for chunk, read in zip(chunks.tolist(), units.reads(numbers), strict=True):
+        assert read.num_samples == (1 if chunk in sliced else table.num_samples[chunk])
+    assert len(set(numbers.tolist())) == 8 - len(sliced) + int(table.num_samples[is_sliced].sum())
+    assert numbers.max() < units.num_units
 
 
 def check(units: Units, index: Index) -> None:

@@ -16,7 +16,7 @@ from tests.stream.made import check_sample, ids_of, open_finely, reading_threads
 
 from shoal.errors import ShardError, StorageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.stream import far_readers, iteration
+from shoal.stream import budgeting, far_readers
 from shoal.stream.checksums import extent_checksums
 from shoal.stream.open_dataset import Dataset, open_dataset
 from shoal.stream.retrying import RetryRule, StoppedError
@@ -193,7 +193,7 @@ def test_what_is_under_way_and_held_keeps_to_its_bytes(
 ) -> None:
     """In whatever order and however late answers come: never more than the chunks in use and what may be ahead."""
     ahead_bytes = 400_000
-    monkeypatch.setattr(iteration, "_ahead_limit_bytes", lambda *_: ahead_bytes)
+    monkeypatch.setattr(budgeting, "ahead_limit_bytes", lambda *_, **__: ahead_bytes)
     store = Distant(latencies=(0.0, 0.0, 0.001, 0.005))
     ds = far_away(large, store, hedge=True)
     ds = ds.shuffle(order, seed=3, chunk="64KiB" if order.name != "full" else None)

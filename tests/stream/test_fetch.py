@@ -16,7 +16,7 @@ from tests.stream.made import at, batches_of, check_sample, flat, ids_of, readin
 from shoal.errors import StorageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.storage.local import LocalStore
-from shoal.stream import iteration
+from shoal.stream import budgeting, iteration
 from shoal.stream.open_dataset import Dataset, open_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -93,6 +93,7 @@ def test_an_error_of_a_read_appears_at_the_first_sample_it_takes_away(
 def test_what_is_read_ahead_stays_in_its_bounds(large: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer that stops for a while finds no more in memory than may be read ahead."""
     monkeypatch.setattr(large._opened.store, "reads_ahead", False)
+    monkeypatch.setattr(budgeting, "ahead_limit_bytes", lambda *_, **__: 2 << 20)
     index_bytes = large._opened.index.num_bytes
     for ds in (large, large.shuffle("full"), large.shuffle(window="2MiB", chunk="128KiB")):
         iterator = iter(ds)
@@ -112,6 +113,7 @@ def test_a_choice_of_large_samples_is_not_read_all_at_once(tmp_path: Path, monke
     write_tar(tmp_path / "a.tar", samples)
     ds = open_dataset(tmp_path / "a.tar").select(np.arange(0, 1000, 50)).shuffle("full")
     vars(ds._opened.store)["reads_ahead"] = False
+    monkeypatch.setattr(budgeting, "ahead_limit_bytes", lambda *_, **__: 2 << 20)
     iterator = iter(ds)
     next(iterator)
     assert ds.stats()["read_bytes"] <= 5e6

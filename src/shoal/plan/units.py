@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.shards.chunks import ChunkTable
 from shoal.shards.index import Index, locate
 
-__all__ = ["ChunkUnits", "RecordUnits", "UnitRead", "Units", "starts_in"]
+__all__ = ["ChunkUnits", "RecordUnits", "SlicedUnits", "UnitRead", "Units", "starts_in"]
 
 
 class UnitRead(NamedTuple):
@@ -66,6 +66,43 @@ class ChunkUnits:
         table = self._table
         columns = (table.shard, table.first_byte, table.end_byte, table.first_sample, table.num_samples)
         return list(map(UnitRead._make, zip(units.tolist(), *(c[units].tolist() for c in columns), strict=True)))
+
+
+class SlicedUnits:
+    """Every chunk is one read, but for some whose samples are read one by one, as they come: those that are too large.
+
+    Units are first the chunks by number, and then the samples of those that are sliced, counted through.
+
+    Parameters
+    ----------
+    is_sliced
+        For each chunk, whether it is; shape (num_chunks,). The index must have sample sizes.
+    """
+
+    def __init__(self, index: Index, table: ChunkTable, is_sliced: NDArray[np.bool_]) -> None:
+        self._chunks, self._records, self._first_sample = ChunkUnits(table), RecordUnits(index), table.first_sample
+        self._sliced = np.flatnonzero(is_sliced)
+        self._is_sliced = is_sliced
+        # The unit of the first sample of each sliced chunk, and the number of units; and how far that is from its id.
+        self._first_unit = len(table) + np.concatenate([[0], np.cumsum(table.num_samples[self._sliced])])
+        self._from_id = np.zeros(len(table), dtype=np.int64)
+        self._from_id[self._sliced] = self._first_unit[:-1] - table.first_sample[self._sliced]
+        self.num_units = int(self._first_unit[-1])
+
+    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The chunk that holds each sample id, or the unit of the sample itself; O(log num_chunks) each."""
+        chunks = self._chunks.of(ids)
+        return np.where(self._is_sliced[chunks], ids + self._from_id[chunks], chunks)
+
+    def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
+        """The bytes of whole chunks, and of samples."""
+        is_chunk = units < self._chunks.num_units
+        sliced = np.searchsorted(self._first_unit, units[~is_chunk], side="right") - 1
+        ids = units[~is_chunk] - self._from_id[self._sliced[sliced]]
+        records = iter(self._records.reads(ids))
+        numbers = iter(units[~is_chunk].tolist())
+        chunks = iter(self._chunks.reads(units[is_chunk]))
+        return [next(chunks) if whole else next(records)._replace(unit=next(numbers)) for whole in is_chunk.tolist()]
 
 
 class RecordUnits:

@@ -52,8 +52,8 @@ class FarReaders:
         hedge_bytes = limit // _HEDGED_PART if options.hedge else 0
         # Groups are measured by the reads in them, and their requests may be larger.
         limit = ledger.ahead_limit_bytes = int((limit - hedge_bytes) / MOST_AMPLIFICATION)
-        self.group_bytes = max(1, limit // _GROUPS_AHEAD)
         self._most_request_bytes = min(max(limit // _REQUESTS_AHEAD, _LEAST_REQUEST_BYTES), _MOST_REQUEST_BYTES)
+        self.group_bytes = max(1, min(limit // _GROUPS_AHEAD, self._most_request_bytes))
 
         def carry_out(request: Request) -> bytes:
             return read_bytes(opened, request.shard, request.first_byte, request.end_byte, traffic)

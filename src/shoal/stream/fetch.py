@@ -63,9 +63,16 @@ class Fetch:
         self._planned.extend(units[i : i + _PLANNED_AT_ONCE] for i in range(0, len(units), _PLANNED_AT_ONCE))
         self._read_ahead()
 
-    def samples(self, ids: Sequence[int], units: Sequence[int], last: Sequence[bool]) -> Iterator[Sample | Damaged]:
-        """The samples with these ids, in turn; ``units`` hold them, and are let go after the sample where ``last``."""
+    def samples(
+        self, ids: Sequence[int], units: Sequence[int], last: Sequence[bool], drops: Sequence[int] = ()
+    ) -> Iterator[Sample | Damaged]:
+        """The samples with these ids, in turn; ``units`` hold them, and are let go after the sample where ``last``.
+
+        ``drops`` are let go before the first.
+        """
         taken = self._taken
+        for unit in drops:
+            self.release(unit)
         for sample_id, unit, is_last in zip(ids, units, last, strict=True):
             records, first_sample, _ = taken.get(unit) or self._first_taken(unit)
             sample = records.sample(sample_id - first_sample)
@@ -76,6 +83,8 @@ class Fetch:
     def release(self, unit: int) -> None:
         """Let go of a unit that was taken."""
         self._ledger.release(self._taken.pop(unit)[2])
+        if self._pending and self._pending[0].unit == unit:  # it is to be read once more, and others wait behind it
+            self._read_ahead()
 
     def close(self) -> None:
         """Stop: reads that have not begun are dropped, and no thread is left when this returns."""
@@ -84,7 +93,9 @@ class Fetch:
             kept.clear()
 
     def _first_taken(self, unit: int) -> tuple[_Records, int, int]:
-        if unit not in self._asked:
+        if unit not in self._asked:  # there was no room for it, so nothing else is ahead
+            if self._pending and self._pending[0].unit == unit:
+                self._pending.popleft()
             self._ask(self._units.reads(np.array([unit])))
         read, promise = self._asked.pop(unit)
         get, parse = partial(self._get, read, promise), self._readers.parse
@@ -113,12 +124,12 @@ class Fetch:
                 if not self._pending:
                     self._pending.extend(self._units.reads(self._planned.popleft()))
                 read = self._pending[0]
-                if read.unit not in self._asked and read.unit not in self._taken:
-                    if num_bytes + read.num_bytes > room_bytes:
-                        break
-                    group.append(read)
-                    num_bytes += read.num_bytes
-                self._pending.popleft()
+                # One that is there is let go before it is read once more.
+                is_there = read.unit in self._asked or read.unit in self._taken
+                if is_there or num_bytes + read.num_bytes > room_bytes:
+                    break
+                group.append(self._pending.popleft())
+                num_bytes += read.num_bytes
             if not group:
                 break
             self._ask(group)

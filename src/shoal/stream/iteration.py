@@ -18,6 +18,7 @@ from shoal.plan.lookahead import first_uses, last_uses, stretch_positions
 from shoal.plan.units import RecordUnits
 from shoal.stream import forks
 from shoal.stream.arrangement import Arrangement
+from shoal.stream.budgeting import Budget, budget_of
 from shoal.stream.collate import collate
 from shoal.stream.counters import Counters
 from shoal.stream.damage import forgiving_sample
@@ -37,8 +38,6 @@ from shoal.stream.worker_share import some_batches
 __all__ = ["Iteration", "Recipe", "read_sample"]
 
 _NOTHING = np.zeros(0, dtype=np.int64)
-_LEAST_AHEAD_BYTES = 1 << 20
-_MOST_AHEAD_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +120,13 @@ class Iteration:
         self.place = Place(epoch, start, recipe.partition, order.num_samples, first_step)
         kind = Singles if arrangement.by_singles else Fetch
         skips = skips_of(options, opened.index, counters)
-        ahead = _ahead_limit_bytes(arrangement)
-        self._reading = kind(opened, arrangement.units, counters, ahead_limit_bytes=ahead, options=options)
+        budget = budget_of(arrangement, options.memory_limit_bytes, is_far=not opened.store.reads_ahead)
+        self._reading = kind(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
         shares = _shares(order, arrangement, recipe, self.place)
         if isinstance(self._reading, Singles):
-            stretches = _unplanned(shares, arrangement, self._reading, skips)
+            stretches = _unplanned(shares, budget, self._reading, skips)
         else:
-            stretches = _planned(shares, arrangement, self._reading, skips)
+            stretches = _planned(shares, budget, self._reading, skips)
         source = _Source(opened, arrangement, recipe, counters, self.place, skips)
         deliver = _batches if recipe.partition.batched else _samples
         self._results: Iterator[Any] = deliver(stretches, source)
@@ -330,15 +329,6 @@ def _alone(source: _Source, sample_id: int) -> Any:
     return SKIPPED if type(made) is Damaged else made
 
 
-def _ahead_limit_bytes(arrangement: Arrangement) -> int:
-    """A quarter of the window, so that what is read ahead never outweighs what is mixed."""
-    chunks = arrangement.order.parameters.get("chunks", 0)
-    largest = int((arrangement.chunks.end_byte - arrangement.chunks.first_byte).max(initial=1))
-    mean = arrangement.index.num_bytes / max(1, len(arrangement.chunks))
-    limit = min(max(int(chunks * mean) // 4, _LEAST_AHEAD_BYTES), _MOST_AHEAD_BYTES)
-    return max(limit, 2 * largest)
-
-
 def read_sample(opened: Opened, arrangement: Arrangement, sample_id: int) -> Any:
     """One sample by id, read on its own."""
     read = RecordUnits(arrangement.index).reads(np.array([sample_id]))[0]
@@ -362,33 +352,42 @@ def _shares(order: BoundOrder, arrangement: Arrangement, recipe: Recipe, place: 
 
 
 def _planned(
-    shares: Iterator[tuple[Share, range]], arrangement: Arrangement, fetch: Fetch, skips: Skips | None
+    shares: Iterator[tuple[Share, range]], budget: Budget, fetch: Fetch, skips: Skips | None
 ) -> Iterator[_Stretch]:
-    """Stretch after stretch, with the reads of the next one planned before the samples of this one are given out."""
-    current, units = None, _NOTHING
+    """Stretch after stretch, with the reads of the next one planned before the samples of this one are given out.
+
+    Where memory is limited, with those of this one only: what is kept of it depends on what the next one needs.
+    """
+    current, units, keeping = None, _NOTHING, budget.keeping
     for following in itertools.chain(shares, [None]):
         units_after = _NOTHING
         if following is not None:
             wanted = _wanted(following[0], skips)
-            units_after = arrangement.units_of(following[0].ids[wanted], following[0].chunks[wanted])
-            fetch.follow(first_uses(units_after, units))
+            units_after = budget.units_of(following[0].ids[wanted], following[0].chunks[wanted])
+            if keeping is None:
+                fetch.follow(first_uses(units_after, units))
         if current is not None:
             share, steps = current
-            last = last_uses(units, np.unique(units_after))
+            drops: list[int] = []
+            if keeping is None:
+                last = last_uses(units, np.unique(units_after))
+            else:
+                reads, last, drops = keeping.plan(units, units_after)
+                fetch.follow(reads)
             wanted = _wanted(share, skips)
-            samples = fetch.samples(share.ids[wanted].tolist(), units.tolist(), last.tolist())
+            samples = fetch.samples(share.ids[wanted].tolist(), units.tolist(), last.tolist(), drops)
             yield _stretch(share, steps, samples, wanted)
         current, units = following, units_after
 
 
 def _unplanned(
-    shares: Iterator[tuple[Share, range]], arrangement: Arrangement, singles: Singles, skips: Skips | None
+    shares: Iterator[tuple[Share, range]], budget: Budget, singles: Singles, skips: Skips | None
 ) -> Iterator[_Stretch]:
     """Stretch after stretch of samples that have a read of their own."""
     for share, steps in shares:
         wanted = _wanted(share, skips)
         ids = share.ids[wanted]
-        samples = singles.samples(ids.tolist(), arrangement.units_of(ids, share.chunks[wanted]))
+        samples = singles.samples(ids.tolist(), budget.units_of(ids, share.chunks[wanted]))
         yield _stretch(share, steps, samples, wanted)
 
 

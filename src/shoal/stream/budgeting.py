@@ -1,0 +1,89 @@
+"""What is read at once, how much ahead, and how much is kept: an order's needs, within the memory there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.plan.ahead import ahead_limit_bytes, divide
+from shoal.plan.keeping import Keeping
+from shoal.plan.units import ChunkUnits, RecordUnits, SlicedUnits, Units
+from shoal.stream.arrangement import Arrangement
+
+__all__ = ["Budget", "budget_of"]
+
+# A chunk larger than this part of a limit is read sample by sample.
+_PART_OF_LIMIT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What is read at once (``units``), and how many bytes of it ahead of its use.
+
+    ``keeping`` plans what is let go early; None where all that the order has in use may be kept.
+    """
+
+    units: Units
+    ahead_bytes: int
+    keeping: Keeping | None
+    chunks_are_units: bool
+
+    def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The unit that holds each sample id, given the chunk of the order that does."""
+        return chunks if self.chunks_are_units else self.units.of(ids)
+
+
+def budget_of(arrangement: Arrangement, memory_limit_bytes: int | None, *, is_far: bool) -> Budget:
+    """The budget for reading in an order, from a store that is far away or not.
+
+    A chunk larger than half the window (or an eighth of the limit) is read sample by sample, where the index knows
+    where they are.
+
+    Raises
+    ------
+    UsageError
+        The limit is too small for what must be read at once.
+    """
+    table, index = arrangement.chunks, arrangement.index
+    chunk_bytes = table.end_byte - table.first_byte
+    window_bytes = int(arrangement.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(table) else 0
+    most_bytes = min(
+        window_bytes // 2 or int(chunk_bytes.max(initial=0)),
+        int(chunk_bytes.max(initial=0)) if memory_limit_bytes is None else memory_limit_bytes // _PART_OF_LIMIT,
+    )
+    units, is_sliced = arrangement.units, chunk_bytes > most_bytes
+    largest_bytes = int(chunk_bytes.max(initial=1))
+    if isinstance(units, RecordUnits):
+        is_sliced[:] = True
+    elif is_sliced.any() and index.sample_bytes is not None and not arrangement.by_singles:
+        units = SlicedUnits(index, table, is_sliced)
+    else:
+        is_sliced[:] = False
+    if memory_limit_bytes is not None or isinstance(units, SlicedUnits):
+        largest_bytes = _largest(arrangement, is_sliced)
+    ahead_bytes, keeping = ahead_limit_bytes(window_bytes, largest_bytes, is_far=is_far), None
+    if memory_limit_bytes is not None:
+        ahead_bytes, keep_bytes = divide(memory_limit_bytes, ahead_bytes, largest_bytes)
+
+        def bytes_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.array([read.num_bytes for read in units.reads(numbers)], dtype=np.int64)
+
+        keeping = Keeping(keep_bytes, bytes_of)
+    return Budget(units, ahead_bytes, keeping, isinstance(units, ChunkUnits) and not arrangement.by_shards)
+
+
+def _largest(arrangement: Arrangement, is_sliced: NDArray[np.bool_]) -> int:
+    """The bytes of the largest unit."""
+    table, index = arrangement.chunks, arrangement.index
+    largest = int((table.end_byte - table.first_byte)[~is_sliced].max(initial=1))
+    if not is_sliced.any():
+        return largest
+    if index.sample_bytes is None:
+        return max(largest, int((index.extent_end_byte - index.extent_first_byte).max(initial=1)))
+    if is_sliced.all():
+        return max(largest, int(index.sample_bytes.max(initial=1)))
+    starts = table.first_sample
+    sizes = (index.sample_bytes[starts[c] : starts[c + 1]].max(initial=1) for c in np.flatnonzero(is_sliced).tolist())
+    return max(largest, int(max(sizes)))
