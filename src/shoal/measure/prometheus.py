@@ -56,7 +56,7 @@ _DERIVED = ("_per_second", "_share")
 
 
 def text(stats: Mapping[str, Any], *, labels: Mapping[str, object] | None = None) -> str:
-    r"""The numbers of ``stats`` as metrics, each with its HELP and TYPE line; about 10 us.
+    r"""The numbers of ``stats`` as metrics, each with its HELP and TYPE line; about 0.1 ms.
 
     ``labels`` are put on every metric: ``{"rank": 0, "job": "run-7"}``. A count ``num_x`` becomes the counter
     ``shoal_x_total``, ``x_bytes`` and ``x_seconds`` keep their units, and what can fall again is a gauge. Lists, words

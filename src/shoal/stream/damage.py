@@ -120,7 +120,7 @@ class ForgivingRecords:
     def add(self, read: UnitRead, data: bytes) -> None:
         """The next samples, in these bytes."""
         try:
-            self._append(_Part(read, data, self._parse(read, data)))
+            self._append(_Part(read, self._parse(read, data)))
         except ShardError as error:
             pieces = _smaller(self._opened, read)
             if len(pieces) < 2:
@@ -132,7 +132,7 @@ class ForgivingRecords:
 
     def lose(self, read: UnitRead, damage: Damaged) -> None:
         """The next samples are damaged, all of them."""
-        self._append(_Part(read, b"", damage))
+        self._append(_Part(read, damage))
 
     def sample(self, number: int) -> Sample | Damaged:
         """Sample ``number``, or what is wrong with it."""
@@ -151,23 +151,22 @@ class ForgivingRecords:
         self._ends.append(part.read.first_sample + part.read.num_samples)
 
     def _alone(self, part: _Part, sample_id: int, error: ShardError) -> Sample | Damaged:
-        """The sample parsed by itself: what was wrong may have been another one."""
-        if part.read.num_samples == 1 or self._opened.index.sample_bytes is None:
+        """The sample read and parsed by itself: what was wrong may have been another one, or the way of the bytes."""
+        opened = self._opened
+        if part.read.num_samples == 1 or opened.index.sample_bytes is None:
             return Damaged(error)
-        piece = _single(self._opened, part.read, sample_id)
-        begin = piece.first_byte - part.read.first_byte
+        piece = _single(opened, part.read, sample_id)
         try:
-            return parse_unit(self._opened, piece, part.data[begin : begin + piece.num_bytes]).sample(0)
+            return parse_unit(opened, piece, read_unit(opened, piece)).sample(0)
         except ShardError as error_alone:
-            return Damaged(error_alone)
+            return damage_or_raise(opened, piece, error_alone)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some consecutive samples with their bytes; or their damage."""
+    """Some consecutive samples, or their damage."""
 
     read: UnitRead
-    data: bytes
     records: Records | Damaged
 
 
