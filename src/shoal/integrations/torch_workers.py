@@ -7,7 +7,10 @@ no worker ever ends early, and a worker that stays for several epochs learns of 
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -69,6 +72,8 @@ class Workers:
         )
         self._made: Any = None
         self._closed = False
+        self._pid = os.getpid()
+        _open.add(self)
 
     def serve(self, work: Work) -> bool:
         """Whether they can make the batches of this work, or others are needed."""
@@ -96,7 +101,8 @@ class Workers:
         """End the processes, and wait until they have ended."""
         made, self._made = self._made, None
         self._closed = True
-        if made is not None:
+        _open.discard(self)
+        if made is not None and self._pid == os.getpid():  # a forked child has no workers, only their queues
             made._shutdown_workers()  # noqa: SLF001  # else it happens when the garbage collector likes
 
     def _explained(self, error: Exception) -> Exception:
@@ -143,3 +149,15 @@ def _cause(exitcode: int) -> tuple[str, str]:
 
 def _as_it_is(made: Any) -> Any:
     return made
+
+
+_open: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for workers in list(_open):
+        workers.close()
+
+
+# Before multiprocessing's own end, which would remove its directory while workers still make sockets in it.
+atexit.register(_close_all)

@@ -1,0 +1,81 @@
+"""Ways of ending a loop over a loader, each run as a process: closing.py DATA INDEX WAY NUM_WORKERS."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import shoal
+import shoal.torch
+from shoal.errors import ShuffleWarning
+
+
+def note_worker(_: int) -> None:
+    Path(os.environ["SHOAL_TEST_PIDS"], str(os.getpid())).touch()
+
+
+def loader_of(data: str, index: str, num_workers: int) -> Any:
+    ds = shoal.open(data, index=index).shuffle(seed=1).with_ids().batch(5)
+    options: dict[str, Any] = {"worker_init_fn": note_worker} if num_workers else {}
+    return shoal.torch.DataLoader(ds, num_workers=num_workers, prefetch_factor=4, **options)
+
+
+def leave_early(loader: Any) -> None:
+    for batch in loader:
+        assert len(batch["__id__"]) == 5
+        break
+
+
+def fail(loader: Any) -> None:
+    try:
+        for _ in loader:
+            raise RuntimeError("in the loop")  # noqa: EM101, TRY003, TRY301
+    except RuntimeError:
+        pass
+
+
+def interrupt(loader: Any) -> None:
+    iterator = iter(loader)
+    next(iterator)
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        while True:
+            next(iterator, None)
+            time.sleep(0.001)
+    except KeyboardInterrupt:
+        pass
+
+
+def let_go(loader: Any) -> None:
+    iterator = iter(loader)
+    next(iterator)
+    del loader, iterator
+
+
+def exit_in_the_middle(loader: Any) -> None:
+    iterator = iter(loader)
+    next(iterator)
+    globals()["kept"] = loader, iterator  # still there when Python ends
+
+
+WAYS = {way.__name__: way for way in (leave_early, fail, interrupt, let_go, exit_in_the_middle)}
+
+
+def main() -> None:
+    data, index, ways, num_workers, times = sys.argv[1:]
+    warnings.simplefilter("ignore", ShuffleWarning)
+    for way in ways.split(","):
+        for _ in range(int(times)):
+            began = time.perf_counter()
+            WAYS[way](loader_of(data, index, int(num_workers)))
+            print(way, round(time.perf_counter() - began, 3), threading.active_count(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""However a loop over a loader ends: no hang, no process, thread or file that is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from tests.integrations import closing
+from tests.stream.made import open_finely, write_tars
+
+WAYS = ["leave_early", "fail", "interrupt", "let_go"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    directory = tmp_path_factory.mktemp("closing")
+    open_finely(write_tars(directory / "data", [100, 97]))
+    return directory / "data", directory / "fine.index"
+
+
+def files_in(directory: str) -> set[str]:
+    try:
+        return {path.name for path in Path(directory).iterdir()}
+    except OSError:
+        return set()
+
+
+def run(ways: list[str], num_workers: int, times: int, data: tuple[Path, Path], tmp_path: Path) -> None:
+    pids, scratch = tmp_path / "pids", tmp_path / "scratch"
+    pids.mkdir()
+    scratch.mkdir()
+    environment = {
+        **os.environ,
+        "SHOAL_TEST_PIDS": str(pids),
+        "TMPDIR": str(scratch),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    arguments = [str(data[0]), str(data[1]), ",".join(ways), str(num_workers), str(times)]
+    done = subprocess.run(
+        [sys.executable, closing.__file__, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60 + 10 * times,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stderr == ""
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[0] for line in lines] == [way for way in ways for _ in range(times)]
+    if ways != ["exit_in_the_middle"]:
+        # The main thread; those of multiprocessing's queues may still be on their way out.
+        assert all(int(threads) <= 2 + num_workers for _, _, threads in lines)
+    assert len(list(pids.iterdir())) == len(lines) * num_workers
+    deadline = time.monotonic() + 10
+    while (left := alive(pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert left == []
+    assert list(scratch.iterdir()) == []
+
+
+def alive(pids: Path) -> list[str]:
+    found = []
+    for path in pids.iterdir():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{path.name}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found.append(path.name)
+    return found
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+
+
+@needs_proc
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loop_may_end_in_any_way(num_workers: int, data: tuple[Path, Path], tmp_path: Path) -> None:
+    run(WAYS, num_workers, 2, data, tmp_path)
+
+
+@needs_proc
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_python_may_end_in_the_middle(num_workers: int, data: tuple[Path, Path], tmp_path: Path) -> None:
+    run(["exit_in_the_middle"], num_workers, 1, data, tmp_path)
+
+
+@needs_proc
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loop_may_end_200_times(num_workers: int, data: tuple[Path, Path], tmp_path: Path) -> None:
+    run(WAYS, num_workers, 50, data, tmp_path)
+    for number in range(20):
+        (tmp_path / str(number)).mkdir()
+        run(["exit_in_the_middle"], num_workers, 1, data, tmp_path / str(number))
+
+
+def test_shared_memory_is_empty_afterwards(data: tuple[Path, Path], tmp_path: Path) -> None:
+    before = files_in("/dev/shm")
+    run(["leave_early"], 2, 1, data, tmp_path)
+    made = {name for name in files_in("/dev/shm") - before if name.startswith(("torch_", "shoal"))}
+    assert made == set()
+    assert not [name for name in files_in(tempfile.gettempdir()) if name.startswith("shoal")]
