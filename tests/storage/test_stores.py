@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import pickle
-from typing import Any
+import sys
+from typing import Any, ClassVar
 
 import pytest
 from tests.storage.servers import CAN_LIST, SECRET, Place
@@ -282,3 +283,80 @@ def test_pipes_that_only_read_a_url() -> None:
         with pytest.raises(SourceError, match="runs no commands") as caught:
             open_store(text)
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("url", "library"), [("http://h.invalid/a.tar", "urllib3"), ("s3://bucket/a.tar", "obstore")])
+def test_libraries_that_are_not_installed(url: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, f"{library}.store", None)
+    with pytest.raises(UsageError, match=f"needs {library}, which is not installed") as caught:
+        open_store(url).stat(url)
+    assert caught.value.hint == "pip install 'shoal[remote]'"
+
+
+def test_no_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(SourceError, match="no store knows the scheme hf://"):
+        open_store("hf://datasets/a/b/c.tar")
+
+
+class FailingFileSystem:
+    """Has the verbs of fsspec, and raises in each."""
+
+    protocol = ("odd", "other")
+    storage_options: ClassVar = {"token": "s3cret"}
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def _strip_protocol(self, path: str) -> str:
+        return path.removeprefix("odd://")
+
+    def invalidate_cache(self) -> None:
+        pass
+
+    def _raise(self, *_: Any, **__: Any) -> Any:
+        raise self.error
+
+    cat_file = info = find = pipe_file = _raise
+
+
+class StatusError(Exception):
+    status = 503
+
+
+@pytest.mark.parametrize(
+    ("error", "transient", "number"),
+    [
+        (FileNotFoundError("a s3cret"), False, errno.ENOENT),
+        (PermissionError("a s3cret"), False, errno.EACCES),
+        (NotImplementedError("a s3cret"), False, None),
+        (TimeoutError("a s3cret"), True, None),
+        (ConnectionResetError("a s3cret"), True, None),
+        (StatusError("a s3cret"), True, None),
+        (RuntimeError("a s3cret"), True, None),
+    ],
+)
+def test_what_filesystems_raise(error: Exception, transient: bool, number: int | None) -> None:
+    store = open_store("odd://a.tar", {"filesystem": FailingFileSystem(error)})
+    verbs: list[Any] = [store.stat, lambda path: store.read_range(path, 0, 5), lambda path: store.put(path, b"")]
+    if number != errno.ENOENT:
+        verbs += [store.find, store.list]
+    for verb in verbs:
+        with pytest.raises(StorageError, match=r"odd://a\.tar") as caught:
+            verb("odd://a.tar")
+        assert (caught.value.transient, caught.value.errno) == (transient, number)
+        assert "s3cret" not in str(caught.value)
+
+
+def test_a_filesystem_that_sends_fewer_bytes() -> None:
+    import fsspec
+
+    filesystem = fsspec.filesystem("memory", skip_instance_cache=True)
+    filesystem.pipe_file("/short/a.tar", b"0123456789")
+    store = open_store("memory://short/a.tar", {"filesystem": filesystem})
+    store.stat("memory:///short/a.tar")
+    filesystem.pipe_file("/short/a.tar", b"01234")
+    with pytest.raises(StorageError, match="10 bytes, but 5 came") as caught:
+        store.read_range("memory:///short/a.tar", 0, 10)
+    assert caught.value.transient

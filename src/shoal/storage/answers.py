@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 import errno
 import re
 import time
@@ -12,7 +11,7 @@ from http import HTTPStatus
 from shoal.errors import StorageError
 from shoal.storage.urls import without_secrets
 
-__all__ = ["is_forbidden", "is_missing", "refusal", "trimmed"]
+__all__ = ["is_missing", "refusal", "trimmed"]
 
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _HINTS = {
@@ -52,17 +51,14 @@ def is_missing(error: StorageError) -> bool:
     return error.errno == errno.ENOENT
 
 
-def is_forbidden(error: StorageError) -> bool:
-    """Whether it may be that something is there."""
-    return error.errno in (errno.EACCES, errno.EPERM)
-
-
 def retry_after_seconds(header: str | None) -> float | None:
     """What a server asks to wait: a number of seconds, or a date."""
     if header is None:
         return None
     if header.strip().isdecimal():
         return float(header)
+    import email.utils  # noqa: PLC0415  # slow to import, and seldom needed
+
     try:
         when = email.utils.parsedate_to_datetime(header)
     except ValueError:

@@ -6,7 +6,6 @@ command) is left to boto3, where that is installed.
 
 from __future__ import annotations
 
-import configparser
 import os
 from typing import Any
 
@@ -63,6 +62,8 @@ def add_profile(config: dict[str, Any], asked: str | None) -> Any:
 
 def _read(variable: str, file: str, section: str) -> dict[str, str]:
     path = os.environ.get(variable) or os.path.join(os.path.expanduser("~"), ".aws", file)  # noqa: PTH111, PTH118
+    import configparser  # noqa: PLC0415  # slow to import, and seldom needed
+
     parser = configparser.RawConfigParser()
     try:
         parser.read(path, encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import urllib.request
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -83,6 +82,8 @@ def _manager(options: HttpOptions, proxy: str) -> PoolManager:
 
 def _proxy_of(url: str) -> str:
     """What the environment says (http_proxy, https_proxy, no_proxy); "" for none."""
+    import urllib.request  # noqa: PLC0415  # slow to import, and seldom needed
+
     proxies = urllib.request.getproxies()
     parts = urlsplit(url)
     proxy = proxies.get(parts.scheme) or proxies.get("all") or ""
@@ -113,10 +114,10 @@ logging.getLogger("urllib3.connectionpool").addFilter(_without_queries)
 
 def broken(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = ()) -> StorageError:
     """The error for a connection that could not be made or broke; errors that are no one's doing pass unchanged."""
-    import urllib3.exceptions as kinds  # noqa: PLC0415  # optional, and there, since it raised
-
     if isinstance(error, StorageError | UsageError):
         return error  # type: ignore[return-value]
+    import urllib3.exceptions as kinds  # noqa: PLC0415  # optional, and there, since it raised
+
     if not isinstance(error, kinds.HTTPError | OSError | ValueError):
         raise error
     text = trimmed(struck_out(str(error), secrets)) or type(error).__name__

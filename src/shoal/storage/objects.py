@@ -151,12 +151,13 @@ class ObjectStore:
         self._known.forget()
 
     def _client(self, path: str) -> tuple[Any, Place]:
-        _use(path)
         place = place_of(path)
         key = (place.kind, place.bucket, place.account)
         client = self._clients.get(key)
         # Two threads may both make one; the first to arrive is used by both.
-        return client or self._clients.setdefault(key, client_of(place, self._options)), place
+        client = client or self._clients.setdefault(key, client_of(place, self._options))
+        _use(path)
+        return client, place
 
     def _met(self, path: str, meta: Mapping[str, Any]) -> ObjectInfo:
         return self._known.met(path, meta["size"], version_of(meta["e_tag"]))

@@ -28,7 +28,8 @@ def open_dataset(
     ----------
     source
         ``"data/train-{000000..000099}.tar"``, ``"data/*.jsonl"``, a directory (all shards below it), a `pathlib.Path`,
-        a list of shards, or a ``shoal.index`` beside its shards; on this machine, or ``"https://..."``.
+        a list of shards, or a ``shoal.index`` beside its shards. On this machine or far away:
+        ``"s3://bucket/train/*.tar"``, ``gs://``, ``az://``, ``https://``, ``hf://`` (docs/guides/remote-data.md).
     index
         An index kept elsewhere, by path or URL. Otherwise ``shoal.index`` beside the shards is used, else one is made
         and cached.
