@@ -68,6 +68,14 @@ def test_far_away_the_limit_holds_for_all_that_is_under_way(tars: Dataset) -> No
         assert store.peak_bytes <= 40_000
 
 
+def test_the_limit_is_one_of_the_options_of_reading(tars: Dataset) -> None:
+    ds = tars.shuffle(Window(chunks=24, num_canonical_nodes=2), chunk="6KiB")
+    small = ds.reading(memory_limit="45KB")
+    assert ids_of(small) == ids_of(ds)
+    assert small.stats()["peak_held_bytes"] <= 45_000 < ds.stats()["peak_held_bytes"]
+    assert small.stats()["num_rereads"] > ds.stats()["num_rereads"] == 0
+
+
 def test_a_limit_that_is_too_small_says_what_is_needed(tars: Dataset) -> None:
     ds = tars.shuffle(Window(chunks=24, num_canonical_nodes=2), chunk="6KiB")
     with pytest.raises(UsageError, match=r"memory_limit=5000\): what is read at once has up to \d+") as caught:

@@ -214,6 +214,7 @@ class Dataset:
         on_error: str = "raise",
         quarantine: str | os.PathLike[str] | None = None,
         copy: bool = True,
+        memory_limit: int | str | None = None,
         verify: str = "arrival",
         deadline: float = 120,
         hedge: bool = False,
@@ -237,6 +238,9 @@ class Dataset:
             Whether values own their bytes (the default). If not, values of tar samples are `memoryview` of the bytes
             of their chunk, which stays in memory as long as any of them: ``pinned_bytes`` in `stats`, beyond the
             window. Other formats copy all the same, and so do worker processes.
+        memory_limit
+            Bytes of chunks that this process may have in memory at most (``"512MiB"``), in use, read ahead and under
+            way together. Where the order needs more, chunks are let go and read again: ``num_rereads`` in `stats`.
         verify
             Checksums of the index are compared when bytes arrive from far away ("arrival"), or also for files of this
             machine ("always"). An index has them if it was made with ``shoal index --checksum``.
@@ -259,6 +263,7 @@ class Dataset:
             on_error=on_error,
             quarantine=quarantine,
             copy=copy,
+            memory_limit=memory_limit,
             verify=verify,
             deadline=deadline,
             hedge=hedge,
