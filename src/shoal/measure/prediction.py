@@ -119,7 +119,7 @@ def predicted_variance_ratio(
     --------
     >>> chunks = [64] * 4096
     >>> round(predicted_variance_ratio(Window(chunks=64), chunks, 256), 1)
-    4.0
+    3.9
     >>> round(predicted_variance_ratio(Window(chunks=64), chunks, 256, rho=0.01), 2)
     1.03
     >>> predicted_variance_ratio(Full(), chunks, 256)
@@ -152,7 +152,7 @@ def effective_chunks(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch
     """As how many chunks, drawn independently, the samples of a batch come from.
 
     >>> round(effective_chunks(Window(chunks=64), [64] * 4096, 1024))
-    63
+    69
     """
     return batch / (1.0 + companions(order, chunk_samples, batch))
 
