@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pickle
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -332,4 +333,23 @@ def test_copies_and_pickles_stand_where_the_original_does_and_go_their_own_way(t
         other.close()
     assert at(loader.dataset) == (0, 60)
     assert len(list(iterator)) == 7
+    loader.close()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_stats_say_who_holds_training_up(num_workers: int, tars: Dataset) -> None:
+    loader = DataLoader(tars.batch(10), num_workers=num_workers)
+    batches = iter(loader)
+    assert loader.stats()["bottleneck"] is None
+    for _ in range(5):
+        next(batches)
+    rushed = loader.stats()
+    assert 0 < rushed["wait_share"] + rushed["stages_share"] <= 1
+    assert rushed["make_seconds"] >= rushed["wait_seconds"] > 0
+    end = time.monotonic() + 4 * rushed["elapsed_seconds"] + 0.05
+    while time.monotonic() < end:  # training takes its time
+        time.sleep(0.01)
+    next(batches)
+    assert loader.stats()["bottleneck"] == "consumer"
+    assert loader.stats()["samples_per_second"] > 0
     loader.close()

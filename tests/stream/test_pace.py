@@ -29,6 +29,7 @@ def told(*, wait: float, stages: float, consumer: float, num_steps: int = 10) ->
         began = now
         now += wait + stages
         counters.wait_seconds += wait
+        counters.make_seconds += wait + stages
         counters.num_samples += 4
         counters.num_requests += 1
         counters.read_bytes += 1000
@@ -53,13 +54,19 @@ def test_the_largest_share_is_the_bottleneck(wait: float, stages: float, consume
     assert found["bottleneck"] == verdict
 
 
-def test_shares_stay_shares_when_two_iterators_wait_at_once() -> None:
-    counters, now = Counters(), 0.0
-    pace = Pace(counters, clock=lambda: now)
-    counters.wait_seconds = 100.0
-    pace.add(0.0, 2.0)
+def test_time_inside_is_split_as_those_split_theirs_who_make_the_batches() -> None:
+    counters = Counters()
+    pace = Pace(counters, clock=lambda: 0.0)
+    counters.make_seconds, counters.wait_seconds = 80.0, 60.0  # of 16 processes, say
+    pace.add(0.0, 4.0)
+    pace.add(7.0, 10.0)
     found = pace.told()
-    assert (found["wait_share"], found["stages_share"], found["bottleneck"]) == (1.0, 0.0, "storage")
+    assert found["wait_share"] == pytest.approx(0.7 * 0.75)
+    assert found["stages_share"] == pytest.approx(0.7 * 0.25)
+    assert found["bottleneck"] == "storage"
+    counters.wait_seconds = 100.0  # clocks of several processes
+    assert pace.told()["wait_share"] == pytest.approx(0.7)
+    assert pace.told()["stages_share"] == pytest.approx(0.0)
 
 
 def test_before_the_first_batch_nothing_is_claimed(tars: Dataset) -> None:

@@ -12,6 +12,7 @@ from shoal.errors import UsageError
 from shoal.integrations.torch_batches import pinned
 from shoal.integrations.torch_workers import Workers
 from shoal.stream.ahead import Ahead
+from shoal.stream.pace import Pace
 from shoal.stream.passes import Pass
 from shoal.stream.steps import Made, add_counts
 
@@ -29,6 +30,7 @@ class Received:
         self.place = run.place()
         self._failure: BaseException | None = None
         self._closed = False
+        self._pace = run.counters.pace = Pace(run.counters)
         run.follow(self.place)
 
     def state_dict(self) -> dict[str, Any]:
@@ -43,6 +45,7 @@ class Received:
             raise self._failure
         if self._closed:
             raise StopIteration
+        began = self._pace.clock()
         try:
             made = self._source.next(self.place.num_yielded)
         except StopIteration:
@@ -55,6 +58,8 @@ class Received:
         except BaseException as error:
             self._stop(error)
             raise
+        finally:
+            self._pace.add(began, self._pace.clock())
         self.place.num_yielded += 1
         return made
 

@@ -46,7 +46,8 @@ _HELP = {
     "num_hedges": "Second requests made because the first was late.",
     "num_hedges_won": "Second requests that were answered first.",
     "concurrency": "Requests that may be under way at a time.",
-    "wait_seconds": "Time in which the consumer waited for bytes.",
+    "wait_seconds": "Time in which the making of batches waited for bytes.",
+    "make_seconds": "Time in which batches were made, waiting for bytes included.",
     "elapsed_seconds": "Time of the newest iterator, from its first batch asked for to its latest delivered.",
 }
 # What goes up and down; all else that is counted only goes up. Rates and shares follow from counters over time, which
@@ -73,7 +74,7 @@ def text(stats: Mapping[str, Any], *, labels: Mapping[str, object] | None = None
     # HELP shoal_samples_total Samples delivered, repeats included.
     # TYPE shoal_samples_total counter
     shoal_samples_total{rank="0"} 7
-    # HELP shoal_wait_seconds_total Time in which the consumer waited for bytes.
+    # HELP shoal_wait_seconds_total Time in which the making of batches waited for bytes.
     # TYPE shoal_wait_seconds_total counter
     shoal_wait_seconds_total{rank="0"} 0.5
     """

@@ -17,8 +17,8 @@ class Counters:
 
     ``num_rereads`` are reads of a unit that an iterator had let go before; ``num_repeats`` samples that were delivered
     a second time, marked in ``__pad__``; ``num_skipped`` samples that were due and left out because they are damaged,
-    of which ``skipped_ids`` lists the first 1,000; ``wait_seconds`` the time in which the consumer stood still for a
-    read.
+    of which ``skipped_ids`` lists the first 1,000; ``make_seconds`` the time in which batches (or samples) were made,
+    and ``wait_seconds`` that part of it in which their making stood still for a read; over all worker processes.
 
     ``num_reads`` and ``read_bytes`` are what the order needed, ``num_requests`` and ``requested_bytes`` what the store
     was asked for: less often where neighbours share a request, more where one was made again. So ``requested_bytes`` by
@@ -61,6 +61,7 @@ class Counters:
     num_hedges_won: int = 0
     concurrency: int = 0
     wait_seconds: float = 0.0
+    make_seconds: float = 0.0
     pace: Pace | None = field(default=None, repr=False, compare=False)
     pins: Pins | None = field(default=None, repr=False, compare=False)
 

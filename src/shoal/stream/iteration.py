@@ -170,7 +170,9 @@ class Iteration:
             raise
         finally:
             if not was_closed:
-                self._pace.add(began, clock())
+                ended = clock()
+                self._counters.make_seconds += ended - began
+                self._pace.add(began, ended)
         if self._line is not None and self._line.is_due():
             self._show(self._line)
         return result

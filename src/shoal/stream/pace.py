@@ -16,19 +16,22 @@ class _Counted(Protocol):
     num_requests: int
     read_bytes: int
     wait_seconds: float
+    make_seconds: float
 
 
 class Pace:
     """The time of one iterator, from its first ``next()`` to the end of its latest, in three parts.
 
-    In ``next()`` the consumer waits for bytes, or for what is made of them (decoding, functions, batches); outside it
-    the consumer is at its own work.
+    Outside of ``next()`` the consumer is at its own work. Inside, it waits: for bytes, or for what is made of them
+    (decoding, functions, batches). Where batches are made elsewhere, by a thread or by processes, the time inside is
+    split as they split theirs.
 
     >>> times = iter([0.0, 3.0, 4.0, 8.0])
-    >>> class counted: num_samples, num_requests, read_bytes, wait_seconds = 0, 0, 0, 0.0
+    >>> class counted: num_samples, num_requests, read_bytes, wait_seconds, make_seconds = 0, 0, 0, 0.0, 0.0
     >>> pace = Pace(counted, clock=lambda: next(times))
     >>> for _ in range(2):
-    ...     began = pace.clock(); counted.wait_seconds += 2.5; counted.num_samples += 4; pace.add(began, pace.clock())
+    ...     began = pace.clock(); counted.wait_seconds += 2.5; counted.num_samples += 4
+    ...     ended = pace.clock(); counted.make_seconds += ended - began; pace.add(began, ended)
     >>> pace.told()["samples_per_second"], pace.told()["wait_share"], pace.told()["bottleneck"]
     (1.0, 0.625, 'storage')
     """
@@ -56,7 +59,7 @@ class Pace:
         ``bottleneck`` is who has the largest share: "storage", "stages" or "consumer".
         """
         elapsed = 0.0 if self._first is None else self._last - self._first
-        samples, requests, read_bytes, wait = (
+        samples, requests, read_bytes, wait, make = (
             now - before for now, before in zip(_numbers_of(self._counted), self._before, strict=True)
         )
         told: dict[str, Any] = {
@@ -69,14 +72,16 @@ class Pace:
             "bottleneck": None,
         }
         if elapsed:
-            told["wait_share"] = min(1.0, wait / elapsed)
-            told["stages_share"] = min(1.0 - told["wait_share"], max(0.0, self._inside_seconds - wait) / elapsed)
+            inside = min(1.0, self._inside_seconds / elapsed)
+            told["wait_share"] = inside * (min(1.0, wait / make) if make else 0.0)
+            told["stages_share"] = inside - told["wait_share"]
             told["bottleneck"] = _largest(told["wait_share"], told["stages_share"])
         return told
 
 
-def _numbers_of(counted: _Counted) -> tuple[int, int, int, float]:
-    return counted.num_samples, counted.num_requests, counted.read_bytes, counted.wait_seconds
+def _numbers_of(counted: _Counted) -> tuple[int, int, int, float, float]:
+    seconds = counted.wait_seconds, counted.make_seconds
+    return counted.num_samples, counted.num_requests, counted.read_bytes, *seconds
 
 
 def _largest(wait_share: float, stages_share: float) -> str:
