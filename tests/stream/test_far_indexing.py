@@ -24,12 +24,14 @@ from shoal.shards.index import Index
 from shoal.shards.protocol import Format, ShardScan
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import Source, expand
+from shoal.storage.stores import open_store
 from shoal.stream import scan_costs, scan_reading
 from shoal.stream.indexing import build_index
 from shoal.stream.retrying import RetryingStore, RetryRule
 from shoal.stream.scan_pool import ScanTask
 from shoal.stream.scan_reading import BLOCK_BYTES, ScanReads, ScanTraffic
 from shoal.stream.scan_threads import scan_in_threads
+from shoal.testing import Fault, RangeServer
 
 MIB = 1 << 20
 DATA = Path(__file__).parents[1] / "shards" / "data"
@@ -244,3 +246,29 @@ def test_a_scan_goes_through_faults(tmp_path: Path) -> None:
     assert index.num_samples == 400
     assert traffic.num_retries == len(failed) == traffic.num_requests
     assert "tried again" in str(traffic)
+
+
+def test_over_http_through_faults(tmp_path: Path) -> None:
+    """What the server counts is what the scan says it took."""
+    directory = write_tars(tmp_path / "data", [60, 40, 80])
+    here = expand(directory, suffixes=(".tar",))
+    expected = build_index(here, store=LocalStore(), format=format_named("tar"))
+    objects = {f"d/{name}": Path(path).read_bytes() for name, path in zip(here.names, here.paths, strict=True)}
+    with RangeServer(objects) as server:
+        source = f"{server.url}/d/s-{{000..002}}.tar"
+        for faults in (
+            (),
+            (Fault("status", requests=[3]), Fault("reset", requests=[4]), Fault("truncate", requests=[6])),
+        ):
+            server.faults = faults
+            server.clear()
+            store = RetryingStore(open_store(source), RetryRule(first_pause_seconds=0.001))
+            far = expand(source, suffixes=(".tar",), store=store)
+            traffic = ScanTraffic()
+            index = build_index(far, store=store, format=format_named("tar"), traffic=traffic)
+            assert index.fingerprint == expected.fingerprint
+            np.testing.assert_array_equal(index.extent_layout_crc, expected.extent_layout_crc)
+            # One look at each shard before.
+            assert server.num_requests() == 3 + traffic.num_requests + traffic.num_retries
+            assert traffic.num_retries == len(faults)
+            assert traffic.read_bytes == sum(map(len, objects.values()))
