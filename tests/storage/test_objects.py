@@ -127,6 +127,19 @@ def test_refusals_say_what_to_look_at(status: int) -> None:
         assert ("region" in caught.value.hint) == (status != 403)
 
 
+def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine itself is asked who it is; here a server that does not know stands for it."""
+    with RangeServer({}) as server:
+        store = ObjectStore(
+            {"metadata_endpoint": server.url.replace("127.0.0.1", "169.254.169.254.localhost"), "region": "x"}
+        )
+        with pytest.raises(StorageError, match="could not look at s3://bucket/a") as caught:
+            store.stat("s3://bucket/a")
+        assert "no credentials were found" in caught.value.hint
+        assert '"anonymous": True' in caught.value.hint
+        assert not caught.value.transient
+
+
 def test_wrong_credentials_are_not_shown(s3_endpoint: str) -> None:
     with RangeServer({}, faults=[Fault("status", status=403, probability=1)]) as server:
         store = ObjectStore(s3_options(server.url))

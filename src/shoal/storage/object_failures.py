@@ -30,12 +30,14 @@ def failure(error: Exception, path: str, options: Mapping[str, Any], *, verb: st
     if isinstance(error, ShoalError) or not _is_of_obstore(error):
         return error
     text = scrubbed(str(error).partition("\n\nDebug source")[0], options)
-    if match := re.search(r"status code: (\d{3})[^:\n]*:?", text):
+    match = re.search(r"status code: (\d{3})[^:\n]*:?", text)
+    asked = text[: match.start()] if match else text
+    asks_for_credentials = re.search(r"169\.254\.|metadata\.google|credential|oauth2|/token", asked) is not None
+    if match and not asks_for_credentials:
         refused = refusal(int(match[1]), path, verb=verb, said=text[match.end() :])
         if int(match[1]) == 400:
             refused.hint = _REGION_HINT
         return refused
-    asks_for_credentials = re.search(r"169\.254\.|metadata\.google|credential|oauth2|/token", text) is not None
     hint = _CREDENTIALS_HINT if asks_for_credentials else "is the network up, and the server?"
     transient = answered or not asks_for_credentials
     if "builder error" in text:
