@@ -33,6 +33,14 @@ def test_without_credentials_what_is_public_is_read() -> None:
         assert server.num_requests() == num_requests
 
 
+def test_google_cloud_storage() -> None:
+    with RangeServer({"bucket/d/a b.tar": DATA, "bucket/d/c.tar": DATA[:5]}) as server:
+        store = unsigned(server)
+        assert store.read_range("gs://bucket/d/a b.tar", 5, 10) == DATA[5:10]
+        assert [info.path for info in store.list("gs://bucket/d")] == ["gs://bucket/d/a b.tar", "gs://bucket/d/c.tar"]
+        assert store.find("gs://bucket/none") is None
+
+
 FAULTS = [
     Fault("status", requests=[0]),
     Fault("status", status=500, requests=[0]),

@@ -19,7 +19,7 @@ _CREDENTIALS_HINT = (
 )
 _REGION_HINT = 'is the bucket in another region? {"region": ...} in storage_options names it'
 # What options are no secrets, and help in a message.
-_PLAIN_OPTIONS = {"endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
+_PLAIN_OPTIONS = {"base_url", "endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
 
 
 def failure(error: Exception, path: str, options: Mapping[str, Any], *, verb: str, answered: bool) -> Exception:

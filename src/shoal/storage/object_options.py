@@ -148,17 +148,23 @@ def _sorted(place: Place, options: Mapping[str, Any]) -> tuple[dict[str, Any], d
         elif name in _OF_THE_CLIENT:
             client[name] = value
         else:
-            is_alias = name in _ALIASES and (place.kind == "s3" or name not in _ALIASES_OF_S3_ONLY)
-            config[_ALIASES[name] if is_alias else name] = value
+            config[_config_name(name, place.kind)] = value
     if place.kind == "s3":
         if "root_certificate" not in client and (bundle := os.environ.get("AWS_CA_BUNDLE")):
             client["root_certificate"] = _certificates(bundle)
         if provider is None:
             provider = add_profile(config, profile)
-    endpoint = str(config.get("endpoint") or _from_environment(place.kind))
+    endpoint = str(config.get(_config_name("endpoint", place.kind)) or _from_environment(place.kind))
     if endpoint.lower().startswith("http://"):
         client.setdefault("allow_http", True)  # whoever writes http:// has allowed it
     return config, client, provider
+
+
+def _config_name(name: str, kind: Kind) -> str:
+    """What obstore calls an option."""
+    if kind == "gs" and name in ("endpoint", "endpoint_url"):
+        return "base_url"
+    return _ALIASES.get(name, name) if kind == "s3" or name not in _ALIASES_OF_S3_ONLY else name
 
 
 def _from_environment(kind: Kind) -> str:
