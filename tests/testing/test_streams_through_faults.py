@@ -1,0 +1,180 @@
+"""Over real connections, http and S3: whatever goes wrong on the way, an epoch is the one that a clean run delivers.
+
+What stores and readers do about each fault is tested where they are; here they are all there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.samples import write_tar
+
+import shoal
+from shoal.cli.main import main
+from shoal.errors import StorageError
+from shoal.testing import FAULT_KINDS, Fault, RangeServer
+
+NUM_SHARDS, SAMPLES_PER_SHARD = 4, 300
+SHARDS = f"train-{{000000..{NUM_SHARDS - 1:06d}}}.tar"
+# A silence longer than the client waits for, and a Retry-After that must not be what the test lasts.
+FAULTS = [Fault(kind, probability=0.1, seconds=3.0) for kind in FAULT_KINDS if kind not in {"changed", "slow"}]
+FAULTS += [
+    Fault("slow", probability=0.1, seconds=0.1),
+    Fault("status", probability=0.1, status=429, retry_after_seconds=0.1),
+    Fault("status", probability=0.1, status=500),
+]
+ONCE = 10**9
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+
+@dataclass(frozen=True)
+class Far:
+    """The shards as a server serves them, an index with checksums, and what a clean run delivers."""
+
+    shards: Path
+    index: str
+    clean: list[tuple[int, bytes]]
+
+    def open(self, server: RangeServer, scheme: str, *faults: Fault) -> shoal.Dataset:
+        """By http or by S3, with little patience for silence; the faults begin when it is open."""
+        options: dict[str, Any] = {"timeout_seconds": 1.0}
+        root = f"{server.url}/bucket"
+        if scheme == "s3":
+            options |= {"endpoint": server.url, "anonymous": True, "region": "us-east-1"}
+            root = "s3://bucket"
+        ds = shuffled(shoal.open(f"{root}/{SHARDS}", index=self.index, storage_options=options))
+        server.clear()
+        server.faults = faults
+        return ds
+
+
+def shuffled(ds: shoal.Dataset) -> shoal.Dataset:
+    return ds.shuffle(seed=3, window="1MiB", chunk="64KiB").with_ids()
+
+
+def delivered(ds: shoal.Dataset) -> list[tuple[int, bytes]]:
+    return [(sample["__id__"], sample["bin"]) for sample in ds]
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
+    home = tmp_path_factory.mktemp("far")
+    shards = home / "served" / "bucket"
+    shards.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    for shard in range(NUM_SHARDS):
+        numbers = range(shard * SAMPLES_PER_SHARD, (shard + 1) * SAMPLES_PER_SHARD)
+        samples = [{"__key__": f"{n:05d}".encode(), "bin": random.bytes(int(random.integers(9000)))} for n in numbers]
+        write_tar(shards / f"train-{shard:06d}.tar", samples)
+    index = home / "kept.index"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHOAL_CACHE_DIR", str(home / "cache"))
+        patch.setenv("no_proxy", "127.0.0.1")
+        with RangeServer(shards.parent) as server:
+            assert main(["index", "--checksum", "--output", str(index), f"{server.url}/bucket/{SHARDS}"]) == 0
+        yield Far(shards.parent, str(index), delivered(shuffled(shoal.open(shards, index=index))))
+
+
+def name_of(fault: Fault) -> str:
+    return f"{fault.kind}-{fault.status}" if fault.kind == "status" else fault.kind
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+@pytest.mark.parametrize("fault", FAULTS, ids=name_of)
+def test_a_fault_in_one_of_ten_requests_changes_nothing(fault: Fault, scheme: str, far: Far) -> None:
+    with RangeServer(far.shards, seed=1) as server:
+        assert delivered(far.open(server, scheme, fault)) == far.clean
+        assert server.num_faults()[fault.kind] >= 3
+
+
+def check_together(far: Far, scheme: str, probability: float) -> None:
+    few = [replace(fault, probability=probability) for fault in FAULTS]
+    with RangeServer(far.shards, seed=2, latency_seconds=0.001) as server:
+        ds = far.open(server, scheme, *few).reading(hedge=True, deadline=600)
+        assert delivered(ds) == far.clean
+        assert len(server.num_faults()) >= 5
+        assert ds.stats()["num_retries"] > 10
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+def test_all_of_them_together_change_nothing(scheme: str, far: Far) -> None:
+    check_together(far, scheme, 0.02)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+def test_two_of_three_requests_fail_and_nothing_changes(scheme: str, far: Far) -> None:
+    check_together(far, scheme, 0.1)
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+def test_a_clean_epoch_asks_for_each_chunk_once(scheme: str, far: Far) -> None:
+    with RangeServer(far.shards) as server:
+        ds = far.open(server, scheme)
+        assert delivered(ds) == far.clean
+        asked = [(seen.path, seen.first_byte, seen.num_bytes) for seen in server.exchanges]
+        assert len(set(asked)) == len(asked)
+        chunks = ds.resolved.chunks
+        assert sum(num_bytes for _, _, num_bytes in asked) <= 1.02 * int((chunks.end_byte - chunks.first_byte).sum())
+
+
+def check_outage(far: Far, scheme: str, seconds: float) -> None:
+    with RangeServer(far.shards, latency_seconds=0.005) as server:
+        iterator = iter(far.open(server, scheme))
+        first = [(sample["__id__"], sample["bin"]) for _, sample in zip(range(10), iterator, strict=False)]
+        server.down()
+        comes_back = threading.Timer(seconds, server.up)
+        comes_back.start()
+        try:
+            rest = [(sample["__id__"], sample["bin"]) for sample in iterator]
+        finally:
+            comes_back.join()
+        assert first + rest == far.clean
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+def test_a_server_that_dies_and_returns_is_waited_for(scheme: str, far: Far) -> None:
+    check_outage(far, scheme, 1.0)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+def test_even_when_it_takes_half_a_minute(scheme: str, far: Far) -> None:
+    check_outage(far, scheme, 30.0)
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+@pytest.mark.parametrize("silent", [False, True], ids=["down", "silent"])
+def test_one_that_never_returns_is_an_error_in_time(scheme: str, silent: bool, far: Far) -> None:
+    with RangeServer(far.shards) as server:
+        iterator = iter(far.open(server, scheme).reading(deadline=1.5))
+        next(iterator)
+        if silent:
+            server.faults = [Fault("slow", probability=1, seconds=3600)]
+        else:
+            server.down()
+        began = time.monotonic()
+        with pytest.raises(StorageError, match=r"read bytes \[\d+, \d+\) of .*train-00000\d\.tar.* attempts") as raised:
+            for _ in iterator:
+                pass
+        assert time.monotonic() - began < 30
+        assert raised.value.hint
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+def test_an_object_that_changes_is_an_error_and_no_other_bytes(scheme: str, far: Far) -> None:
+    with RangeServer(far.shards) as server:
+        iterator = iter(far.open(server, scheme))
+        seen = [(sample["__id__"], sample["bin"]) for _, sample in zip(range(5), iterator, strict=False)]
+        server.faults = [Fault("changed", requests=range(ONCE))]
+        with pytest.raises(StorageError, match="changed"):
+            seen.extend((sample["__id__"], sample["bin"]) for sample in iterator)
+        assert seen == far.clean[: len(seen)]
