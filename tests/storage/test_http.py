@@ -8,6 +8,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,30 @@ def test_redirects_are_followed_and_credentials_stay_behind() -> None:
             circle = refused(f"{near}/circle")
             assert "redirected more than" in circle.message
             assert "s3cret" not in str(circle)
+
+
+def test_where_a_redirect_led_is_remembered_until_it_is_refused() -> None:
+    valid = ["1"]
+
+    def far_answer(handler: BaseHTTPRequestHandler) -> None:
+        send_range(handler) if handler.path.endswith(valid[0]) else send(handler, 403, b"expired")
+
+    with (
+        answering(far_answer) as (far, asked_far),
+        answering(lambda handler: send(handler, 302, Location=f"{far}/a?sig={valid[0]}")) as (near, asked_near),
+    ):
+        store = HttpStore()
+        for _ in range(3):
+            assert store.read_range(f"{near}/a", 3, 9) == DATA[3:9]
+        assert (len(asked_near), len(asked_far)) == (1, 3)
+        valid[0] = "2"
+        for _ in range(2):
+            assert store.read_range(f"{near}/a", 3, 9) == DATA[3:9]
+        assert (len(asked_near), len(asked_far)) == (2, 6)
+        valid[0] = "never"
+        store._moved[f"{near}/a"] = replace(store._moved[f"{near}/a"], until_seconds=0.0)
+        assert store.read_range(f"{near}/a", 3, 9) == DATA[3:9]
+        assert (len(asked_near), len(asked_far)) == (3, 7)
 
 
 @pytest.mark.parametrize("goal", ["ftp://h/x?s3cret", "file:///etc/passwd"])

@@ -7,6 +7,7 @@ Each answer must be the range that was asked for (206 with a matching Content-Ra
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["HttpStore"]
 
 _MAX_REDIRECTS = 5
+_REDIRECT_SECONDS = 60.0  # signed URLs hold for minutes at least; asking every time would double the requests
 _REDIRECTS = {301, 302, 303, 307, 308}
 _SAID_BYTES = 2000
 _DRAINED_BYTES = 4096  # reading so many that nobody wants is cheaper than another connection
@@ -47,6 +49,7 @@ class HttpStore:
         self._known = Known()
         self._full: dict[str, str] = {}
         self._firsts: dict[str, _First] = {}  # made once, since parsing URLs takes longer than the rest of our part
+        self._moved: dict[str, _Moved] = {}
         self._pools = Pools(self._options)
 
     def __repr__(self) -> str:
@@ -59,6 +62,7 @@ class HttpStore:
         """From now on the path that `plain` or `tagged` makes of ``url`` is read with its query and password."""
         if plain(url) != url:
             self._firsts.clear()
+            self._moved.clear()
             self._full.setdefault(plain(url), url)
             self._full[tagged(url)] = url
 
@@ -142,21 +146,29 @@ class HttpStore:
         """Close the connections of this process, and forget what objects looked like."""
         self._pools.close()
         self._known.forget()
+        self._moved.clear()
 
     def _answer(self, path: str, first_byte: int, end_byte: int, *, verb: str) -> _Answer:
         """The answer to a request for a range: 206 or 416, and an error for anything else."""
         first = self._firsts.get(path) or self._firsts.setdefault(path, self._first(path))
         headers = {"Accept-Encoding": "identity", "Range": f"bytes={first_byte}-{end_byte - 1}"}
-        url, own = first.url, headers | first.headers
-        for _ in range(_MAX_REDIRECTS + 1):
+        own = headers | first.headers
+        moved = self._moved.get(path)
+        url = moved.url if moved is not None and time.monotonic() < moved.until_seconds else first.url
+        for num_redirects in range(_MAX_REDIRECTS + 1):
             same = url is first.url or _origin(url) == first.origin
             answer = self._ask(url, own if same else headers, path, verb)
             if answer.status in (206, 416):
+                if num_redirects:
+                    self._moved[path] = _Moved(url, time.monotonic() + _REDIRECT_SECONDS)
                 return _Answer(answer)
             with _Answer(answer) as refused:
-                if refused.status not in _REDIRECTS or "Location" not in refused.headers:
+                if refused.status in _REDIRECTS and "Location" in refused.headers:
+                    url = _next(url, refused.headers["Location"], path, verb)
+                elif moved is not None and url is moved.url and 400 <= refused.status < 500:
+                    url = first.url  # what it was signed for may be over: ask where it is now
+                else:
                     raise self._refusal(answer, path, verb, secrets=self._secrets(path, url))
-                url = _next(url, refused.headers["Location"], path, verb)
         msg = f"could not {verb} {path}: redirected more than {_MAX_REDIRECTS} times"
         raise StorageError(msg, hint="the server leads in a circle; does it want credentials?")
 
@@ -171,6 +183,7 @@ class HttpStore:
                     "GET", url, headers=headers, preload_content=False, redirect=False, retries=False
                 )
         except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
+            self._moved.pop(path, None)
             raise broken(error, path, verb=verb, secrets=self._secrets(path, url)) from None
 
     def _secrets(self, path: str, url: str) -> Sequence[str]:
@@ -229,6 +242,14 @@ class _First:
     url: str
     headers: dict[str, str]
     origin: tuple[str, str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Where a server said that an object is, and until when it is believed without asking again."""
+
+    url: str
+    until_seconds: float
 
 
 class _Answer:
