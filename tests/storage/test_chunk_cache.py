@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ShoalError, StorageError, UsageError
-from shoal.storage import chunk_cache, chunk_cache_place
+from shoal.storage import chunk_cache, chunk_cache_eviction, chunk_cache_place
 from shoal.storage.chunk_cache import ChunkCache
 from shoal.storage.chunk_cache_eviction import Chunk, is_name, order_of_leaving
-from shoal.storage.chunk_cache_ledger import charge_bytes
+from shoal.storage.chunk_cache_ledger import Book, charge_bytes
 from shoal.storage.chunk_cache_place import FOLDER
 
 MIB = 1 << 20
@@ -550,3 +550,26 @@ def test_a_stopped_holder_is_not_waited_for_for_ever(tmp_path: Path) -> None:
         assert cache.counts.num_bypasses == 1
     Source(cache).read("a")
     assert cache.counts.num_fills == 1
+
+
+def test_a_chunk_that_is_finished_while_others_are_counted_is_counted(
+    cache: ChunkCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Source(cache).read("a")
+    (name,) = names(tmp_path)
+    done, growing = (tmp_path / FOLDER / folder / name for folder in ("chunks", "filling"))
+    done.rename(growing)
+
+    def listed(folder: int, which: str = "chunks") -> list[Chunk]:
+        found = list(usual(folder, which))
+        if which == "filling":
+            growing.rename(done)
+        else:
+            done.rename(growing)
+        return found
+
+    usual = chunk_cache_eviction.chunks_in
+    monkeypatch.setattr(chunk_cache_eviction, "chunks_in", listed)
+    book = Book()
+    chunk_cache_eviction.count(cache._folder, book)
+    assert book.used_bytes == Book().used_bytes + charge_bytes(CHUNK_BYTES)

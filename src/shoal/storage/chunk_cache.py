@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 
 from shoal.errors import UsageError
-from shoal.storage.chunk_cache_eviction import USED_MODE, Evictions, chunks_in, sweep
+from shoal.storage.chunk_cache_eviction import USED_MODE, Evictions, chunks_in, count, sweep
 from shoal.storage.chunk_cache_files import FOOTER_BYTES, allocate, read_checked, write_checked
 from shoal.storage.chunk_cache_ledger import Book, Ledger, charge_bytes
 from shoal.storage.chunk_cache_locks import let_go, lock_now, open_for_lock
@@ -114,7 +114,8 @@ class ChunkCache:
         self._expected_bytes = 0
         self._is_lost = False
         self._folder, self.path = open_folder(directory)
-        self._ledger = Ledger(self._folder, partial(_count, self._folder))
+        # Not a method of this object, or who closes a forgotten cache would remember it.
+        self._ledger = Ledger(self._folder, partial(count, self._folder))
         self._evictions = Evictions(self._folder)
         self.budget_bytes = budget_bytes or 0
         users: list[int] = []
@@ -415,12 +416,6 @@ class ChunkCache:
         elif not self._is_lost:
             self._is_lost = True
             _log.warning("%s: the chunk cache cannot be used any more (%s); reading goes on without", self.path, error)
-
-
-def _count(folder: int, book: Book) -> None:
-    """Count what lies on the disk; not a method, or who closes a forgotten cache would remember it."""
-    chunks = list(chunks_in(folder))
-    book.count_anew((chunk.num_bytes for chunk in (*chunks, *chunks_in(folder, "filling"))), len(chunks))
 
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from shoal.storage.chunk_cache_ledger import Book, charge_bytes
 from shoal.storage.chunk_cache_locks import is_locked_by_others, let_go, lock_now, open_for_lock
 
-__all__ = ["USED_MODE", "Chunk", "Evictions", "chunks_in", "is_name", "order_of_leaving", "sweep"]
+__all__ = ["USED_MODE", "Chunk", "Evictions", "chunks_in", "count", "is_name", "order_of_leaving", "sweep"]
 
 USED_MODE = 0o700  # a chunk that was found at least once; before that it has 0600
 
@@ -38,6 +38,7 @@ class Chunk:
     name: str
     made_ns: int
     num_bytes: int
+    inode: int = 0
 
     @property
     def dataset(self) -> str:
@@ -61,9 +62,19 @@ def chunks_in(folder: int, name: str = "chunks") -> Iterator[Chunk]:
                 if is_name(entry.name):
                     with contextlib.suppress(FileNotFoundError):
                         found = entry.stat(follow_symlinks=False)
-                        yield Chunk(entry.name, found.st_mtime_ns, found.st_size)
+                        yield Chunk(entry.name, found.st_mtime_ns, found.st_size, found.st_ino)
     finally:
         os.close(descriptor)
+
+
+def count(folder: int, book: Book) -> list[Chunk]:
+    """Count what lies on the disk, with the ledger held; the chunks."""
+    # What is being filled comes first: it may become a chunk at any time, and must not be missed on both sides.
+    filling = list(chunks_in(folder, "filling"))
+    chunks = list(chunks_in(folder))
+    files = {chunk.inode: chunk.num_bytes for chunk in (*filling, *chunks)}
+    book.count_anew(files.values(), len(chunks))
+    return chunks
 
 
 def order_of_leaving(chunks: Sequence[Chunk], *, last_used: Mapping[str, int], guard_bytes: int) -> list[Chunk]:
@@ -169,8 +180,7 @@ class Evictions:
 
     def _list_victims(self, book: Book, guard_bytes: int) -> list[Chunk]:
         """Look at all chunks, and write down which go next, for all processes; count them on the way."""
-        chunks = list(chunks_in(self._folder))
-        book.count_anew((chunk.num_bytes for chunk in (*chunks, *chunks_in(self._folder, "filling"))), len(chunks))
+        chunks = count(self._folder, book)
         leaving = order_of_leaving(chunks, last_used=self._last_used(chunks), guard_bytes=guard_bytes)
         del leaving[max(_FEWEST_VICTIMS, len(chunks) // _VICTIMS_PART) :]
         data = b"".join(_VICTIM.pack(chunk.name.encode(), max(0, chunk.made_ns)) for chunk in leaving)

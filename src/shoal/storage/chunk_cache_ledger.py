@@ -13,7 +13,7 @@ import hashlib
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass
 
 from shoal.storage.chunk_cache_locks import let_go, lock_within, open_for_lock
@@ -57,7 +57,7 @@ class Book:
     num_damaged: int = 0
     num_evicted: int = 0
 
-    def count_anew(self, sizes: Iterator[int], num_chunks: int) -> None:
+    def count_anew(self, sizes: Iterable[int], num_chunks: int) -> None:
         """Take over what lies on the disk."""
         self.used_bytes = _BASE_BYTES + sum(map(charge_bytes, sizes))
         self.num_chunks = num_chunks
@@ -66,7 +66,7 @@ class Book:
 class Ledger:
     """The ledger in the open ``folder``; ``count`` puts into a book what lies there."""
 
-    def __init__(self, folder: int, count: Callable[[Book], None]) -> None:
+    def __init__(self, folder: int, count: Callable[[Book], object]) -> None:
         self._folder, self._count = folder, count
         self._boot = _boot()
 

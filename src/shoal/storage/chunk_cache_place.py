@@ -9,6 +9,7 @@ Nothing outside the folder `FOLDER` of the directory that was given is made, cha
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat as stat_bits
@@ -48,7 +49,7 @@ def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tupl
                 os.mkdir(path, 0o700)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise explained(error, path, verb="open the chunk cache") from error
+        raise _refused(error, path) from error
     try:
         _check_owner(path, os.fstat(descriptor))
         _check_file_system(path, os.fstat(descriptor))
@@ -60,11 +61,18 @@ def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tupl
         os.close(descriptor)
         if isinstance(error, StorageError):
             raise
-        raise explained(error, path, verb="open the chunk cache") from error
+        raise _refused(error, path) from error
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor, path
+
+
+def _refused(error: OSError, path: str) -> StorageError:
+    failure = explained(error, path, verb="open the chunk cache")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        failure.hint = "it belongs to somebody else: give cache= a directory of your own"
+    return failure
 
 
 def _check_owner(path: str, found: os.stat_result) -> None:

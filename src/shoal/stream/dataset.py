@@ -22,6 +22,7 @@ from shoal.order.runs import Runs
 from shoal.order.state import State
 from shoal.shards.decoders import Decoder
 from shoal.stream.arrangement import Arrangement, OrderRequest
+from shoal.stream.chunk_caching import cache_counts, expect_windows
 from shoal.stream.collate import collate
 from shoal.stream.counters import Counters
 from shoal.stream.cursor import Cursor
@@ -398,7 +399,7 @@ class Dataset:
 
     def stats(self) -> dict[str, Any]:
         """What happened since this dataset object was made, and how fast its newest iterator goes."""
-        return self._counters.as_dict()
+        return self._counters.as_dict() | cache_counts(self._opened)
 
     # ---- inside
 
@@ -414,6 +415,7 @@ class Dataset:
         partition = self._partition(world_size)
         if message := warning_about(arrangement, partition.global_batch if self._batching else 1):
             warnings.warn(message, ShuffleWarning, stacklevel=3)
+        expect_windows(self._opened, arrangement, world_size)
         recipe = Recipe(partition, rank, self._stages, self._batch_stages, collate)
         work = Work(self._opened, arrangement, recipe, self._reading)
         state = partial(self._state_at, arrangement)

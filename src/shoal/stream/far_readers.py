@@ -64,7 +64,7 @@ class FarReaders:
 
     def ask(self, reads: Sequence[UnitRead]) -> list[Promise]:
         """Put requests for these at the end of the line."""
-        requests = coalesce(reads, most_bytes=self._most_request_bytes)
+        requests = coalesce(reads, most_bytes=self._most_request_bytes if self._opened.cache is None else 0)
         self._ledger.reserve(sum(request.num_bytes for request in requests))
         promises: dict[int, Promise] = {}
         for arrival in self._arrivals.ask(requests):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from shoal.errors import UsageError
 from shoal.shards.protocol import Format
 from shoal.storage.sources import SourceLike, printed
+from shoal.stream.chunk_caching import chunk_cache_of
 from shoal.stream.dataset import Dataset
 from shoal.stream.opening import open_source
 
@@ -21,6 +23,7 @@ def open_dataset(
     index: str | os.PathLike[str] | None = None,
     format: str | Format | None = None,  # noqa: A002  # the word of the public interface
     storage_options: Mapping[str, Any] | None = None,
+    cache: str | os.PathLike[str] | Mapping[str, Any] | bool | None = None,
 ) -> Dataset:
     """Open shards where they lie: a file, directory, glob, braces, list of those, or an index file.
 
@@ -37,6 +40,11 @@ def open_dataset(
         "tar", "jsonl", "parquet" ..., where suffixes do not say it, or an object of `shoal.formats` with options.
     storage_options
         What the store should know of: credentials, an endpoint, headers, time limits; never kept with a state or shown.
+    cache
+        Where this machine keeps what was read, for all of its processes (docs/guides/chunk-cache.md). A directory on a
+        local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` says how
+        much that may be; without, half of what is free. True: 1 GiB in shared memory, else among temporary files, for
+        as long as the run lasts. Default: none; each process reads for itself, from memory alone.
 
     Raises
     ------
@@ -49,4 +57,5 @@ def open_dataset(
     if not opened.index.num_samples:
         msg = f"{printed(source)}: {opened.index.num_shards} shards without a single sample"
         raise UsageError(msg, hint="notes of the index say what was skipped: `shoal info` shows them")
-    return Dataset(opened)
+    kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
+    return Dataset(opened if kept is None else replace(opened, cache=kept))

@@ -24,6 +24,7 @@ from shoal.shards.index_build import CUTTING_RULE, EXTENT_BYTES, subset
 from shoal.shards.protocol import Format
 from shoal.storage.cache_bounds import mark_used
 from shoal.storage.cache_place import alone, cache_directory
+from shoal.storage.chunk_cache import ChunkCache
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import ObjectInfo, Store
 from shoal.storage.sources import Source, SourceLike, expand, printed, schemes_of
@@ -48,6 +49,7 @@ class Opened:
 
     ``paths`` has the full path of every shard of ``index``, in its order. ``index_path`` is the file that the index
     came from or was cached in; None when there is none. ``check`` must be asked before a shard is first used.
+    ``cache`` is where this machine keeps what was read.
     """
 
     store: Store
@@ -56,6 +58,7 @@ class Opened:
     format: Format
     index_path: str | None
     check: ShardCheck
+    cache: ChunkCache | None = None
 
 
 def open_source(

@@ -17,6 +17,7 @@ from shoal.plan.budget import Ledger
 from shoal.plan.units import UnitRead
 from shoal.shards.protocol import Records, Sample
 from shoal.storage.protocol import Reader
+from shoal.stream.chunk_caching import is_cached
 from shoal.stream.counters import Counters
 from shoal.stream.far_readers import FarReaders
 from shoal.stream.integrity import wrong_extent
@@ -92,6 +93,8 @@ class ToldReaders:
             self._to_tell -= len(reads)
             store, paths = self._opened.store, self._opened.paths
             for read in reads:
+                if self._opened.cache is not None and is_cached(self._opened, read):
+                    continue
                 store.advise(paths[read.shard], read.first_byte, read.end_byte)
         return itertools.repeat(None, len(reads))
 
@@ -113,7 +116,7 @@ class ToldReaders:
     def sample(self, read: UnitRead, promise: None, sample_id: int) -> Sample:
         """Read, a large sample piece by piece."""
         opened = self._opened
-        if read.num_samples > 1 or read.num_bytes < _LARGE_BYTES or self._verifies:
+        if read.num_samples > 1 or read.num_bytes < _LARGE_BYTES or self._verifies or opened.cache:
             return parse_unit(opened, read, self.get(read, promise)).sample(sample_id - read.first_sample)
         self._ledger.use(read.num_bytes)
         known = self._shards.get(read.shard) or self._first_of(read.shard)

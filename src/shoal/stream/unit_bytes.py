@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError, StorageError
 from shoal.plan.units import UnitRead, starts_in
 from shoal.shards.protocol import Records, Sample
+from shoal.stream.chunk_caching import read_cached
 from shoal.stream.counters import Counters
 from shoal.stream.integrity import wrong_extent
 from shoal.stream.opening import Opened
@@ -21,6 +23,7 @@ __all__ = ["parse_again", "parse_unit", "read_bytes", "read_unit"]
 # Bytes that are wrong every time lie wrong, and waiting for them to heal would only hide it.
 _MOST_MISMATCHES = 5
 _MOST_PARSES = 3
+_MOST_SCANS = 3
 
 
 def parse_unit(opened: Opened, read: UnitRead, data: bytes) -> Records:
@@ -36,20 +39,24 @@ def parse_unit(opened: Opened, read: UnitRead, data: bytes) -> Records:
     )
 
 
-def read_unit(opened: Opened, read: UnitRead, *, traffic: Traffic | None = None) -> bytes:
-    """The bytes of one unit, once its shard is known to be the one that was indexed."""
+def read_unit(opened: Opened, read: UnitRead, *, traffic: Traffic | None = None, again: bool = False) -> bytes:
+    """The bytes of one unit, once its shard is known to be the one that was indexed; not what a cache has, if again."""
+    place = (read.shard, read.first_byte, read.end_byte)
     if not opened.store.reads_ahead:
-        return read_bytes(opened, read.shard, read.first_byte, read.end_byte, traffic or Traffic(Counters()))
+        return read_bytes(opened, *place, traffic or Traffic(Counters()), again=again)
     path = opened.paths[read.shard]
     try:
         opened.check.check(read.shard)
-        return opened.store.read_range(path, read.first_byte, read.end_byte)
+        fetch = partial(opened.store.read_range, path, read.first_byte, read.end_byte)
+        return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
     except Exception as error:
         error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
         raise
 
 
-def read_bytes(opened: Opened, shard: int, first_byte: int, end_byte: int, traffic: Traffic) -> bytes:
+def read_bytes(
+    opened: Opened, shard: int, first_byte: int, end_byte: int, traffic: Traffic, *, again: bool = False
+) -> bytes:
     """Bytes of a shard from far away: asked for again where that may help, and compared with the index's checksums.
 
     Raises
@@ -76,10 +83,22 @@ def read_bytes(opened: Opened, shard: int, first_byte: int, end_byte: int, traff
     what = reading_of(path, first_byte, end_byte)
     try:
         opened.check.check(shard)
-        return retried(once, rule, what=what)
+        fetch = partial(retried, once, rule, what=what)
+        place = (shard, first_byte, end_byte)
+        return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
     except Exception as error:
         error.add_note(f"shoal: reading {what.removeprefix('read ')}")
         raise
+
+
+def _check(opened: Opened, shard: int, traffic: Traffic) -> None:
+    """Ask whether the shard is the one that was indexed; more than once if not, for a scan may meet damage, too."""
+    for _ in range(_MOST_SCANS - 1):
+        try:
+            return opened.check.check(shard)
+        except ShardError:
+            traffic.corrupt()
+    return opened.check.check(shard)
 
 
 def parse_again(opened: Opened, read: UnitRead, data: bytes, traffic: Traffic) -> Records:
@@ -91,14 +110,14 @@ def parse_again(opened: Opened, read: UnitRead, data: bytes, traffic: Traffic) -
 
     def again() -> Records:
         traffic.corrupt()
-        return parse_unit(opened, read, read_unit(opened, read, traffic=traffic))
+        return parse_unit(opened, read, read_unit(opened, read, traffic=traffic, again=True))
 
     for _ in range(_MOST_PARSES - 1):
         try:
             return _ReadAgain(parse_unit(opened, read, data), again)
         except ShardError:
             traffic.corrupt()
-            data = read_unit(opened, read, traffic=traffic)
+            data = read_unit(opened, read, traffic=traffic, again=True)
     return _ReadAgain(parse_unit(opened, read, data), again)
 
 

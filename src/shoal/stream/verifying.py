@@ -72,6 +72,7 @@ class ShardCheck:
         self._format = format
         self._costs = ReadCosts()
         self._accepted: set[int] = set()
+        self._versions: dict[int, str] = {}
         self._renew_locks()
         _checks.add(self)
 
@@ -97,11 +98,16 @@ class ShardCheck:
                 self._look(shard)
                 self._accepted.add(shard)
 
+    def version(self, shard: int) -> str:
+        """What the store said was the version of a shard when it was checked; "" where it says nothing."""
+        return self._versions.get(shard, "")
+
     def _look(self, shard: int) -> None:
         path = self._paths[shard]
         # Opened before it is looked at: from here on the store itself raises if the file is replaced.
         self._store.read_range(path, 0, 0)
         info = self._store.stat(path)
+        self._versions[shard] = info.version
         if looks_indexed(self._index, shard, info):
             return
         rows, head = _rows_of(self._index, shard), _plain(self._index.shard_heads.get(shard, {}))

@@ -1,0 +1,127 @@
+"""What `shoal.open(cache=)` means, and how bytes of a shard go through the cache of this machine."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.order.resolution import parse_bytes
+from shoal.plan.units import UnitRead
+from shoal.storage.chunk_cache import ChunkCache
+from shoal.storage.chunk_cache_place import place_for_sharing
+from shoal.storage.chunk_cache_registry import remember
+from shoal.stream.arrangement import Arrangement
+from shoal.stream.opening import Opened
+
+__all__ = ["cache_counts", "chunk_cache_of", "expect_windows", "is_cached", "read_cached"]
+
+_SHARING_BYTES = 1 << 30
+_KEYS = ("directory", "budget", "keep")
+
+
+def chunk_cache_of(asked: Any, *, dataset: str) -> ChunkCache | None:
+    """The cache that ``cache=`` asks for: none, a path, True, or a dict of directory, budget and keep.
+
+    Raises
+    ------
+    UsageError
+        It is something else, or the directory cannot be used.
+    """
+    if asked is None or asked is False:
+        return None
+    given = _given(asked)
+    budget = given.get("budget")
+    budget_bytes = None if budget is None else parse_bytes(budget, 'cache["budget"]')
+    directory = given.get("directory")
+    if directory is None:  # for as long as the run lasts
+        budget_bytes = budget_bytes or _SHARING_BYTES
+        directory = place_for_sharing(budget_bytes)
+        keep = given.get("keep", False)
+    else:
+        keep = given.get("keep", True)
+    cache = ChunkCache(directory, budget_bytes=budget_bytes, dataset=dataset, keep=keep)
+    remember(cache.path)
+    return cache
+
+
+def _given(asked: Any) -> Mapping[str, Any]:
+    if asked is True:
+        return {}
+    if isinstance(asked, str | os.PathLike) and os.fspath(asked):
+        return {"directory": asked}
+    if isinstance(asked, Mapping):
+        if unknown := [key for key in asked if key not in _KEYS]:
+            msg = f"cache= has {', '.join(map(repr, unknown))}; it may have {', '.join(map(repr, _KEYS))}"
+            raise UsageError(msg)
+        if not isinstance(asked.get("keep", True), bool):
+            msg = f'cache["keep"] is True or False; got {asked["keep"]!r}'
+            raise UsageError(msg)
+        directory = asked.get("directory")
+        if directory is None or (isinstance(directory, str | os.PathLike) and os.fspath(directory)):
+            return asked
+    msg = f"cache= is a directory, True, or a dict; got {asked!r}"
+    raise UsageError(msg, hint='for example cache={"directory": "/nvme/cache", "budget": "200GiB"}')
+
+
+def read_cached(
+    opened: Opened, place: tuple[int, int, int], fetch: Callable[[], bytes], *, again: bool = False
+) -> bytes:
+    """The bytes at a ``place`` (shard, first byte, end byte) from the cache, else from ``fetch``; both if ``again``.
+
+    The shard must have been checked: bytes are kept for the state of the shard that this process saw. Of shards whose
+    store gives no sign of change nothing is kept, since it could not be told when that is no longer true.
+    """
+    cache = opened.cache
+    if cache is None:
+        return fetch()
+    shard, first_byte, end_byte = place
+    if not opened.check.version(shard):
+        cache.counts.num_bypasses += 1
+        return fetch()
+    read = cache.read_again if again else cache.read
+    return read(_key(opened, place), end_byte - first_byte, fetch)
+
+
+def is_cached(opened: Opened, read: UnitRead) -> bool:
+    """Whether the cache has a file for these bytes."""
+    place = (read.shard, read.first_byte, read.end_byte)
+    return opened.cache is not None and opened.cache.has(_key(opened, place))
+
+
+def _key(opened: Opened, place: tuple[int, int, int]) -> str:
+    shard, first_byte, end_byte = place
+    size = int(opened.index.shard_bytes[shard])
+    return "\n".join(map(str, (opened.paths[shard], opened.check.version(shard), size, first_byte, end_byte)))
+
+
+def expect_windows(opened: Opened, arrangement: Arrangement, world_size: int) -> None:
+    """Tell the cache how many bytes the ranks of this machine mix at a time.
+
+    Raises
+    ------
+    UsageError
+        Its budget is smaller.
+    """
+    if opened.cache is None:
+        return
+    chunks = min(arrangement.order.parameters.get("chunks", 0), len(arrangement.chunks))
+    window_bytes = chunks * arrangement.index.num_bytes / max(1, len(arrangement.chunks))
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    ranks_here = min(world_size, int(local)) if local.isdecimal() and int(local) else 1
+    opened.cache.expect(math.ceil(window_bytes * ranks_here / world_size))
+
+
+def cache_counts(opened: Opened) -> dict[str, int]:
+    """For `Dataset.stats`: what this process read from its cache, and what not; nothing where there is none."""
+    if opened.cache is None:
+        return {}
+    counts = opened.cache.counts
+    return {
+        "num_cache_hits": counts.num_hits,
+        "num_cache_fills": counts.num_fills,
+        "num_cache_bypasses": counts.num_bypasses,
+        "num_cache_damaged": counts.num_damaged,
+    }
