@@ -22,6 +22,7 @@ from shoal.shards.formats import format_named, format_of, suffixes_in_directorie
 from shoal.shards.index import Index
 from shoal.shards.index_build import CUTTING_RULE, EXTENT_BYTES, subset
 from shoal.shards.protocol import Format
+from shoal.storage.answers import is_forbidden
 from shoal.storage.cache_bounds import mark_used
 from shoal.storage.cache_place import alone, cache_directory
 from shoal.storage.chunk_cache import ChunkCache
@@ -232,7 +233,7 @@ def _is_there(path: str, root: str, store: Store) -> bool:
         return store.find(path) is not None
     except StorageError as error:
         # Some stores, asked for what is not there, say that it is forbidden.
-        if error.transient or not scheme_of(path):
+        if not (is_forbidden(error) and scheme_of(path)):
             raise
         _log.info("no index is read beside the shards: %s", error.message)
         return False
