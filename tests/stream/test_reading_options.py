@@ -71,6 +71,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"on_error": "skip"},
     {"quarantine": "no-such-place.jsonl", "on_error": "skip"},
     {"copy": False},
+    {"memory_limit": "500KB"},
     {"verify": "always"},
     {"deadline": 1},
     {"hedge": True},

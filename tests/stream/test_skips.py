@@ -102,8 +102,8 @@ def shards(request: pytest.FixtureRequest) -> Shards:
     return found
 
 
-def skipping(ds: Dataset, quarantine: Path | None = None) -> Dataset:
-    return ds.reading(on_error="skip", quarantine=quarantine)
+def skipping(ds: Dataset, quarantine: Path | None = None, memory_limit: int | None = None) -> Dataset:
+    return ds.reading(on_error="skip", quarantine=quarantine, memory_limit=memory_limit)
 
 
 @pytest.mark.parametrize("threads", [False, True])
@@ -215,6 +215,7 @@ def run_of(ds: Dataset, rank: int, world_size: int, start: dict[str, Any]) -> tu
     remainder=st.sampled_from(["keep", "pad", "drop"]),
     begin=st.integers(0, NUM - 1),
     with_file=st.booleans(),
+    memory_limit=st.sampled_from([None, 60_000]),
 )
 @pytest.mark.parametrize("is_tar", [True, False])
 def test_every_rank_keeps_step(
@@ -226,21 +227,23 @@ def test_every_rank_keeps_step(
     remainder: str,
     begin: int,
     with_file: bool,
+    memory_limit: int | None,
     tar_shards: Shards,
     line_shards: Shards,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     shards = tar_shards if is_tar else line_shards
     file = tmp_path_factory.mktemp("quarantine") / "bad.jsonl"
-    whole = shards.open().shuffle(order, seed=5).batch(batch, remainder=remainder)
+    chunk = None if order.name == "full" else "9KB"
+    whole = shards.open().shuffle(order, seed=5, chunk=chunk).batch(batch, remainder=remainder)
     start = whole.state_dict() | {"position": begin}
     clean = [run_of(whole, rank, world_size, start) for rank in range(world_size)]
     due = {number for batches, _ in clean for full in batches for number, again in pairs_of(full) if not again}
     met = {number for batches, _ in clean for full in batches for number, _ in pairs_of(full)}
     with shards.damaged(sorted(damaged)):
         for _ in range(2):  # the second time, the file knows
-            ds = shards.open().shuffle(order, seed=5).batch(batch, remainder=remainder)
-            ds = skipping(ds, file if with_file else None)
+            ds = shards.open().shuffle(order, seed=5, chunk=chunk).batch(batch, remainder=remainder)
+            ds = skipping(ds, file if with_file else None, memory_limit)
             delivered: list[int] = []
             for rank, (batches, clean_places) in enumerate(clean):
                 found, places = run_of(ds, rank, world_size, start)
