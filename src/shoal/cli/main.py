@@ -56,6 +56,7 @@ VERBS: Mapping[str, Verb] = {
     "trace": Verb("shoal.cli.trace", "which samples are in a step, and in which step a sample is"),
     "audit": Verb("shoal.cli.audit", "how good is a shuffle: of shoal, or of any loader by the ids it emits"),
     "bench": Verb("shoal.cli.bench", "stream for a while: how fast that is, and what holds it up"),
+    "cache": Verb("shoal.cli.cache", "what this machine keeps of datasets, and removing it"),
 }
 
 

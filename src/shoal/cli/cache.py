@@ -1,0 +1,92 @@
+"""`shoal cache`: what this machine keeps of datasets, and removing it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from shoal.cli import output
+from shoal.cli.numbers import at_least_zero
+from shoal.cli.source_options import add_json_argument
+from shoal.errors import ShoalError
+from shoal.storage.cache_status import (
+    chunk_cache_status,
+    clear_chunks,
+    clear_indexes,
+    index_cache_status,
+)
+from shoal.storage.chunk_cache_registry import known_caches
+
+__all__ = ["add_arguments", "run"]
+
+_DAY_SECONDS = 86_400
+_EXIT_REFUSED = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.epilog = (
+        "Without a DIRECTORY: the indexes that were made on this machine, and every chunk cache of this user. All that "
+        "is removed can be made again, and processes that run go on."
+    )
+    text = "a directory that was given as shoal.open(cache=DIRECTORY)"
+    parser.add_argument("directory", metavar="DIRECTORY", nargs="*", help=text)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--clear", action="store_true", help="remove all of it")
+    text = "remove what no process uses, nor did for --days, and what killed processes left"
+    what.add_argument("--prune", action="store_true", help=text)
+    parser.add_argument("--days", type=at_least_zero, default=30, metavar="N", help="days unused, for --prune (30)")
+    add_json_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show, or remove and show what was removed."""
+    known = not arguments.directory
+    directories = known_caches() if known else arguments.directory
+    if arguments.clear or arguments.prune:
+        unused_seconds = None if arguments.clear else float(arguments.days * _DAY_SECONDS)
+        removed = [clear_indexes(unused_seconds=unused_seconds)] if known else []
+        rows, is_whole = _of_each(directories, known, lambda path: clear_chunks(path, unused_seconds=unused_seconds))
+        record: dict[str, Any] = {"removed": [*map(asdict, removed), *rows]}
+    else:
+        rows, is_whole = _of_each(directories, known, chunk_cache_status)
+        record = {"indexes": asdict(index_cache_status())} if known else {}
+        record["chunk_caches"] = rows
+    if arguments.json:
+        output.emit(record, as_json=True)
+    else:
+        _show(record)
+    return 0 if is_whole else _EXIT_REFUSED
+
+
+def _of_each(directories: list[str], known: bool, look: Any) -> tuple[list[dict[str, Any]], bool]:  # noqa: FBT001
+    """What ``look`` says of each; one that we only know of and that fails does not keep the others from being seen."""
+    rows, is_whole = [], True
+    for directory in directories:
+        try:
+            rows.append(asdict(look(directory)))
+        except ShoalError as error:
+            if not known:
+                raise
+            output.complain(f"error: {error}")
+            is_whole = False
+    return rows, is_whole
+
+
+def _show(record: dict[str, Any]) -> None:
+    if "removed" in record:
+        output.emit({"removed": record["removed"]})
+        return
+    if "indexes" in record:
+        facts = dict(record["indexes"])
+        output.emit({"indexes": facts.pop("path"), **_known(facts)})
+    for number, row in enumerate(record["chunk_caches"]):
+        if number or "indexes" in record:
+            output.say()
+        facts = dict(row)
+        output.emit({"chunk cache": facts.pop("path"), **_known(facts)})
+
+
+def _known(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}
