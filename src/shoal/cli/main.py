@@ -55,6 +55,7 @@ VERBS: Mapping[str, Verb] = {
     "head": Verb("shoal.cli.head", "the first samples, or some samples by id, as people want to see them"),
     "trace": Verb("shoal.cli.trace", "which samples are in a step, and in which step a sample is"),
     "audit": Verb("shoal.cli.audit", "how good is a shuffle: of shoal, or of any loader by the ids it emits"),
+    "plan": Verb("shoal.cli.plan", "what a cluster should read at once, how well that mixes, and what it costs"),
     "bench": Verb("shoal.cli.bench", "stream for a while: how fast that is, and what holds it up"),
     "cache": Verb("shoal.cli.cache", "what this machine keeps of datasets, and removing it"),
 }

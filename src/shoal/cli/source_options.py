@@ -34,17 +34,17 @@ class OpenedNow:
     index_was_made: bool
 
 
-def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+def add_source_arguments(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
     """Declare what is opened: the shards, and where their index and format are known from."""
-    add_shards_argument(parser, more=", or an index file beside its shards")
+    add_shards_argument(parser, more=", or an index file beside its shards", is_optional=is_optional)
     parser.add_argument("--index", metavar="FILE", help="an index kept elsewhere than beside the shards")
     add_format_argument(parser)
 
 
-def add_shards_argument(parser: argparse.ArgumentParser, *, more: str = "") -> None:
+def add_shards_argument(parser: argparse.ArgumentParser, *, more: str = "", is_optional: bool = False) -> None:
     """Declare the shards; several words are one list, since a shell may have expanded a glob."""
     text = f"shards: files or URLs, a directory, a glob, braces like train-{{000000..000099}}.tar{more}"
-    parser.add_argument("source", metavar="SOURCE", nargs="+", help=text)
+    parser.add_argument("source", metavar="SOURCE", nargs="*" if is_optional else "+", help=text)
     option = "what the store of a URL should know: region=eu-west-1, anonymous=true, headers.X-Key=...; may be repeated"
     parser.add_argument("--storage-option", metavar="KEY=VALUE", action="append", default=[], help=option)
 

@@ -121,6 +121,24 @@ class Partition:
             shares.append(self._last_batch(order, rank, middle, end))
         return _joined(shares)
 
+    def dealt(self, order: BoundOrder, first: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The chunk of each sample of the whole global batches ``[first, stop)``, and the rank that gets it.
+
+        Both of shape ((stop - first) * global_batch,), in the order of positions. For all ranks at the price that
+        `share` has for one. The last batch of an epoch counts only if it is full.
+        """
+        stop = min(stop, order.num_samples // self.global_batch)
+        begin, end = first * self.global_batch, max(first, stop) * self.global_batch
+        chunks = order.locate(begin, end)[1]
+        positions = np.arange(begin, end)
+        batch = (positions - begin) // self.global_batch
+        batch_bits = max(1, (stop - first).bit_length())
+        by_rank = _dealt(order, batch, batch_bits, positions % order.num_canonical_nodes, chunks)
+        sizes = [self._size_of(rank, self.global_batch) for rank in range(self.world_size)]
+        ranks = np.empty(len(chunks), dtype=np.int64)
+        ranks[by_rank] = np.tile(np.repeat(np.arange(self.world_size), sizes), max(0, stop - first))
+        return chunks, ranks
+
     def _whole_batches(self, order: BoundOrder, rank: int, begin: int, end: int) -> Share:
         ids, chunks = order.locate(begin, end)
         positions = np.arange(begin, end)

@@ -1,0 +1,76 @@
+"""`shoal plan`: from an index as it will be read, or from numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cli.calls import Calls
+from tests.stream.made import flat, open_finely, write_lines
+
+from shoal.orders import Window
+
+
+@pytest.fixture
+def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
+    return Calls(capsys)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_reads_of_a_plan_are_those_of_the_stream(calls: Calls, tmp_path: Path, world_size: int) -> None:
+    lines = open_finely(write_lines(tmp_path / "data", [1000] * 4), extent_bytes=12_000)
+    words = ["plan", tmp_path / "data", "--index", tmp_path / "fine.index", "--chunks", 16, "--chunk", "12KB"]
+    words += ["--num-canonical-nodes", 2, "--global-batch", 12, "--ranks-per-node", world_size, "--latency", 0]
+    record = calls.json(*words)
+    ds = lines.shuffle(Window(16, 2), chunk="12KB").batch(global_batch_size=12)
+    reads, read_bytes, held = 0, 0, 0
+    for rank in range(world_size):
+        mine = ds.partition(rank=rank, world_size=world_size)
+        assert flat([list(batch["id"]) for batch in mine])
+        stats = mine.stats()
+        reads, read_bytes = reads + stats["num_reads"], read_bytes + stats["read_bytes"]
+        held = max(held, stats["peak_held_bytes"])
+    assert record["is_simulated_exactly"]
+    assert record["num_requests"] == pytest.approx(reads, rel=0.05)
+    assert record["read_bytes"] == pytest.approx(read_bytes, rel=0.05)
+    assert record["rank_memory_bytes"] == pytest.approx(held, rel=0.05)
+
+
+def test_ten_thousand_ranks_and_a_hundred_terabytes(calls: Calls) -> None:
+    words = ["--num-samples", "12.5e9", "--sample-bytes", "8KB", "--nodes", 1250, "--ranks-per-node", 8]
+    record = calls.json("plan", *words, "--global-batch", 80_000, "--memory", "16GiB", "--step-seconds", 5)
+    assert record["world_size"] == 10_000
+    assert record["dataset_bytes"] == 1e14
+    assert record["vr"]["80000"] < 1.05
+    assert not record["is_simulated_exactly"]
+    assert record["node_memory_bytes"] < 16 * 2**30
+    assert record["epoch_seconds"] == pytest.approx(12.5e9 / 80_000 * 5)
+
+
+def test_given_settings_are_judged(calls: Calls) -> None:
+    words = ["plan", "--num-samples", "1e6", "--sample-bytes", "10KB", "--global-batch", 512]
+    record = calls.json(*words, "--window", "64MB", "--chunk", "1MB")
+    assert record["window_chunks"] == 64
+    assert record["vr"]["512"] == pytest.approx(8, rel=0.1)
+    assert calls.json(*words, "--window", "64MB", "--chunk", "1MB", "--rho", 0.01)["vr"]["512"] < 1.1
+    assert calls.json(*words)["vr"]["512"] < 1.05
+    block = calls.json(*words, "--order", "block", "--chunks", 64, "--chunk", "1MB")
+    assert block["vr"]["512"] > 7
+
+
+def test_the_textbook_question_is_answered(calls: Calls) -> None:
+    words = ["plan", "--num-samples", "2e9", "--sample-bytes", "8KB", "--connection-bandwidth", "1GB"]
+    text = calls.text(*words, "--latency", 0.02, "--memory", "64GB")
+    assert "at least 1.98 GB each for 1 % overhead, 8,081 of them" in text
+    assert "holds 8,000,000 samples, 0.400% of all" in text
+    assert 'ds.shuffle(window="' in text
+
+
+def test_what_cannot_be_planned(calls: Calls, tmp_path: Path) -> None:
+    assert "give one of them" in calls.refused("plan")
+    assert "needs --sample-bytes" in calls.refused("plan", "--num-samples", 1000)
+    words = ["plan", "--num-samples", 1000, "--sample-bytes", 1000]
+    assert "no more than a global batch" in calls.refused(*words, "--global-batch", 1000)
+    assert "has no sample for each of 512 ranks" in calls.refused(*words, "--nodes", 512)
+    assert "must not be negative" in calls.refused(*words, "--latency", -1)
+    assert "does not keep to some chunks" in calls.refused(*words, "--order", "full")
