@@ -89,15 +89,24 @@ class StorageError(ShoalError, OSError):
     """Bytes that could not be had: missing, short, forbidden or unreachable.
 
     ``transient`` says that the same request may well succeed if made again (a refused or broken connection, a time-out,
-    429 or 5xx, a short or wrong body); ``retry_after_seconds`` how long the server asked to wait, where it did.
+    429 or 5xx, a short or wrong body); ``retry_after_seconds`` how long the server asked to wait, where it did. One
+    that is not transient may still be worth a few attempts in all, ``worth_attempts``: of several servers behind one
+    name, one may show another version of an object.
     """
 
     def __init__(
-        self, message: str, *, hint: str = "", transient: bool = False, retry_after_seconds: float | None = None
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        transient: bool = False,
+        retry_after_seconds: float | None = None,
+        worth_attempts: int = 1,
     ) -> None:
         super().__init__(message, hint=hint)
         self.transient = transient
         self.retry_after_seconds = retry_after_seconds
+        self.worth_attempts = worth_attempts
 
 
 class ForkError(StorageError):

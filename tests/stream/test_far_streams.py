@@ -25,9 +25,9 @@ from shoal.testing import FAULT_KINDS, Fault
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
 ORDERS = [Sequential(), Full(), Window(chunks=12, num_canonical_nodes=2), Block(chunks=6), Buffer(samples=40)]
-# Faults of one request in ten, as a store tells of them; another etag is for good, and has tests of its own.
+# Faults of one request in ten, as a store tells of them.
 TENTH = range(13, 10**6, 10)  # not by chance, which would come from the name of a temporary directory
-TENTHS = [Fault(kind, requests=TENTH, seconds=0.01) for kind in FAULT_KINDS if kind != "changed"]
+TENTHS = [Fault(kind, requests=TENTH, seconds=0.01) for kind in FAULT_KINDS]
 TENTHS.append(Fault("status", requests=TENTH, status=429, retry_after_seconds=0.01))
 
 

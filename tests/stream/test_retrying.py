@@ -117,6 +117,18 @@ def test_what_is_final_is_said_at_once(verb: Callable, clock: Clock) -> None:
     assert not clock.errors
 
 
+def test_what_may_be_one_servers_mistake_is_worth_a_few_attempts(clock: Clock) -> None:
+    def changed() -> None:
+        clock.now += 1
+        msg = "another version"
+        raise StorageError(msg, worth_attempts=4)
+
+    with pytest.raises(StorageError, match=r"^another version$"):
+        retried(changed, RetryRule(), what="read")
+    assert len(clock.pauses) == 3
+    assert clock.now < 1004 + 0.1 + 0.2 + 0.4
+
+
 def test_pauses_are_random_below_a_bound_that_doubles(clock: Clock) -> None:
     rule = RetryRule(first_pause_seconds=0.5, most_pause_seconds=4.0, deadline_seconds=1e9)
     for _ in range(40):

@@ -11,6 +11,7 @@ from shoal.storage.protocol import Buffer, ObjectInfo, ReadRange, Stat
 __all__ = ["Known", "ReadsRanges", "check_length", "check_range", "joined", "read_whole", "version_of"]
 
 _PIECE_BYTES = 8 << 20
+_CHANGED_ATTEMPTS = 4
 _CHANGED_HINT = (
     "shards must stay as they are during a run; start again from the last state, and after `shoal index` if the "
     "contents are new"
@@ -116,4 +117,4 @@ def joined(data: Buffer | Sequence[Buffer]) -> bytes:
 
 def _changed(path: str, how: str) -> StorageError:
     msg = f"{path}: this object changed while it was being read: it {how}"
-    return StorageError(msg, hint=_CHANGED_HINT)
+    return StorageError(msg, hint=_CHANGED_HINT, worth_attempts=_CHANGED_ATTEMPTS)

@@ -125,11 +125,13 @@ def retried(call: Callable[[], _Result], rule: RetryRule, *, what: str) -> _Resu
     how = _here.patience
     deadline_seconds = rule.deadline_seconds if how.deadline_seconds is None else how.deadline_seconds
     began = time.monotonic()
+    num_final = 0
     for attempt in itertools.count(1):
         try:
             return call()
         except StorageError as error:
-            if not error.transient:
+            num_final += not error.transient
+            if not error.transient and num_final >= error.worth_attempts:
                 raise
             passed_seconds = time.monotonic() - began
             pause_seconds = rule.pause_seconds(attempt, error.retry_after_seconds)

@@ -82,7 +82,7 @@ def read_bytes(
 
     what = reading_of(path, first_byte, end_byte)
     try:
-        opened.check.check(shard)
+        _check(opened, shard, traffic)
         fetch = partial(retried, once, rule, what=what)
         place = (shard, first_byte, end_byte)
         return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)

@@ -84,7 +84,7 @@ class FaultyStore:
         mishap = self._meet(path, first_byte, end_byte)
         if mishap and mishap.fault.kind == "changed":
             msg = f"{path}: this shard changed while it was being read (a fault of the test)"
-            raise StorageError(msg)
+            raise StorageError(msg, worth_attempts=4)
         data = self._store.read_range(path, first_byte, end_byte)
         if not mishap or mishap.fault.kind != "corrupt" or not data:
             return data

@@ -1,0 +1,90 @@
+"""Answers over http that look right and are not, now and then; and opening a dataset while a server is unwell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.stream.faraway import SOON
+from tests.stream.made import ids_of, reading_threads, write_tars
+
+from shoal.orders import Sequential, Window
+from shoal.shards.formats import format_named
+from shoal.storage.local import LocalStore
+from shoal.storage.sources import expand
+from shoal.stream import far_readers
+from shoal.stream.checksums import extent_checksums
+from shoal.stream.index_files import save_index
+from shoal.stream.indexing import build_index
+from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.retrying import RetryingStore
+from shoal.testing import Fault, FaultKind, RangeServer
+
+pytest.importorskip("urllib3")
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+COUNTS = [60, 45, 0, 70]
+SHORT = {"timeout_seconds": 0.4, "connect_timeout_seconds": 2}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards, with an index beside them that has checksums and small extents."""
+    directory = write_tars(tmp_path_factory.mktemp("served") / "d", COUNTS)
+    opened = open_dataset(directory)._opened
+    found = expand(f"{directory}/*.tar", suffixes=(".tar",))
+    index = build_index(found, store=LocalStore(), format=format_named("tar"), extent_bytes=4000)
+    sums = extent_checksums(index, opened.paths, store=LocalStore(), check=lambda _: None)
+    save_index(replace(index, extent_checksum=sums), directory, store=LocalStore())
+    return directory
+
+
+@pytest.fixture
+def server(directory: Path) -> Iterator[RangeServer]:
+    with RangeServer(directory) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far_readers, "_LEAST_REQUEST_BYTES", 1)
+    monkeypatch.setattr(far_readers, "_REQUESTS_AHEAD", 10**9)
+
+
+def served(server: RangeServer) -> Dataset:
+    ds = open_dataset(server.url_of("shoal.index"), storage_options=SHORT)
+    store = ds._opened.store
+    assert isinstance(store, RetryingStore)
+    store.rule = SOON
+    return ds
+
+
+ORDERS: list[Sequential | Window] = [Sequential(), Window(chunks=10, num_canonical_nodes=2)]
+TENTH = range(7, 10**6, 10)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
+@pytest.mark.parametrize("kind", ["changed", "corrupt"])
+def test_one_answer_in_ten_that_is_not_to_be_trusted(
+    kind: FaultKind, order: Sequential | Window, server: RangeServer
+) -> None:
+    """From another version of a shard, or wrong in a bit: also where a shard is compared with the index first."""
+    ds = served(server).shuffle(order, seed=4, chunk="4000")
+    server.faults = [Fault(kind, requests=TENTH)]
+    assert ids_of(ds) == ds.ids().tolist()
+    assert server.num_faults()[kind] >= 5
+    stats = ds.stats()
+    assert stats["num_retries"] > 0
+    assert (stats["num_corrupt"] > 0) == (kind == "corrupt")
+    assert stats["requested_bytes"] > stats["read_bytes"]
+    assert not reading_threads()
+
+
+def test_a_dataset_is_opened_and_indexed_through_faults(server: RangeServer, directory: Path) -> None:
+    server.faults = [Fault("status", requests=range(1, 10**6, 3)), Fault("reset", requests=range(2, 10**6, 3))]
+    ds = open_dataset([server.url_of(path.name) for path in sorted(directory.glob("*.tar"))], storage_options=SHORT)
+    assert ds.num_samples == sum(COUNTS)
+    server.faults = []
+    assert ids_of(ds) == list(range(sum(COUNTS)))
