@@ -222,6 +222,21 @@ def test_the_version_is_the_etag_else_the_date() -> None:
         assert HttpStore().stat(f"{url}/a").version == "then"
 
 
+def test_what_lies_beside_is_asked_for_with_the_same_credentials() -> None:
+    with answering(send_range) as (url, asked):
+        secret = url.replace("://", "://me:word@") + "/c/{0..1}.tar?sig=s3cret"
+        store = pickle.loads(pickle.dumps(open_store(secret)))
+        for name in ("c/0.tar", "c/shoal.index", "other/2.tar"):
+            store.read_range(f"{url}/{name}", 0, 5)
+        assert [one["path"] for one in asked] == [
+            f"/{name}?sig=s3cret" for name in ("c/0.tar", "c/shoal.index", "other/2.tar")
+        ]
+        assert {one["authorization"] for one in asked} == {"Basic bWU6d29yZA=="}
+    with answering(send_range) as (other, asked):
+        assert store.read_range(f"{other}/a", 0, 5) == DATA[:5]
+        assert (asked[0]["path"], asked[0].get("authorization")) == ("/a", None)
+
+
 def test_redirects_are_followed_and_credentials_stay_behind() -> None:
     with answering(lambda handler: send_range(handler, ETag="1")) as (far, asked_far):
 

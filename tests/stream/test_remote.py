@@ -106,6 +106,17 @@ def test_an_index_that_lies_elsewhere(place: Place, local: Path) -> None:
         opened(place, "indexes/kept.index", index=path)
 
 
+def test_an_index_and_shards_behind_a_signature_for_all(local: Path) -> None:
+    index = open_dataset(local)._opened.index
+    data = Path(save_index(index, local / "x.index", store=LocalStore())).read_bytes()
+    objects = {f"d/{path.name}": path.read_bytes() for path in local.glob("*.tar")} | {"d/shoal.index": data}
+    with RangeServer(objects) as server:
+        for source in ("d/?sig=s3cret", "d/shoal.index?sig=s3cret", "d/s-{000..003}.tar?sig=s3cret"):
+            ds = open_dataset(f"{server.url}/{source}")
+            assert ds._opened.index_path == f"{server.url}/d/shoal.index", source
+            assert ids_of(ds) == list(range(100))
+
+
 @pytest.fixture
 def server(local: Path) -> Iterator[RangeServer]:
     with RangeServer({f"d/{path.name}": path.read_bytes() for path in local.iterdir()}) as running:

@@ -48,6 +48,7 @@ class HttpStore:
         self._options = HttpOptions.of(storage_options or {})
         self._known = Known()
         self._full: dict[str, str] = {}
+        self._of_hosts: dict[str, str] = {}
         self._firsts: dict[str, _First] = {}  # made once, since parsing URLs takes longer than the rest of our part
         self._moved: dict[str, _Moved] = {}
         self._pools = Pools(self._options)
@@ -56,7 +57,7 @@ class HttpStore:
         return "HttpStore()"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self._options, self._full)
+        return _restore, (self._options, self._full, self._of_hosts)
 
     def learn(self, url: str) -> None:
         """From now on the path that `plain` or `tagged` makes of ``url`` is read with its query and password."""
@@ -65,6 +66,7 @@ class HttpStore:
             self._moved.clear()
             self._full.setdefault(plain(url), url)
             self._full[tagged(url)] = url
+            self._of_hosts.setdefault(_host(url), url)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Exactly the bytes ``[first_byte, end_byte)``, by one request (more only to follow redirects).
@@ -173,8 +175,21 @@ class HttpStore:
         raise StorageError(msg, hint="the server leads in a circle; does it want credentials?")
 
     def _first(self, path: str) -> _First:
-        full = self._full.get(path, path)
+        full = self._full_url(path)
         return _First(_sendable(full), self._options.headers_for(full), _origin(full))
+
+    def _full_url(self, path: str) -> str:
+        """What was learnt for ``path``, else with the password and query that were given for its host.
+
+        So an index is found beside shards behind a password, and shards beside an index with a signature for all.
+        """
+        known = self._full.get(path)
+        if known is not None or (other := self._of_hosts.get(_host(path))) is None:
+            return known or path
+        scheme, mark, rest = path.partition("://")
+        user, at, _ = other.partition("://")[2].partition("/")[0].rpartition("@")
+        _, question, query = other.partition("#")[0].partition("?")
+        return f"{scheme}{mark}{user}{at}{rest}{question}{query}"
 
     def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> BaseHTTPResponse:
         try:
@@ -188,7 +203,7 @@ class HttpStore:
 
     def _secrets(self, path: str, url: str) -> Sequence[str]:
         """What an answer must not be quoted with: servers like to repeat what they were asked."""
-        full = self._full.get(path, path)
+        full = self._full_url(path)
         sent = [word for value in self._options.headers_for(full).values() for word in (value, *value.split())]
         return [
             *secrets_in(url),
@@ -273,10 +288,17 @@ class _Answer:
         self._response.release_conn()
 
 
-def _restore(options: HttpOptions, full: dict[str, str]) -> HttpStore:
+def _restore(options: HttpOptions, full: dict[str, str], of_hosts: dict[str, str]) -> HttpStore:
     store = HttpStore()
-    store._options, store._full, store._pools = options, full, Pools(options)  # noqa: SLF001  # the same module
+    store._options, store._pools = options, Pools(options)  # noqa: SLF001  # the same module
+    store._full, store._of_hosts = full, of_hosts  # noqa: SLF001  # the same
     return store
+
+
+def _host(url: str) -> str:
+    """Scheme, host and port as they are written, without a password."""
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}"
 
 
 def _unclear(path: str, answer: _Answer) -> StorageError:

@@ -68,7 +68,8 @@ def _path_part(url: str) -> str:
 
 def _looks_like_file(url: str, suffixes: Sequence[str]) -> bool:
     # What has a query is made by a program, and there is nothing below it.
-    return plain(url).lower().endswith((*suffixes, INDEX_SUFFIX)) or (plain(url) != url and "?" in url)
+    path = plain(url)
+    return path.lower().endswith((*suffixes, INDEX_SUFFIX)) or (path != url and "?" in url and not path.endswith("/"))
 
 
 def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Named:
