@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.storage.servers import CAN_LIST, SECRET, Place
 
-from shoal.errors import SourceError, StorageError, UsageError
+from shoal.errors import ForkError, SourceError, StorageError, UsageError
 from shoal.storage.local import LocalStore
 from shoal.storage.memory import MemoryStore
 from shoal.storage.sources import expand
@@ -347,6 +347,17 @@ def test_what_filesystems_raise(error: Exception, transient: bool, number: int |
             verb("odd://a.tar")
         assert (caught.value.transient, caught.value.errno) == (transient, number)
         assert "s3cret" not in str(caught.value)
+
+
+def test_a_filesystem_that_does_not_survive_a_fork() -> None:
+    store: Any = open_store(
+        "odd://a.tar", {"filesystem": FailingFileSystem(RuntimeError("This class is not fork-safe"))}
+    )
+    store._made_in -= 1  # as in a forked child
+    with pytest.raises(ForkError) as caught:
+        store.read_range("odd://a.tar", 0, 5)
+    assert "forkserver" in caught.value.hint
+    assert not caught.value.transient
 
 
 def test_a_filesystem_that_sends_fewer_bytes() -> None:
