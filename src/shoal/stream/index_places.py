@@ -14,6 +14,7 @@ from typing import Protocol
 
 from shoal.errors import StorageError
 from shoal.shards.index import Index
+from shoal.storage.object_options import OBJECT_SCHEMES
 from shoal.storage.protocol import Find, ObjectInfo, Put
 from shoal.storage.sources import Source
 from shoal.storage.urls import join, scheme_of
@@ -25,7 +26,8 @@ __all__ = ["describes", "leave_beside", "was_left_by_opening"]
 _log = logging.getLogger("shoal")
 
 _MARK = "left_by_opening"
-_READ_ONLY_SCHEMES = ("http", "https")
+# Elsewhere a written file may be more than a file: a commit, for instance.
+_PLAIN_STORES = (*OBJECT_SCHEMES, "memory")
 
 
 class _Place(Find, Put, Protocol):
@@ -33,11 +35,11 @@ class _Place(Find, Put, Protocol):
 
 
 def leave_beside(index: Index, source: Source, *, store: _Place) -> str | None:
-    """Put the index beside the shards, if these are all of a far directory that may be written; where it is then.
+    """Put the index beside the shards, if these are all of a directory of an object store; where it is then.
 
     A refusal is said in the log, and nothing else.
     """
-    if not source.complete or scheme_of(source.root) in ("", *_READ_ONLY_SCHEMES):
+    if not source.complete or scheme_of(source.root) not in _PLAIN_STORES:
         return None
     path = join(source.root, INDEX_NAME)
     try:

@@ -2,7 +2,8 @@
 
 An index is looked for in this order: the one given, the one that is the source, `shoal.index` beside the shards, the
 one this machine made before, and else it is made and kept: on this machine, and beside the shards where these are all
-of a far directory that may be written. Whichever it is, a shard that it does not know is never left out silently.
+of a directory of an object store that may be written. Whichever it is, a shard that it does not know is never left out
+silently.
 """
 
 from __future__ import annotations
