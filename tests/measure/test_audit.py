@@ -98,6 +98,8 @@ def test_storage_order_is_found_by_everything() -> None:
     assert result.displacement == pytest.approx((0.0, 0.0, 0.0), abs=1e-4)
     assert result.vr[64] == pytest.approx(64, rel=0.01)
     assert result.effective_batch == pytest.approx(1, rel=0.01)
+    assert result.start_distance == pytest.approx({0.01: 0.99, 0.05: 0.95, 0.1: 0.9, 0.5: 0.5}, abs=0.002)
+    assert result.end_distance == pytest.approx({0.01: 0.99, 0.05: 0.95, 0.1: 0.9}, abs=0.002)
     assert "vary 64.0 times as much" in result.verdict
 
 
@@ -105,6 +107,7 @@ def test_a_perfect_shuffle_has_the_known_quantiles() -> None:
     result = audit(shuffled(100_000))
     # Of the difference of two even numbers: P(x > q) = (1 - q)^2 / 2.
     assert result.displacement == pytest.approx((-(1 - 0.02**0.5), 0.0, 1 - 0.02**0.5), abs=0.01)
+    assert max(result.start_distance[0.5], result.end_distance[0.1]) < 0.02
     assert all(abs(ratio - 1) < 5 * result.vr_error[size] for size, ratio in result.vr.items())
     assert list(result.distinct) == [64, 128, 256, 512, 1024, 2048, 4096]
     assert result.distinct == pytest.approx(dict(result.expected_distinct), rel=0.01)
@@ -224,6 +227,10 @@ def test_neighbours_that_stay_together_are_found() -> None:
     epochs = [np.concatenate([groups[i][shuffled(16, i)] for i in shuffled(512, seed)]) for seed in range(2)]
     result = audit(np.stack(epochs), batch=16)
     assert "neighbours met again" in found(result)
+    assert result.remet == 1.0
+    fair = audit(np.stack([shuffled(8192, seed) for seed in range(2)]), batch=16)
+    assert fair.expected_remet == pytest.approx(15 / 8191)
+    assert fair.remet == pytest.approx(fair.expected_remet, rel=0.3)
 
 
 # ---- what shipped loaders do

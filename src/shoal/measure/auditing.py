@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UsageError
-from shoal.measure.between import looks_between
+from shoal.measure.between import looks_between, remet_neighbours
 from shoal.measure.curves import Keys, VarianceCurve, batch_sizes, variance_curve
 from shoal.measure.delivered import as_epochs, as_stream
 from shoal.measure.looks import Look, permutation_looks
@@ -63,6 +63,12 @@ class Audit:
     displacement
         How far samples are moved, later (positive) or earlier, as a share of the epoch: quantiles 0.01, 0.5 and 0.99.
         -0.9, 0 and 0.9 for a perfect shuffle.
+    start_distance, end_distance
+        How far the first and the last samples are from all in where they are stored (Kolmogorov and Smirnov), by share
+        of the first epoch: 0 is alike, 1 is apart.
+    remet, expected_remet
+        What part of the pairs of samples that share a batch share one in the next epoch again, and after a perfect
+        shuffle; NaN without a second epoch.
     rank_correlation
         Of where a sample is stored and when it comes (Spearman); 0 for a shuffle.
     num_looks
@@ -90,6 +96,10 @@ class Audit:
     expected_distinct: Mapping[int, float]
     start_vr: float
     end_vr: float
+    start_distance: Mapping[float, float]
+    end_distance: Mapping[float, float]
+    remet: float
+    expected_remet: float
     displacement: tuple[float, float, float]
     rank_correlation: float
     num_looks: int
@@ -289,16 +299,30 @@ def _variance_looks(name: str, curve: VarianceCurve, keys: Keys, epoch: _Epoch) 
         yield Look(name, ratio, 1.0, ratio_tail(ratio, freedom), serious, text)
 
 
-def _prefix_looks(found: Survey) -> Iterator[Look]:
-    """Kolmogorov and Smirnov's distance of the first and the last samples from all."""
+def _distance(found: Survey, rows: slice) -> tuple[float, int]:
+    """Kolmogorov and Smirnov's distance of a part of the epoch from all of it, and the samples of the part."""
+    part = found.heat[rows].sum(axis=0)
+    size = int(part.sum())
     whole = np.cumsum(found.heat.sum(axis=0)) / found.num_delivered
-    for rows, name in [(slice(0, rows), "first") for rows in _PREFIXES] + [
-        (slice(TIME_PARTS - rows, None), "last") for rows in _SUFFIXES
-    ]:
-        part = found.heat[rows].sum(axis=0)
-        size, total = int(part.sum()), found.num_delivered
+    return float(np.abs(np.cumsum(part) / max(1, size) - whole).max()), size
+
+
+def _distances(found: Survey, parts: tuple[int, ...], *, at_end: bool) -> dict[float, float]:
+    """The distance by the share of the epoch."""
+    return {rows / TIME_PARTS: _distance(found, _rows(rows, at_end=at_end))[0] for rows in parts}
+
+
+def _rows(rows: int, *, at_end: bool) -> slice:
+    return slice(TIME_PARTS - rows, None) if at_end else slice(0, rows)
+
+
+def _prefix_looks(found: Survey) -> Iterator[Look]:
+    """The first and the last samples against all."""
+    parts = [(rows, False) for rows in _PREFIXES] + [(rows, True) for rows in _SUFFIXES]
+    for rows, at_end in parts:
+        distance, size = _distance(found, _rows(rows, at_end=at_end))
+        total, name = found.num_delivered, "last" if at_end else "first"
         if 20 <= size < total:
-            distance = float(np.abs(np.cumsum(part) / size - whole).max())
             rare = min(1.0, 2.0 * math.exp(-2.0 * distance**2 * size * total / (total - size)))
             by_chance = 0.87 / math.sqrt(size)
             text = (
@@ -429,6 +453,7 @@ def _summed(
     moved = (first.positions - places) / first.survey.num_delivered
     low, middle, high = np.quantile(moved, (0.01, 0.5, 0.99)).tolist()
     spread = dict(zip(sizes, errors, strict=True))
+    again = remet_neighbours(first.ids, epochs[1].ids, batch) if len(epochs) > 1 else (math.nan, math.nan, 0)
     verdict = verdict_of(
         findings, ratios, spread, batch=batch, num_looks=len(looks), num_samples=num_samples, is_part=is_part
     )
@@ -449,6 +474,10 @@ def _summed(
         expected_distinct={size: expected_distinct_of(counts[counts > 0], size) for size in small},
         start_vr=start,
         end_vr=end,
+        start_distance=_distances(first.survey, _PREFIXES, at_end=False),
+        end_distance=_distances(first.survey, _SUFFIXES, at_end=True),
+        remet=again[0] if again[2] else math.nan,
+        expected_remet=again[1] if again[2] else math.nan,
         displacement=(low, middle, high),
         rank_correlation=_correlation(places, first.positions),
         num_looks=len(looks),

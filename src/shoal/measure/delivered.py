@@ -30,6 +30,8 @@ def as_epochs(ids: Any, epochs: int) -> list[NDArray[np.int64]]:
     UsageError
         There are no ids, they are not integers, or they cannot be cut.
     """
+    if not isinstance(ids, np.ndarray) and hasattr(ids, "__array__"):  # a tensor, say
+        ids = np.asarray(ids)
     if isinstance(ids, np.ndarray) and ids.ndim == 2:
         if epochs not in {1, len(ids)}:
             msg = f"the ids of {len(ids)} epochs were given, and epochs={epochs}"
