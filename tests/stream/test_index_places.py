@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.stream.made import ids_of, write_tars
 
 from shoal.errors import IndexFileError, StorageError
+from shoal.storage.local import LocalStore
 from shoal.storage.memory import MemoryStore
 from shoal.storage.protocol import ObjectInfo
 from shoal.stream import opening
@@ -172,3 +174,17 @@ def test_a_machine_keeps_few_indexes(
     assert [path.suffix for path in kept.iterdir() if path.suffix == ".copy"] == [".copy"]
     assert len([path for path in kept.iterdir() if path.suffix != ".lock"]) == 2
     assert ids_of(dataset) == list(range(50))
+
+
+def test_a_machine_keeps_few_notes_on_shards(
+    tmp_path: Path, shards: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.stream.index_files._CACHE_NOTES", 1)
+    for number, data in enumerate(shards):
+        (tmp_path / f"{number}.tar").write_bytes(data)
+        index = open_dataset(tmp_path / f"{number}.tar")._opened.index
+        kept = save_index(index, tmp_path / f"{number}.kept.index", store=LocalStore())
+        os.utime(tmp_path / f"{number}.tar", ns=(1, 1))
+        list(open_dataset(tmp_path / f"{number}.tar", index=kept))
+        # One that was left by the step before, at most, and that of this step.
+        assert 1 <= len(list((tmp_path / "cache" / "accepted").iterdir())) <= 2

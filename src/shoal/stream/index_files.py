@@ -25,6 +25,7 @@ __all__ = ["INDEX_NAME", "MapFile", "bound_cache", "load_index", "save_index"]
 # 10^8 samples take 0.4 GB, most datasets a few MB.
 _CACHE_BYTES = 4 << 30
 _CACHE_FILES = 500
+_CACHE_NOTES = 100_000
 
 _log = logging.getLogger("shoal")
 
@@ -93,6 +94,10 @@ def _mapped_copy(path: str, store: MapFile, cache_dir: str) -> memoryview:
 
 
 def bound_cache(cache_dir: str) -> None:
-    """Let the indexes go that this machine keeps and has not used for the longest time, beyond 4 GiB or 500 of them."""
-    directory = str(Path(cache_dir, "indexes"))
-    keep_within(directory, suffixes=(".index", ".copy"), limit_bytes=_CACHE_BYTES, limit_files=_CACHE_FILES)
+    """Let go of what this machine keeps and has not used for the longest time.
+
+    At most 4 GiB and 500 indexes stay, and 100 000 notes on shards that were found to be those of their index.
+    """
+    indexes, accepted = str(Path(cache_dir, "indexes")), str(Path(cache_dir, "accepted"))
+    keep_within(indexes, suffixes=(".index", ".copy"), limit_bytes=_CACHE_BYTES, limit_files=_CACHE_FILES)
+    keep_within(accepted, suffixes=(".same",), limit_bytes=_CACHE_BYTES, limit_files=_CACHE_NOTES)
