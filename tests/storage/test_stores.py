@@ -256,6 +256,12 @@ def test_a_filesystem_that_is_handed_in() -> None:
         open_store("x://y", {"filesystem": LocalStore()})
 
 
+def test_options_are_a_dict() -> None:
+    with pytest.raises(UsageError, match="storage_options is a dict, not str") as caught:
+        in_store("s3://b/k", "key=s3cret")  # type: ignore[arg-type]
+    assert "s3cret" not in str(caught.value)
+
+
 def test_a_scheme_that_fsspec_knows(tmp_path: Any) -> None:
     (tmp_path / "a.tar").write_bytes(b"0123456789")
     store = open_store(f"local://{tmp_path}/a.tar")

@@ -22,6 +22,10 @@ __all__ = ["in_store", "open_store"]
 
 def in_store(source: SourceLike, storage_options: Mapping[str, Any] | None) -> SourceLike:
     """``source`` as `open_store` and `expand` take it: paths in a filesystem that is handed in become its URLs."""
+    given: object = storage_options  # whatever it is declared to be
+    if not isinstance(given, Mapping | None):
+        msg = f"storage_options is a dict, not {type(given).__name__}"
+        raise UsageError(msg, hint='storage_options={"region": "eu-west-1"}')
     filesystem = (storage_options or {}).get("filesystem")
     if filesystem is None:
         return source
