@@ -88,6 +88,18 @@ def test_epochs_follow_each_other(num_workers: int, persistent: bool, tars: Data
 
 
 @pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_a_loop_that_counts_to_the_length_has_ended_the_epoch(
+    num_workers: int, persistent: bool, tars: Dataset
+) -> None:
+    ds = tars.shuffle(seed=3).with_ids().batch(50)
+    loader = DataLoader(ds, num_workers=num_workers, persistent_workers=persistent)
+    for epoch in range(3):
+        assert ids_of(itertools.islice(loader, len(loader))) == expected(ds, epoch=epoch)
+        assert loader.dataset.epoch == epoch + 1
+    loader.close()
+
+
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
 def test_the_state_counts_what_was_received(num_workers: int, persistent: bool, tars: Dataset) -> None:
     ds = tars.shuffle(seed=3).with_ids().batch(8)
     whole = expected(ds)

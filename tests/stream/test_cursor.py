@@ -212,3 +212,11 @@ def test_a_copy_of_the_dataset_accepts_the_state(tmp_path: Path, ds: Dataset, ta
     copy = open_finely(write_tars(tmp_path / "elsewhere", counts)).shuffle("full", seed=7).batch(4)
     copy.load_state_dict(state_at(ds, 0, 40))
     assert flat(batches_of(copy)) == ds.ids(start=40).tolist()
+
+
+@pytest.mark.parametrize("size", [None, 50])
+def test_a_loop_that_counts_to_the_length_has_ended_the_epoch(size: int | None, tars: Dataset) -> None:
+    ds = tars if size is None else tars.batch(size)
+    for epoch in range(3):
+        assert (ds.epoch, at(ds)) == (epoch, (epoch, 0))
+        assert len([None for _, _ in zip(range(len(ds)), ds, strict=False)]) == len(ds)

@@ -61,6 +61,8 @@ class Received:
         finally:
             self._pace.add(began, self._pace.clock())
         self.place.num_yielded += 1
+        if self.place.num_yielded >= self._run.num_steps:
+            self._run.ended(self.place)  # now, since a loop that counts to len() never asks for more
         return made
 
     def close(self) -> None:

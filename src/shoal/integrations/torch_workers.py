@@ -131,7 +131,7 @@ def _essence(work: Work) -> tuple[Any, ...]:
 def _cause(exitcode: int) -> tuple[str, str]:
     if exitcode > 0:
         hint = (
-            "its own message is on stderr. A script that starts workers needs `if __name__ == \"__main__\":` around "
+            'its own message is on stderr. A script that starts workers needs `if __name__ == "__main__":` around '
             "what it does, and functions for map(), filter() and collate_fn= must be importable: not of a notebook"
         )
         return f"ended with exit code {exitcode}", hint

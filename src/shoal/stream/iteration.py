@@ -130,6 +130,7 @@ class Iteration:
         source = _Source(opened, arrangement, recipe, counters, self.place, skips)
         deliver = _batches if recipe.partition.batched else _samples
         self._results: Iterator[Any] = deliver(stretches, source)
+        self._num_steps = recipe.partition.num_batches(order.num_samples, start)
         self._failure: BaseException | None = None
         self._closed = False
         self._generation = forks.generation
@@ -175,6 +176,8 @@ class Iteration:
                 self._pace.add(began, ended)
         if self._line is not None and self._line.is_due():
             self._show(self._line)
+        if self.place.num_yielded >= self._num_steps:
+            self._ended(self.place)  # now, since a loop that counts to len() never asks for more
         return result
 
     def _show(self, line: ProgressLine) -> None:
