@@ -162,3 +162,28 @@ def test_what_cannot_be_predicted_is_refused() -> None:
         chunk_correlation([1, 2, 3, 4], [3])
     with pytest.raises(UsageError, match="all keys are equal"):
         chunk_correlation([1, 1, 1, 1], [2, 2])
+
+
+@pytest.mark.parametrize("data", ["runs of 8", "runs of 64", "runs of 1000", "stripes", "stratified chunks"])
+@pytest.mark.parametrize("order", [Window(chunks=64, num_canonical_nodes=1), Block(chunks=16)], ids=str)
+def test_labels_in_runs_and_stripes(data: str, order: Any) -> None:
+    """From rho of real labels: shorter and longer than chunks, taking turns, and every chunk the dataset in small."""
+    each, num_chunks = 64, 2048
+    place = np.arange(each * num_chunks)
+    labels = {
+        "runs of 8": place // 8 % 100,
+        "runs of 64": place // 64 % 100,
+        "runs of 1000": place // 1000,
+        "stripes": place % 100,
+        "stratified chunks": place % 8,
+    }[data]
+    samples = np.full(num_chunks, each)
+    rho = chunk_correlation(labels, samples)
+    batches = [32, 128, 512]
+    measured = []
+    for seed in range(4):
+        emitted = labels[order.bind(samples, seed=seed).ids(0, len(place))]
+        measured.append([variance_ratio(emitted, batch) for batch in batches])
+    error = np.std(measured, axis=0) / 2
+    predicted = np.array([predicted_variance_ratio(order, samples, batch, rho=rho) for batch in batches])
+    assert np.all(np.abs(np.mean(measured, axis=0) - predicted) <= TOLERANCE * predicted + 3 * error), predicted
