@@ -14,7 +14,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 
 from shoal.storage.chunk_cache_locks import let_go, lock_within, open_for_lock
 
@@ -61,6 +61,9 @@ class Book:
         """Take over what lies on the disk."""
         self.used_bytes = _BASE_BYTES + sum(map(charge_bytes, sizes))
         self.num_chunks = num_chunks
+
+
+_NUMBERS = tuple(one.name for one in fields(Book))
 
 
 class Ledger:
@@ -121,7 +124,9 @@ class Ledger:
         return book, boot == self._boot and not book.is_open
 
     def _write(self, descriptor: int, book: Book) -> None:
-        record = _RECORD.pack(_MAGIC, self._boot, *(max(0, number) for number in astuple(book)))
+        # Not `astuple`, which copies deeply: 60 us.
+        numbers = (max(0, getattr(book, name)) for name in _NUMBERS)
+        record = _RECORD.pack(_MAGIC, self._boot, *numbers)
         os.pwrite(descriptor, record + _CRC.pack(zlib.crc32(record)), 0)
 
 
