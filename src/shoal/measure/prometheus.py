@@ -48,6 +48,10 @@ _HELP = {
     "concurrency": "Requests that may be under way at a time.",
     "wait_seconds": "Time in which the making of batches waited for bytes.",
     "make_seconds": "Time in which batches were made, waiting for bytes included.",
+    "num_cache_hits": "Reads that the chunk cache of the machine answered.",
+    "num_cache_fills": "Reads whose bytes were put into the chunk cache of the machine.",
+    "num_cache_bypasses": "Reads that went past the chunk cache of the machine.",
+    "num_cache_damaged": "Entries of the chunk cache of the machine that were damaged.",
     "elapsed_seconds": "Time of the newest iterator, from its first batch asked for to its latest delivered.",
 }
 # What goes up and down; all else that is counted only goes up. Rates and shares follow from counters over time, which

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter
 from typing import Any, Self
 
 import numpy as np
@@ -150,8 +151,8 @@ class Iteration:
         if forks.generation != self._generation:
             msg = "this iterator was made by the parent of this process, and is the parent's to go on with"
             raise ForkError(msg, hint="call iter() in the child: the dataset itself may be used there")
-        clock, was_closed = self._pace.clock, self._closed
-        began = clock()
+        pace = self._pace
+        began = perf_counter()
         try:
             result = next(self._results)
         except ValueError as error:
@@ -169,11 +170,10 @@ class Iteration:
         except BaseException as error:  # an interrupt too: the samples at hand are lost, and to go on would skip them
             self._failed(error)
             raise
-        finally:
-            if not was_closed:
-                ended = clock()
-                self._counters.make_seconds += ended - began
-                self._pace.add(began, ended)
+        pace.last = ended = perf_counter()
+        if pace.first is None:
+            pace.first = began
+        self._counters.make_seconds += ended - began
         if self._line is not None and self._line.is_due():
             self._show(self._line)
         if self.place.num_yielded >= self._num_steps:

@@ -23,8 +23,9 @@ class Pace:
     """The time of one iterator, from its first ``next()`` to the end of its latest, in three parts.
 
     Outside of ``next()`` the consumer is at its own work. Inside, it waits: for bytes, or for what is made of them
-    (decoding, functions, batches). Where batches are made elsewhere, by a thread or by processes, the time inside is
-    split as they split theirs.
+    (decoding, functions, batches). Where batches are made elsewhere, by a thread or by processes, `add` is told of the
+    time inside, which is split as they split theirs. Who makes them itself counts that anyway (``make_seconds``), and
+    sets ``first`` and ``last`` alone: a call of `add` for every sample would be felt.
 
     >>> times = iter([0.0, 3.0, 4.0, 8.0])
     >>> class counted: num_samples, num_requests, read_bytes, wait_seconds, make_seconds = 0, 0, 0, 0.0, 0.0
@@ -36,29 +37,29 @@ class Pace:
     (1.0, 0.625, 'storage')
     """
 
-    __slots__ = ("_before", "_counted", "_first", "_inside_seconds", "_last", "clock")
+    __slots__ = ("_before", "_counted", "_inside_seconds", "clock", "first", "last")
 
     def __init__(self, counted: _Counted, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self._counted = counted
         self._before = _numbers_of(counted)
-        self._first: float | None = None
-        self._last = 0.0
-        self._inside_seconds = 0.0
+        self.first: float | None = None
+        self.last = 0.0
+        self._inside_seconds: float | None = None
 
     def add(self, began: float, ended: float) -> None:
         """A ``next()`` began and ended at these readings of `clock`."""
-        if self._first is None:
-            self._first = began
-        self._inside_seconds += ended - began
-        self._last = ended
+        if self.first is None:
+            self.first = began
+        self._inside_seconds = (self._inside_seconds or 0.0) + ended - began
+        self.last = ended
 
     def told(self) -> dict[str, Any]:
         """Rates and shares by name; rates are 0, shares and the verdict None, where nothing was measured yet.
 
         ``bottleneck`` is who has the largest share: "storage", "stages" or "consumer".
         """
-        elapsed = 0.0 if self._first is None else self._last - self._first
+        elapsed = 0.0 if self.first is None else self.last - self.first
         samples, requests, read_bytes, wait, make = (
             now - before for now, before in zip(_numbers_of(self._counted), self._before, strict=True)
         )
@@ -72,7 +73,7 @@ class Pace:
             "bottleneck": None,
         }
         if elapsed:
-            inside = min(1.0, self._inside_seconds / elapsed)
+            inside = min(1.0, (make if self._inside_seconds is None else self._inside_seconds) / elapsed)
             told["wait_share"] = inside * (min(1.0, wait / make) if make else 0.0)
             told["stages_share"] = inside - told["wait_share"]
             told["bottleneck"] = _largest(told["wait_share"], told["stages_share"])
