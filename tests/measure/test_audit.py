@@ -340,11 +340,31 @@ def test_long_epochs_are_looked_at_in_stretches(
         (np.arange(10), {"labels": [1, 2]}, r"each of 10 samples by id; got shape \(2,\)"),
         (np.arange(10), {"labels": [1] * 10}, "all 10 labels are equal"),
         (np.arange(10), {"batch": 0}, "batch=0"),
+        (np.arange(10) + 10**12, {}, "ids go up to 1,000,000,000,009, and there are 10 of them"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(ids: Any, arguments: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         audit(ids, **arguments)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.full(500, 7),
+        np.tile([0, 1], 300),
+        np.repeat(np.arange(200), 4),
+        np.random.default_rng(0).integers(-5, 500, 500),
+        shuffled(900) * 37,
+    ],
+    ids=["one sample", "two", "four times each", "unknown ones", "far between"],
+)
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_odd_ids_are_audited_all_the_same(ids: NDArray[np.int64], epochs: int) -> None:
+    result = audit(ids, epochs=epochs, others={"another": ids[::-1]})
+    assert json.loads(json.dumps(result.to_dict()))["num_delivered"] == len(ids)
+    assert result.missing + (result.num_delivered - result.repeated - result.unknown) == epochs * result.num_samples
+    assert result.verdict
 
 
 # ---- the parts

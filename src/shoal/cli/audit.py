@@ -26,7 +26,7 @@ from shoal.stream.arrangement import Arrangement
 
 __all__ = ["add_arguments", "run"]
 
-_SUFFIXES = (".npy", ".txt", ".ids")
+_SUFFIXES = (".npy", ".txt", ".csv", ".ids")
 _EPOCHS = 2
 _EXIT_FOUND = 1
 _LINE_LETTERS = 100

@@ -22,6 +22,7 @@ from shoal.measure.verdict import Finding, findings_of, verdict_of
 
 __all__ = ["Audit", "audit"]
 
+_MOST_SPARSE = 1000
 _MOST_COUNTED = 4096  # samples of batches whose labels are counted
 
 
@@ -164,6 +165,11 @@ def audit(
     """
     rows = as_epochs(ids, epochs)
     total = 1 + max(int(row.max()) for row in rows) if num_samples is None else num_samples
+    if num_samples is None and total > _MOST_SPARSE * max(len(rows[0]), 1 << 20):
+        msg = (
+            f"ids go up to {total - 1:,}, and there are {len(rows[0]):,} of them: these are not the numbers of samples"
+        )
+        raise UsageError(msg, hint="number the samples from 0 in storage order, or give num_samples=")
     if total < 1 or batch < 1:
         msg = f"a dataset has samples and a batch has samples; got num_samples={total}, batch={batch}"
         raise UsageError(msg)

@@ -38,7 +38,7 @@ class Keys:
         The mean square of ``1[x = y] - p_x - p_y + sum p^2`` for two independent samples, over ``variance^2``: the
         part of the variance of a mean square that is not fixed by which samples there are.
         """
-        if self.shares is None:
+        if self.shares is None or self.variance <= 0.0:
             return 1.0
         squares = float(self.shares @ self.shares)
         return (squares - 2.0 * float(self.shares @ self.shares**2) + squares**2) / self.variance**2
@@ -100,7 +100,9 @@ def variance_curve(keys: Keys, sizes: list[int], *, population: int | None = Non
             square, labels = float(sums @ sums) / num_batches / size**2, 0.0
         else:
             square, labels = _of_labels(keys, by_label, size, num_batches)
-        ratios.append(max(0.0, square) * size * (total - 1.0) / (total - size) / keys.variance)
+        scale = size * (total - 1.0) / (total - size)
+        # Keys that are all equal have labels to count, and nothing that could vary.
+        ratios.append(max(0.0, square) * scale / keys.variance if keys.variance > 0.0 else np.nan)
         # Batches that are a whole epoch have the mean of the dataset together, so one of them is not free.
         free = num_batches - 1.0 if whole else float(num_batches)
         freedom.append(free / keys.spread / max(1e-9, 1.0 - 1.0 / size))
