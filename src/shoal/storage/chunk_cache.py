@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any
 
 from shoal.errors import UsageError
 from shoal.storage.chunk_cache_eviction import USED_MODE, Evictions, chunks_in, count, sweep
@@ -128,7 +129,7 @@ class ChunkCache:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, self._asked
+        return _restore, (*self._asked, self._expected_bytes)
 
     # ---- reading
 
@@ -459,5 +460,8 @@ def _close(folder: int, users: list[int], ledger: Ledger, *, keep: bool, pid: in
             os.close(descriptor)
 
 
-def _restore(directory: str, budget_bytes: int | None, dataset: str, keep: bool, wait_seconds: float) -> ChunkCache:  # noqa: FBT001
-    return ChunkCache(directory, budget_bytes=budget_bytes, dataset=dataset, keep=keep, wait_seconds=wait_seconds)
+def _restore(*asked: Any) -> ChunkCache:
+    directory, budget_bytes, dataset, keep, wait_seconds, expected_bytes = asked
+    cache = ChunkCache(directory, budget_bytes=budget_bytes, dataset=dataset, keep=keep, wait_seconds=wait_seconds)
+    cache._expected_bytes = expected_bytes  # noqa: SLF001  # the same class
+    return cache
