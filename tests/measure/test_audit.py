@@ -268,6 +268,7 @@ def test_the_numbers_of_shipped_loaders() -> None:
     [
         ("grain", "seed5", "seed6", 1 << 15),
         ("streaming_naive", "seed7", "seed8", 32_000),
+        ("streaming_mix", "first", "second", 8000),
         ("datasets", "mix_seed1", "mix_seed2", 20_000),
     ],
 )

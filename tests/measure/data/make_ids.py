@@ -77,7 +77,27 @@ def make_streaming(num_shards: int = 32, shard_samples: int = 1000) -> None:
     default = get_shuffle("py1e", sizes, 1, 0, 0, 4000)
     naive = {seed: get_shuffle("naive", sizes, 1, seed, epoch, 0) for seed, epoch in ((7, 1), (8, 0))}
     save("streaming", py1br=tails, py1e=default)
+    save("streaming_mix", **two_streams())
     save("streaming_naive", seed7=naive[7][:16000], seed8=naive[8][:16000])
+
+
+def two_streams(stream_samples: int = 8000) -> dict[str, Any]:
+    """The ids of two streams of one mix, each numbered from 0: stratified batching of equal shares."""
+    name = "streaming.base.batching.stratified"
+    generate_work = importlib.import_module(name).generate_work_stratified_batching
+
+    def resample(epoch: int, stream: int) -> Any:
+        return np.full(stream_samples // 1000, 1000), np.arange(stream_samples) + stream * stream_samples
+
+    dataset = types.SimpleNamespace(
+        num_canonical_nodes=1, batch_size=64, streams=[types.SimpleNamespace(proportion=0.5)] * 2, shuffle=True,
+        resample_streams=resample, partition_algo="relaxed", initial_physical_nodes=1, shuffle_block_size=4000,
+        shuffle_algo="py1e", shuffle_seed=9176,
+    )  # fmt: skip
+    world = types.SimpleNamespace(num_nodes=1, ranks_per_node=1, workers_per_rank=1)
+    ids = generate_work(dataset, world, 0, 0).reshape(-1)
+    ids = ids[ids >= 0]
+    return {"first": ids[ids < stream_samples], "second": ids[ids >= stream_samples] - stream_samples}
 
 
 def identity(number: int) -> int:

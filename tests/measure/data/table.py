@@ -43,6 +43,10 @@ def audits() -> dict[str, tuple[Audit, str]]:
             audit(emitted("streaming_naive", "seed7"), others={"seed 8": emitted("streaming_naive", "seed8")}, **naive),
             "same order",
         ),
+        "Streaming 0.13.0, stratified batching: one stream of a mix beside the other": (
+            audit(emitted("streaming_mix", "first"), others={"the other": emitted("streaming_mix", "second")}),
+            "same order",
+        ),
         "LitData 0.2.76, `shuffle=True`, 2 workers, chunks of 1024": (audit(emitted("litdata", "ids")), "locality"),
         "datasets 5.2.0, buffer of 1000 over 20 shards": (audit(passes[0]), "variance"),
         "the same, two passes without `set_epoch`": (audit(passes), "same order"),
