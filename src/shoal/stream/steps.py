@@ -15,6 +15,7 @@ from shoal.errors import ShoalError
 from shoal.stream.counters import Counters
 from shoal.stream.iteration import Iteration, Place
 from shoal.stream.passes import Work
+from shoal.stream.shipping import pack, unpack
 from shoal.stream.skips import MOST_LISTED
 
 __all__ = ["Failed", "Made", "StepMaker", "Task", "add_counts"]
@@ -58,7 +59,7 @@ class StepMaker:
         self._forget()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._work, self._num_workers)
+        return _arrived, (pack(self._work), self._num_workers)
 
     def _forget(self) -> None:
         self._iteration: Iteration | None = None
@@ -106,6 +107,10 @@ class StepMaker:
         now = self._counters.counts()
         before, self._told = self._told, now
         return {name: _since(before.get(name), value) for name, value in now.items()}
+
+
+def _arrived(packed: bytes, num_workers: int) -> StepMaker:
+    return StepMaker(unpack(packed), num_workers)
 
 
 def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:

@@ -1,0 +1,53 @@
+"""Work that travels to other processes leaves a large index where it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.stream.made import check_batch, flat, open_finely, write_tars
+
+from shoal.errors import IndexFileError
+from shoal.stream import shipping
+from shoal.stream.counters import Counters
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
+from shoal.stream.passes import Work
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+
+def work_of(ds: Dataset) -> Work:
+    return ds._pass().work
+
+
+def ids_of(work: Work) -> list[int]:
+    iteration = work.iterate(Counters(), epoch=0, start=0, ended=lambda _: None, state=lambda *_: {})
+    return flat(check_batch(batch) for batch in iteration)
+
+
+@pytest.mark.parametrize("least", [0, 10**9])
+def test_what_arrives_gives_the_same_batches(least: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "_SMALL_ROWS", least)
+    work = work_of(tars.shuffle(seed=2).batch(7))
+    arrived = shipping.unpack(shipping.pack(work))
+    assert ids_of(arrived) == ids_of(work)
+    assert arrived.opened.index is arrived.arrangement.index
+    assert (len(shipping.pack(work)) < 4000) == (least == 0)
+
+
+def test_part_of_an_index_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "_SMALL_ROWS", 0)
+    open_finely(write_tars(tmp_path / "data", [30, 40]))
+    part = open_dataset(str(tmp_path / "data" / "s-001.tar"), index=tmp_path / "fine.index")
+    arrived = shipping.unpack(shipping.pack(work_of(part.batch(4))))
+    assert ids_of(arrived) == list(range(30, 70))
+
+
+def test_an_index_that_changed_on_the_way_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "_SMALL_ROWS", 0)
+    packed = shipping.pack(work_of(open_finely(write_tars(tmp_path / "data", [30, 40])).batch(4)))
+    (tmp_path / "fine.index").unlink()
+    open_finely(write_tars(tmp_path / "data", [30, 41]))
+    with pytest.raises(IndexFileError, match="an index of dataset"):
+        shipping.unpack(packed)
