@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--latency-ms", type=float, default=20.0)
     parser.add_argument("--connection-mb", type=float, default=60.0, help="MB/s of each connection")
     parser.add_argument("--window", default="64MiB")
+    parser.add_argument("--chunk", help="bytes of a request (default: what shoal takes for this window)")
     parser.add_argument("--json", metavar="FILE", help="write the figures there")
     parser.add_argument("--serve", metavar="DIR", help=argparse.SUPPRESS)
     parser.add_argument("--peak", metavar="URL", help=argparse.SUPPRESS)
@@ -136,7 +137,7 @@ def serve(arguments: argparse.Namespace) -> None:
 def measure(server: Server, member_bytes: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """One dataset: rounds of an epoch with shoal, then the same ranges raw."""
     source = f"{server.url}/train-{{000000..{NUM_SHARDS - 1:06d}}}.tar"
-    dataset = shoal.open(source).shuffle(seed=0, window=arguments.window)
+    dataset = shoal.open(source).shuffle(seed=0, window=arguments.window, chunk=arguments.chunk)
     payload = dataset.num_samples * member_bytes
     rounds = []
     for number in range(arguments.rounds):
@@ -150,6 +151,7 @@ def measure(server: Server, member_bytes: int, arguments: argparse.Namespace) ->
         rounds.append({"epoch": number, "sent": sent, "requests": len(seen["ranges"])})
         rounds[-1] |= {"concurrency": seen["concurrency"], "shoal": dict(shoals), "raw": dict(raws)}
     command = [sys.executable, __file__, "--peak", source, "--window", arguments.window]
+    command += ["--chunk", arguments.chunk] if arguments.chunk else []
     peak = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     shard_bytes = sum(path.stat().st_size for path in server.shards.iterdir())
     stats = {name: value for name, value in dataset.stats().items() if name.startswith("num_")}
@@ -215,7 +217,7 @@ def show(measured: dict[str, Any]) -> None:
 
 def print_peak(arguments: argparse.Namespace) -> None:
     """Stream an epoch in a process that does nothing else, and print the most memory it had."""
-    dataset = shoal.open(arguments.peak).shuffle(seed=0, window=arguments.window)
+    dataset = shoal.open(arguments.peak).shuffle(seed=0, window=arguments.window, chunk=arguments.chunk)
     for _ in dataset:
         pass
     # Not getrusage: a process begins with the peak of the one that started it.
