@@ -91,9 +91,12 @@ def test_a_dataset_is_audited_with_the_next_seed(calls: Calls, data: Path) -> No
     assert record["findings"] == []
     assert record["num_epochs"] == 2
     assert "Full" in record["order"]
+    assert all(abs(ratio - 1) < 0.01 for ratio in record["predicted_vr"].values())
+    assert "predicted" in calls.text("audit", data, "--order", "block", "--chunks", 2)
     record = calls.json("audit", data, "--order", "none", "--epochs", 1, "--by", "shard")
     assert record["key"] == "labels"
     assert record["vr"]["64"] > 10
+    assert "predicted_vr" not in record
     assert record["order"] == "shuffle(shoal.orders.Sequential(), seed=0)"
     assert "all 200 labels are equal" in calls.refused("audit", data, "--by", "bytes")  # these samples have one size
 

@@ -19,10 +19,12 @@ from shoal.cli.source_options import add_json_argument, add_source_arguments, op
 from shoal.errors import UsageError
 from shoal.measure.audit_picture import draw_audit
 from shoal.measure.auditing import Audit, audit
+from shoal.order.buffer import Buffer
 from shoal.order.plain import Sequential
 from shoal.order.seeds import MAX_SEED
 from shoal.shards.index import Index
 from shoal.stream.arrangement import Arrangement
+from shoal.stream.judging import quality_of
 
 __all__ = ["add_arguments", "run"]
 
@@ -117,7 +119,11 @@ def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
         others[f"seed {seed}"] = _ids_of(arrangement, seed, num_epochs)
     ids = _ids_of(arrangement, request.seed, num_epochs)
     result = audit(ids, num_samples=opened.index.num_samples, labels=labels, batch=arguments.batch_size, others=others)
-    return {"order": str(arrangement)}, result
+    about: dict[str, Any] = {"order": str(arrangement)}
+    if not isinstance(arrangement.order, Sequential | Buffer) and arguments.batch_size <= opened.index.num_samples // 2:
+        key = np.arange(opened.index.num_samples, dtype=np.float64) if labels is None else labels
+        about["predicted_vr"] = dict(quality_of(arrangement, arguments.batch_size, key=key).vr)
+    return about, result
 
 
 def _ids_of(arrangement: Arrangement, seed: int, num_epochs: int) -> NDArray[np.int64]:
@@ -170,7 +176,7 @@ def _show(about: Mapping[str, Any], result: Audit) -> None:
         output.say(line)
     output.say()
     facts = {
-        **about,
+        **{name: value for name, value in about.items() if name != "predicted_vr"},
         "epochs": result.num_epochs,
         "num_samples": result.num_samples,
         "num_missing": result.missing,
@@ -183,10 +189,12 @@ def _show(about: Mapping[str, Any], result: Audit) -> None:
         facts["VR at start and end"] = f"{result.start_vr:.2f}, {result.end_vr:.2f}"
     output.emit(facts)
     if result.vr:
+        predicted = about.get("predicted_vr", {})
         rows = [
             {
                 "batch": size,
                 "VR": f"{ratio:.2f}",
+                **({"predicted": f"{predicted[size]:.2f}"} if size in predicted else {}),
                 "by chance": f"1 +- {result.vr_error[size]:.2f}",
                 "different": f"{result.distinct[size]:.1f}" if size in result.distinct else "",
                 "expected": f"{result.expected_distinct[size]:.1f}" if size in result.distinct else "",
