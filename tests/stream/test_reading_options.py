@@ -69,7 +69,7 @@ def test_what_cannot_be_is_refused_by_name(name: str, value: Any) -> None:
 
 OPTIONS: list[dict[str, Any]] = [
     {"on_error": "skip"},
-    {"quarantine": "no-such-place.jsonl", "on_error": "skip"},
+    {"quarantine": "bad.jsonl", "on_error": "skip"},
     {"copy": False},
     {"memory_limit": "500KB"},
     {"verify": "always"},
@@ -84,8 +84,14 @@ OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("order", [Window(chunks=6, num_canonical_nodes=2), Full()], ids=lambda order: order.name)
 def test_how_bytes_are_read_changes_neither_order_nor_state(
-    order: Any, options: dict[str, Any], tars: Dataset, lines: Dataset
+    order: Any,
+    options: dict[str, Any],
+    tars: Dataset,
+    lines: Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for source in (tars, lines):
         plain = source.shuffle(order, seed=2).with_ids()
         ds = plain.reading(**options)

@@ -11,7 +11,7 @@ import os
 from shoal.errors import StorageError
 from shoal.storage.failures import explained
 
-__all__ = ["append_line", "read_lines"]
+__all__ = ["append_line", "make_line_file", "read_lines"]
 
 _MOST_FILE_BYTES = 1 << 30
 
@@ -26,12 +26,26 @@ def append_line(path: str, line: str) -> None:
     StorageError
         It could not be written, or not whole.
     """
-    data = line.encode() + b"\n"
+    _append(path, line.encode() + b"\n")
+
+
+def make_line_file(path: str) -> None:
+    """Make the file ``path`` if there is none, and find out now whether lines can be added to it.
+
+    Raises
+    ------
+    StorageError
+        They cannot.
+    """
+    _append(path, b"")
+
+
+def _append(path: str, data: bytes) -> None:
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            if os.write(descriptor, data) < len(data):
+            if data and os.write(descriptor, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
 from shoal.shards.index import Index, locate
-from shoal.storage.line_files import append_line, read_lines
+from shoal.storage.line_files import append_line, make_line_file, read_lines
 from shoal.stream.counters import Counters
 from shoal.stream.reading_options import ReadingOptions
 from shoal.stream.stages import Damaged, Stage, run_stages
@@ -101,24 +101,26 @@ def skips_of(options: ReadingOptions, index: Index, counters: Counters) -> Skips
         The quarantine file is not there (with ``on_error="raise"``, where nothing would be written into it), or has a
         line that is none.
     StorageError
-        It cannot be read.
+        It cannot be read, or cannot be written where it should.
     """
     known = np.zeros(0, dtype=np.int64)
     if options.quarantine is not None:
-        known = _known(options.quarantine, index, must_be=not options.skips)
+        if options.skips:
+            make_line_file(options.quarantine)  # what cannot be written is found now, and not after a night
+        known = _known(options.quarantine, index)
     if not options.skips and not len(known):
         return None
     return Skips(options, index, counters, known)
 
 
-def _known(path: str, index: Index, *, must_be: bool) -> NDArray[np.int64]:
+def _known(path: str, index: Index) -> NDArray[np.int64]:
     """The ids that a quarantine file lists for a dataset, sorted, each once."""
     lines = read_lines(path)
-    if lines is None and must_be:
+    if lines is None:
         msg = f"reading(quarantine={path!r}): there is no such file"
         raise UsageError(msg, hint='it is made by reading(on_error="skip", quarantine=...)')
     ids = set()
-    for number, line in enumerate(lines or (), 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         told = _object_of(line)
