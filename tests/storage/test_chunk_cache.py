@@ -575,3 +575,18 @@ def test_a_chunk_that_is_finished_while_others_are_counted_is_counted(
     book = Book()
     chunk_cache_eviction.count(cache._folder, book)
     assert book.used_bytes == Book().used_bytes + charge_bytes(CHUNK_BYTES)
+
+
+def test_locks_that_do_nothing_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    with caplog.at_level(logging.WARNING, "shoal"):
+        source = Source(ChunkCache(tmp_path, budget_bytes=MIB))
+    assert "locks on files do nothing" in caplog.text
+    source.read("a")
+    source.read("a")
+    assert source.asked == ["a", "a"]
+    source.cache.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -220,7 +220,7 @@ def killed(tmp_path: Path, *, num_kills: int, num_reads: int, timeout_seconds: f
 
 
 def test_processes_killed_at_random(tmp_path: Path) -> None:
-    killed(tmp_path, num_kills=30, num_reads=800, timeout_seconds=60, budget=4 * MIB)
+    killed(tmp_path, num_kills=50, num_reads=700, timeout_seconds=90, budget=4 * MIB)
 
 
 @pytest.mark.soak

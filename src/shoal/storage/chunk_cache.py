@@ -121,7 +121,7 @@ class ChunkCache:
         self.budget_bytes = budget_bytes or 0
         users: list[int] = []
         try:
-            users = self._join(budget_bytes)
+            self._join(budget_bytes, users)
         except OSError as error:
             self._trouble(error)
         self._finalizer = weakref.finalize(
@@ -367,9 +367,8 @@ class ChunkCache:
     def _guard_bytes(self) -> int:
         return min(max(self._expected_bytes, self.budget_bytes // 4), self.budget_bytes * 3 // 4)
 
-    def _join(self, budget_bytes: int | None) -> list[int]:
-        """Agree on a budget with those who have the cache open, and show that we have; the descriptors that do."""
-        users: list[int] = []
+    def _join(self, budget_bytes: int | None, users: list[int]) -> None:
+        """Agree on a budget with those who have the cache open, and show that we have: by what is added to ``users``."""
         with self._ledger.held() as book:
             sweep(self._folder, book)
             descriptor = os.open("users", _LOCK_FLAGS, 0o600, dir_fd=self._folder)
@@ -391,7 +390,6 @@ class ChunkCache:
             os.utime(dataset)
             self.budget_bytes = book.budget_bytes
             self._evictions.make_room(book, 0, guard_bytes=0)
-        return users
 
     def _tell(self, book: Book) -> None:
         """Add what this process counted since it last said so to the counts of all."""
