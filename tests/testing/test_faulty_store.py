@@ -86,3 +86,14 @@ def test_a_copy_for_a_worker_has_the_same_faults(path: str) -> None:
         return failed
 
     assert failing(store) == failing(copy) != []
+
+
+def test_draws_do_not_depend_on_the_directory(tmp_path: Path) -> None:
+    seen = []
+    for directory in ("x", "y"):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "a").write_bytes(DATA)
+        store = FaultyStore(LocalStore(), [Fault("corrupt", probability=0.4)])
+        seen.append([store.read_range(str(tmp_path / directory / "a"), 0, 100) for _ in range(20)])
+    assert seen[0] == seen[1]
+    assert len(set(seen[0])) > 3

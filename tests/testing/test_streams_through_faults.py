@@ -24,7 +24,7 @@ from shoal.testing import FAULT_KINDS, Fault, RangeServer
 NUM_SHARDS, SAMPLES_PER_SHARD = 4, 300
 SHARDS = f"train-{{000000..{NUM_SHARDS - 1:06d}}}.tar"
 # A silence longer than the client waits for, and a Retry-After that must not be what the test lasts.
-FAULTS = [Fault(kind, probability=0.1, seconds=3.0) for kind in FAULT_KINDS if kind not in {"changed", "slow"}]
+FAULTS = [Fault(kind, probability=0.1, seconds=2.0) for kind in FAULT_KINDS if kind not in {"changed", "slow"}]
 FAULTS += [
     Fault("slow", probability=0.1, seconds=0.1),
     Fault("status", probability=0.1, status=429, retry_after_seconds=0.1),
@@ -45,7 +45,7 @@ class Far:
 
     def open(self, server: RangeServer, scheme: str, *faults: Fault) -> shoal.Dataset:
         """By http or by S3, with little patience for silence; the faults begin when it is open."""
-        options: dict[str, Any] = {"timeout_seconds": 1.0}
+        options: dict[str, Any] = {"timeout_seconds": 0.7}
         root = f"{server.url}/bucket"
         if scheme == "s3":
             options |= {"endpoint": server.url, "anonymous": True, "region": "us-east-1"}

@@ -95,9 +95,10 @@ class Mishap:
 class FaultPlan:
     """Which fault happens to which request, from a seed.
 
-    With a probability, the draw depends on the seed, on what is asked for, and on how often exactly that was asked
-    for before: not on which of several connections comes first. So a test with many connections meets the same faults
-    each time, as long as it asks for the same ranges.
+    With a probability, the draw depends on the seed, on what is asked for (the last part of the path and the range),
+    and on how often exactly that was asked for before: not on which of several connections comes first, nor on the name
+    of a temporary directory. So a test with many connections meets the same faults each time, as long as it asks for
+    the same ranges.
     """
 
     def __init__(self, faults: Sequence[Fault] = (), *, seed: int = 0) -> None:
@@ -113,6 +114,7 @@ class FaultPlan:
             asked = (path, first_byte, end_byte)
             before = self._num_asked[asked] = self._num_asked.get(asked, -1) + 1
             happening = None
+            name = zlib.crc32(path.rpartition("/")[2].encode())
             for place, fault in enumerate(self.faults):
                 if not fnmatchcase(path, fault.path):
                     continue
@@ -120,7 +122,7 @@ class FaultPlan:
                 self._num_matching[place] += 1
                 if happening is not None:
                     continue
-                words = (place, zlib.crc32(path.encode()), first_byte, end_byte, before)
+                words = (place, name, first_byte, end_byte, before)
                 bits = key(self._seed, 0, "fault", *words)
                 if fault.happens(number=number, draw=(bits >> 11) / 2**53):
                     happening = Mishap(fault, key(bits, 0, "choice"))

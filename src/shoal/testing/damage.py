@@ -1,0 +1,76 @@
+"""Bytes as they go wrong: cut short, bits flipped, numbers that lie, stretches repeated, removed and put in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from shoal.order.seeds import draws, key
+
+__all__ = ["DAMAGE_KINDS", "Damage", "DamageKind", "damaged"]
+
+DamageKind = Literal["cut", "flip", "lie", "repeat", "remove", "insert"]
+DAMAGE_KINDS: tuple[DamageKind, ...] = get_args(DamageKind)
+
+_LONGEST_STRETCH_BYTES = 64
+_LIES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
+_LIE_SIZES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Damaged bytes, what was done to them, and the first byte that it touched."""
+
+    kind: DamageKind
+    byte: int
+    data: bytes
+
+
+def damaged(data: bytes, count: int, *, seed: int = 0) -> Iterator[Damage]:
+    """``count`` damaged copies of ``data``, every kind of damage in turn; the same ones for the same seed.
+
+    Each takes O(len(data)). Some are equal to ``data`` after all, as luck has it.
+
+    >>> [found.kind for found in damaged(b"0123456789", 6)]
+    ['cut', 'flip', 'lie', 'repeat', 'remove', 'insert']
+    """
+    if not data:
+        return
+    base = key(seed, 0, "damage")
+    for number in range(count):
+        kind = DAMAGE_KINDS[number % len(DAMAGE_KINDS)]
+        words = draws(base, np.arange(8) + 8 * number).tolist()
+        yield _one(data, kind, words)
+
+
+def _one(data: bytes, kind: DamageKind, words: list[int]) -> Damage:
+    byte, length = words[0] % len(data), 1 + words[1] % _LONGEST_STRETCH_BYTES
+    before, after = data[:byte], data[byte:]
+    if kind == "cut":
+        return Damage(kind, byte, before)
+    if kind == "flip":
+        return _flipped(data, words)
+    if kind == "lie":
+        size = _LIE_SIZES[words[1] % len(_LIE_SIZES)]
+        byte -= byte % size if words[2] % 2 else 0  # numbers often stand where their size has them
+        lie = _LIES[words[3] % len(_LIES)] % 256**size
+        order: Literal["little", "big"] = "big" if words[4] % 4 == 0 else "little"
+        return Damage(kind, byte, (data[:byte] + lie.to_bytes(size, order) + data[byte + size :])[: len(data)])
+    if kind == "remove":
+        return Damage(kind, byte, before + after[length:])
+    if kind == "repeat":
+        other = words[2] % len(data)
+        return Damage(kind, byte, before + data[other : other + length] + after)
+    noise = b"".join(word.to_bytes(8, "little") for word in words)
+    return Damage(kind, byte, before + noise[:length] + after)
+
+
+def _flipped(data: bytes, words: list[int]) -> Damage:
+    changed = bytearray(data)
+    places = [word % (8 * len(data)) for word in words[: 1 + words[7] % 3]]
+    for place in places:
+        changed[place // 8] ^= 1 << place % 8
+    return Damage("flip", min(places) // 8, bytes(changed))

@@ -1,0 +1,229 @@
+"""What every shard format must do, checked on shards of known samples: for the formats here, and for yours."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ShardError
+from shoal.shards.protocol import Buffer, ColumnRecords, Format, Records, Sample, ShardScan, ViewingFormat
+from shoal.testing.format_damage import DamageCount, check_damage
+from shoal.testing.known_shards import KnownShard, measured, require, same
+
+__all__ = ["FormatReport", "check_format"]
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FormatReport:
+    """What a check has seen: so many shards, samples and stretches, and damaged shards, of which so many were refused."""
+
+    num_shards: int
+    num_samples: int
+    num_stretches: int
+    damage: DamageCount
+
+
+def check_format(
+    format: Format,  # noqa: A002  # the word of the public interface
+    shards: Mapping[str, tuple[bytes, Sequence[Sample]]],
+    *,
+    same_as: Iterable[Format] = (),
+    detects_damage: bool = False,
+    num_damaged: int = 120,
+    memory_limit_bytes: int = 64 * _MIB,
+) -> FormatReport:
+    """Check that a format finds the samples of each shard, gives them back, and refuses what is damaged.
+
+    ``shards`` maps the name of a shard to its bytes and the samples in it. Give several: one without samples, one with
+    a single huge sample, one with whatever your format allows and rarely has. ``same_as`` are formats that must find
+    the same, the same one with another window for instance. ``detects_damage`` says that the format has checksums of
+    all its bytes, so that no flipped bit may ever lead to a wrong sample. Scans, also those of damaged shards, may
+    take ``memory_limit_bytes`` beyond four times what the shard has in memory.
+
+    What is checked: arrays and head of a scan; that any stretch of pieces gives the samples and CRCs of the scan, with
+    ``sample_starts`` and without, whatever kind of buffer it is in; that samples own their bytes; that `read_sample`,
+    views and columns give the same; that wrong counts, cut shards and flipped bits lead to the right samples or to a
+    `ShardError` that names the shard and a byte inside it, and to nothing else.
+
+    Raises
+    ------
+    AssertionError
+        The format does not do one of these; the message says which, and for which shard.
+    """
+    counts = [
+        _check_shard(format, KnownShard(name, data, samples), memory_limit_bytes, tuple(same_as))
+        for name, (data, samples) in shards.items()
+    ]
+    damage = DamageCount()
+    for name, (data, samples) in shards.items():
+        known = KnownShard(name, data, samples)
+        damage += check_damage(
+            format, known, count=num_damaged, detects_damage=detects_damage, memory_limit_bytes=memory_limit_bytes
+        )
+    num_samples = sum(len(samples) for _, samples in shards.values())
+    return FormatReport(len(shards), num_samples, sum(counts), damage)
+
+
+def _check_shard(format: Format, known: KnownShard, memory_limit_bytes: int, same_as: tuple[Format, ...]) -> int:  # noqa: A002
+    known = known.of(format)
+    found, used_bytes = measured(lambda: known.scan(format))
+    _check_scan(known, found)
+    allowed = memory_limit_bytes + 4 * _in_memory(known, found)
+    require(used_bytes <= allowed, known, f"a scan took {used_bytes} bytes of memory, and {allowed} are allowed")
+    copies = (pickle.loads(pickle.dumps(format)), copy.deepcopy(format))  # noqa: S301  # our own object, to processes
+    for other in (format, *copies, *same_as):
+        _check_same_scan(known, found, known.scan(other))
+    # The index is JSON, so that is how a head comes back.
+    found = ShardScan(
+        found.sample_starts,
+        found.layout_crcs,
+        head=json.loads(json.dumps(dict(found.head))),
+        piece_samples=found.piece_samples,
+    )
+    count = 0
+    for first, end in _stretches(len(found.sample_starts) - 1):
+        _check_stretch(format, known, found, first, end)
+        count += 1
+    _check_wrong_count(format, known, found)
+    _check_single_samples(format, known, found)
+    return count
+
+
+def _check_scan(known: KnownShard, found: ShardScan) -> None:
+    starts, crcs, pieces = found.sample_starts, found.layout_crcs, found.piece_samples
+    num_pieces = len(starts) - 1
+    require(starts.dtype == np.int64 and starts.ndim == 1 and num_pieces >= 0, known, "sample_starts are int64, (n + 1,)")
+    require(crcs.dtype == np.uint32 and crcs.shape == (num_pieces,), known, "layout_crcs are uint32, one a piece")
+    require(bool((np.diff(starts) > 0).all()), known, "sample_starts ascend, so that no sample is without bytes")
+    inside = num_pieces == 0 or (starts[0] >= 0 and starts[-1] <= len(known.data))
+    require(bool(inside), known, f"samples lie in bytes [{starts[0]}, {starts[-1]}), the shard has {len(known.data)}")
+    if pieces is not None:
+        require(pieces.shape == (num_pieces,) and bool((pieces > 0).all()), known, "piece_samples are positive, one a piece")
+    if found.piece_decoded_bytes is not None:
+        fine = found.piece_decoded_bytes.shape == (num_pieces,) and bool((found.piece_decoded_bytes >= 0).all())
+        require(fine, known, "piece_decoded_bytes has one value a piece, none negative")
+    num_samples, expected = found.num_samples, len(known.samples)
+    require(num_samples == expected, known, f"a scan finds {num_samples} samples, and {expected} are there")
+    head = dict(found.head)
+    try:
+        again = json.loads(json.dumps(head, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        require(False, known, f"the head of a scan is no JSON: {error}")
+    require(same(again, head), known, f"the head of a scan is {head!r:.200}, and {again!r:.200} after JSON")
+    counts = all(isinstance(name, str) and isinstance(count, int) for name, count in found.notes.items())
+    require(counts, known, "notes are counts by name")
+
+
+def _check_same_scan(known: KnownShard, one: ShardScan, other: ShardScan) -> None:
+    for what in ("sample_starts", "layout_crcs", "piece_samples", "piece_decoded_bytes", "head", "notes"):
+        a, b = getattr(one, what), getattr(other, what)
+        a, b = (dict(a), dict(b)) if isinstance(a, Mapping) else (a, b)
+        require(same(a, b), known, f"{what} of two scans differ: {a!r:.200} and {b!r:.200}")
+
+
+def _check_stretch(format: Format, known: KnownShard, found: ShardScan, first: int, end: int) -> None:  # noqa: A002
+    """Parse some consecutive pieces in every way, and compare with the scan and the samples."""
+    begin, stop = int(found.sample_starts[first]), int(found.sample_starts[end])
+    before = found.samples_before()
+    expected = known.samples[int(before[first]) : int(before[end])]
+    what = f"pieces [{first}, {end}) at bytes [{begin}, {stop})"
+    starts = None if found.piece_samples is not None else (found.sample_starts[first : end + 1] - begin).tolist()
+    options: list[list[int] | None] = [None] if starts is None else [starts, None]
+    for given in options:
+        for buffer in _buffers(known.data[begin:stop]):
+            label = f"{what}, {'with' if given else 'without'} starts, in {type(buffer).__name__}"
+            records = format.parse(
+                buffer, given, num_samples=len(expected), shard=known.name, first_byte=begin, head=found.head
+            )
+            _check_records(records, known, expected, found.layout_crcs[first:end].tolist(), label)
+            samples = [records.sample(number) for number in range(len(expected))]
+            if isinstance(buffer, bytearray):
+                buffer[:] = b"\xaa" * len(buffer)
+            fine = all(map(same, samples, expected))
+            require(fine, known, f"{label}: a sample does not own its bytes, they change with the buffer")
+        if isinstance(format, ViewingFormat):
+            whole = known.data[begin:stop]
+            views = format.parse_views(
+                whole, memoryview(whole), given,
+                num_samples=len(expected), shard=known.name, first_byte=begin, head=found.head,
+            )  # fmt: skip
+            fine = all(_as_bytes(views.sample(number)) == expected[number] for number in range(len(expected)))
+            require(fine, known, f"{what}: samples of views differ from those of copies")
+
+
+def _check_records(
+    records: Records, known: KnownShard, expected: Sequence[Sample], crcs: list[int], label: str
+) -> None:
+    require(len(records) == len(expected), known, f"{label}: {len(records)} samples, and {len(expected)} are there")
+    given = records.layout_crcs().tolist()
+    require(given == crcs, known, f"{label}: layout CRCs {given[:5]}, and by the scan {crcs[:5]}")
+    for number in reversed(range(len(expected))):
+        sample = records.sample(number)
+        fine = same(sample, expected[number])
+        require(fine, known, f"{label}: sample {number} is {sample!r:.300}, and should be {expected[number]!r:.300}")
+    columns = records.columns() if isinstance(records, ColumnRecords) else None
+    for name, column in (columns or {}).items():
+        for number, sample in enumerate(expected):
+            fine = name in sample and bool(np.array_equal(np.asarray(sample[name]), column[number]))
+            require(fine, known, f"{label}: column {name!r} at {number} is {column[number]!r:.100}, unlike its sample")
+
+
+def _check_wrong_count(format: Format, known: KnownShard, found: ShardScan) -> None:  # noqa: A002
+    """Ask for one sample more than there are, and one fewer: an index of another shard."""
+    if not known.samples:
+        return
+    begin, stop = int(found.sample_starts[0]), int(found.sample_starts[-1])
+    for wrong in {len(known.samples) + 1, len(known.samples) - 1} - {0}:
+        try:
+            records = format.parse(
+                known.data[begin:stop], None, num_samples=wrong, shard=known.name, first_byte=begin, head=found.head
+            )
+            for number in range(wrong):
+                records.sample(number)
+        except ShardError:
+            continue
+        require(False, known, f"{wrong} samples are given out where {len(known.samples)} are")
+
+
+def _check_single_samples(format: Format, known: KnownShard, found: ShardScan) -> None:  # noqa: A002
+    before = found.samples_before().tolist()
+    for piece in range(len(found.sample_starts) - 1):
+        if before[piece + 1] - before[piece] != 1:
+            continue
+        begin, end = found.sample_starts[piece : piece + 2].tolist()
+        sample = format.read_sample(known.read, begin, end, shard=known.name, head=found.head)
+        expected = known.samples[before[piece]]
+        fine = same(sample, expected)
+        require(fine, known, f"read_sample gives {sample!r:.300} for sample {before[piece]}, parse {expected!r:.300}")
+
+
+def _stretches(num_pieces: int) -> Iterator[tuple[int, int]]:
+    """All stretches of a few pieces; of many, those between borders at both ends and in the middle."""
+    borders = range(num_pieces + 1)
+    if num_pieces > 6:
+        borders_chosen = sorted({0, 1, num_pieces // 2, num_pieces // 2 + 1, num_pieces - 1, num_pieces})
+    else:
+        borders_chosen = list(borders)
+    for place, first in enumerate(borders_chosen):
+        for end in borders_chosen[place + 1 :]:
+            yield first, end
+
+
+def _buffers(data: bytes) -> tuple[Buffer, ...]:
+    return data, memoryview(data), bytearray(data)
+
+
+def _as_bytes(sample: Sample) -> Sample:
+    return {name: bytes(value) if isinstance(value, memoryview) else value for name, value in sample.items()}
+
+
+def _in_memory(known: KnownShard, found: ShardScan) -> int:
+    return len(known.data) + int(0 if found.piece_decoded_bytes is None else found.piece_decoded_bytes.sum())

@@ -1,0 +1,176 @@
+"""What a format must do with damaged shards: give the right samples, or refuse them and say where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from shoal.errors import ShardError
+from shoal.shards.protocol import Format, Records, Sample, ShardScan
+from shoal.testing.damage import Damage, damaged
+from shoal.testing.known_shards import KnownShard, measured, require, same
+
+__all__ = ["DamageCount", "check_damage", "samples_of_damaged"]
+
+_MOST_SAMPLES = 40
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DamageCount:
+    """How many damaged shards were tried, and at how many of them something was refused."""
+
+    num_tried: int = 0
+    num_refused: int = 0
+
+    def __add__(self, other: DamageCount) -> DamageCount:
+        return DamageCount(self.num_tried + other.num_tried, self.num_refused + other.num_refused)
+
+
+class _Answer(NamedTuple):
+    """What came for a sample of a damaged shard: the sample, or the error that refused it."""
+
+    number: int
+    sample: Sample | None
+    error: ShardError | None
+
+
+def check_damage(
+    format: Format,  # noqa: A002
+    known: KnownShard,
+    *,
+    count: int,
+    detects_damage: bool,
+    memory_limit_bytes: int,
+) -> DamageCount:
+    """Damage a shard ``count`` times, and check what the format makes of it, with a new index and with the old one.
+
+    Raises
+    ------
+    AssertionError
+        Something else than a sample or a `ShardError` came of one, or a wrong sample where ``detects_damage``.
+    """
+    known = known.of(format)
+    if not 0 < len(known.data) <= _MOST_BYTES:
+        return DamageCount()
+    found = known.scan(format)
+    decoded_bytes = 0 if found.piece_decoded_bytes is None else int(found.piece_decoded_bytes.sum())
+    allowed = memory_limit_bytes + 4 * (len(known.data) + decoded_bytes)
+    num_refused = 0
+    for number, damage in enumerate(damaged(known.data, count)):
+        broken = replace(known, data=damage.data)
+        where = f"{damage.kind} at byte {damage.byte} (number {number})"
+        answers, used_bytes = measured(lambda b=broken, d=damage, w=where: _answers(format, b, found, d, w))  # type: ignore[misc]
+        fine = used_bytes <= allowed
+        require(fine, known, f"{where}: took {used_bytes} bytes of memory, and {allowed} are allowed")
+        num_refused += any(answer.error is not None for answer in answers)
+        if detects_damage and damage.kind in ("cut", "flip"):
+            for answer in answers:
+                right = answer.error is not None or (
+                    answer.number < len(known.samples) and same(answer.sample, known.samples[answer.number])
+                )
+                require(right, known, f"{where}: sample {answer.number} is given out as {answer.sample!r:.300}")
+    return DamageCount(count, num_refused)
+
+
+def samples_of_damaged(format: Format, shard: KnownShard) -> Iterator[Sample]:  # noqa: A002
+    """The first samples that a format finds in a shard that may be damaged; ShardError where it refuses one."""
+    for answer in _with_new_index(format, shard, "damaged"):
+        if answer.error is not None:
+            raise answer.error
+        if answer.sample is not None:
+            yield answer.sample
+
+
+def _answers(format: Format, broken: KnownShard, found: ShardScan, damage: Damage, where: str) -> list[_Answer]:  # noqa: A002
+    answers = _with_new_index(format, broken, where)
+    if damage.kind in ("cut", "flip", "lie"):
+        answers += _with_old_index(format, broken, found, where)
+    return answers
+
+
+def _with_new_index(format: Format, broken: KnownShard, where: str) -> list[_Answer]:  # noqa: A002
+    try:
+        found = broken.scan(format)
+    except ShardError as error:
+        _check_error(error, broken, where)
+        return [_Answer(0, None, error)]
+    except AssertionError:
+        raise
+    except Exception as error:  # noqa: BLE001  # which is what is looked for
+        raise _other_error(error, broken, f"{where}: a scan") from error
+    first = int(found.sample_starts[0])
+    fine = 0 <= first <= int(found.sample_starts[-1]) <= len(broken.data)
+    require(fine, broken, f"{where}: a scan finds samples in bytes that the shard does not have")
+    if not found.num_samples:
+        return []
+    return [
+        answer
+        for with_starts in ((True, False) if found.piece_samples is None else (False,))
+        for answer in _parsed(format, broken, found, where, with_starts=with_starts)
+    ]
+
+
+def _with_old_index(format: Format, broken: KnownShard, found: ShardScan, where: str) -> list[_Answer]:  # noqa: A002
+    """What a dataset gives whose shards were damaged after they had been indexed."""
+    if not found.num_samples:
+        return []
+    return [
+        answer
+        for with_starts in ((True, False) if found.piece_samples is None else (False,))
+        for answer in _parsed(format, broken, found, where, with_starts=with_starts)
+    ]
+
+
+def _parsed(
+    format: Format,  # noqa: A002
+    broken: KnownShard,
+    found: ShardScan,
+    where: str,
+    *,
+    with_starts: bool,
+) -> list[_Answer]:
+    begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
+    starts = (found.sample_starts - begin).tolist() if with_starts else None
+    try:
+        records = format.parse(
+            broken.data[begin:end],
+            starts,
+            num_samples=found.num_samples,
+            shard=broken.name,
+            first_byte=begin,
+            head=found.head,
+        )
+        records.layout_crcs()
+    except ShardError as error:
+        _check_error(error, broken, where)
+        return [_Answer(0, None, error)]
+    except Exception as error:  # noqa: BLE001
+        raise _other_error(error, broken, f"{where}: opening samples") from error
+    return [_answer(records, number, broken, where) for number in range(min(found.num_samples, _MOST_SAMPLES))]
+
+
+def _answer(records: Records, number: int, broken: KnownShard, where: str) -> _Answer:
+    try:
+        return _Answer(number, records.sample(number), None)
+    except ShardError as error:
+        _check_error(error, broken, where)
+        return _Answer(number, None, error)
+    except Exception as error:  # noqa: BLE001
+        raise _other_error(error, broken, f"{where}: sample {number}") from error
+
+
+def _check_error(error: ShardError, broken: KnownShard, where: str) -> None:
+    inside = error.byte is None or 0 <= error.byte <= len(broken.data)
+    text = f"{where}: the error names byte {error.byte}, and the shard has {len(broken.data)}"
+    require(inside, broken, f"{text}: {error.message}")
+    require(error.shard == broken.name, broken, f"{where}: the error names shard {error.shard!r}")
+    require(bool(error.hint), broken, f"{where}: the error does not say what to do: {error.message}")
+
+
+def _other_error(error: Exception, broken: KnownShard, what: str) -> AssertionError:
+    kind = type(error).__name__
+    return AssertionError(
+        f"{broken.format_name}, shard {broken.name!r}: {what} raises {kind} where ShardError is due: {error}"
+    )

@@ -1,0 +1,77 @@
+"""Shards whose samples are known, and what is needed to compare with them."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shoal.shards.protocol import Buffer, Format, Sample, ShardScan
+
+__all__ = ["KnownShard", "measured", "require", "same"]
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownShard:
+    """A shard of some format: its name, its bytes, and the samples in it."""
+
+    name: str
+    data: bytes
+    samples: Sequence[Sample]
+    format_name: str = ""
+
+    def of(self, format: Format) -> KnownShard:  # noqa: A002
+        """The same, named as one of this format."""
+        return replace(self, format_name=format.name)
+
+    def read(self, first_byte: int, end_byte: int, /) -> Buffer:
+        """The bytes of a range, which must lie in the shard; sometimes bytes and sometimes a view, as stores have it."""
+        inside = 0 <= first_byte <= end_byte <= len(self.data)
+        require(inside, self, f"bytes [{first_byte}, {end_byte}) are asked for, and the shard has {len(self.data)}")
+        data = self.data[first_byte:end_byte]
+        return data if first_byte % 2 else memoryview(data)
+
+    def scan(self, format: Format) -> ShardScan:  # noqa: A002
+        """What the format finds in it."""
+        return format.scan(self.read, len(self.data), shard=self.name)
+
+
+def require(condition: bool, known: KnownShard, what: str) -> None:  # noqa: FBT001
+    """Raise AssertionError with the names of format and shard, unless the condition holds."""
+    if not condition:
+        msg = f"{known.format_name}, shard {known.name!r}: {what}"
+        raise AssertionError(msg)
+
+
+def measured(work: Callable[[], _Result]) -> tuple[_Result, int]:
+    """What the work gives, and how many bytes more than before Python and numpy held at most while it ran."""
+    already = tracemalloc.is_tracing()
+    if not already:
+        tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        result = work()
+        return result, tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not already:
+            tracemalloc.stop()
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal in type and content, field by field; an array also in its type and shape."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        fine = one.dtype == other.dtype and one.shape == other.shape
+        return fine and (same(one.tolist(), other.tolist()) if one.dtype.hasobject else one.tobytes() == other.tobytes())
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other or (isinstance(one, float) and one != one and other != other))  # noqa: PLR0124
