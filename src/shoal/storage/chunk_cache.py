@@ -368,7 +368,7 @@ class ChunkCache:
         return min(max(self._expected_bytes, self.budget_bytes // 4), self.budget_bytes * 3 // 4)
 
     def _join(self, budget_bytes: int | None, users: list[int]) -> None:
-        """Agree on a budget with those who have the cache open, and show that we have: by what is added to ``users``."""
+        """Agree on a budget with those who have the cache open, and show that we have: what is added to ``users``."""
         with self._ledger.held() as book:
             sweep(self._folder, book)
             descriptor = os.open("users", _LOCK_FLAGS, 0o600, dir_fd=self._folder)
