@@ -13,6 +13,7 @@ from shoal.integrations.torch_workers import Workers
 from shoal.stream.dataset import Dataset
 from shoal.stream.forks import start_context
 from shoal.stream.passes import Pass
+from shoal.stream.sharing import sharing_chunks
 
 __all__ = ["DataLoader"]
 
@@ -44,7 +45,7 @@ class DataLoader:
     num_workers
         Processes that make batches: worker ``w`` of ``m`` makes steps ``t`` of the rank with ``t % m == w``. With 0
         batches are made in a thread of this process; choose that where the work is reading, and processes where Python
-        code of your own is slow. Each worker reads what its batches need, and holds a window of its own.
+        code of your own is slow. Each worker holds a window of its own; what comes over a network they share on disk.
     collate_fn
         Makes a batch of a list of samples; by default numbers and equal-shaped arrays become tensors, the rest lists.
     pin_memory
@@ -194,7 +195,8 @@ class DataLoader:
             "prefetch_factor": self.prefetch_factor,
             "persistent_workers": self.persistent_workers,
         }
-        workers = Workers(run.work, self.num_workers, finish, options)
+        work = sharing_chunks(run.work) if self.num_workers > 1 else run.work
+        workers = Workers(work, self.num_workers, finish, options)
         if self.persistent_workers:
             self._staying = workers
         return workers

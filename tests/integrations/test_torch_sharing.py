@@ -1,0 +1,56 @@
+"""Workers that read from afar fetch each chunk once, together."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.stream.made import open_finely, write_tars
+
+from shoal.errors import UsageError
+from shoal.stream import sharing
+from shoal.stream.open_dataset import open_dataset
+from shoal.testing import RangeServer
+from shoal.torch import DataLoader
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Any:
+    open_finely(write_tars(tmp_path / "data", [60, 40, 60]))
+    with RangeServer(tmp_path / "data") as server:
+        yield server, tmp_path / "fine.index"
+
+
+def traffic(served: Any, num_workers: int) -> tuple[int, list[int]]:
+    server, index = served
+    urls = [server.url_of(f"s-{shard:03d}.tar") for shard in range(3)]
+    ds = open_dataset(urls, index=index).shuffle(seed=1, chunk=12_000).with_ids().batch(8)
+    server.clear()
+    ids = [i for batch in DataLoader(ds, num_workers=num_workers) for i in batch["__id__"].tolist()]
+    assert ids == ds.ids().tolist()
+    return sum(server.num_bytes(f"s-{shard:03d}.tar") for shard in range(3)), ids
+
+
+def test_the_traffic_of_workers_is_that_of_one_reader(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic(served, 0)  # now it is known that these shards are those of the index
+    alone, ids = traffic(served, 0)
+    before = set(os.listdir(tempfile.gettempdir())) | set(os.listdir("/dev/shm") if Path("/dev/shm").exists() else ())  # noqa: PTH208
+    together, same = traffic(served, 2)
+    assert same == ids
+    assert together < 1.25 * alone  # two that want the same at the very same moment may both fetch it
+
+    def full(*_: object, **__: object) -> None:
+        msg = "no room"
+        raise UsageError(msg)
+
+    monkeypatch.setattr(sharing, "chunk_cache_of", full)
+    each, same = traffic(served, 2)
+    assert same == ids
+    assert each > 1.5 * alone
+    after = set(os.listdir(tempfile.gettempdir())) | set(os.listdir("/dev/shm") if Path("/dev/shm").exists() else ())  # noqa: PTH208
+    assert not [name for name in after - before if "shoal" in name]
