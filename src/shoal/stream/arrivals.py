@@ -180,6 +180,13 @@ class _Line:
 
     def run(self) -> None:
         """Take requests until there is nothing more to do; the life of a thread."""
+        try:
+            self._take_all()
+        except BaseException:
+            self.stop()  # nobody must wait for a thread that is gone
+            raise
+
+    def _take_all(self) -> None:
         with patience(Patience(self._pause, self._failed, self._deadline_seconds)):
             while taken := self._next():
                 arrival, is_hedge = taken
