@@ -171,6 +171,9 @@ def test_without_checksums_what_cannot_be_parsed_is_read_again(
     far = far_away(ds, store).shuffle(Block(chunks=3), seed=1, chunk="6KiB")
     assert ids_of(far) == far.ids().tolist()
     assert far.stats()["num_corrupt"] >= 3
+    broken.clear()
+    assert check_sample(far[5]) == 5
+    assert broken
 
 
 def test_what_lies_wrong_without_checksums_is_still_an_error(tmp_path: Path) -> None:

@@ -29,14 +29,15 @@ from shoal.stream.pace import Pace
 from shoal.stream.pins import Pins
 from shoal.stream.progress_line import ProgressLine
 from shoal.stream.reading_options import ReadingOptions
+from shoal.stream.rows import collate_rows, with_rows
 from shoal.stream.singles import Singles
 from shoal.stream.skips import QUARANTINED, SKIPPED, Skips, skips_of
 from shoal.stream.stages import DROPPED, Damaged, Stage, run_stages
-from shoal.stream.unit_bytes import parse_unit, read_unit
+from shoal.stream.unit_bytes import read_records
 from shoal.stream.views import with_views
 from shoal.stream.worker_share import some_batches
 
-__all__ = ["Iteration", "Recipe", "read_sample"]
+__all__ = ["Iteration", "Place", "Recipe", "read_sample", "shares_of"]
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -55,6 +56,11 @@ class Recipe:
     collate: Callable[[list[Any]], Any] = collate
     worker: int = 0
     num_workers: int = 1
+
+    @property
+    def stacks(self) -> bool:
+        """Whether batches are made of samples as they are stored, with nothing done to one alone."""
+        return self.partition.batched and not self.stages and self.collate is collate
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +123,15 @@ class Iteration:
         self._ended, self._state = ended, state
         if not options.copy:
             opened = _viewed(opened, counters)
+        elif recipe.stacks and not options.skips:
+            opened, recipe = with_rows(opened), replace(recipe, collate=collate_rows)
         order = arrangement.epoch(epoch)
         self.place = Place(epoch, start, recipe.partition, order.num_samples, first_step)
         kind = Singles if arrangement.by_singles else Fetch
         skips = skips_of(options, opened.index, counters)
         budget = budget_of(arrangement, options.memory_limit_bytes, is_far=not opened.store.reads_ahead)
         self._reading = kind(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
-        shares = _shares(order, arrangement, recipe, self.place)
+        shares = shares_of(order, arrangement, recipe, self.place)
         if isinstance(self._reading, Singles):
             stretches = _unplanned(shares, budget, self._reading, skips)
         else:
@@ -337,10 +345,12 @@ def _alone(source: _Source, sample_id: int) -> Any:
 def read_sample(opened: Opened, arrangement: Arrangement, sample_id: int) -> Any:
     """One sample by id, read on its own."""
     read = RecordUnits(arrangement.index).reads(np.array([sample_id]))[0]
-    return parse_unit(opened, read, read_unit(opened, read)).sample(sample_id - read.first_sample)
+    return read_records(opened, read).sample(sample_id - read.first_sample)
 
 
-def _shares(order: BoundOrder, arrangement: Arrangement, recipe: Recipe, place: Place) -> Iterator[tuple[Share, range]]:
+def shares_of(
+    order: BoundOrder, arrangement: Arrangement, recipe: Recipe, place: Place
+) -> Iterator[tuple[Share, range]]:
     """What a rank, or one of its workers, gets, stretch by stretch, with stored sample ids; and at which steps."""
     partition, num_workers = recipe.partition, recipe.num_workers
     start, begin = place.start, place.num_yielded

@@ -18,7 +18,7 @@ from shoal.stream.opening import Opened
 from shoal.stream.retrying import reading_of, retried, tries_of
 from shoal.stream.traffic import Traffic
 
-__all__ = ["parse_again", "parse_unit", "read_bytes", "read_unit"]
+__all__ = ["parse_again", "parse_unit", "read_bytes", "read_records", "read_unit"]
 
 # Bytes that are wrong every time lie wrong, and waiting for them to heal would only hide it.
 _MOST_MISMATCHES = 5
@@ -52,6 +52,13 @@ def read_unit(opened: Opened, read: UnitRead, *, traffic: Traffic | None = None,
     except Exception as error:
         error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
         raise
+
+
+def read_records(opened: Opened, read: UnitRead) -> Records:
+    """The samples of one unit that is read for itself, counted nowhere."""
+    traffic = Traffic(Counters())
+    data = read_unit(opened, read, traffic=traffic)
+    return parse_unit(opened, read, data) if opened.store.reads_ahead else parse_again(opened, read, data, traffic)
 
 
 def read_bytes(
