@@ -123,8 +123,11 @@ def _array(column: Any) -> NDArray[Any] | None:
     joined = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if isinstance(joined, pa.ChunkedArray):
         return None
+    if pa.types.is_uint64(joined.type):
+        return None  # stacked Python integers are int64 where they fit
     if _is_number(pa, joined.type):
-        numbers: NDArray[Any] = joined.to_numpy(zero_copy_only=False)
+        wide = np.float64 if pa.types.is_floating(joined.type) else np.int64  # as Python's numbers are stacked
+        numbers: NDArray[Any] = joined.to_numpy(zero_copy_only=False).astype(wide)
         return numbers
     if not (_is_list(pa, joined.type) and _is_number(pa, joined.type.value_type)):
         return None

@@ -1,0 +1,109 @@
+"""Batches gathered from columns, without a sample in between.
+
+Where records lie in memory as columns of numbers, what is passed on for a sample is only which row of which columns it
+is, and a batch is one copy of each row into its place. It is the batch that collating the samples would have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.shards.protocol import Buffer, ColumnRecords, Format, ReadBytes, Records, Sample, ShardScan
+from shoal.stream.collate import collate
+from shoal.stream.opening import Opened
+
+__all__ = ["collate_rows", "with_rows"]
+
+_Kinds = tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
+
+
+def with_rows(opened: Opened) -> Opened:
+    """The same dataset, whose samples are rows where they can be: for `collate_rows` and nothing else."""
+    return replace(opened, format=_Columnar(opened.format))
+
+
+def collate_rows(rows: Sequence[Any]) -> Any:
+    """The batch of these rows: what `collate` makes of their samples.
+
+    One copy a row and column, about 0.5 us and the time to copy its bytes.
+    """
+    first = rows[0]
+    if not all(type(row) is _Row and row.records.kinds == first.records.kinds for row in rows):
+        return collate([row.records.sample(row) if type(row) is _Row else row for row in rows])
+    batch: dict[str, NDArray[Any]] = {}
+    for place, (name, kind, shape) in enumerate(first.records.kinds):
+        column = batch[name] = np.empty((len(rows), *shape), kind)
+        for number, row in enumerate(rows):
+            column[number] = row.records.arrays[place][row.number]
+    return batch
+
+
+class _Row(NamedTuple):
+    """One sample as a row of columns."""
+
+    records: _RowRecords
+    number: int
+
+
+class _RowRecords:
+    """Records that hand out rows."""
+
+    __slots__ = ("_records", "arrays", "kinds")
+
+    def __init__(self, records: Records, columns: Mapping[str, NDArray[Any]]) -> None:
+        self._records = records
+        self.arrays = tuple(columns.values())
+        self.kinds: _Kinds = tuple(
+            (name, array.dtype.newbyteorder("="), array.shape[1:]) for name, array in columns.items()
+        )
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """As the records say it."""
+        return self._records.layout_crcs()
+
+    def sample(self, number: int | _Row) -> Any:
+        """The row with this number; of a row, its sample."""
+        return _Row(self, number) if isinstance(number, int) else self._records.sample(number.number)
+
+
+class _Columnar:
+    """A format whose records hand out rows where they are columns."""
+
+    def __init__(self, format: Format) -> None:  # noqa: A002
+        self._format = format
+        self.name, self.suffixes = format.name, format.suffixes
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """As the format does it."""
+        return self._format.scan(read, num_bytes, shard=shard)
+
+    def read_sample(
+        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
+    ) -> Sample:
+        """As the format does it."""
+        return self._format.read_sample(read, first_byte, end_byte, shard=shard, head=head)
+
+    def parse(
+        self,
+        buffer: Buffer,
+        sample_starts: Sequence[int] | None,
+        *,
+        num_samples: int,
+        shard: str,
+        first_byte: int,
+        head: Mapping[str, Any],
+    ) -> Any:
+        """Records of rows, or of samples."""
+        records = self._format.parse(
+            buffer, sample_starts, num_samples=num_samples, shard=shard, first_byte=first_byte, head=head
+        )
+        columns = records.columns() if isinstance(records, ColumnRecords) else None
+        return records if columns is None else _RowRecords(records, columns)
