@@ -8,5 +8,6 @@ from __future__ import annotations
 from shoal.integrations.torch_iterable import IterableDataset
 from shoal.integrations.torch_loader import DataLoader
 from shoal.integrations.torch_ranks import compare_ranks, partition
+from shoal.integrations.torch_samplers import BatchSampler, Sampler
 
-__all__ = ["DataLoader", "IterableDataset", "compare_ranks", "partition"]
+__all__ = ["BatchSampler", "DataLoader", "IterableDataset", "Sampler", "compare_ranks", "partition"]

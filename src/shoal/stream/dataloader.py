@@ -21,7 +21,7 @@ _HINT = (
 )
 
 # Wrappers that take an iterable which is the same on all ranks, and give each rank a part of it.
-_DEALERS = {"IterableDatasetShard", "DataLoaderDispatcher"}
+_DEALERS = {"BatchSamplerShard", "DataLoaderDispatcher", "IterableDatasetShard"}
 _LIBRARIES = ("accelerate.", "transformers.")
 
 

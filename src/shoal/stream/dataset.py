@@ -29,6 +29,7 @@ from shoal.stream.cursor import Cursor
 from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
 from shoal.stream.iteration import Iteration, Recipe, read_sample
 from shoal.stream.judging import quality_of
+from shoal.stream.map_view import MapView
 from shoal.stream.mixing import warning_about
 from shoal.stream.opening import Opened
 from shoal.stream.passes import Pass, Work
@@ -352,6 +353,10 @@ class Dataset:
         refuse_as_list()
         sample = read_sample(self._opened, self._arrangement, number)
         return run_stages([stage for stage in self._stages if not isinstance(stage, Filter)], sample, number)
+
+    def as_map(self) -> MapView:
+        """The samples by id, for code that insists on a list; `shoal.torch.BatchSampler` gives it the order."""
+        return MapView(self._opened, self._arrangement, self._stages)
 
     # ---- running
 

@@ -1,0 +1,67 @@
+"""The samples of a dataset by id, for code that insists on a list; and the ids that a rank should ask for."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+from shoal.errors import NoSampleError, UsageError
+from shoal.stream.arrangement import Arrangement
+from shoal.stream.iteration import Place, read_sample, shares_of
+from shoal.stream.opening import Opened
+from shoal.stream.passes import Pass
+from shoal.stream.stages import Filter, Stage, run_stages
+
+__all__ = ["MapView", "batches_of_ids"]
+
+
+@dataclass(frozen=True, eq=False)
+class MapView:
+    """The stored samples of a dataset by id, through its stages: ``view[i]`` is ``ds[i]``, ``len(view)`` all of them.
+
+    Order, choices, batches and ranks are not its affair: ask it for the ids of `Dataset.ids`, or have
+    `shoal.torch.BatchSampler` do so. Each sample is a read of its own.
+    """
+
+    _opened: Opened
+    _arrangement: Arrangement
+    _stages: tuple[Stage, ...]
+
+    def __post_init__(self) -> None:
+        if any(isinstance(stage, Filter) for stage in self._stages):
+            msg = "as_map() gives a sample for every id, and this dataset has a filter()"
+            raise UsageError(msg, hint="select() chooses samples by id or by columns of the index")
+
+    def __len__(self) -> int:
+        """Samples that are stored: ids are from 0 to one less."""
+        return self._opened.index.num_samples
+
+    def __getitem__(self, sample_id: SupportsIndex) -> Any:
+        """The sample with this id."""
+        number, total = operator.index(sample_id), len(self)
+        if not -total <= number < total:
+            msg = f"there is no sample {number}: the dataset has ids 0 to {total - 1}"
+            raise NoSampleError(msg)
+        number %= total
+        return run_stages(self._stages, read_sample(self._opened, self._arrangement, number), number)
+
+    def __getitems__(self, sample_ids: Sequence[SupportsIndex]) -> list[Any]:
+        """The samples with these ids: what torch asks a list for that can give several."""
+        return [self[sample_id] for sample_id in sample_ids]
+
+
+def batches_of_ids(run: Pass) -> Iterator[list[int]]:
+    """The sample ids of each batch of a rank, repeats included, reading nothing; single samples without batches."""
+    work, place = run.work, run.place()
+    order = work.arrangement.epoch(run.epoch)
+    begin = Place(run.epoch, run.start, place.partition, place.num_samples)
+    for share, _ in shares_of(order, work.arrangement, work.recipe, begin):
+        ids, firsts = share.ids.tolist(), share.batch_first.tolist()
+        if not place.partition.batched:
+            yield from ([sample_id] for sample_id in ids)
+            continue
+        for first, stop in itertools.pairwise(firsts):
+            yield ids[first:stop]
