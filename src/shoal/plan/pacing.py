@@ -10,10 +10,11 @@ from __future__ import annotations
 
 __all__ = ["Pace"]
 
-_LEAST_ANSWERS = 8  # a round is so many answers, or two for each request under way
+_LEAST_ANSWERS = 8  # a round is so many answers, or two for each request under way,
+_LEAST_SECONDS = 0.05  # and lasts so long: rates over a few milliseconds say nothing
 _WORTH = 0.2  # more requests must bring at least this part of the growth that they would bring at best
 _FIRST_REST_SECONDS = 0.5
-_MOST_REST_SECONDS = 16.0
+_MOST_REST_SECONDS = 4.0
 _THROTTLED_REST_SECONDS = 1.0
 
 
@@ -50,7 +51,7 @@ class Pace:
         self._num_answers += 1
         self._num_bytes += num_bytes
         self._held_back |= held_back
-        if self._num_answers >= max(_LEAST_ANSWERS, 2 * self.limit) and now_seconds > self._began:
+        if self._num_answers >= max(_LEAST_ANSWERS, 2 * self.limit) and now_seconds >= self._began + _LEAST_SECONDS:
             self._turn(self._num_bytes / (now_seconds - self._began), now_seconds)
             self.begin(now_seconds=now_seconds)
 

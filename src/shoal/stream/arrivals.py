@@ -234,18 +234,19 @@ class _Line:
                 self._recent_seconds.append(now - arrival.began_seconds)
                 self._pace.answered(len(result), now_seconds=now, held_back=self._held_back)
                 self._held_back = False
-            self._call_threads()
+            self._call_threads(besides=1)  # this one goes on by itself
 
     def _may_begin(self) -> bool:
         return bool(self._waiting) and (self._num_under_way < self._pace.limit or self._waiting[0][1])
 
-    def _call_threads(self) -> None:
-        """See that somebody takes what may begin."""
+    def _call_threads(self, *, besides: int = 0) -> None:
+        """See that somebody takes what may begin, besides threads that are about to look."""
         self._traffic.at_a_time(self._pace.limit)
         num_due = min(len(self._waiting), max(self._pace.limit - self._num_under_way, int(self._may_begin())))
+        num_due -= besides
         if num_due <= 0 or self._is_stopped:
             return
-        num_idle = len(self.threads) - self._num_under_way
+        num_idle = len(self.threads) - self._num_under_way - besides
         for _ in range(num_due - num_idle):
             thread = threading.Thread(target=self.run, name=f"shoal-read-{len(self.threads)}", daemon=True)
             self.threads.append(thread)

@@ -111,10 +111,10 @@ def patience_here() -> Patience:
     return _here.patience
 
 
-def retried(call: Callable[[], _Result], rule: RetryRule, *, what: str) -> _Result:
+def retried(call: Callable[[], _Result], rule: RetryRule, *, what: str | Callable[[], str]) -> _Result:
     """The result of ``call``, which is made again as long as its errors are transient and the deadline is not over.
 
-    ``what`` ends the sentence "could not ...", without secrets.
+    ``what``, or what it returns, ends the sentence "could not ...", without secrets.
 
     Raises
     ------
@@ -133,13 +133,13 @@ def retried(call: Callable[[], _Result], rule: RetryRule, *, what: str) -> _Resu
             num_final += not error.transient
             if not error.transient and num_final >= error.worth_attempts:
                 raise
-            passed_seconds = time.monotonic() - began
+            passed_seconds, done = time.monotonic() - began, what if isinstance(what, str) else what()
             pause_seconds = rule.pause_seconds(attempt, error.retry_after_seconds)
             if passed_seconds + pause_seconds > deadline_seconds:
-                raise _given_up(error, what, attempt, passed_seconds, deadline_seconds) from error
+                raise _given_up(error, done, attempt, passed_seconds, deadline_seconds) from error
             how.retried(error)
             if how.pause(pause_seconds):
-                msg = f"could not {what}: the stream was closed while this was tried again"
+                msg = f"could not {done}: the stream was closed while this was tried again"
                 raise StoppedError(msg) from error
     raise AssertionError  # pragma: no cover - the loop has no end
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from shoal.errors import StorageError
 from shoal.stream.counters import Counters
@@ -33,20 +31,19 @@ class Traffic:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
 
-    @contextmanager
-    def request(self, num_bytes: int) -> Iterator[None]:
-        """One try of one request, while it is under way."""
+    def began(self, num_bytes: int) -> None:
+        """One try of a request is under way."""
         counters = self._counters
         with _lock:
             counters.num_requests += 1
             counters.requested_bytes += num_bytes
             counters.in_flight_bytes += num_bytes
             counters.peak_in_flight_bytes = max(counters.peak_in_flight_bytes, counters.in_flight_bytes)
-        try:
-            yield
-        finally:
-            with _lock:
-                counters.in_flight_bytes -= num_bytes
+
+    def ended(self, num_bytes: int) -> None:
+        """It was answered, or failed."""
+        with _lock:
+            self._counters.in_flight_bytes -= num_bytes
 
     def retried(self, error: StorageError) -> None:
         """A request failed and is made again."""

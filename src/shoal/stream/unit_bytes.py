@@ -79,22 +79,25 @@ def read_bytes(
 
     def once() -> bytes:
         nonlocal num_mismatches
-        with traffic.request(end_byte - first_byte):
+        traffic.began(end_byte - first_byte)
+        try:
             data = store.read_range(path, first_byte, end_byte)
+        finally:
+            traffic.ended(end_byte - first_byte)
         if (wrong := wrong_extent(opened.index, shard, first_byte, data)) is not None:
             traffic.corrupt()
             num_mismatches += 1
             raise _mismatch(opened, shard, wrong, num_mismatches)
         return data
 
-    what = reading_of(path, first_byte, end_byte)
+    what = partial(reading_of, path, first_byte, end_byte)
     try:
         _check(opened, shard, traffic)
         fetch = partial(retried, once, rule, what=what)
         place = (shard, first_byte, end_byte)
         return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
     except Exception as error:
-        error.add_note(f"shoal: reading {what.removeprefix('read ')}")
+        error.add_note(f"shoal: reading {what().removeprefix('read ')}")
         raise
 
 
