@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
@@ -85,14 +86,15 @@ class Mds:
             Where the bytes do not hold so many samples.
         """
         try:
-            columns = [_Column(name, encoding, allow_pickle=self.allow_pickle) for name, encoding in head["columns"]]
+            columns = _known_columns(tuple(map(tuple, head["columns"])), self.allow_pickle)
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, UsageError):
                 raise
             msg = f"the index does not say which columns this shard has ({error!r})"
             raise ShardError(msg, shard=shard, hint="index it again") from None
         starts = _walk(buffer, columns, num_samples) if sample_starts is None else sample_starts
-        if len(starts) != num_samples + 1 or starts[-1] > len(buffer):
+        whole = starts[-1] == len(buffer) if sample_starts is None else starts[-1] <= len(buffer)
+        if len(starts) != num_samples + 1 or not whole:
             msg = f"the index says {num_samples} samples in these {len(buffer)} bytes, and they do not hold them"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
         return MdsRecords(buffer, starts, shard, first_byte, columns)
@@ -104,7 +106,7 @@ class MdsRecords:
     __slots__ = ("_buffer", "_columns", "_first_byte", "_num_sizes", "_shard", "_starts")
 
     def __init__(
-        self, buffer: Buffer, starts: Sequence[int], shard: str, first_byte: int, columns: list[_Column]
+        self, buffer: Buffer, starts: Sequence[int], shard: str, first_byte: int, columns: tuple[_Column, ...]
     ) -> None:
         self._buffer, self._starts, self._shard, self._first_byte = buffer, starts, shard, first_byte
         self._columns = columns
@@ -119,19 +121,11 @@ class MdsRecords:
 
     def columns(self) -> dict[str, NDArray[Any]] | None:
         """The columns as views of the bytes, where all values are numbers or arrays of one shape; else None. O(1)."""
-        kinds = [array_of(column.encoding) for column in self._columns]
-        record_bytes = sum(column.fixed_bytes or 0 for column in self._columns)
-        if None in kinds or self._starts[-1] - self._starts[0] != len(self) * record_bytes:
+        record = _record_of(self._columns)
+        if record is None or self._starts[-1] - self._starts[0] != len(self) * record.itemsize:
             return None
-        found: dict[str, NDArray[Any]] = {}
-        at = self._starts[0]
-        for column, known in zip(self._columns, kinds, strict=True):
-            kind, shape = known or (np.dtype("u1"), ())
-            inner = np.empty((1, *shape), kind).strides[1:]  # of nothing, all would be 0
-            strides = (record_bytes, *inner)
-            found[column.name] = np.ndarray((len(self), *shape), kind, self._buffer, at, strides)
-            at += column.fixed_bytes or 0
-        return found
+        records: NDArray[Any] = np.ndarray((len(self),), record, self._buffer, self._starts[0])
+        return {column.name: records[column.name] for column in self._columns}
 
     def sample(self, number: int) -> Sample:
         """Sample ``number``; O(its bytes).
@@ -182,6 +176,19 @@ class _Column:
         if self._decode is None:
             self._decode = decoder_of(self.encoding, allow_pickle=self.allow_pickle)
         return self._decode(data)
+
+
+@lru_cache(maxsize=64)
+def _known_columns(pairs: tuple[tuple[str, str], ...], allow_pickle: bool) -> tuple[_Column, ...]:  # noqa: FBT001
+    return tuple(_Column(name, encoding, allow_pickle=allow_pickle) for name, encoding in pairs)
+
+
+@lru_cache(maxsize=64)
+def _record_of(columns: tuple[_Column, ...]) -> np.dtype[Any] | None:
+    """A sample as a record of numpy's, where all values are numbers or arrays of one shape."""
+    kinds = [array_of(column.encoding) for column in columns]
+    fields = [(column.name, *kind) for column, kind in zip(columns, kinds, strict=True) if kind is not None]
+    return np.dtype(fields) if len(fields) == len(columns) else None
 
 
 def _columns(read: ReadBytes, begin: int, end: int, shard: str) -> list[list[str]]:

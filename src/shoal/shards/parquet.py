@@ -10,6 +10,7 @@ import io
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ __all__ = ["Parquet"]
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 64 << 10  # read at once: most footers fit
 _FOOTER_LIMIT_BYTES = 256 << 20
+_FOOTERS_AT_HAND = 128
 _NO_SHARD = "this is no Parquet shard, an encrypted or a damaged one"
 _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 
@@ -99,13 +101,16 @@ class Parquet:
             They cannot be decoded, or have another number of rows.
         """
         pa = arrow_library("Parquet")
-        footer, num_bytes = zlib.decompress(base64.b64decode(head["footer"])), int(head["num_bytes"])
-        end_byte = first_byte + len(buffer)
-        groups = [g for g in _groups(footer, num_bytes, shard) if first_byte <= g.first_byte and g.end_byte <= end_byte]
+        num_bytes, end_byte = int(head["num_bytes"]), first_byte + len(buffer)
+        metadata, groups = _kept_footer(head["footer"], num_bytes, shard)
+        groups = [group for group in groups if first_byte <= group.first_byte and group.end_byte <= end_byte]
         file = _PartOfFile(buffer, first_byte, num_bytes)
         try:
-            opened = _library().ParquetFile(file, metadata=_metadata(footer), pre_buffer=False)
-            table = opened.read_row_groups([group.number for group in groups], columns=self._chosen(opened, shard))
+            opened = _library().ParquetFile(file, metadata=metadata, pre_buffer=False)
+            # Without pyarrow's threads: where one column was damaged, others were still being decoded after the error
+            # and crashed the process. Chunks are decoded side by side anyway.
+            numbers, chosen = [group.number for group in groups], self._chosen(opened, shard)
+            table = opened.read_row_groups(numbers, columns=chosen, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
             msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
@@ -180,6 +185,13 @@ def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
         msg = f"the last 8 bytes are {tail[-8:]!r}, and no length of a footer and {_MAGIC!r}"
         raise ShardError(msg, shard=shard, byte=num_bytes - 8, hint=_NO_SHARD)
     return tail[-length:] if length <= len(tail) else bytes(read(num_bytes - length, num_bytes))
+
+
+@lru_cache(maxsize=_FOOTERS_AT_HAND)
+def _kept_footer(text: str, num_bytes: int, shard: str) -> tuple[Any, list[_Group]]:
+    """What the footer in a head says; reading it takes longer than a row group does."""
+    footer = zlib.decompress(base64.b64decode(text))
+    return _metadata(footer), _groups(footer, num_bytes, shard)
 
 
 def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:

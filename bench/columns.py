@@ -1,0 +1,85 @@
+"""How fast columns of numbers stream in batches: tokens of 4 KiB, one process, a window of 16 MiB.
+
+``python bench/columns.py`` writes MDS shards of one fixed column and Parquet shards of one column of fixed lists in a
+temporary directory, reads them once, and then in turn: reads all bytes in order (`os.readv`), streams batches of 64,
+and streams them with a stage that does nothing, which takes the way over samples. The best of the rounds is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import shoal
+
+WINDOW, BATCH, TOKENS = "16MiB", 64, 2048
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--samples", type=int, default=65_536)
+    arguments = parser.parse_args()
+    for name, write in (("mds", write_mds), ("parquet", write_parquet)):
+        with tempfile.TemporaryDirectory() as directory:
+            for shard, rows in enumerate(np.array_split(np.arange(arguments.samples), 16)):
+                tokens = np.random.default_rng(shard).integers(0, 2**16, (len(rows), TOKENS)).astype(np.uint16)
+                write(Path(directory, f"shard-{shard:05d}.{name}"), tokens)
+            measure(name, directory, arguments.rounds)
+
+
+def write_mds(path: Path, tokens: np.ndarray) -> None:
+    size = tokens[0].nbytes
+    about = {"column_names": ["tokens"], "column_encodings": [f"ndarray:uint16:{TOKENS}"], "column_sizes": [size]}
+    config = json.dumps(about).encode()
+    starts = 4 * (len(tokens) + 2) + len(config) + size * np.arange(len(tokens) + 1)
+    path.write_bytes(len(tokens).to_bytes(4, "little") + starts.astype("<u4").tobytes() + config + tokens.tobytes())
+
+
+def write_parquet(path: Path, tokens: np.ndarray) -> None:
+    column = pa.FixedSizeListArray.from_arrays(pa.array(tokens.reshape(-1)), TOKENS)
+    pq.write_table(pa.table({"tokens": column}), path, row_group_size=16, compression="none", use_dictionary=False)
+
+
+def measure(name: str, directory: str, rounds: int) -> None:
+    warnings.simplefilter("ignore", shoal.errors.ShuffleWarning)
+    ds = shoal.open(directory).shuffle(seed=0, window=WINDOW)
+    ways: dict[str, Callable[[], int]] = {
+        "readv, in order": lambda: read_in_order(directory),
+        "batches of 64": lambda: sum(len(batch["tokens"]) for batch in ds.batch(BATCH)),
+        "with a stage for each sample": lambda: sum(
+            len(batch["tokens"]) for batch in ds.map(lambda sample: sample).batch(BATCH)
+        ),
+    }
+    best = dict.fromkeys(ways, np.inf)
+    for _ in range(rounds):
+        for way, run in ways.items():
+            began = time.perf_counter()
+            run()
+            best[way] = min(best[way], time.perf_counter() - began)
+    print(f"\n{name}: {ds.num_samples:,} samples of {TOKENS * 2:,} bytes, {ds.resolved}")
+    for way, seconds in best.items():
+        rate = ds.num_samples / seconds
+        print(f"  {way:30} {rate:12,.0f} samples/s {rate * TOKENS * 2 / 1e6:8,.0f} MB/s")
+
+
+def read_in_order(directory: str) -> int:
+    total, buffer = 0, bytearray(4 << 20)
+    for path in sorted(Path(directory).iterdir()):
+        with path.open("rb", buffering=0) as file:
+            while got := file.readinto(buffer):
+                total += got
+    return total
+
+
+if __name__ == "__main__":
+    main()
