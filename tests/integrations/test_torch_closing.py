@@ -48,7 +48,7 @@ def run(ways: list[str], num_workers: int, times: int, data: tuple[Path, Path], 
         capture_output=True,
         text=True,
         check=False,
-        timeout=60 + 10 * times,
+        timeout=60 + 20 * times,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr == ""
