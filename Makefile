@@ -44,7 +44,7 @@ bench: .venv/stamp ## the measurements of bench/; write what they say into bench
 compat: .venv/stamp ## the golden digests on every Python and numpy at hand
 	$(BIN)/python tests/compat/run.py
 
-integration: .venv/stamp ## streams from real servers: Swift, nginx, Azurite; what cannot be had is skipped
+integration: .venv/stamp ## streams from real servers, and examples in real frameworks; what cannot be had is skipped
 	$(BIN)/python -m pytest -m integration tests/integration
 
 clean: ## remove what the other targets made

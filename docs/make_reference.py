@@ -39,6 +39,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 - [Formats](#formats): `shoal.formats`
 - [Measuring](#measuring): `shoal.measure`
 - [Prometheus](#prometheus): `shoal.prometheus`
+- [Torch](#torch): `shoal.torch`
 - [Errors](#errors): `shoal.errors`
 - [Command line](#command-line): `shoal VERB`
 """
@@ -55,6 +56,7 @@ def page() -> str:
     parts += ["## Prometheus\n", text_of(shoal.prometheus)]
     parts += [*member("shoal.prometheus.text", shoal.prometheus.text)]
     parts += [*member("shoal.prometheus.write", shoal.prometheus.write)]
+    parts += ["## Torch\n", text_of(shoal.torch), *torch_door()]
     parts += ["## Errors\n", text_of(shoal.errors), *errors()]
     parts += ["## Command line\n", *command_line()]
     return "\n".join(part.rstrip() + "\n" for part in parts)
@@ -68,6 +70,16 @@ def members(owner: type, name: str) -> Iterator[str]:
             yield text_of(value)
         elif not attribute.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
             yield from member(f"{name}.{attribute}", value)
+
+
+def torch_door() -> Iterator[str]:
+    """Classes with what they can do, and functions."""
+    for name in shoal.torch.__all__:
+        value = getattr(shoal.torch, name)
+        yield from member(f"shoal.torch.{name}", value)
+        if inspect.isclass(value):
+            called = {"BatchSampler": "batch_sampler", "DataLoader": "loader", "IterableDataset": "iterable"}
+            yield from members(value, called.get(name, name.lower()))
 
 
 def member(name: str, value: Any) -> Iterator[str]:

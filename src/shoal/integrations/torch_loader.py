@@ -38,6 +38,9 @@ class DataLoader:
     no subclass of it: frameworks take those apart and put their own samplers in, which would lose samples; this one
     they leave alone, and it shards by rank itself.
 
+    The position is the dataset's: ``loader.state_dict()`` is ``ds.state_dict()``, and counts batches that were
+    received, not those that were made ahead.
+
     Parameters
     ----------
     dataset
@@ -68,11 +71,6 @@ class DataLoader:
     ------
     UsageError
         Arguments that cannot be had together, or that the dataset decides.
-
-    Notes
-    -----
-    The position is the dataset's: ``loader.state_dict()`` is ``ds.state_dict()``, and counts batches that were
-    received, not those that were made ahead.
     """
 
     def __init__(
