@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import gzip
-import io
-import lzma
-import tarfile
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.shards.writers import COMPRESS, tar_of
 
 from shoal.errors import ShardError
 from shoal.shards.codecs import CODECS, CodecError, decompress
@@ -21,18 +17,10 @@ from shoal.shards.compressed import Compressed
 from shoal.shards.formats import format_named, format_of
 from shoal.shards.jsonl import JsonLines
 
-brotli = pytest.importorskip("brotli")
-cramjam = pytest.importorskip("cramjam")
-zstandard = pytest.importorskip("zstandard")
+pytest.importorskip("brotli")
+pytest.importorskip("cramjam")
+pytest.importorskip("zstandard")
 
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "gz": gzip.compress,
-    "bz2": bz2.compress,
-    "xz": lzma.compress,
-    "zst": lambda data: zstandard.ZstdCompressor(write_content_size=False).compress(data),
-    "br": brotli.compress,
-    "snappy": lambda data: bytes(cramjam.snappy.compress_raw(data)),
-}
 OF_MEMBERS = ("gz", "bz2", "xz", "zst")
 
 
@@ -40,16 +28,6 @@ def samples_of(format: Any, data: bytes) -> list[dict[str, Any]]:  # noqa: A002
     found = format.scan(lambda first, end: data[first:end], len(data), shard="a")
     records = format.parse(data, None, num_samples=found.num_samples, shard="a", first_byte=0, head=found.head)
     return [records.sample(number) for number in range(len(records))]
-
-
-def tar_of(members: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return out.getvalue()
 
 
 def test_every_codec_has_its_test() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.shards.writers import mds_of
 
 from shoal.errors import ShardError, UsageError
 from shoal.shards.formats import format_of
@@ -105,15 +106,8 @@ def test_sizes_of_values() -> None:
 
 def small_shard(*texts: str) -> bytes:
     """A shard of one column of text and one of int32."""
-    samples = [
-        len(text.encode()).to_bytes(4, "little") + number.to_bytes(4, "little") + text.encode()
-        for number, text in enumerate(texts)
-    ]
-    about = {"column_names": ["n", "t"], "column_encodings": ["int32", "str"], "column_sizes": [4, None]}
-    config = json.dumps(about).encode()
-    first = 4 * (len(samples) + 2) + len(config)
-    starts = first + np.concatenate([[0], np.cumsum([len(sample) for sample in samples], dtype=np.int64)])
-    return len(samples).to_bytes(4, "little") + starts.astype("<u4").tobytes() + config + b"".join(samples)
+    samples = [[number.to_bytes(4, "little"), text.encode()] for number, text in enumerate(texts)]
+    return mds_of({"n": ("int32", 4), "t": ("str", None)}, samples)
 
 
 @given(texts=st.lists(st.text(max_size=8), max_size=6), with_starts=st.booleans())

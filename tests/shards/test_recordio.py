@@ -10,30 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.shards.writers import RECORDIO_MAGIC as MAGIC
+from tests.shards.writers import recordio_record as record
 
 from shoal.errors import ShardError
 from shoal.shards.protocol import ShardScan
 from shoal.shards.recordio import RecordIO, RecordIORecords
-
-MAGIC = struct.pack("<I", 0xCED7230A)
-
-
-def part(kind: int, data: bytes) -> bytes:
-    return MAGIC + struct.pack("<I", kind << 29 | len(data)) + data + bytes(-len(data) % 4)
-
-
-def record(data: bytes) -> bytes:
-    """Cut at every magic number that lies at a multiple of four, as dmlc's writer does."""
-    pieces, begin = [], 0
-    for at in range(0, len(data) - 3, 4):
-        if data[at : at + 4] == MAGIC and at >= begin:
-            pieces.append(data[begin:at])
-            begin = at + 4
-    pieces.append(data[begin:])
-    if len(pieces) == 1:
-        return part(0, data)
-    kinds = [1, *[2] * (len(pieces) - 2), 3]
-    return b"".join(part(kind, piece) for kind, piece in zip(kinds, pieces, strict=True))
 
 
 def scan(data: bytes, **options: Any) -> ShardScan:

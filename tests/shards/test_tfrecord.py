@@ -1,4 +1,4 @@
-"""TFRecord framing and ``tf.train.Example``, against messages written here field by field."""
+"""TFRecord framing and ``tf.train.Example``, against messages written field by field."""
 
 from __future__ import annotations
 
@@ -9,48 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.shards.writers import example, field, framed
 
 from shoal.errors import ShardError
-from shoal.shards.crc32c import crc32c, crc32c_of_rows, masked
+from shoal.shards.crc32c import crc32c, crc32c_of_rows
 from shoal.shards.protocol import ShardScan
 from shoal.shards.tf_example import NotAnExampleError, parse_example
 from shoal.shards.tfrecord import TFRecord, TFRecords
 
-google_crc32c = pytest.importorskip("google_crc32c")
-
-
-def framed(data: bytes) -> bytes:
-    length = struct.pack("<Q", len(data))
-    crcs = [struct.pack("<I", int(masked(google_crc32c.value(part)))) for part in (length, data)]
-    return length + crcs[0] + data + crcs[1]
-
-
-def varint(value: int) -> bytes:
-    value &= 2**64 - 1
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def field(number: int, data: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(data)) + data
-
-
-def feature(value: Any, *, packed: bool = True) -> bytes:
-    if isinstance(value, list) and value and isinstance(value[0], bytes):
-        return field(1, b"".join(field(1, item) for item in value))
-    if isinstance(value, np.ndarray) and value.dtype == np.float32:
-        items = [struct.pack("<f", item) for item in value.tolist()]
-        return field(2, field(1, b"".join(items)) if packed else b"".join(b"\x0d" + item for item in items))
-    numbers = [varint(item) for item in value.tolist()]
-    return field(3, field(1, b"".join(numbers)) if packed else b"".join(b"\x08" + number for number in numbers))
-
-
-def example(features: dict[str, Any], *, packed: bool = True) -> bytes:
-    entries = [field(1, field(1, k.encode()) + field(2, feature(v, packed=packed))) for k, v in features.items()]
-    return field(1, b"".join(entries))
+pytest.importorskip("google_crc32c")
 
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

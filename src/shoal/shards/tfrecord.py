@@ -7,6 +7,7 @@ data; all little-endian. See ``tensorflow/core/lib/io/record_writer.h``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import Any
 from zlib import crc32
@@ -33,8 +34,9 @@ _OTHER_FILE = "the shard has changed since it was indexed, or the index belongs 
 class TFRecord:
     """The format of one record after the other.
 
-    Where the first record of a shard is a ``tf.train.Example``, all must be, and a sample has the features of its
-    record (see `shoal.shards.tf_example.parse_example`). Else, or with ``examples=False``, it is ``{"record": bytes}``.
+    Where the first undamaged record of a shard is a ``tf.train.Example``, all must be, and a sample has the features of
+    its record (see `shoal.shards.tf_example.parse_example`). Else, or with ``examples=False``, it is
+    ``{"record": bytes}``.
     A scan checks every length; the checksum of the data is checked whenever a sample is read.
     """
 
@@ -64,8 +66,8 @@ class TFRecord:
             window = read(first, end)
             places = _headers_in(window, starts, num_bytes, shard)
             layout += [crc32(window[at : at + _HEADER_BYTES]) for at in places]
-            if first == 0 and self.examples and _holds_examples(read, starts[1]):
-                head["records"] = "examples"
+        if self.examples and _holds_examples(read, starts):
+            head["records"] = "examples"
         return ShardScan(np.array(starts, dtype=np.int64), np.array(layout, dtype=np.uint32), head=head)
 
     def read_sample(
@@ -190,9 +192,16 @@ def _headers_in(window: Buffer, starts: list[int], num_bytes: int, shard: str, *
     return places
 
 
-def _holds_examples(read: ReadBytes, end: int) -> bool:
-    try:
-        parse_example(bytes(read(_HEADER_BYTES, end - _FOOTER_BYTES)))
-    except NotAnExampleError:
-        return False
-    return True
+def _holds_examples(read: ReadBytes, starts: Sequence[int]) -> bool:
+    """Whether the first record that is not damaged is an example: a damaged one must not decide about the others."""
+    for start, end in pairwise(starts):
+        record = bytes(read(start, end))
+        data = record[_HEADER_BYTES:-_FOOTER_BYTES]
+        if _first_wrong(record, data):
+            continue
+        try:
+            parse_example(data)
+        except NotAnExampleError:
+            return False
+        return True
+    return False

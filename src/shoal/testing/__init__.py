@@ -1,4 +1,4 @@
-"""HOW DO I PROVE MINE? Parts for tests of anything that reads from far away: a server with faults, a store with faults.
+"""HOW DO I PROVE MINE? A server and a store with faults, damaged bytes, a check of shard formats.
 
 Public, for the tests of whoever writes a store, a format or a training script; it needs no test framework, and
 `import shoal` does not load it.
@@ -15,9 +15,26 @@ Public, for the tests of whoever writes a store, a format or a training script; 
 
 from __future__ import annotations
 
+from shoal.testing.damage import DAMAGE_KINDS, Damage, DamageKind, damaged
 from shoal.testing.delivery import Exchange
 from shoal.testing.faults import FAULT_KINDS, Fault, FaultKind
 from shoal.testing.faulty_store import FaultyStore
+from shoal.testing.format_checks import FormatReport, check_format
+from shoal.testing.format_damage import DamageCount
 from shoal.testing.range_server import RangeServer
 
-__all__ = ["FAULT_KINDS", "Exchange", "Fault", "FaultKind", "FaultyStore", "RangeServer"]
+__all__ = [
+    "DAMAGE_KINDS",
+    "FAULT_KINDS",
+    "Damage",
+    "DamageCount",
+    "DamageKind",
+    "Exchange",
+    "Fault",
+    "FaultKind",
+    "FaultyStore",
+    "FormatReport",
+    "RangeServer",
+    "check_format",
+    "damaged",
+]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from shoal.errors import ShardError
@@ -11,7 +11,7 @@ from shoal.shards.protocol import Format, Records, Sample, ShardScan
 from shoal.testing.damage import Damage, damaged
 from shoal.testing.known_shards import KnownShard, measured, require, same
 
-__all__ = ["DamageCount", "check_damage", "samples_of_damaged"]
+__all__ = ["DamageCount", "check_damage"]
 
 _MOST_SAMPLES = 40
 _MOST_BYTES = 1 << 20
@@ -56,12 +56,13 @@ def check_damage(
         return DamageCount()
     found = known.scan(format)
     decoded_bytes = 0 if found.piece_decoded_bytes is None else int(found.piece_decoded_bytes.sum())
+    known = replace(known, is_decoded=found.piece_decoded_bytes is not None)
     allowed = memory_limit_bytes + 4 * (len(known.data) + decoded_bytes)
     num_refused = 0
     for number, damage in enumerate(damaged(known.data, count)):
         broken = replace(known, data=damage.data)
         where = f"{damage.kind} at byte {damage.byte} (number {number})"
-        answers, used_bytes = measured(lambda b=broken, d=damage, w=where: _answers(format, b, found, d, w))  # type: ignore[misc]
+        answers, used_bytes = measured(partial(_answers, format, broken, found, damage, where))
         fine = used_bytes <= allowed
         require(fine, known, f"{where}: took {used_bytes} bytes of memory, and {allowed} are allowed")
         num_refused += any(answer.error is not None for answer in answers)
@@ -74,19 +75,10 @@ def check_damage(
     return DamageCount(count, num_refused)
 
 
-def samples_of_damaged(format: Format, shard: KnownShard) -> Iterator[Sample]:  # noqa: A002
-    """The first samples that a format finds in a shard that may be damaged; ShardError where it refuses one."""
-    for answer in _with_new_index(format, shard, "damaged"):
-        if answer.error is not None:
-            raise answer.error
-        if answer.sample is not None:
-            yield answer.sample
-
-
 def _answers(format: Format, broken: KnownShard, found: ShardScan, damage: Damage, where: str) -> list[_Answer]:  # noqa: A002
     answers = _with_new_index(format, broken, where)
     if damage.kind in ("cut", "flip", "lie"):
-        answers += _with_old_index(format, broken, found, where)
+        answers += _with_index(format, broken, found, where)  # of a dataset damaged after it was indexed
     return answers
 
 
@@ -94,26 +86,19 @@ def _with_new_index(format: Format, broken: KnownShard, where: str) -> list[_Ans
     try:
         found = broken.scan(format)
     except ShardError as error:
-        _check_error(error, broken, where)
+        _check_error(error, broken, where, len(broken.data))
         return [_Answer(0, None, error)]
     except AssertionError:
         raise
-    except Exception as error:  # noqa: BLE001  # which is what is looked for
+    except Exception as error:  # which is what is looked for
         raise _other_error(error, broken, f"{where}: a scan") from error
     first = int(found.sample_starts[0])
     fine = 0 <= first <= int(found.sample_starts[-1]) <= len(broken.data)
     require(fine, broken, f"{where}: a scan finds samples in bytes that the shard does not have")
-    if not found.num_samples:
-        return []
-    return [
-        answer
-        for with_starts in ((True, False) if found.piece_samples is None else (False,))
-        for answer in _parsed(format, broken, found, where, with_starts=with_starts)
-    ]
+    return _with_index(format, broken, found, where)
 
 
-def _with_old_index(format: Format, broken: KnownShard, found: ShardScan, where: str) -> list[_Answer]:  # noqa: A002
-    """What a dataset gives whose shards were damaged after they had been indexed."""
+def _with_index(format: Format, broken: KnownShard, found: ShardScan, where: str) -> list[_Answer]:  # noqa: A002
     if not found.num_samples:
         return []
     return [
@@ -132,6 +117,7 @@ def _parsed(
     with_starts: bool,
 ) -> list[_Answer]:
     begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
+    num_bytes = max(len(broken.data), end)  # a shard cut short has had as many by its index
     starts = (found.sample_starts - begin).tolist() if with_starts else None
     try:
         records = format.parse(
@@ -144,26 +130,30 @@ def _parsed(
         )
         records.layout_crcs()
     except ShardError as error:
-        _check_error(error, broken, where)
+        _check_error(error, broken, where, num_bytes)
         return [_Answer(0, None, error)]
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         raise _other_error(error, broken, f"{where}: opening samples") from error
-    return [_answer(records, number, broken, where) for number in range(min(found.num_samples, _MOST_SAMPLES))]
+    return [
+        _answer(records, number, broken, where, num_bytes) for number in range(min(found.num_samples, _MOST_SAMPLES))
+    ]
 
 
-def _answer(records: Records, number: int, broken: KnownShard, where: str) -> _Answer:
+def _answer(records: Records, number: int, broken: KnownShard, where: str, num_bytes: int) -> _Answer:
     try:
         return _Answer(number, records.sample(number), None)
     except ShardError as error:
-        _check_error(error, broken, where)
+        _check_error(error, broken, where, num_bytes)
         return _Answer(number, None, error)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         raise _other_error(error, broken, f"{where}: sample {number}") from error
 
 
-def _check_error(error: ShardError, broken: KnownShard, where: str) -> None:
-    inside = error.byte is None or 0 <= error.byte <= len(broken.data)
-    text = f"{where}: the error names byte {error.byte}, and the shard has {len(broken.data)}"
+def _check_error(error: ShardError, broken: KnownShard, where: str, num_bytes: int) -> None:
+    # Errors about what was decompressed name its bytes.
+    end = num_bytes if not broken.is_decoded else error.byte
+    inside = error.byte is None or 0 <= error.byte <= (end or 0)
+    text = f"{where}: the error names byte {error.byte}, and the shard has {num_bytes}"
     require(inside, broken, f"{text}: {error.message}")
     require(error.shard == broken.name, broken, f"{where}: the error names shard {error.shard!r}")
     require(bool(error.hint), broken, f"{where}: the error does not say what to do: {error.message}")

@@ -18,19 +18,23 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class KnownShard:
-    """A shard of some format: its name, its bytes, and the samples in it."""
+    """A shard of some format: its name, its bytes, and the samples in it.
+
+    ``is_decoded`` says that samples are not found in its bytes, but in what these are decoded to.
+    """
 
     name: str
     data: bytes
     samples: Sequence[Sample]
     format_name: str = ""
+    is_decoded: bool = False
 
     def of(self, format: Format) -> KnownShard:  # noqa: A002
         """The same, named as one of this format."""
         return replace(self, format_name=format.name)
 
     def read(self, first_byte: int, end_byte: int, /) -> Buffer:
-        """The bytes of a range, which must lie in the shard; sometimes bytes and sometimes a view, as stores have it."""
+        """The bytes of a range, which must lie in the shard; sometimes a view of them."""
         inside = 0 <= first_byte <= end_byte <= len(self.data)
         require(inside, self, f"bytes [{first_byte}, {end_byte}) are asked for, and the shard has {len(self.data)}")
         data = self.data[first_byte:end_byte]
@@ -68,8 +72,10 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
-        fine = one.dtype == other.dtype and one.shape == other.shape
-        return fine and (same(one.tolist(), other.tolist()) if one.dtype.hasobject else one.tobytes() == other.tobytes())
+        fine = bool(one.dtype == other.dtype and one.shape == other.shape)
+        if one.dtype.hasobject:
+            return fine and same(one.tolist(), other.tolist())
+        return fine and one.tobytes() == other.tobytes()
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
     if isinstance(one, list | tuple):
