@@ -180,7 +180,7 @@ def test_collate_fn_gets_the_samples(num_workers: int, tars: Dataset) -> None:
 def test_workers_share_the_batches_in_turn(tars: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_TEST_NOTES", str(tmp_path))
     ds = tars.batch(20).map(stages.with_pid)
-    pids = [batch["pid"] for batch in DataLoader(ds, num_workers=3, multiprocessing_context="spawn")]
+    pids = [batch["pid"] for batch in DataLoader(ds, num_workers=3)]
     assert len(set(pids)) == 3
     assert pids == [pids[step % 3] for step in range(10)]
     assert os.getpid() not in pids
