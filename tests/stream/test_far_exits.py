@@ -33,9 +33,7 @@ SCRIPT = """
 """
 ENDS = {
     "the end of the script": "pass",
-    "sys.exit": "sys.exit(0)",
     "letting go": "del iterator; gc.collect()",
-    "closing": "iterator.close()",
     "an error": "sys.excepthook = lambda *_: None; raise ValueError",
 }
 
