@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH := 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check bench compat clean
+.PHONY: help demo test soak check fuzz bench compat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ check: .venv/stamp ## lint, format, types, layers, and the code in the documenta
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --quiet tests/test_layers.py tests/test_face.py tests/test_docs.py \
 	    tests/test_semantics.py tests/test_reference.py
+
+fuzz: .venv/stamp ## damaged shards for every parser; FUZZ="--each 100000" for more, FUZZ="tar mds" for some
+	$(BIN)/python -m tests.shards.fuzz $(FUZZ)
 
 bench: .venv/stamp ## the measurements of bench/; write what they say into bench/LOG.md
 	set -e; for script in bench/*.py; do test ! -e "$$script" || $(BIN)/python "$$script"; done

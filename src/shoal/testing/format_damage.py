@@ -11,7 +11,7 @@ from shoal.shards.protocol import Format, Records, Sample, ShardScan
 from shoal.testing.damage import Damage, damaged
 from shoal.testing.known_shards import KnownShard, measured, require, same
 
-__all__ = ["DamageCount", "check_damage"]
+__all__ = ["DamageCount", "answers_of_damaged", "check_damage"]
 
 _MOST_SAMPLES = 40
 _MOST_BYTES = 1 << 20
@@ -28,7 +28,7 @@ class DamageCount:
         return DamageCount(self.num_tried + other.num_tried, self.num_refused + other.num_refused)
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
     """What came for a sample of a damaged shard: the sample, or the error that refused it."""
 
     number: int
@@ -62,7 +62,7 @@ def check_damage(
     for number, damage in enumerate(damaged(known.data, count)):
         broken = replace(known, data=damage.data)
         where = f"{damage.kind} at byte {damage.byte} (number {number})"
-        answers, used_bytes = measured(partial(_answers, format, broken, found, damage, where))
+        answers, used_bytes = measured(partial(answers_of_damaged, format, broken, found, damage, where))
         fine = used_bytes <= allowed
         require(fine, known, f"{where}: took {used_bytes} bytes of memory, and {allowed} are allowed")
         num_refused += any(answer.error is not None for answer in answers)
@@ -75,19 +75,32 @@ def check_damage(
     return DamageCount(count, num_refused)
 
 
-def _answers(format: Format, broken: KnownShard, found: ShardScan, damage: Damage, where: str) -> list[_Answer]:  # noqa: A002
+def answers_of_damaged(
+    format: Format,  # noqa: A002
+    broken: KnownShard,
+    found: ShardScan,
+    damage: Damage,
+    where: str,
+) -> list[Answer]:
+    """What comes of a damaged shard: by an index made of it, and by ``found``, one from before the damage.
+
+    Raises
+    ------
+    AssertionError
+        Something else than a sample or a `ShardError`.
+    """
     answers = _with_new_index(format, broken, where)
     if damage.kind in ("cut", "flip", "lie"):
         answers += _with_index(format, broken, found, where)  # of a dataset damaged after it was indexed
     return answers
 
 
-def _with_new_index(format: Format, broken: KnownShard, where: str) -> list[_Answer]:  # noqa: A002
+def _with_new_index(format: Format, broken: KnownShard, where: str) -> list[Answer]:  # noqa: A002
     try:
         found = broken.scan(format)
     except ShardError as error:
         _check_error(error, broken, where, len(broken.data))
-        return [_Answer(0, None, error)]
+        return [Answer(0, None, error)]
     except AssertionError:
         raise
     except Exception as error:  # which is what is looked for
@@ -98,7 +111,7 @@ def _with_new_index(format: Format, broken: KnownShard, where: str) -> list[_Ans
     return _with_index(format, broken, found, where)
 
 
-def _with_index(format: Format, broken: KnownShard, found: ShardScan, where: str) -> list[_Answer]:  # noqa: A002
+def _with_index(format: Format, broken: KnownShard, found: ShardScan, where: str) -> list[Answer]:  # noqa: A002
     if not found.num_samples:
         return []
     return [
@@ -115,7 +128,7 @@ def _parsed(
     where: str,
     *,
     with_starts: bool,
-) -> list[_Answer]:
+) -> list[Answer]:
     begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
     num_bytes = max(len(broken.data), end)  # a shard cut short has had as many by its index
     starts = (found.sample_starts - begin).tolist() if with_starts else None
@@ -131,7 +144,7 @@ def _parsed(
         records.layout_crcs()
     except ShardError as error:
         _check_error(error, broken, where, num_bytes)
-        return [_Answer(0, None, error)]
+        return [Answer(0, None, error)]
     except Exception as error:
         raise _other_error(error, broken, f"{where}: opening samples") from error
     return [
@@ -139,12 +152,12 @@ def _parsed(
     ]
 
 
-def _answer(records: Records, number: int, broken: KnownShard, where: str, num_bytes: int) -> _Answer:
+def _answer(records: Records, number: int, broken: KnownShard, where: str, num_bytes: int) -> Answer:
     try:
-        return _Answer(number, records.sample(number), None)
+        return Answer(number, records.sample(number), None)
     except ShardError as error:
         _check_error(error, broken, where, num_bytes)
-        return _Answer(number, None, error)
+        return Answer(number, None, error)
     except Exception as error:
         raise _other_error(error, broken, f"{where}: sample {number}") from error
 

@@ -1,0 +1,203 @@
+"""Feeds damaged shards to every parser: ``python -m tests.shards.fuzz --inputs 100000``.
+
+An input may give samples or be refused by an error of shoal's; anything else is a failure: another exception, a crash
+of the process, more than 20 seconds, more than 512 MiB. Each parser runs in a process of its own. Inputs are the same
+for the same ``--seed``; a failure prints what is needed to see it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import multiprocessing
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.shards import writers
+from tests.shards.made_shards import made
+
+from shoal.errors import UsageError
+from shoal.shards.codecs import CODECS, CodecError, decompress
+from shoal.shards.formats import FORMATS
+from shoal.shards.protocol import Format, ShardScan
+from shoal.shards.tf_example import NotAnExampleError, parse_example
+from shoal.testing import Damage, damaged
+from shoal.testing.format_damage import answers_of_damaged
+from shoal.testing.known_shards import KnownShard
+
+MOST_SECONDS = 20
+MOST_BYTES = 512 << 20
+ADDRESS_SPACE_BYTES = 6 << 30
+_DATA = Path(__file__).parent / "data"
+_LARGEST_SHARD_BYTES = 64 << 10
+_LIMIT_BYTES = 1 << 20
+
+Try = Callable[[Damage], bool]
+"""Gives one damaged input to a parser, and says whether it was refused; raises where it should not have."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """Bytes to damage, and what then takes them."""
+
+    name: str
+    data: bytes
+    take: Try
+
+
+def _inputs_of_format(name: str) -> Iterator[Input]:
+    found = made(name, huge=False)
+    shards = {shard: data for shard, (data, _) in found.shards.items()}
+    if name == "tar":
+        shards["nasty.tar"] = (_DATA / "nasty.tar").read_bytes()
+    if name == "mds":
+        shards |= {f"all {path.name}": path.read_bytes() for path in sorted((_DATA / "mds" / "all").glob("*.mds"))}
+    for shard, data in shards.items():
+        if 0 < len(data) <= _LARGEST_SHARD_BYTES:
+            known = KnownShard(shard, data, [], format_name=name)
+            yield Input(shard, data, _format_taker(found.format, known, known.scan(found.format)))
+
+
+def _format_taker(format: Format, known: KnownShard, found: ShardScan) -> Try:  # noqa: A002
+    def take(damage: Damage) -> bool:
+        broken = KnownShard(known.name, damage.data, [], known.format_name, found.piece_decoded_bytes is not None)
+        answers = answers_of_damaged(format, broken, found, damage, f"{damage.kind} at {damage.byte}")
+        return any(answer.error is not None for answer in answers)
+
+    return take
+
+
+def _inputs_of_examples() -> Iterator[Input]:
+    for number, (data, _) in enumerate(made("tfrecord", huge=False).shards.values()):
+        if data:
+            yield Input(f"example {number}", data[12 : 12 + int.from_bytes(data[:8], "little")] or b"\n", _take_example)
+
+
+def _take_example(damage: Damage) -> bool:
+    try:
+        parse_example(damage.data)
+    except NotAnExampleError:
+        return True
+    return False
+
+
+def _inputs_of_codec(codec: str) -> Iterator[Input]:
+    for number, content in enumerate((b"a line of text\n" * 50 + bytes(range(256)), bytes(_LIMIT_BYTES), b"")):
+        packed = writers.COMPRESS[codec](content)
+        yield Input(f"{codec} {number}", packed, lambda damage: _take_packed(codec, damage))
+        if codec not in ("br", "snappy"):
+            yield Input(f"{codec} {number} twice", packed * 2, lambda damage: _take_packed(codec, damage))
+
+
+def _take_packed(codec: str, damage: Damage) -> bool:
+    try:
+        found = decompress(codec, damage.data, limit_bytes=_LIMIT_BYTES)
+    except CodecError:
+        return True
+    if len(found) > _LIMIT_BYTES:
+        msg = f"{len(found)} bytes of at most {_LIMIT_BYTES}"
+        raise AssertionError(msg)
+    return False
+
+
+TARGETS: dict[str, Callable[[], Iterator[Input]]] = {
+    **{name: lambda name=name: _inputs_of_format(name) for name in FORMATS if "." not in name},  # type: ignore[misc]
+    "tf_example": _inputs_of_examples,
+    **{f"codec {codec}": lambda codec=codec: _inputs_of_codec(codec) for codec in CODECS},  # type: ignore[misc]
+    "tar.gz": lambda: _inputs_of_format("tar.gz"),
+    "tfrecord.zst": lambda: _inputs_of_format("tfrecord.zst"),
+}
+
+
+def fuzz(name: str, count: int, seed: int, tell: Any) -> None:
+    """Run one target in this process; ``tell`` has four numbers: inputs done, refused, which input, what memory."""
+    faulthandler.enable()
+    inputs = list(TARGETS[name]())
+    for chosen in inputs:  # what is loaded and cached once is no memory of an input
+        with contextlib.suppress(Exception):
+            chosen.take(Damage("flip", 0, chosen.data))
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
+    signal.signal(signal.SIGALRM, _too_long)
+    before = _most_bytes()
+    per_input = -(-count // len(inputs))
+    for place, chosen in enumerate(inputs):
+        for number, damage in enumerate(_damages(chosen.data, min(per_input, count - place * per_input), seed)):
+            tell[2] = place * per_input + number
+            signal.alarm(MOST_SECONDS)
+            try:
+                tell[1] += chosen.take(damage)
+            except UsageError as error:
+                if "can run any code" not in str(error):  # pickles are refused, and rightly so
+                    raise
+                tell[1] += 1
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.write(f"{name}: {chosen.name!r}, number {number}: {damage.kind} at {damage.byte}\n")
+                sys.stderr.write(f"{damage.data[:2000]!r}\n")
+                raise
+            finally:
+                signal.alarm(0)
+            tell[0] += 1
+    tell[3] = _most_bytes() - before
+    if tell[3] > MOST_BYTES:
+        msg = f"{name}: an input took {tell[3]} bytes of memory"
+        raise MemoryError(msg)
+
+
+def _damages(data: bytes, count: int, seed: int) -> Iterator[Damage]:
+    """Damaged copies; every third one damaged twice."""
+    for number, damage in enumerate(damaged(data, count, seed=seed)):
+        again = [*damaged(damage.data, 1 + number // 3 % 6, seed=number)] if number % 3 == 2 else []
+        yield Damage(again[-1].kind, min(again[-1].byte, damage.byte), again[-1].data) if again else damage
+
+
+def _most_bytes() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _too_long(number: int, frame: object) -> None:
+    msg = f"an input took more than {MOST_SECONDS} seconds"
+    raise TimeoutError(msg)
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all by default")
+    parser.add_argument("--inputs", type=int, default=100_000, help="how many in all (default 100000)")
+    parser.add_argument("--each", type=int, help="how many for each target, instead")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args(words)
+    chosen = asked.targets or list(TARGETS)
+    each = asked.each or -(-asked.inputs // len(chosen))
+    processes = multiprocessing.get_context("spawn")
+    num_failed = num_inputs = 0
+    for name in chosen:
+        tell = processes.Array("q", 4)
+        process = processes.Process(target=fuzz, args=(name, each, asked.seed, tell))
+        start = time.monotonic()
+        process.start()
+        process.join()
+        done, refused, last, used_bytes = tell[:]
+        num_inputs += done
+        line = (
+            f"{name:14} {done:8} inputs {refused:8} refused {time.monotonic() - start:7.1f} s {used_bytes >> 20:5} MiB"
+        )
+        if process.exitcode:
+            num_failed += 1
+            line += f"   FAILED at input {last}, exit code {process.exitcode}"
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{num_inputs} inputs in all, {num_failed} of {len(chosen)} targets failed\n")
+    return 1 if num_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
