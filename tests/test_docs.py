@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -61,7 +62,16 @@ def test_the_readme_is_short_and_shows_code_at_once() -> None:
 
 def run_blocks(blocks: list[Block], path: Path) -> None:
     """Run the blocks of one page in order: Python in one namespace, commands in bash, all in the current directory."""
-    namespace: dict[str, Any] = {"__name__": "__page__"}
+    page = ModuleType("__page__")  # a module, so that what a page defines can be pickled
+    namespace: dict[str, Any] = vars(page)
+    sys.modules["__page__"] = page
+    try:
+        run_blocks_in(namespace, blocks, path)
+    finally:
+        del sys.modules["__page__"]
+
+
+def run_blocks_in(namespace: dict[str, Any], blocks: list[Block], path: Path) -> None:
     for block in blocks:
         if block.not_run is not None:
             assert block.not_run, f"{path}:{block.line}: a block that is not run needs a reason"

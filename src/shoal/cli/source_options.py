@@ -51,7 +51,11 @@ def add_shards_argument(parser: argparse.ArgumentParser, *, more: str = "", is_o
 
 def add_format_argument(parser: argparse.ArgumentParser) -> None:
     """Declare the format of the shards."""
-    parser.add_argument("--format", choices=tuple(FORMATS), help="format of the shards, where suffixes do not say it")
+    plain = ", ".join(name for name in FORMATS if "." not in name)
+    text = (
+        f"format of the shards, where suffixes do not say it: {plain}; compressed ones with .gz, .zst and so on behind"
+    )
+    parser.add_argument("--format", metavar="NAME", help=text)
 
 
 def add_json_argument(parser: argparse.ArgumentParser, text: str = "one JSON object, for machines") -> None:
