@@ -51,7 +51,8 @@ def run(ways: list[str], num_workers: int, times: int, data: tuple[Path, Path], 
         timeout=60 + 20 * times,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr == ""
+    # An interrupt may cut off a tensor on its way; the worker's own multiprocessing says so, and goes on to end.
+    assert done.stderr == "" or ("interrupt" in ways and "multiprocessing/resource_sharer.py" in done.stderr)
     lines = [line.split() for line in done.stdout.splitlines()]
     assert [line[0] for line in lines] == [way for way in ways for _ in range(times)]
     if ways != ["exit_in_the_middle"]:
