@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -145,3 +147,16 @@ def test_a_choice_of_a_few_samples_knows_how_large_they_are(tmp_path: Path) -> N
     assert len(list(limited(ds, 300_000))) == 3
     with pytest.raises(UsageError, match="up to 9"):
         list(limited(ds, 200_000))
+
+
+def test_what_is_held_is_counted_decoded(tmp_path: Path) -> None:
+    for shard in range(6):
+        lines = "".join(json.dumps({"id": number, "pad": "x" * 500}) + "\n" for number in range(200))
+        (tmp_path / f"{shard}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    ds = open_dataset(tmp_path)
+    decoded_bytes = int(ds.shuffle(seed=0).resolved.chunks.decoded_bytes.sum())
+    assert decoded_bytes > 20 * sum(path.stat().st_size for path in tmp_path.iterdir())
+    run = ds.shuffle(Window(chunks=4, num_canonical_nodes=1), seed=0)
+    assert sorted(sample["id"] for sample in run) == sorted([*range(200)] * 6)
+    held = run.stats()["peak_held_bytes"]
+    assert 3 * decoded_bytes // 6 <= held <= decoded_bytes

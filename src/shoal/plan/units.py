@@ -49,6 +49,10 @@ class Units(Protocol):
         """What to read for each unit; many at once cost far less than one by one."""
         ...
 
+    def held_bytes(self, read: UnitRead) -> int:
+        """How many bytes one of these takes in memory once it is decoded."""
+        ...
+
 
 class ChunkUnits:
     """Every chunk is one read; a unit is the number of its chunk."""
@@ -66,6 +70,10 @@ class ChunkUnits:
         table = self._table
         columns = (table.shard, table.first_byte, table.end_byte, table.first_sample, table.num_samples)
         return list(map(UnitRead._make, zip(units.tolist(), *(c[units].tolist() for c in columns), strict=True)))
+
+    def held_bytes(self, read: UnitRead) -> int:
+        """The chunk's decoded bytes."""
+        return int(self._table.decoded_bytes[read.unit])
 
 
 class SlicedUnits:
@@ -104,6 +112,10 @@ class SlicedUnits:
         chunks = iter(self._chunks.reads(units[is_chunk]))
         return [next(chunks) if whole else next(records)._replace(unit=next(numbers)) for whole in is_chunk.tolist()]
 
+    def held_bytes(self, read: UnitRead) -> int:
+        """The decoded bytes of a whole chunk; samples that are read alone are what they are."""
+        return self._chunks.held_bytes(read) if read.unit < self._chunks.num_units else read.num_bytes
+
 
 class RecordUnits:
     """Every sample is one read; a unit is a sample id. Where the index keeps no sample sizes, its extent is read."""
@@ -126,6 +138,13 @@ class RecordUnits:
             num_samples = self._index.extent_num_samples[extents]
         columns = (units, shard, first_byte, end_byte, first_sample, num_samples)
         return list(map(UnitRead._make, zip(*(column.tolist() for column in columns), strict=True)))
+
+    def held_bytes(self, read: UnitRead) -> int:
+        """The sample's bytes, or the decoded ones of its extent."""
+        if self._index.sample_bytes is not None:
+            return read.num_bytes
+        extent = int(np.searchsorted(self._index.extent_first_sample, read.unit, side="right")) - 1
+        return int(self._index.extent_decoded_bytes[extent])
 
 
 def starts_in(index: Index, read: UnitRead) -> list[int] | None:

@@ -59,8 +59,8 @@ def fixed_bytes_of(encoding: str) -> int | None:
 def array_of(encoding: str) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
     """Type and shape of every value of this encoding, where all are numbers of the same; else None.
 
-    >>> array_of("ndarray:uint16:2,3"), array_of("str")
-    ((dtype('uint16'), (2, 3)), None)
+    >>> array_of("ndarray:uint8:2,3"), array_of("str")
+    ((dtype('uint8'), (2, 3)), None)
     """
     if encoding == "int":
         return np.dtype("<i8"), ()

@@ -47,7 +47,7 @@ def budget_of(arrangement: Arrangement, memory_limit_bytes: int | None, *, is_fa
         The limit is too small for what must be read at once.
     """
     table, index = arrangement.chunks, arrangement.index
-    chunk_bytes = table.end_byte - table.first_byte
+    chunk_bytes = table.decoded_bytes
     window_bytes = int(arrangement.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(table) else 0
     most_bytes = min(
         window_bytes // 2 or int(chunk_bytes.max(initial=0)),
@@ -68,7 +68,7 @@ def budget_of(arrangement: Arrangement, memory_limit_bytes: int | None, *, is_fa
         ahead_bytes, keep_bytes = divide(memory_limit_bytes, ahead_bytes, largest_bytes)
 
         def bytes_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-            return np.array([read.num_bytes for read in units.reads(numbers)], dtype=np.int64)
+            return np.array([units.held_bytes(read) for read in units.reads(numbers)], dtype=np.int64)
 
         keeping = Keeping(keep_bytes, bytes_of)
     return Budget(units, ahead_bytes, keeping, isinstance(units, ChunkUnits) and not arrangement.by_shards)
@@ -77,11 +77,11 @@ def budget_of(arrangement: Arrangement, memory_limit_bytes: int | None, *, is_fa
 def _largest(arrangement: Arrangement, is_sliced: NDArray[np.bool_]) -> int:
     """The bytes of the largest unit."""
     table, index = arrangement.chunks, arrangement.index
-    largest = int((table.end_byte - table.first_byte)[~is_sliced].max(initial=1))
+    largest = int(table.decoded_bytes[~is_sliced].max(initial=1))
     if not is_sliced.any():
         return largest
     if index.sample_bytes is None:
-        return max(largest, int((index.extent_end_byte - index.extent_first_byte).max(initial=1)))
+        return max(largest, int(index.extent_decoded_bytes.max(initial=1)))
     if is_sliced.all():
         return max(largest, int(index.sample_bytes.max(initial=1)))
     starts = table.first_sample

@@ -101,7 +101,11 @@ class Fetch:
         get, parse = partial(self._get, read, promise), self._readers.parse
         skips = self._options.skips
         records: _Records = forgiving_records(self._opened, read, get, parse=parse) if skips else parse(read, get())
-        taken = self._taken[unit] = records, read.first_sample, read.num_bytes
+        held_bytes = self._units.held_bytes(read)
+        if held_bytes > read.num_bytes:  # what is decoded takes the place of what was read
+            self._ledger.copy(held_bytes - read.num_bytes)
+            self._counters.peak_held_bytes = max(self._counters.peak_held_bytes, self._ledger.peak_bytes)
+        taken = self._taken[unit] = records, read.first_sample, max(held_bytes, read.num_bytes)
         self._read_ahead()
         return taken
 
