@@ -167,9 +167,10 @@ def test_a_head_that_lies_reserves_no_memory() -> None:
     lying = (2**31).to_bytes(4, "little") + bytes(100)
     with pytest.raises(ShardError, match="does not fit into 104 bytes"):
         opened(lying, Mds())
-    many_pixels = b"".join(number.to_bytes(4, "little") for number in (2**16, 2**16, 1)) + b"L"
-    with pytest.raises(ValueError, match="claims"):
-        decoder_of("pil", allow_pickle=False)(many_pixels)
+    for size in ((2**16, 2**16), (2**32 - 1, 0)):
+        many_pixels = b"".join(number.to_bytes(4, "little") for number in (*size, 1)) + b"L"
+        with pytest.raises(ValueError, match="claims"):
+            decoder_of("pil", allow_pickle=False)(many_pixels)
     with pytest.raises(ValueError):
         decoder_of("list[png]", allow_pickle=False)(bytes(4) + b"\xff\xff\xff\xff")
     assert sys.getsizeof(lying) < 200

@@ -131,14 +131,21 @@ def _byte(data: bytes, at: int) -> int:
 
 
 def _image(data: bytes) -> Any:
-    image = _pillow().open(io.BytesIO(data))
-    image.load()  # now, while an error still knows its sample
+    library = _pillow()
+    try:
+        image = library.open(io.BytesIO(data))
+        image.load()  # now, while an error still knows its sample
+    except MemoryError:
+        raise
+    except Exception as error:  # its readers of damaged images raise whatever comes
+        msg = f"{type(error).__name__}: {error}"
+        raise ValueError(msg) from None
     return image
 
 
 def _raw_image(data: bytes) -> Any:
     width, height, mode_bytes = np.frombuffer(data, "<u4", count=3).tolist()
-    if width * height > _MOST_PIXELS:
+    if max(width * height, width, height) > _MOST_PIXELS:
         msg = f"an image claims {width} x {height} pixels"
         raise ValueError(msg)
     mode = data[12 : 12 + mode_bytes].decode("utf-8")

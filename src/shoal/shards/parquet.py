@@ -18,6 +18,7 @@ import numpy as np
 
 from shoal.errors import ShardError
 from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
+from shoal.shards.parquet_footer import GroupPlace, groups_in
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan
 
 __all__ = ["Parquet"]
@@ -199,15 +200,15 @@ def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
     pa = arrow_library("Parquet")
     footer_begin = num_bytes - len(footer)
     try:
-        found = _metadata(footer)
-        groups = [_group(found.row_group(number), number) for number in range(found.num_row_groups)]
+        _metadata(footer)
+        groups = [_group(found, number) for number, found in enumerate(groups_in(footer[:-8]))]
     except (pa.ArrowException, OSError, ValueError) as error:
         msg = f"the footer cannot be read: {error}"
         raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD) from None
     groups = sorted((group for group in groups if group.num_rows), key=lambda group: group.first_byte)
     ends = [group.first_byte for group in groups[1:]] + [footer_begin] * bool(groups)
     for group, end in zip(groups, ends, strict=True):
-        if not 4 <= group.first_byte < group.end_byte <= end or group.num_rows < 0 or group.decoded_bytes < 0:
+        if not 4 <= group.first_byte < group.end_byte <= end or min(group.num_rows, group.decoded_bytes) < 0:
             place = f"bytes [{group.first_byte}, {group.end_byte})"
             msg = f"row group {group.number} would have {group.num_rows} rows at {place}"
             raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD)
@@ -222,13 +223,14 @@ def _in_file_order(groups: list[_Group], shard: str, byte: int) -> list[_Group]:
     return [one._replace(end_byte=other.first_byte) for one, other in pairwise(groups)] + groups[-1:]
 
 
-def _group(about: Any, number: int) -> _Group:
-    columns = [about.column(place) for place in range(about.num_columns)]
-    starts = [c.data_page_offset if c.dictionary_page_offset is None else c.dictionary_page_offset for c in columns]
+def _group(about: GroupPlace, number: int) -> _Group:
     starts = [
-        min(start, c.data_page_offset) if start else c.data_page_offset
-        for start, c in zip(starts, columns, strict=True)
+        min(column.dictionary_offset or column.data_offset, column.data_offset)  # some writers say 0 for none
+        for column in about.columns
     ]
-    ends = [start + c.total_compressed_size for start, c in zip(starts, columns, strict=True)]
-    decoded = sum(c.total_uncompressed_size for c in columns)
+    ends = [start + column.compressed_bytes for start, column in zip(starts, about.columns, strict=True)]
+    decoded = sum(column.decoded_bytes for column in about.columns)
+    if max(abs(decoded), about.num_rows) >= 1 << 62:
+        msg = f"row group {number} would have {about.num_rows} rows in {decoded} bytes"
+        raise ValueError(msg)
     return _Group(number, min(starts, default=0), max(ends, default=0), about.num_rows, decoded)

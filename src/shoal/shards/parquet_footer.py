@@ -1,0 +1,170 @@
+"""Where the row groups of a Parquet file lie, by its footer: four numbers a column, and nothing else of it.
+
+pyarrow knows them as well, but ends the process where other parts of a column's description contradict each other, so
+the footer is walked here. It is a struct of Thrift's compact protocol; see ``parquet.thrift`` for its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+__all__ = ["ColumnPlace", "GroupPlace", "groups_in"]
+
+_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12
+_NUMBERS = (4, 5, 6)
+_MOST_DEPTH = 24
+_MOST_VARINT_BYTES = 10
+
+Wanted = Mapping[int, Any]
+"""Which fields of a struct are kept: a number (None), or what is wanted of a struct or of each struct of a list."""
+
+_COLUMN: Wanted = {3: {6: None, 7: None, 9: None, 11: None}}
+_FILE: Wanted = {4: {1: _COLUMN, 3: None}}
+
+
+class ColumnPlace(NamedTuple):
+    """The pages of one column of a row group; ``dictionary_offset`` is None where it has none."""
+
+    data_offset: int
+    dictionary_offset: int | None
+    compressed_bytes: int
+    decoded_bytes: int
+
+
+class GroupPlace(NamedTuple):
+    """A row group: its rows, and its columns."""
+
+    num_rows: int
+    columns: list[ColumnPlace]
+
+
+def groups_in(footer: bytes) -> list[GroupPlace]:
+    """The row groups that a footer lists, without its length and magic number; O(its bytes).
+
+    Raises
+    ------
+    ValueError
+        It is damaged, or a column is encrypted.
+    """
+    try:
+        found = _Walk(footer).struct(_FILE, 0)
+        return [GroupPlace(group[3], [_column(column[3]) for column in group[1]]) for group in found[4]]
+    except IndexError:
+        msg = f"a struct does not end in these {len(footer)} bytes"
+        raise ValueError(msg) from None
+    except KeyError as error:
+        msg = f"a row group or a column lacks field {error}; is it encrypted?"
+        raise ValueError(msg) from None
+
+
+def _column(about: Mapping[int, Any]) -> ColumnPlace:
+    return ColumnPlace(about[9], about.get(11), about[7], about[6])
+
+
+class _Walk:
+    """From field to field through a struct."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def struct(self, wanted: Wanted, depth: int) -> dict[int, Any]:
+        """The fields wanted of the struct that begins here."""
+        if depth > _MOST_DEPTH:
+            msg = f"structs in structs, {depth} deep"
+            raise ValueError(msg)
+        found: dict[int, Any] = {}
+        number = 0
+        while (head := self._byte()) != _STOP:
+            kind = head & 15
+            number = number + (head >> 4) if head >> 4 else self._number()
+            if number not in wanted:
+                self._skip(kind, depth)
+            elif wanted[number] is None and kind in _NUMBERS:
+                found[number] = self._number()
+            elif wanted[number] is not None and kind == _STRUCT:
+                found[number] = self.struct(wanted[number], depth + 1)
+            elif wanted[number] is not None and kind == _LIST:
+                found[number] = self._list(wanted[number], depth)
+            else:
+                msg = f"field {number} is of type {kind}"
+                raise ValueError(msg)
+        return found
+
+    def _list(self, wanted: Wanted, depth: int) -> list[dict[int, Any]]:
+        size, kind = self._list_head()
+        if kind != _STRUCT:
+            msg = f"a list of type {kind}"
+            raise ValueError(msg)
+        return [self.struct(wanted, depth + 1) for _ in range(size)]
+
+    def _skip(self, kind: int, depth: int) -> None:
+        if kind in (_TRUE, _FALSE):
+            return
+        if kind in _NUMBERS:
+            self._number()
+        elif kind in (_BYTE, _DOUBLE):
+            self._pass(1 if kind == _BYTE else 8)
+        elif kind == _BINARY:
+            self._pass(self._varint())
+        elif kind in (_LIST, _SET):
+            size, inner = self._list_head()
+            for _ in range(size):
+                self._skip_element(inner, depth + 1)
+        elif kind == _MAP:
+            if size := self._varint():
+                kinds = self._byte()
+                for _ in range(self._at_most(size)):
+                    self._skip_element(kinds >> 4, depth + 1)
+                    self._skip_element(kinds & 15, depth + 1)
+        elif kind == _STRUCT:
+            self.struct({}, depth + 1)
+        else:
+            msg = f"there is no type {kind}"
+            raise ValueError(msg)
+
+    def _skip_element(self, kind: int, depth: int) -> None:
+        if depth > _MOST_DEPTH:
+            msg = f"lists in lists, {depth} deep"
+            raise ValueError(msg)
+        self._skip(_BYTE if kind in (_TRUE, _FALSE) else kind, depth)  # in a list, a truth value is a byte
+
+    def _list_head(self) -> tuple[int, int]:
+        head = self._byte()
+        size = head >> 4 if head >> 4 < 15 else self._varint()
+        return self._at_most(size), head & 15
+
+    def _at_most(self, size: int) -> int:
+        if size > len(self._data) - self._at:  # each element has a byte at least
+            msg = f"{size} elements in {len(self._data) - self._at} bytes"
+            raise ValueError(msg)
+        return size
+
+    def _pass(self, num_bytes: int) -> None:
+        self._at += num_bytes
+        if self._at > len(self._data):
+            msg = f"a value ends at byte {self._at} of {len(self._data)}"
+            raise ValueError(msg)
+
+    def _byte(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def _number(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def _varint(self) -> int:
+        value = self._byte()
+        if value < 128:
+            return value
+        value &= 0x7F
+        for place in range(1, _MOST_VARINT_BYTES):
+            byte = self._byte()
+            value |= (byte & 0x7F) << 7 * place
+            if byte < 128:
+                return value & 0xFFFFFFFFFFFFFFFF
+        msg = "a number has no end"
+        raise ValueError(msg)

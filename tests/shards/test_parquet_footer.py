@@ -1,0 +1,85 @@
+"""The walk through a Parquet footer, against pyarrow's."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.shards.parquet_footer import groups_in
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def footer_of(table: Any, **options: Any) -> tuple[bytes, Any]:
+    out = io.BytesIO()
+    pq.write_table(table, out, **options)
+    data = out.getvalue()
+    length = int.from_bytes(data[-8:-4], "little")
+    return data[-8 - length : -8], pq.read_metadata(io.BytesIO(data))
+
+
+@settings(max_examples=30)
+@given(
+    num_rows=st.integers(0, 40),
+    rows=st.integers(1, 20),
+    use_dictionary=st.booleans(),
+    write_statistics=st.booleans(),
+    codec=st.sampled_from(["NONE", "SNAPPY", "ZSTD"]),
+)
+def test_places_are_those_of_pyarrow(
+    num_rows: int, rows: int, use_dictionary: bool, write_statistics: bool, codec: str
+) -> None:
+    nested = pa.list_(pa.struct([("x", pa.list_(pa.string()))]))
+    table = pa.table(
+        {
+            "n": pa.array(range(num_rows), pa.int64()),
+            "deep": pa.array(
+                [[{"x": [str(n)]}] for n in range(num_rows)], pa.list_(pa.struct([("x", pa.list_(pa.string()))]))
+            ),
+            "many words in a name": pa.array([n % 2 == 0 for n in range(num_rows)], pa.bool_()),
+        }
+    ).replace_schema_metadata({f"key {n}": "value " * n for n in range(20)})
+    footer, known = footer_of(
+        table, row_group_size=rows, use_dictionary=use_dictionary, write_statistics=write_statistics, compression=codec
+    )
+    found = groups_in(footer)
+    assert [group.num_rows for group in found] == [known.row_group(n).num_rows for n in range(known.num_row_groups)]
+    for number, group in enumerate(found):
+        about = known.row_group(number)
+        columns = [about.column(place) for place in range(about.num_columns)]
+        assert [tuple(column) for column in group.columns] == [
+            (c.data_page_offset, c.dictionary_page_offset, c.total_compressed_size, c.total_uncompressed_size)
+            for c in columns
+        ]
+
+
+@given(cut=st.floats(0, 1, exclude_max=True))
+def test_a_footer_cut_short_is_refused(cut: float) -> None:
+    footer, _ = footer_of(pa.table({"a": [1, 2], "b": ["x", "y"]}), row_group_size=1)
+    with pytest.raises(ValueError, match=r"struct|field|ends|elements"):
+        groups_in(footer[: int(cut * len(footer))])
+
+
+@pytest.mark.parametrize(
+    ("footer", "match"),
+    [
+        (b"\x1c" * 5000, "deep"),
+        (b"\x19" * 5000, "deep"),
+        (b"\x19\xfc\xff\xff\xff\xff\x0f\x00", "elements in"),
+        (b"\x18\xff\xff\xff\xff\x0f", "ends at byte"),
+        (b"\x16" + b"\xff" * 20, "no end"),
+        (b"\x1f\x00", "no type 15"),
+        (b"\x46\x00\x00", "is of type 6"),
+        (b"\x49\x15\x00\x00", "a list of type 5"),
+        (b"\x49\x1c\x00\x00", "lacks field"),
+        (b"\x00", "lacks field"),
+    ],
+)
+def test_footers_that_lie_are_refused(footer: bytes, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        groups_in(footer)
