@@ -134,6 +134,9 @@ def fuzz(name: str, count: int, seed: int, tell: Any) -> None:
             signal.alarm(MOST_SECONDS)
             try:
                 tell[1] += chosen.take(damage)
+                if _most_bytes() - before > MOST_BYTES:
+                    msg = f"{_most_bytes() - before} bytes of memory"
+                    raise MemoryError(msg)  # noqa: TRY301  # told below with its input
             except UsageError as error:
                 if "can run any code" not in str(error):  # pickles are refused, and rightly so
                     raise
@@ -146,10 +149,7 @@ def fuzz(name: str, count: int, seed: int, tell: Any) -> None:
             finally:
                 signal.alarm(0)
             tell[0] += 1
-    tell[3] = _most_bytes() - before
-    if tell[3] > MOST_BYTES:
-        msg = f"{name}: an input took {tell[3]} bytes of memory"
-        raise MemoryError(msg)
+        tell[3] = _most_bytes() - before
 
 
 def _damages(data: bytes, count: int, seed: int) -> Iterator[Damage]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import sys
+import zlib
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -167,10 +169,17 @@ def test_a_head_that_lies_reserves_no_memory() -> None:
     lying = (2**31).to_bytes(4, "little") + bytes(100)
     with pytest.raises(ShardError, match="does not fit into 104 bytes"):
         opened(lying, Mds())
-    for size in ((2**16, 2**16), (2**32 - 1, 0)):
+    for size in ((2**16, 2**16), (2**32 - 1, 0), (2**13, 2**13)):
         many_pixels = b"".join(number.to_bytes(4, "little") for number in (*size, 1)) + b"L"
         with pytest.raises(ValueError, match="claims"):
             decoder_of("pil", allow_pickle=False)(many_pixels)
+    png = io.BytesIO()
+    pytest.importorskip("PIL.Image").new("L", (2, 2)).save(png, "PNG")
+    wide = bytearray(png.getvalue())
+    wide[16:24] = (9000).to_bytes(4, "big") * 2
+    wide[29:33] = zlib.crc32(wide[12:29]).to_bytes(4, "big")
+    with pytest.raises(ValueError, match="bytes claims 9000 x 9000 pixels"):
+        decoder_of("png", allow_pickle=False)(bytes(wide))
     with pytest.raises(ValueError):
         decoder_of("list[png]", allow_pickle=False)(bytes(4) + b"\xff\xff\xff\xff")
     assert sys.getsizeof(lying) < 200

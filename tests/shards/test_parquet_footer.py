@@ -38,9 +38,7 @@ def test_places_are_those_of_pyarrow(
     table = pa.table(
         {
             "n": pa.array(range(num_rows), pa.int64()),
-            "deep": pa.array(
-                [[{"x": [str(n)]}] for n in range(num_rows)], pa.list_(pa.struct([("x", pa.list_(pa.string()))]))
-            ),
+            "deep": pa.array([[{"x": [str(n)]}] for n in range(num_rows)], nested),
             "many words in a name": pa.array([n % 2 == 0 for n in range(num_rows)], pa.bool_()),
         }
     ).replace_schema_metadata({f"key {n}": "value " * n for n in range(20)})

@@ -33,6 +33,8 @@ _ARRAY_TYPES = {8 * size + place: name for size, place, name in (
 )}  # fmt: skip
 _SHAPE_TYPES = ("u1", "<u2", "<u4", "<u8")
 _MOST_PIXELS = 1 << 28
+# As many as in a PNG of one bit a pixel: deflate makes at most 1032 bytes of one. Real images have far fewer.
+_MOST_PIXELS_A_BYTE, _MOST_PIXELS_OF_FEW_BYTES = 8 * 1032, 1 << 20
 
 ENCODINGS = (
     *("bytes", "str", "int", "ndarray", *_SCALARS, "str_int", "str_float", "str_decimal"),
@@ -134,10 +136,13 @@ def _image(data: bytes) -> Any:
     library = _pillow()
     try:
         image = library.open(io.BytesIO(data))
+        if image.width * image.height > _MOST_PIXELS_OF_FEW_BYTES + _MOST_PIXELS_A_BYTE * len(data):
+            msg = f"an image of {len(data)} bytes claims {image.width} x {image.height} pixels"
+            raise ValueError(msg)  # noqa: TRY301  # as all that is wrong with it
         image.load()  # now, while an error still knows its sample
     except MemoryError:
         raise
-    except Exception as error:  # its readers of damaged images raise whatever comes
+    except Exception as error:  # noqa: BLE001  # its readers of damaged images raise whatever comes
         msg = f"{type(error).__name__}: {error}"
         raise ValueError(msg) from None
     return image
@@ -148,8 +153,11 @@ def _raw_image(data: bytes) -> Any:
     if max(width * height, width, height) > _MOST_PIXELS:
         msg = f"an image claims {width} x {height} pixels"
         raise ValueError(msg)
-    mode = data[12 : 12 + mode_bytes].decode("utf-8")
-    return _pillow().frombytes(mode, (width, height), data[12 + mode_bytes :])
+    mode, pixels = data[12 : 12 + mode_bytes].decode("utf-8"), data[12 + mode_bytes :]
+    if width * height > 8 * len(pixels):  # the fewest are those of one bit; Pillow reserves memory before it counts
+        msg = f"an image claims {width} x {height} pixels, in {len(pixels)} bytes"
+        raise ValueError(msg)
+    return _pillow().frombytes(mode, (width, height), pixels)
 
 
 def _list_of(decode: Decode, *, unused_bytes: int) -> Decode:
