@@ -13,6 +13,7 @@ from shoal.shards.arrow import Arrow
 from shoal.shards.compressed import Compressed
 from shoal.shards.delimited import Delimited
 from shoal.shards.jsonl import JsonLines
+from shoal.shards.litdata import LitData
 from shoal.shards.mds import Mds
 from shoal.shards.parquet import Parquet
 from shoal.shards.protocol import Format, Records, ShardScan
@@ -27,6 +28,7 @@ __all__ = [
     "Delimited",
     "Format",
     "JsonLines",
+    "LitData",
     "Mds",
     "Parquet",
     "RecordIO",

@@ -1,0 +1,106 @@
+"""The leaves of LitData items: from the bytes of a value to the value, as LitData's writer made them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.shards.mds_encodings import decoder_of
+
+__all__ = ["leaf_decoder"]
+
+_ARRAY_TYPES = dict(
+    enumerate(
+        (
+            *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+            *("float16", "float32", "float64", "complex64", "complex128", "bool"),
+        )
+    )
+)
+_TENSOR_TYPES = {
+    **dict.fromkeys((0, 1), "float32"), **dict.fromkeys((2, 3), "float64"), **dict.fromkeys((4, 5), "complex64"),
+    **dict.fromkeys((6, 7), "complex128"), **dict.fromkeys((8, 9), "float16"), 11: "uint8", 12: "int8",
+    **dict.fromkeys((13, 14), "int16"), **dict.fromkeys((15, 16), "int32"), **dict.fromkeys((17, 18), "int64"),
+    19: "bool", 20: "uint16",
+}  # fmt: skip  # 10 is bfloat16, which numpy does not have
+_KINDS = (
+    "str, text, bool, int, float, bytes, numpy, no_header_numpy, tensor, no_header_tensor, pil, jpeg, image, pickle"
+)
+
+
+def leaf_decoder(leaf: str, *, allow_pickle: bool) -> Callable[[bytes], Any]:
+    """What makes a value of the bytes of a leaf of this kind; it raises ValueError where they are none.
+
+    Raises
+    ------
+    UsageError
+        The kind is not read, or is ``pickle`` and pickles are not allowed.
+    """
+    kind, _, more = leaf.partition(":")
+    if kind == "pickle":
+        if allow_pickle:
+            return pickle.loads
+        msg = "these chunks have leaves of pickles, which can run any code when they are read"
+        raise UsageError(msg, hint="if you trust whoever wrote them: LitData(index, allow_pickle=True)")
+    if kind in ("no_header_numpy", "no_header_tensor"):
+        number, types = (
+            int(more) if more.isdigit() else -1,
+            _ARRAY_TYPES if kind == "no_header_numpy" else _TENSOR_TYPES,
+        )
+        if number in types:
+            return lambda data: np.frombuffer(data, types[number]).copy()
+    elif kind in ("pil", "jpeg", "image"):
+        return decoder_of("pil" if kind == "pil" else "jpeg", allow_pickle=False)
+    elif kind in _DECODERS:
+        return _DECODERS[kind]
+    msg = f"these chunks have leaves of the kind {leaf!r}, which is not read"
+    raise UsageError(msg, hint=f"those read are {_KINDS}")
+
+
+def _array(data: bytes) -> NDArray[Any]:
+    return _shaped(data, "<u4", _ARRAY_TYPES)
+
+
+def _tensor(data: bytes) -> NDArray[Any]:
+    return _shaped(data, ">u4", _TENSOR_TYPES)
+
+
+def _shaped(data: bytes, word: str, types: dict[int, str]) -> NDArray[Any]:
+    kind, rank = np.frombuffer(data, word, count=2).tolist()
+    if kind not in types:
+        msg = f"there is no type {kind} of arrays"
+        raise ValueError(msg)
+    shape = np.frombuffer(data, word, count=rank, offset=8).tolist() if rank else []
+    values = data[8 + 4 * rank :]
+    return np.frombuffer(values, types[kind]).reshape(shape).copy()
+
+
+def _boolean(data: bytes) -> bool:
+    if len(data) != 1:
+        msg = f"{len(data)} bytes"
+        raise ValueError(msg)
+    return data[0] != 0
+
+
+def _number(data: bytes, kind: str) -> Any:
+    if len(data) != 8:
+        msg = f"{len(data)} bytes"
+        raise ValueError(msg)
+    return np.frombuffer(data, kind)[0].item()
+
+
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
+    "str": lambda data: data.decode("utf-8"),
+    "text": lambda data: data.decode("utf-8"),
+    "bytes": bytes,
+    "bool": _boolean,
+    "int": lambda data: _number(data, "<i8"),
+    "float": lambda data: _number(data, "<f8"),
+    "numpy": _array,
+    "tensor": _tensor,
+}
