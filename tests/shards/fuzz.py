@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import json
 import multiprocessing
 import resource
 import signal
@@ -27,6 +28,7 @@ from tests.shards.made_shards import made
 from shoal.errors import UsageError
 from shoal.shards.codecs import CODECS, CodecError, decompress
 from shoal.shards.formats import FORMATS
+from shoal.shards.litdata import LitData
 from shoal.shards.protocol import Format, ShardScan
 from shoal.shards.tf_example import NotAnExampleError, parse_example
 from shoal.testing import Damage, damaged
@@ -75,6 +77,13 @@ def _format_taker(format: Format, known: KnownShard, found: ShardScan) -> Try:  
     return take
 
 
+def _inputs_of_litdata() -> Iterator[Input]:
+    reader = LitData(json.loads((_DATA / "litdata" / "index.json").read_text()))
+    for path in sorted((_DATA / "litdata").glob("*.bin")):
+        known = KnownShard(path.name, path.read_bytes(), [], format_name=reader.name)
+        yield Input(path.name, known.data, _format_taker(reader, known, known.scan(reader)))
+
+
 def _inputs_of_examples() -> Iterator[Input]:
     for number, (data, _) in enumerate(made("tfrecord", huge=False).shards.values()):
         if data:
@@ -110,6 +119,7 @@ def _take_packed(codec: str, damage: Damage) -> bool:
 
 TARGETS: dict[str, Callable[[], Iterator[Input]]] = {
     **{name: lambda name=name: _inputs_of_format(name) for name in FORMATS if "." not in name},  # type: ignore[misc]
+    "litdata": _inputs_of_litdata,
     "tf_example": _inputs_of_examples,
     **{f"codec {codec}": lambda codec=codec: _inputs_of_codec(codec) for codec in CODECS},  # type: ignore[misc]
     "tar.gz": lambda: _inputs_of_format("tar.gz"),
