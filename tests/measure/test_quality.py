@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.measure.quality import distinct_per_batch, expected_distinct, position_correlation, variance_ratio
+from shoal.measure.quality import (
+    chunk_correlation,
+    distinct_per_batch,
+    expected_distinct,
+    position_correlation,
+    variance_ratio,
+)
 from shoal.order.block import Block
 from shoal.order.buffer import Buffer
 from shoal.order.plain import Full
@@ -132,3 +138,10 @@ def test_keys_that_cannot_vary_are_refused() -> None:
         variance_ratio(np.zeros((2, 2, 2), dtype=int), 1)
     with pytest.raises(UsageError, match="different ones"):
         position_correlation([5])
+
+
+def test_the_correlation_of_uneven_chunks_stays_one() -> None:
+    # Pairs of the large chunks at both ends are farther from the mean than samples are on the whole.
+    samples = [40, 1, 1, 1, 40]
+    keys = np.repeat([0.0, 1.0, 2.0, 3.0, 4.0], samples)
+    assert chunk_correlation(keys, samples) == 1.0

@@ -178,7 +178,8 @@ def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
     if variance <= 0.0 or pairs <= 0.0:
         msg = f"{len(array)} keys in {samples.size} chunks: all keys are equal, or no chunk holds two samples"
         raise UsageError(msg, hint="measure a key that differs between samples, and larger chunks")
-    return together / pairs / variance
+    # Pairs count large chunks more than samples do: with uneven ones the ratio can come out a little beyond its bounds.
+    return min(1.0, max(-1.0, together / pairs / variance))
 
 
 def chunk_borders(chunk_samples: ArrayLike) -> NDArray[np.float64]:
