@@ -17,11 +17,11 @@ from pathlib import Path
 from shoal.shards.formats import format_named
 from shoal.storage.sources import expand
 from shoal.storage.stores import open_store
-from shoal.stream.retrying import patient
-from shoal.stream.scan_costs import ReadCosts
-from shoal.stream.scan_pool import ScanTask
-from shoal.stream.scan_reading import ScanReads
-from shoal.stream.scan_threads import scan_in_threads
+from shoal.stream.indexing.scan_costs import ReadCosts
+from shoal.stream.indexing.scan_pool import ScanTask
+from shoal.stream.indexing.scan_reading import ScanReads
+from shoal.stream.indexing.scan_threads import scan_in_threads
+from shoal.stream.reading.retrying import patient
 from shoal.testing import RangeServer
 
 LATENCY_SECONDS, BYTES_PER_SECOND = 0.02, 60e6

@@ -76,7 +76,7 @@ RESERVED_MODULES = {
 
 MAY_OPEN_FILES = ("shoal.storage", "shoal.cli", "shoal.measure.report")
 # The scan worker is a process of its own, whose standard output is its line to the parent.
-MAY_USE_TERMINAL = ("shoal.cli", "shoal.stream.live_line", "shoal.stream.scan_worker")
+MAY_USE_TERMINAL = ("shoal.cli", "shoal.stream.live_line", "shoal.stream.indexing.scan_worker")
 FILE_CALLS = {
     "os": {"open", "fdopen", "read", "readv", "pread", "preadv", "write", "writev", "pwrite", "pwritev"},
     "io": {"open", "open_code", "FileIO"},

@@ -13,8 +13,8 @@ from tests.samples import write_tar
 import shoal
 from shoal.errors import StorageError
 from shoal.storage.memory import MemoryStore
-from shoal.stream import opening
-from shoal.stream.index_files import load_index
+from shoal.stream.indexing import opening
+from shoal.stream.indexing.index_files import load_index
 from shoal.testing import RangeServer
 
 _numbers = itertools.count()

@@ -16,8 +16,9 @@ from tests.samples import write_jsonl, write_tar_shards
 import shoal
 from shoal.cli.main import main
 from shoal.storage.local import LocalStore
-from shoal.stream import live_line, opening
-from shoal.stream.index_files import load_index
+from shoal.stream import live_line
+from shoal.stream.indexing import opening
+from shoal.stream.indexing.index_files import load_index
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.samples import write_tar_shards
 
-from shoal.storage.chunk_cache_place import FOLDER
+from shoal.storage.chunk_cache.place import FOLDER
 from shoal.testing import RangeServer
 
 torch = pytest.importorskip("torch")

@@ -19,11 +19,13 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ShoalError, StorageError, UsageError
-from shoal.storage import chunk_cache, chunk_cache_eviction, chunk_cache_place
-from shoal.storage.chunk_cache import ChunkCache
-from shoal.storage.chunk_cache_eviction import Chunk, is_name, order_of_leaving
-from shoal.storage.chunk_cache_ledger import Book, charge_bytes
-from shoal.storage.chunk_cache_place import FOLDER
+from shoal.storage.chunk_cache import cache as chunk_cache
+from shoal.storage.chunk_cache import eviction as chunk_cache_eviction
+from shoal.storage.chunk_cache import place as chunk_cache_place
+from shoal.storage.chunk_cache.cache import ChunkCache
+from shoal.storage.chunk_cache.eviction import Chunk, is_name, order_of_leaving
+from shoal.storage.chunk_cache.ledger import Book, charge_bytes
+from shoal.storage.chunk_cache.place import FOLDER
 
 MIB = 1 << 20
 CHUNK_BYTES = 60_000
@@ -374,7 +376,7 @@ def test_files_may_be_no_larger(tmp_path: Path) -> None:
     script = f"""
 import resource, sys
 sys.path[:0] = {[str(Path(__file__).parents[2] / "src")]!r}
-from shoal.storage.chunk_cache import ChunkCache
+from shoal.storage.chunk_cache.cache import ChunkCache
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 cache = ChunkCache({str(tmp_path)!r}, budget_bytes=1 << 23)
 for _ in range(2):

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from shoal.errors import StorageError
 from shoal.storage.protocol import ObjectInfo
-from shoal.stream.scan_costs import ReadCosts
+from shoal.stream.indexing.scan_costs import ReadCosts
 
 
 class Contents(Protocol):

@@ -16,8 +16,8 @@ from tests.samples import write_tar
 from shoal.shards.formats import format_named
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import expand
-from shoal.stream.index_files import save_index
-from shoal.stream.indexing import build_index
+from shoal.stream.indexing.building import build_index
+from shoal.stream.indexing.index_files import save_index
 from shoal.stream.iteration import Iteration
 from shoal.stream.open_dataset import Dataset, open_dataset
 

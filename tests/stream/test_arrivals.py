@@ -14,10 +14,10 @@ from tests.stream.made import reading_threads
 
 from shoal.errors import StorageError
 from shoal.plan.coalescing import Request
-from shoal.stream.arrivals import Arrivals
 from shoal.stream.counters import Counters
-from shoal.stream.retrying import RetryRule, StoppedError, retried
-from shoal.stream.traffic import Traffic
+from shoal.stream.reading.arrivals import Arrivals
+from shoal.stream.reading.retrying import RetryRule, StoppedError, retried
+from shoal.stream.reading.traffic import Traffic
 
 
 def request(number: int, num_bytes: int = 10) -> Request:

@@ -20,7 +20,7 @@ from shoal.errors import UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.stream import iteration
 from shoal.stream.open_dataset import Dataset, open_dataset
-from shoal.stream.reading_options import ReadingOptions
+from shoal.stream.reading.options import ReadingOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

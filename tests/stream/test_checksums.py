@@ -14,9 +14,9 @@ from shoal.shards.formats import format_named
 from shoal.shards.index import Index
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import Source, expand
-from shoal.stream import checksums
-from shoal.stream.checksums import extent_checksums
-from shoal.stream.indexing import build_index
+from shoal.stream.indexing import checksums
+from shoal.stream.indexing.building import build_index
+from shoal.stream.indexing.checksums import extent_checksums
 
 
 def indexed(directory: Path, *, extent_bytes: int = 4096) -> tuple[Source, Index]:

@@ -18,8 +18,8 @@ from tests.samples import write_tar_shards
 
 import shoal
 from shoal.errors import UsageError
-from shoal.storage.chunk_cache_place import FOLDER
-from shoal.stream import chunk_caching
+from shoal.storage.chunk_cache.place import FOLDER
+from shoal.stream.reading import chunk_caching
 from shoal.testing import RangeServer
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.stream.made import open_finely, write_tars
 
 from shoal.storage.local import LocalStore
-from shoal.stream.index_files import save_index
+from shoal.stream.indexing.index_files import save_index
 from shoal.testing import Fault, FaultKind, RangeServer
 
 pytest.importorskip("urllib3")

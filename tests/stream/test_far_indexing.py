@@ -25,12 +25,12 @@ from shoal.shards.protocol import Format, ShardScan
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import Source, expand
 from shoal.storage.stores import open_store
-from shoal.stream import scan_costs, scan_reading
-from shoal.stream.indexing import build_index
-from shoal.stream.retrying import RetryingStore, RetryRule
-from shoal.stream.scan_pool import ScanTask
-from shoal.stream.scan_reading import BLOCK_BYTES, ScanReads, ScanTraffic
-from shoal.stream.scan_threads import scan_in_threads
+from shoal.stream.indexing import scan_costs, scan_reading
+from shoal.stream.indexing.building import build_index
+from shoal.stream.indexing.scan_pool import ScanTask
+from shoal.stream.indexing.scan_reading import BLOCK_BYTES, ScanReads, ScanTraffic
+from shoal.stream.indexing.scan_threads import scan_in_threads
+from shoal.stream.reading.retrying import RetryingStore, RetryRule
 from shoal.testing import Fault, RangeServer
 
 MIB = 1 << 20
@@ -210,7 +210,7 @@ def test_a_wait_for_another_try_ends_with_the_scan() -> None:
 
 
 def test_what_was_scanned_before_a_stop_is_not_scanned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.stream.indexing.SMALL_FAR_BYTES", 1)
+    monkeypatch.setattr("shoal.stream.indexing.building.SMALL_FAR_BYTES", 1)
     tars = {f"far://{number}.tar": LargeTar([3_000_000] * 4) for number in range(6)}
 
     def stop(_done: int, _total: int, samples: int) -> None:

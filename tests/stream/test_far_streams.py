@@ -16,10 +16,10 @@ from tests.stream.made import check_sample, ids_of, open_finely, reading_threads
 
 from shoal.errors import ShardError, StorageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.stream import budgeting, far_readers
-from shoal.stream.checksums import extent_checksums
+from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.open_dataset import Dataset, open_dataset
-from shoal.stream.retrying import RetryRule, StoppedError
+from shoal.stream.reading import budgeting, far_readers
+from shoal.stream.reading.retrying import RetryRule, StoppedError
 from shoal.testing import FAULT_KINDS, Fault
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

@@ -14,12 +14,12 @@ from shoal.orders import Sequential, Window
 from shoal.shards.formats import format_named
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import expand
-from shoal.stream import far_readers
-from shoal.stream.checksums import extent_checksums
-from shoal.stream.index_files import save_index
-from shoal.stream.indexing import build_index
+from shoal.stream.indexing.building import build_index
+from shoal.stream.indexing.checksums import extent_checksums
+from shoal.stream.indexing.index_files import save_index
 from shoal.stream.open_dataset import Dataset, open_dataset
-from shoal.stream.retrying import RetryingStore
+from shoal.stream.reading import far_readers
+from shoal.stream.reading.retrying import RetryingStore
 from shoal.testing import Fault, FaultKind, RangeServer
 
 pytest.importorskip("urllib3")

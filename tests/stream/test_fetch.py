@@ -16,8 +16,9 @@ from tests.stream.made import at, batches_of, check_sample, flat, ids_of, readin
 from shoal.errors import StorageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.storage.local import LocalStore
-from shoal.stream import budgeting, iteration
+from shoal.stream import iteration
 from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.reading import budgeting
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

@@ -15,9 +15,9 @@ from shoal.errors import IndexFileError, StorageError
 from shoal.storage.local import LocalStore
 from shoal.storage.memory import MemoryStore
 from shoal.storage.protocol import ObjectInfo
-from shoal.stream import opening
 from shoal.stream.dataset import Dataset
-from shoal.stream.index_files import load_index, save_index
+from shoal.stream.indexing import opening
+from shoal.stream.indexing.index_files import load_index, save_index
 from shoal.stream.open_dataset import open_dataset
 from shoal.testing import RangeServer
 
@@ -132,7 +132,7 @@ def test_only_whole_directories_of_object_stores_get_one(
         assert where_from(open_dataset(source)).startswith(str(tmp_path / "cache"))
     assert where_from(open_dataset(tmp_path / "local")).startswith(str(tmp_path / "cache"))
     with monkeypatch.context() as patch:
-        patch.setattr("shoal.stream.index_places._PLAIN_STORES", ("s3",))  # others may be more than stores
+        patch.setattr("shoal.stream.indexing.index_places._PLAIN_STORES", ("s3",))  # others may be more than stores
         assert where_from(open_dataset(root)).startswith(str(tmp_path / "cache"))
     with RangeServer({"d/s-0.tar": shards[0]}) as server:
         assert where_from(open_dataset(f"{server.url}/d/s-0.tar")).startswith(str(tmp_path / "cache"))
@@ -161,7 +161,7 @@ def test_a_machine_keeps_few_indexes(
     root: str, tmp_path: Path, shards: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those that it copied from afar."""
-    monkeypatch.setattr("shoal.stream.index_files._CACHE_FILES", 2)
+    monkeypatch.setattr("shoal.stream.indexing.index_files._CACHE_FILES", 2)
     kept = tmp_path / "cache" / "indexes"
     for number, data in enumerate(shards):
         (tmp_path / f"{number}.tar").write_bytes(data)
@@ -179,7 +179,7 @@ def test_a_machine_keeps_few_indexes(
 def test_a_machine_keeps_few_notes_on_shards(
     tmp_path: Path, shards: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.stream.index_files._CACHE_NOTES", 1)
+    monkeypatch.setattr("shoal.stream.indexing.index_files._CACHE_NOTES", 1)
     for number, data in enumerate(shards):
         (tmp_path / f"{number}.tar").write_bytes(data)
         index = open_dataset(tmp_path / f"{number}.tar")._opened.index

@@ -18,8 +18,8 @@ from shoal.shards.formats import format_named
 from shoal.shards.index import Index
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import Source, expand
-from shoal.stream import scan_pool
-from shoal.stream.indexing import build_index
+from shoal.stream.indexing import scan_pool
+from shoal.stream.indexing.building import build_index
 
 PACKAGE_HOME = Path(__file__).parents[2] / "src"
 
@@ -160,7 +160,7 @@ import os, sys, time
 from shoal.shards.formats import format_named
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import expand
-from shoal.stream.indexing import build_index
+from shoal.stream.indexing.building import build_index
 
 def progress(done, total, samples):
     print(done, total, samples, flush=True)
@@ -242,7 +242,7 @@ def test_finished_scans_are_used_and_not_made_again(lines: Path, monkeypatch: py
         scanned.extend(tasks)
         return start(tasks, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("shoal.stream.indexing.scan_in_processes", counted)
+    monkeypatch.setattr("shoal.stream.indexing.building.scan_in_processes", counted)
     assert_equal(index_of(lines, workers=1, cache_dir=cache), index_of(lines, workers=0))
     assert len(scanned) == 3
 

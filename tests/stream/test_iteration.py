@@ -18,8 +18,8 @@ from tests.stream.made import at, batches_of, check_batch, check_sample, flat, i
 from shoal.errors import ShardError, UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.storage.local import LocalStore
-from shoal.stream import budgeting
 from shoal.stream.dataset import Dataset
+from shoal.stream.reading import budgeting
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shoal.storage.local import LocalStore
-from shoal.stream.index_files import save_index
+from shoal.stream.indexing.index_files import save_index
 from shoal.stream.open_dataset import open_dataset
 
 MIB = 2**20

@@ -14,10 +14,10 @@ from shoal.errors import IndexFileError, ShardError, SourceError, StorageError
 from shoal.shards.formats import format_named
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import expand
-from shoal.stream import opening
-from shoal.stream.index_files import load_index, save_index
-from shoal.stream.indexing import build_index
-from shoal.stream.opening import Opened, choose_format, known_suffixes, open_source
+from shoal.stream.indexing import opening
+from shoal.stream.indexing.building import build_index
+from shoal.stream.indexing.index_files import load_index, save_index
+from shoal.stream.indexing.opening import Opened, choose_format, known_suffixes, open_source
 
 PACKAGE_HOME = Path(__file__).parents[2] / "src"
 
@@ -260,7 +260,7 @@ def test_a_script_without_main_guard_runs_once(data: Path, tmp_path: Path) -> No
     text = """
 import sys
 print("top level")
-from shoal.stream.opening import open_source
+from shoal.stream.indexing.opening import open_source
 opened = open_source(sys.argv[1])
 print(int(opened.index.extent_num_samples.sum()))
 """
@@ -273,7 +273,7 @@ print(int(opened.index.extent_num_samples.sum()))
 def test_processes_that_open_at_once_index_once(data: Path, tmp_path: Path) -> None:
     text = """
 import sys, time
-from shoal.stream.opening import open_source
+from shoal.stream.indexing.opening import open_source
 calls = []
 def progress(*numbers):
     calls.append(numbers)

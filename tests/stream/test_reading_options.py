@@ -14,7 +14,7 @@ from tests.stream.made import at, ids_of
 from shoal.errors import UsageError
 from shoal.orders import Full, Window
 from shoal.stream.dataset import Dataset
-from shoal.stream.reading_options import ReadingOptions, reading_options
+from shoal.stream.reading.options import ReadingOptions, reading_options
 
 
 def test_nothing_asked_is_the_default() -> None:

@@ -15,7 +15,7 @@ from tests.stream.made import content, ids_of, write_tars
 
 from shoal.errors import IndexFileError, SourceError, StorageError
 from shoal.storage.local import LocalStore
-from shoal.stream.index_files import save_index
+from shoal.stream.indexing.index_files import save_index
 from shoal.stream.open_dataset import Dataset, open_dataset
 from shoal.testing import Fault, RangeServer
 

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.errors import StorageError
 from shoal.storage.protocol import ObjectInfo, Reader
-from shoal.stream.retrying import Patience, RetryingStore, RetryRule, StoppedError, patience, retried, tries_of
+from shoal.stream.reading.retrying import Patience, RetryingStore, RetryRule, StoppedError, patience, retried, tries_of
 
 SECRET = "http://user:pass@host:81/a/b.tar?key=secret"
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.stream.far import FarStore, known_costs
 
-from shoal.stream.scan_costs import REACH_BYTES, ReadCosts
-from shoal.stream.scan_reading import BLOCK_BYTES, ScanReading, ScanReads
+from shoal.stream.indexing.scan_costs import REACH_BYTES, ReadCosts
+from shoal.stream.indexing.scan_reading import BLOCK_BYTES, ScanReading, ScanReads
 
 MIB = 1 << 20
 STREAMS = (1.0, 100 * MIB, True)  # where a comparison stands that is clearly for a stream

@@ -32,10 +32,10 @@ from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.shards.index import locate
 from shoal.storage import line_files
 from shoal.storage.local import LocalStore
-from shoal.stream import skips, unit_bytes
-from shoal.stream.checksums import extent_checksums
-from shoal.stream.index_files import save_index
+from shoal.stream.indexing.checksums import extent_checksums
+from shoal.stream.indexing.index_files import save_index
 from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.reading import skips, unit_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

@@ -15,7 +15,7 @@ from tests.stream.made import ids_of, write_lines, write_tars
 import shoal
 from shoal.errors import ShoalError, SourceError, StorageError, UsageError
 from shoal.storage.local import LocalStore
-from shoal.stream.index_files import save_index
+from shoal.stream.indexing.index_files import save_index
 
 
 @pytest.fixture

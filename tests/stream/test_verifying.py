@@ -20,10 +20,10 @@ from shoal.shards.index import Index
 from shoal.shards.protocol import Format, ReadBytes, ShardScan
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import Source, expand
-from shoal.stream.checksums import extent_checksums
-from shoal.stream.indexing import build_index
-from shoal.stream.scan_reading import BLOCK_BYTES
-from shoal.stream.verifying import ShardCheck
+from shoal.stream.indexing.building import build_index
+from shoal.stream.indexing.checksums import extent_checksums
+from shoal.stream.indexing.scan_reading import BLOCK_BYTES
+from shoal.stream.indexing.verifying import ShardCheck
 
 
 class Counting:

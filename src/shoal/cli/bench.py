@@ -15,8 +15,8 @@ from shoal.cli.source_options import add_json_argument, add_source_arguments, op
 from shoal.order.partition import Partition
 from shoal.shards.decoders import IMAGE_SPECS
 from shoal.stream.dataset import Dataset
-from shoal.stream.opening import Opened
-from shoal.stream.plain_reads import plain_bytes_per_second
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.reading.plain_reads import plain_bytes_per_second
 
 __all__ = ["add_arguments", "run"]
 

@@ -16,7 +16,7 @@ from shoal.storage.cache_status import (
     clear_indexes,
     index_cache_status,
 )
-from shoal.storage.chunk_cache_registry import known_caches
+from shoal.storage.chunk_cache.registry import known_caches
 
 __all__ = ["add_arguments", "run"]
 

@@ -28,8 +28,8 @@ from shoal.shards.formats import format_named
 from shoal.shards.index import Index
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import expand
-from shoal.stream.index_files import INDEX_NAME, save_index
-from shoal.stream.indexing import build_index
+from shoal.stream.indexing.building import build_index
+from shoal.stream.indexing.index_files import INDEX_NAME, save_index
 
 __all__ = ["Scale", "add_arguments", "run", "show"]
 

@@ -27,13 +27,13 @@ from shoal.shards.protocol import Format
 from shoal.storage.protocol import Store
 from shoal.storage.sources import Source, expand
 from shoal.storage.stores import open_store
-from shoal.stream.checksums import extent_checksums
-from shoal.stream.index_files import INDEX_NAME
-from shoal.stream.indexing import build_index
-from shoal.stream.opening import choose_format, known_suffixes
-from shoal.stream.retrying import patient
-from shoal.stream.scan_reading import ScanTraffic
-from shoal.stream.verifying import ShardCheck
+from shoal.stream.indexing.building import build_index
+from shoal.stream.indexing.checksums import extent_checksums
+from shoal.stream.indexing.index_files import INDEX_NAME
+from shoal.stream.indexing.opening import choose_format, known_suffixes
+from shoal.stream.indexing.scan_reading import ScanTraffic
+from shoal.stream.indexing.verifying import ShardCheck
+from shoal.stream.reading.retrying import patient
 
 __all__ = ["add_arguments", "run"]
 

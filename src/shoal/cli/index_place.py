@@ -20,8 +20,8 @@ from shoal.storage.protocol import Store
 from shoal.storage.sources import Source, schemes_of
 from shoal.storage.stores import open_store
 from shoal.storage.urls import join, parent, plain, scheme_of
-from shoal.stream.index_files import INDEX_NAME, load_index, save_index
-from shoal.stream.retrying import patient
+from shoal.stream.indexing.index_files import INDEX_NAME, load_index, save_index
+from shoal.stream.reading.retrying import patient
 
 __all__ = ["IndexPlace", "place_asked"]
 

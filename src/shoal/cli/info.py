@@ -19,11 +19,11 @@ from shoal.cli.source_options import OpenedNow, add_json_argument, add_source_ar
 from shoal.order.window import Window
 from shoal.storage.urls import parent, scheme_of
 from shoal.stream.arrangement import Arrangement
-from shoal.stream.index_files import INDEX_NAME
-from shoal.stream.looking import stat_all
+from shoal.stream.indexing.index_files import INDEX_NAME
+from shoal.stream.indexing.looking import stat_all
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.indexing.verifying import looks_indexed
 from shoal.stream.mixing import variance_ratio_bound, warning_about
-from shoal.stream.opening import Opened
-from shoal.stream.verifying import looks_indexed
 
 __all__ = ["add_arguments", "run"]
 

@@ -10,7 +10,7 @@ from shoal.cli.progress import Progress
 from shoal.errors import UsageError
 from shoal.shards.formats import FORMATS
 from shoal.storage.sources import SourceLike, printed
-from shoal.stream.opening import Opened, open_source
+from shoal.stream.indexing.opening import Opened, open_source
 
 __all__ = [
     "OpenedNow",
@@ -112,7 +112,7 @@ def open_asked(arguments: argparse.Namespace) -> OpenedNow:
     Raises
     ------
     ShoalError
-        As `shoal.stream.opening.open_source`.
+        As `shoal.stream.indexing.opening.open_source`.
     """
     with Progress(total=None, label="indexing", unit="bytes") as progress:
         show = ShowBytes(progress)
@@ -134,7 +134,7 @@ def open_with_samples(arguments: argparse.Namespace) -> Opened:
     UsageError
         There is no sample in it.
     ShoalError
-        As `shoal.stream.opening.open_source`.
+        As `shoal.stream.indexing.opening.open_source`.
     """
     opened = open_asked(arguments).opened
     if not opened.index.num_samples:

@@ -26,7 +26,7 @@ from shoal.order.partition import REMAINDERS, Partition, Share, check_rank
 from shoal.shards.index import locate
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.dataset import Dataset
-from shoal.stream.opening import Opened
+from shoal.stream.indexing.opening import Opened
 from shoal.stream.requests import request_of_state
 
 __all__ = ["add_arguments", "run"]

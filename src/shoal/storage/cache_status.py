@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 from shoal.errors import StorageError
 from shoal.storage.cache_place import cache_directory
-from shoal.storage.chunk_cache_eviction import Evictions, chunks_in, count, sweep
-from shoal.storage.chunk_cache_ledger import Ledger
-from shoal.storage.chunk_cache_locks import is_locked_by_others
-from shoal.storage.chunk_cache_place import FOLDER, open_folder
+from shoal.storage.chunk_cache.eviction import Evictions, chunks_in, count, sweep
+from shoal.storage.chunk_cache.ledger import Ledger
+from shoal.storage.chunk_cache.locks import is_locked_by_others
+from shoal.storage.chunk_cache.place import FOLDER, open_folder
 
 __all__ = [
     "ChunkCacheStatus",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from shoal.stream.pace import Pace
-from shoal.stream.pins import Pins
+from shoal.stream.reading.pins import Pins
 
 __all__ = ["Counters"]
 

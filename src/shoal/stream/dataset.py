@@ -22,19 +22,19 @@ from shoal.order.runs import Runs
 from shoal.order.state import State
 from shoal.shards.decoders import Decoder
 from shoal.stream.arrangement import Arrangement, OrderRequest
-from shoal.stream.chunk_caching import cache_counts, expect_windows
 from shoal.stream.collate import collate
 from shoal.stream.counters import Counters
 from shoal.stream.cursor import Cursor
 from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
+from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Iteration, Recipe, read_sample
 from shoal.stream.judging import quality_of
 from shoal.stream.map_view import MapView
 from shoal.stream.mixing import warning_about
-from shoal.stream.opening import Opened
 from shoal.stream.passes import Pass, Work
 from shoal.stream.ranks import Ranks
-from shoal.stream.reading_options import ReadingOptions, reading_options
+from shoal.stream.reading.chunk_caching import cache_counts, expect_windows
+from shoal.stream.reading.options import ReadingOptions, reading_options
 from shoal.stream.requests import Batching, choose_by_columns, count_of, numbers_left, order_request
 from shoal.stream.stages import Columns, Decode, Filter, Map, Rename, Stage, ToTuple, WithIds, run_stages
 

@@ -19,22 +19,22 @@ from shoal.plan.lookahead import first_uses, last_uses, stretch_positions
 from shoal.plan.units import RecordUnits
 from shoal.stream import forks
 from shoal.stream.arrangement import Arrangement
-from shoal.stream.budgeting import Budget, budget_of
 from shoal.stream.collate import collate
 from shoal.stream.counters import Counters
-from shoal.stream.damage import forgiving_sample
-from shoal.stream.fetch import Fetch
-from shoal.stream.opening import Opened
+from shoal.stream.indexing.opening import Opened
 from shoal.stream.pace import Pace
-from shoal.stream.pins import Pins
 from shoal.stream.progress_line import ProgressLine
-from shoal.stream.reading_options import ReadingOptions
+from shoal.stream.reading.budgeting import Budget, budget_of
+from shoal.stream.reading.damage import forgiving_sample
+from shoal.stream.reading.fetch import Fetch
+from shoal.stream.reading.options import ReadingOptions
+from shoal.stream.reading.pins import Pins
+from shoal.stream.reading.singles import Singles
+from shoal.stream.reading.skips import QUARANTINED, SKIPPED, Skips, skips_of
+from shoal.stream.reading.unit_bytes import read_records
+from shoal.stream.reading.views import with_views
 from shoal.stream.rows import collate_rows, with_rows
-from shoal.stream.singles import Singles
-from shoal.stream.skips import QUARANTINED, SKIPPED, Skips, skips_of
 from shoal.stream.stages import DROPPED, Damaged, Stage, run_stages
-from shoal.stream.unit_bytes import read_records
-from shoal.stream.views import with_views
 from shoal.stream.worker_share import some_batches
 
 __all__ = ["Iteration", "Place", "Recipe", "read_sample", "shares_of"]

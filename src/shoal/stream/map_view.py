@@ -10,8 +10,8 @@ from typing import Any, SupportsIndex
 
 from shoal.errors import NoSampleError, UsageError
 from shoal.stream.arrangement import Arrangement
+from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Place, read_sample, shares_of
-from shoal.stream.opening import Opened
 from shoal.stream.passes import Pass
 from shoal.stream.stages import Filter, Stage, run_stages
 

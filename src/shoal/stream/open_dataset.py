@@ -10,9 +10,9 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.shards.protocol import Format
 from shoal.storage.sources import SourceLike, printed
-from shoal.stream.chunk_caching import chunk_cache_of
 from shoal.stream.dataset import Dataset
-from shoal.stream.opening import open_source
+from shoal.stream.indexing.opening import open_source
+from shoal.stream.reading.chunk_caching import chunk_cache_of
 
 __all__ = ["Dataset", "open_dataset"]
 

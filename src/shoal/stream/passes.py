@@ -8,9 +8,9 @@ from typing import Any
 
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.counters import Counters
+from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Iteration, Place, Recipe
-from shoal.stream.opening import Opened
-from shoal.stream.reading_options import ReadingOptions
+from shoal.stream.reading.options import ReadingOptions
 
 __all__ = ["Pass", "Work"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.shards.protocol import Buffer, Format, ReadBytes, Records, Sample, ShardScan
 from shoal.stream.collate import collate
-from shoal.stream.opening import Opened
+from shoal.stream.indexing.opening import Opened
 
 __all__ = ["collate_rows", "with_rows"]
 

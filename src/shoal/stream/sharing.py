@@ -9,8 +9,8 @@ import logging
 from dataclasses import replace
 
 from shoal.errors import StorageError, UsageError
-from shoal.stream.chunk_caching import chunk_cache_of, expect_windows
 from shoal.stream.passes import Work
+from shoal.stream.reading.chunk_caching import chunk_cache_of, expect_windows
 
 __all__ = ["sharing_chunks"]
 

@@ -14,7 +14,7 @@ from shoal.errors import IndexFileError, ShoalError
 from shoal.shards.index import Index
 from shoal.storage.local import LocalStore
 from shoal.storage.urls import scheme_of
-from shoal.stream.index_files import load_index
+from shoal.stream.indexing.index_files import load_index
 from shoal.stream.passes import Work
 
 __all__ = ["pack", "unpack"]

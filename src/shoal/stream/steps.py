@@ -15,8 +15,8 @@ from shoal.errors import ShoalError
 from shoal.stream.counters import Counters
 from shoal.stream.iteration import Iteration, Place
 from shoal.stream.passes import Work
+from shoal.stream.reading.skips import MOST_LISTED
 from shoal.stream.shipping import pack, unpack
-from shoal.stream.skips import MOST_LISTED
 
 __all__ = ["Failed", "Made", "StepMaker", "Task", "add_counts"]
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from shoal.errors import StorageError
 from shoal.plan.coalescing import Request
 from shoal.plan.pacing import Pace
-from shoal.stream.retrying import Patience, StoppedError, patience
-from shoal.stream.traffic import Traffic, is_throttling
+from shoal.stream.reading.retrying import Patience, StoppedError, patience
+from shoal.stream.reading.traffic import Traffic, is_throttling
 
 __all__ = ["Arrival", "Arrivals"]
 

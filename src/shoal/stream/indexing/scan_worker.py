@@ -1,7 +1,7 @@
-"""A process that scans shards for `shoal.stream.indexing`: tasks come on stdin, scans leave on stdout.
+"""A process that scans shards for `shoal.stream.indexing.building`: tasks come on stdin, scans leave on stdout.
 
-Started as ``python -m shoal.stream.scan_worker`` and not by multiprocessing: that would import the user's script again
-(and run it again, where it has no ``__main__`` guard), or fork a process that may have threads and connections.
+Started with ``python -m`` and not by multiprocessing: that would import the user's script again (and run it again,
+where it has no ``__main__`` guard), or fork a process that may have threads and connections.
 It ends when its stdin does, or when its parent is gone.
 """
 
@@ -17,7 +17,7 @@ from typing import IO, Any
 from shoal.shards.formats import format_named
 from shoal.shards.protocol import Buffer
 from shoal.storage.local import LocalStore
-from shoal.stream.scan_frames import header_of_error, read_frame, write_frame
+from shoal.stream.indexing.scan_frames import header_of_error, read_frame, write_frame
 
 __all__ = ["main"]
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError, StorageError
 from shoal.plan.units import UnitRead, starts_in
 from shoal.shards.protocol import Records, Sample
-from shoal.stream.chunk_caching import read_cached
 from shoal.stream.counters import Counters
-from shoal.stream.integrity import wrong_extent
-from shoal.stream.opening import Opened
-from shoal.stream.retrying import reading_of, retried, tries_of
-from shoal.stream.traffic import Traffic
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.reading.chunk_caching import read_cached
+from shoal.stream.reading.integrity import wrong_extent
+from shoal.stream.reading.retrying import reading_of, retried, tries_of
+from shoal.stream.reading.traffic import Traffic
 
 __all__ = ["parse_again", "parse_unit", "read_bytes", "read_records", "read_unit"]
 

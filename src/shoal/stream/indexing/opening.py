@@ -26,19 +26,19 @@ from shoal.shards.protocol import Format
 from shoal.storage.answers import is_forbidden
 from shoal.storage.cache_bounds import mark_used
 from shoal.storage.cache_place import alone, cache_directory
-from shoal.storage.chunk_cache import ChunkCache
+from shoal.storage.chunk_cache.cache import ChunkCache
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import ObjectInfo, Store
 from shoal.storage.sources import Source, SourceLike, expand, printed, schemes_of
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
-from shoal.stream.index_files import INDEX_NAME, bound_cache, load_index, save_index
-from shoal.stream.index_places import describes, leave_beside, was_left_by_opening
-from shoal.stream.indexing import SCAN_RULE, Progress, build_index
-from shoal.stream.looking import find_all, stat_all
-from shoal.stream.matching import match_all, missing_from
-from shoal.stream.retrying import RetryRule, patient, retried
-from shoal.stream.verifying import ShardCheck, looks_indexed
+from shoal.stream.indexing.building import SCAN_RULE, Progress, build_index
+from shoal.stream.indexing.index_files import INDEX_NAME, bound_cache, load_index, save_index
+from shoal.stream.indexing.index_places import describes, leave_beside, was_left_by_opening
+from shoal.stream.indexing.looking import find_all, stat_all
+from shoal.stream.indexing.matching import match_all, missing_from
+from shoal.stream.indexing.verifying import ShardCheck, looks_indexed
+from shoal.stream.reading.retrying import RetryRule, patient, retried
 
 __all__ = ["Opened", "choose_format", "known_suffixes", "open_source"]
 

@@ -10,11 +10,11 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.plan.units import UnitRead
-from shoal.storage.chunk_cache import ChunkCache
-from shoal.storage.chunk_cache_place import place_for_sharing
-from shoal.storage.chunk_cache_registry import remember
+from shoal.storage.chunk_cache.cache import ChunkCache
+from shoal.storage.chunk_cache.place import place_for_sharing
+from shoal.storage.chunk_cache.registry import remember
 from shoal.stream.arrangement import Arrangement
-from shoal.stream.opening import Opened
+from shoal.stream.indexing.opening import Opened
 
 __all__ = ["cache_counts", "chunk_cache_of", "expect_windows", "is_cached", "read_cached"]
 

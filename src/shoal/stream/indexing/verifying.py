@@ -26,9 +26,9 @@ from shoal.shards.index import Index
 from shoal.shards.protocol import Format, ReadBytes, ShardScan
 from shoal.storage.cache_place import Scratch
 from shoal.storage.protocol import Advise, ObjectInfo, ReadRange, Stat
-from shoal.stream.indexing import SCAN_RULE
-from shoal.stream.scan_costs import ReadCosts
-from shoal.stream.scan_reading import reading_one
+from shoal.stream.indexing.building import SCAN_RULE
+from shoal.stream.indexing.scan_costs import ReadCosts
+from shoal.stream.indexing.scan_reading import reading_one
 
 __all__ = ["ShardCheck", "looks_indexed"]
 

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 
-from shoal.storage.chunk_cache_locks import let_go, lock_within, open_for_lock
+from shoal.storage.chunk_cache.locks import let_go, lock_within, open_for_lock
 
 __all__ = ["Book", "Ledger", "charge_bytes"]
 

@@ -18,10 +18,10 @@ from shoal.errors import ShardError
 from shoal.plan.units import UnitRead, starts_in
 from shoal.shards.index import locate
 from shoal.shards.protocol import Records, Sample
-from shoal.stream.integrity import wrong_extent
-from shoal.stream.opening import Opened
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.reading.integrity import wrong_extent
+from shoal.stream.reading.unit_bytes import parse_unit, read_unit
 from shoal.stream.stages import Damaged
-from shoal.stream.unit_bytes import parse_unit, read_unit
 
 __all__ = ["ForgivingRecords", "damage_or_raise", "forgiving_records", "forgiving_sample"]
 

@@ -21,11 +21,11 @@ from functools import partial
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.storage.chunk_cache_eviction import USED_MODE, Evictions, chunks_in, count, sweep
-from shoal.storage.chunk_cache_files import FOOTER_BYTES, allocate, read_checked, write_checked
-from shoal.storage.chunk_cache_ledger import Book, Ledger, charge_bytes
-from shoal.storage.chunk_cache_locks import let_go, lock_now, open_for_lock
-from shoal.storage.chunk_cache_place import open_folder
+from shoal.storage.chunk_cache.eviction import USED_MODE, Evictions, chunks_in, count, sweep
+from shoal.storage.chunk_cache.files import FOOTER_BYTES, allocate, read_checked, write_checked
+from shoal.storage.chunk_cache.ledger import Book, Ledger, charge_bytes
+from shoal.storage.chunk_cache.locks import let_go, lock_now, open_for_lock
+from shoal.storage.chunk_cache.place import open_folder
 
 __all__ = ["CacheCounts", "ChunkCache"]
 

@@ -1,7 +1,7 @@
 """Reads a shard that is far away for a scan: what its format asks for, in as few requests or as few bytes as pay.
 
 A format reads on as if bytes were at hand. Here its small reads become requests: one for each header, or a stream of
-large ones with some under way ahead of it, whichever `shoal.stream.scan_costs` finds cheaper at the moment.
+large ones with some under way ahead of it, whichever `shoal.stream.indexing.scan_costs` finds cheaper at the moment.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from shoal.errors import StorageError
 from shoal.shards.protocol import Buffer, ReadBytes
 from shoal.storage.protocol import Advise, ReadRange
 from shoal.storage.urls import without_secrets
-from shoal.stream.retrying import Patience, StoppedError, patience, patience_here
-from shoal.stream.scan_costs import REACH_BYTES, ReadCosts, Way
+from shoal.stream.indexing.scan_costs import REACH_BYTES, ReadCosts, Way
+from shoal.stream.reading.retrying import Patience, StoppedError, patience, patience_here
 
 __all__ = ["BLOCK_BYTES", "ScanReading", "ScanReads", "ScanTraffic", "reading_one"]
 
@@ -170,7 +170,7 @@ class _ReadsAhead(ReadRange, Advise, Protocol):
 def reading_one(store: _ReadsAhead, path: str, num_bytes: int, *, costs: ReadCosts) -> Iterator[ReadBytes]:
     """Reads one shard on its own, in the way that suits where it lies; no thread is left in the end.
 
-    Requests wait as others of the calling thread do (`shoal.stream.retrying.patience`).
+    Requests wait as others of the calling thread do (`shoal.stream.reading.retrying.patience`).
     """
 
     def read(first_byte: int, end_byte: int) -> Buffer:

@@ -21,10 +21,10 @@ from shoal.plan.budget import Ledger
 from shoal.plan.units import UnitRead, Units
 from shoal.shards.protocol import Sample
 from shoal.stream.counters import Counters
-from shoal.stream.damage import damage_or_raise
-from shoal.stream.opening import Opened
-from shoal.stream.readers import Readers, readers_of
-from shoal.stream.reading_options import ReadingOptions
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.reading.damage import damage_or_raise
+from shoal.stream.reading.options import ReadingOptions
+from shoal.stream.reading.readers import Readers, readers_of
 from shoal.stream.stages import Damaged
 
 __all__ = ["Singles"]

@@ -9,7 +9,7 @@ import numpy as np
 from shoal.order.partition import Partition
 from shoal.plan.lookahead import first_uses
 from shoal.stream.arrangement import Arrangement
-from shoal.stream.opening import Opened
+from shoal.stream.indexing.opening import Opened
 
 __all__ = ["plain_bytes_per_second"]
 

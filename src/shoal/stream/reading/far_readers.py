@@ -8,12 +8,12 @@ from shoal.plan.budget import Ledger
 from shoal.plan.coalescing import MOST_AMPLIFICATION, Request, coalesce
 from shoal.plan.units import UnitRead
 from shoal.shards.protocol import Records, Sample
-from shoal.stream.arrivals import Arrival, Arrivals
 from shoal.stream.counters import Counters
-from shoal.stream.opening import Opened
-from shoal.stream.reading_options import ReadingOptions
-from shoal.stream.traffic import Traffic
-from shoal.stream.unit_bytes import parse_again, read_bytes
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.reading.arrivals import Arrival, Arrivals
+from shoal.stream.reading.options import ReadingOptions
+from shoal.stream.reading.traffic import Traffic
+from shoal.stream.reading.unit_bytes import parse_again, read_bytes
 
 __all__ = ["FarReaders", "Promise"]
 

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from shoal.shards.protocol import Buffer, Format, ShardScan
-from shoal.stream.scan_pool import ScanTask
-from shoal.stream.scan_reading import ScanReading, ScanReads
+from shoal.stream.indexing.scan_pool import ScanTask
+from shoal.stream.indexing.scan_reading import ScanReading, ScanReads
 
 __all__ = ["NUM_REQUESTS", "scan_in_threads"]
 

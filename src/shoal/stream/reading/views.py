@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.shards.protocol import Buffer, ReadBytes, Records, Sample, ShardScan, ViewingFormat
-from shoal.stream.opening import Opened
-from shoal.stream.pins import Pins
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.reading.pins import Pins
 
 __all__ = ["with_views"]
 

@@ -1,8 +1,8 @@
 """Who reads: threads, or the consumer itself where the system reads ahead when it is told what comes.
 
-Threads suit what is far away (`shoal.stream.far_readers`). For local files they are only in the way: each of their
-reads has to wait for the interpreter, up to 5 ms while the consumer runs, and records of 100 KB streamed three times
-slower than without them.
+Threads suit what is far away (`far_readers`). For local files they are only in the way: each of their reads has to wait
+for the interpreter, up to 5 ms while the consumer runs, and records of 100 KB streamed three times slower than without
+them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from shoal.plan.budget import Ledger
 from shoal.plan.units import UnitRead
 from shoal.shards.protocol import Records, Sample
 from shoal.storage.protocol import Reader
-from shoal.stream.chunk_caching import is_cached
 from shoal.stream.counters import Counters
-from shoal.stream.far_readers import FarReaders
-from shoal.stream.integrity import wrong_extent
-from shoal.stream.opening import Opened
-from shoal.stream.reading_options import ReadingOptions
-from shoal.stream.unit_bytes import parse_unit, read_unit
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.reading.chunk_caching import is_cached
+from shoal.stream.reading.far_readers import FarReaders
+from shoal.stream.reading.integrity import wrong_extent
+from shoal.stream.reading.options import ReadingOptions
+from shoal.stream.reading.unit_bytes import parse_unit, read_unit
 
 __all__ = ["Readers", "ToldReaders", "readers_of"]
 

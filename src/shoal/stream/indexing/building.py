@@ -1,8 +1,8 @@
 """Builds an index: every shard is scanned once, several at a time, and a killed build goes on where it was.
 
 Scanning local files is parsing, so it is the processor that is short, and threads would take turns at it: the shards go
-to worker processes (`shoal.stream.scan_worker`), one whole shard at a time. Scanning what is far away is waiting, which
-threads do well (`shoal.stream.scan_threads`), and the fewer requests or bytes the better (`shoal.stream.scan_reading`).
+to worker processes (`scan_worker`), one whole shard at a time. Scanning what is far away is waiting, which threads do
+well (`scan_threads`), and the fewer requests or bytes the better (`scan_reading`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from shoal.storage.cache_place import Scratch, cache_directory
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import Advise, Find, ReadRange, Stat
 from shoal.storage.sources import Source
-from shoal.stream.looking import stat_all
-from shoal.stream.scan_frames import scan_from, scan_to_buffers
-from shoal.stream.scan_pool import WORKERS_VARIABLE, ScanTask, scan_in_processes
-from shoal.stream.scan_reading import ScanReads, ScanTraffic
-from shoal.stream.scan_threads import scan_in_threads
+from shoal.stream.indexing.looking import stat_all
+from shoal.stream.indexing.scan_frames import scan_from, scan_to_buffers
+from shoal.stream.indexing.scan_pool import WORKERS_VARIABLE, ScanTask, scan_in_processes
+from shoal.stream.indexing.scan_reading import ScanReads, ScanTraffic
+from shoal.stream.indexing.scan_threads import scan_in_threads
 
 __all__ = ["SCAN_RULE", "IndexStore", "Progress", "build_index"]
 

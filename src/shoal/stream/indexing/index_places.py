@@ -18,8 +18,8 @@ from shoal.storage.object_options import OBJECT_SCHEMES
 from shoal.storage.protocol import Find, ObjectInfo, Put
 from shoal.storage.sources import Source
 from shoal.storage.urls import join, scheme_of
-from shoal.stream.index_files import INDEX_NAME, save_index
-from shoal.stream.verifying import looks_indexed
+from shoal.stream.indexing.index_files import INDEX_NAME, save_index
+from shoal.stream.indexing.verifying import looks_indexed
 
 __all__ = ["describes", "leave_beside", "was_left_by_opening"]
 

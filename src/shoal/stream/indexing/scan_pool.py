@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shoal.shards.protocol import ShardScan
-from shoal.stream.scan_frames import error_of, read_frame, write_frame
+from shoal.stream.indexing.scan_frames import error_of, read_frame, write_frame
 
 __all__ = ["WORKERS_VARIABLE", "ScanTask", "scan_in_processes"]
 
@@ -98,7 +98,7 @@ def _start_worker() -> subprocess.Popen[bytes]:
     # parent alone, which then ends the worker. And no threads for linear algebra: numpy would start one per processor
     # in each worker, for nothing.
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "shoal.stream.scan_worker"],
+        [sys.executable, "-P", "-m", "shoal.stream.indexing.scan_worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": _python_path(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},

@@ -1,0 +1,1 @@
+"""WHAT DOES A MACHINE KEEP? Chunks on its disk, shared by all of its processes, within one budget of bytes."""

@@ -1,0 +1,1 @@
+"""HOW DO BYTES COME? What the plan wants is fetched: ahead, within a budget, through faults, and checked."""
