@@ -21,10 +21,10 @@ FLOORS = {
     "shards": 1,
     "storage": 1,
     "plan": 2,
-    "pack": 2,
     "testing": 2,
     "measure": 2,
     "stream": 3,
+    "pack": 4,  # above the stream: repacking reads through it; design/packing.md
     "integrations": 4,
     "(door)": 5,  # single modules beside it, like shoal.orders, through which the public reaches a room
     "(face)": 6,  # shoal itself
@@ -59,8 +59,8 @@ RESERVED_MODULES = {
     "_thread": ("shoal.stream",),
     "concurrent": ("shoal.stream",),
     "queue": ("shoal.stream",),
-    "subprocess": ("shoal.stream",),
-    "multiprocessing": ("shoal.stream",),
+    "subprocess": ("shoal.stream", "shoal.pack"),
+    "multiprocessing": ("shoal.stream", "shoal.pack"),
     "asyncio": ("shoal.stream",),
     "socket": ("shoal.storage", "shoal.testing"),
     "ssl": ("shoal.storage",),

@@ -2,7 +2,7 @@
 
 # General layout: one question, one room; each may import only what stands to the left of it.
 #
-#   errors <- order, shards, storage <- plan, pack, testing, measure <- stream <- integrations, cli, this file
+#   errors <- order, shards, storage <- plan, testing, measure <- stream <- pack, integrations, cli, this file
 #
 #   order/         which sample comes next?
 #   shards/        what does a shard hold?
@@ -10,6 +10,7 @@
 #   plan/          which bytes, when, in how much memory?
 #   measure/       how good is it?
 #   stream/        the running stream
+#   pack/          how are shards made?
 #   cli/           the command line, one file per verb
 #
 # Nothing inside imports this file. It imports numpy and the standard library only; tests/test_layers.py holds both.
