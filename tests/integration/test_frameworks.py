@@ -44,16 +44,28 @@ def test_an_example_does_what_it_says(
     script: str, num_processes: int, says: str, programs: Path, tmp_path: Path
 ) -> None:
     write_tar_shards(tmp_path / "data")
+    assert says in example(programs, script, tmp_path, num_processes=num_processes)
+
+
+def test_ddp_goes_on_at_another_size_under_torchrun(programs: Path, tmp_path: Path) -> None:
+    write_tar_shards(tmp_path / "data")
+    for num_processes, at in ((3, "epoch 0, step 5: loss "), (2, "")):
+        lines = example(programs, "torch_ddp.py", tmp_path, num_processes=num_processes)
+        assert lines[0].startswith(at) if at else lines == []  # the second has three batches to go, and no save
+
+
+def example(programs: Path, script: str, folder: Path, *, num_processes: int) -> list[str]:
+    """The lines that an example prints; given are the folders "data" and "out" of a folder."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
-    example = [str(ROOT / "examples" / script), str(tmp_path / "data"), str(tmp_path / "out")]
+    arguments = [str(ROOT / "examples" / script), str(folder / "data"), str(folder / "out")]
     done = subprocess.run(
-        [programs / "python", *(launcher if num_processes > 1 else []), *example],
+        [programs / "python", *(launcher if num_processes > 1 else []), *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert says in done.stdout.splitlines()
+    return done.stdout.splitlines()

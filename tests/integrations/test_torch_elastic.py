@@ -14,9 +14,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integrations import train_elastic
+from tests.integrations.launched import launch
 from tests.stream.made import flat, open_finely, write_tars
 
 from shoal.stream.dataset import Dataset
@@ -68,56 +70,80 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return directory / "data", directory / "fine.index"
 
 
-def start(leg: Leg, number: int, out: Path, data: tuple[Path, Path]) -> subprocess.Popen[bytes]:
-    script = str(Path(train_elastic.__file__))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(leg.world_size)]
-    launcher += ["--master-addr", "127.0.0.1", "--master-port", "0", "--rdzv-backend", "c10d"]
-    launcher += ["--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", f"leg{number}", "--monitor-interval", "0.1"]
-    arguments = [str(data[0]), str(data[1]), str(out), str(leg.num_workers), leg.form, str(SAVE_EVERY), "2"]
+def start(leg: Leg, number: int, out: Path, data: tuple[Path, Path], *, by_torchrun: bool) -> Any:
+    """The job of a leg: an agent, and ranks that it started."""
+    arguments = [train_elastic.__file__, str(data[0]), str(data[1]), str(out)]
+    arguments += [str(leg.num_workers), leg.form, str(SAVE_EVERY), "2"]
     environment = {
-        **os.environ,
         "SHOAL_TEST_PIDS": str(out / "pids"),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    with (out / f"stderr-{number}").open("wb") as stderr:
-        return subprocess.Popen(
-            [*launcher, script, *arguments],
-            env=environment,
-            stdout=stderr,
-            stderr=stderr,
-            start_new_session=True,
+    log, run_id = out / f"stderr-{number}", f"leg{number}"
+    if not by_torchrun:
+        return launch(arguments, num_processes=leg.world_size, log=log, environment=environment, run_id=run_id)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(leg.world_size)]
+    launcher += ["--master-addr", "127.0.0.1", "--master-port", "0", "--rdzv-backend", "c10d"]
+    launcher += ["--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", run_id, "--monitor-interval", "0.1"]
+    with log.open("wb") as stderr:
+        return Started(
+            subprocess.Popen(
+                [*launcher, *arguments],
+                env={**os.environ, **environment},
+                stdout=stderr,
+                stderr=stderr,
+                start_new_session=True,
+            )
         )
+
+
+class Started:
+    """A process of `subprocess` with the names of one of `multiprocessing`."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process, self.pid = process, process.pid
+
+    def join(self, timeout: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout)
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._process.poll()
 
 
 def latest(out: Path) -> int:
     return int((out / "latest").read_text()[:6]) if (out / "latest").exists() else 0
 
 
-def run_leg(leg: Leg, number: int, out: Path, data: tuple[Path, Path], draw: random.Random) -> int:
+def run_leg(
+    leg: Leg, number: int, out: Path, data: tuple[Path, Path], draw: random.Random, *, by_torchrun: bool
+) -> int:
     """Run one leg to the end it is meant for; the number of the checkpoint from which the next one starts."""
     begin = latest(out)
-    job = start(leg, number, out, data)
+    job = start(leg, number, out, data, by_torchrun=by_torchrun)
     try:
         if leg.how == "end":
-            assert job.wait(100) == 0, (out / f"stderr-{number}").read_text()[-3000:]
+            job.join(100)
+            assert job.exitcode == 0, (out / f"stderr-{number}").read_text()[-3000:]
             return latest(out)
         deadline = time.monotonic() + 60
-        while latest(out) < begin + leg.checkpoints * SAVE_EVERY and job.poll() is None:
+        while latest(out) < begin + leg.checkpoints * SAVE_EVERY and job.exitcode is None:
             assert time.monotonic() < deadline, (out / f"stderr-{number}").read_text()[-3000:]
             time.sleep(0.002)
         time.sleep(draw.random() * 0.02)
-        if leg.how == "rank" and job.poll() is None:
+        if leg.how == "rank" and job.exitcode is None:
             pid = int((out / f"rank-{draw.randrange(leg.world_size)}.pid").read_text())
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)  # its workers are left to find out
-            job.wait(60)
+            job.join(60)
+            assert job.exitcode not in {0, None}, (out / f"stderr-{number}").read_text()[-3000:]
     finally:
         # torchrun makes every rank the leader of a session of its own.
         for leader in [job.pid, *(int(path.read_text()) for path in out.glob("rank-*.pid"))]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(leader, signal.SIGKILL)
-        job.wait(60)
+        job.join(60)
         for path in out.glob("rank-*.pid"):
             path.unlink()
     return latest(out)
@@ -142,7 +168,7 @@ def entries(out: Path, begin: int, number: int) -> Iterator[tuple[tuple[int, int
                 yield (entry["at"][0], entry["at"][1]), entry["ids"]
 
 
-def check_history(legs: list[Leg], out: Path, data: tuple[Path, Path], seed: int) -> None:
+def check_history(legs: list[Leg], out: Path, data: tuple[Path, Path], seed: int, *, by_torchrun: bool = False) -> None:
     (out / "pids").mkdir(parents=True)
     draw = random.Random(seed)
     consumed: dict[tuple[int, int], list[int]] = {}
@@ -151,7 +177,7 @@ def check_history(legs: list[Leg], out: Path, data: tuple[Path, Path], seed: int
     begins = [0]
     for number, leg in enumerate(legs):
         begin = begins[-1]
-        end = run_leg(leg, number, out, data, draw)
+        end = run_leg(leg, number, out, data, draw, by_torchrun=by_torchrun)
         begins.append(end)
         last = 2 * num_steps if (out / "done").exists() else end
         for (epoch, position), ids in entries(out, begin, number):
@@ -184,4 +210,4 @@ def test_a_job_that_is_killed_goes_on_at_another_size(data: tuple[Path, Path], t
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_job_that_is_killed_again_and_again(seed: int, data: tuple[Path, Path], tmp_path: Path) -> None:
-    check_history(random_legs(seed), tmp_path / "out", data, seed)
+    check_history(random_legs(seed), tmp_path / "out", data, seed, by_torchrun=True)

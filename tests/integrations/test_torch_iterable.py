@@ -49,9 +49,13 @@ def test_every_sample_once_over_ranks_and_workers(num_workers: int, size: int | 
 def test_torch_makes_batches_of_single_samples(tars: Dataset) -> None:
     ds = tars.shuffle(seed=3).with_ids().columns("__id__", "cls")
     assert ids_of(loader_of(ds, 0, batch_size=10)) == [ds.ids()[i : i + 10].tolist() for i in range(0, 197, 10)]
-    for num_workers in (0, 1):
-        with pytest.raises(UsageError, match="batches of batches"):
-            list(loader_of(ds.batch(4), num_workers, batch_size=10))
+    with pytest.raises(UsageError, match="batches of batches"):
+        list(loader_of(ds.batch(4), 0, batch_size=10))
+    iterator = iter(loader_of(ds.batch(4), 1, batch_size=10))
+    with pytest.raises(UsageError, match="batches of batches"):
+        next(iterator)
+    iterator._workers_done_event.set()  # torch takes five seconds to end a worker that raised
+    iterator._index_queues[0].put(None)
 
 
 @pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])

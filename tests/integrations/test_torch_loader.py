@@ -250,8 +250,8 @@ def test_a_worker_that_is_lost_is_reported_with_the_cause(function: Any, how: st
 
 
 def test_a_timeout(tars: Dataset) -> None:
-    loader = DataLoader(tars.map(stages.slowly).batch(100), num_workers=1, timeout=0.3)
-    with pytest.raises(WorkerError, match=r"timeout=0.3 seconds"):
+    loader = DataLoader(tars.map(stages.slowly).batch(30), num_workers=1, timeout=0.2)
+    with pytest.raises(WorkerError, match=r"timeout=0.2 seconds"):
         list(loader)
 
 
