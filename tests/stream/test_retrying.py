@@ -73,6 +73,9 @@ class Failing:
         self._answer()
         yield ObjectInfo(f"{prefix}/b", 2)
 
+    def delete(self, path: str) -> None:
+        raise NotImplementedError
+
     def put(self, path: str, data: object) -> None:
         self._answer()
 

@@ -68,15 +68,21 @@ def cut_extents(scan: ShardScan, *, extent_bytes: int = EXTENT_BYTES) -> Extents
         return Extents(none, none, none, none, np.zeros(0, dtype=np.uint32))
     if scan.piece_samples is not None:
         return _pieces(scan, scan.piece_samples)
-    # round(extent_bytes * S / bytes) in integers, halves up: the rule must be the same everywhere.
-    num_bytes = int(starts[-1] - starts[0])
-    per_extent = max(1, (2 * extent_bytes * num_samples + num_bytes) // (2 * num_bytes))
-    cuts = even_cuts(num_samples, size=per_extent)
+    cuts = cut_borders(scan, extent_bytes=extent_bytes)
     borders = starts[cuts]
     crcs = scan.layout_crcs.astype("<u4").tobytes()
     layout = [crc32(crcs[first:end]) for first, end in pairwise((4 * cuts).tolist())]
     sizes = np.diff(borders)
     return Extents(borders[:-1], borders[1:], np.diff(cuts), sizes, np.array(layout, dtype=np.uint32))
+
+
+def cut_borders(scan: ShardScan, *, extent_bytes: int) -> NDArray[np.int64]:
+    """The samples at which `cut_extents` cuts a shard that has some, not of pieces; the last one is their number."""
+    starts, num_samples = scan.sample_starts, scan.num_samples
+    # round(extent_bytes * S / bytes) in integers, halves up: the rule must be the same everywhere.
+    num_bytes = int(starts[-1] - starts[0])
+    per_extent = max(1, (2 * extent_bytes * num_samples + num_bytes) // (2 * num_bytes))
+    return even_cuts(num_samples, size=per_extent)
 
 
 def _pieces(scan: ShardScan, piece_samples: NDArray[np.int64]) -> Extents:

@@ -105,6 +105,16 @@ class FileSystemStore:
             raise self._failure(error, path, "write") from None
         self._known.forget(path)
 
+    def delete(self, path: str) -> None:
+        """Remove the object, if it is there."""
+        try:
+            self._filesystem.rm_file(self._inside(path))
+        except FileNotFoundError:
+            pass
+        except Exception as error:  # noqa: BLE001  # the same
+            raise self._failure(error, path, "remove") from None
+        self._known.forget(path)
+
     def map(self, path: str) -> memoryview:
         """The whole object, read into memory."""
         return read_whole(self, path)

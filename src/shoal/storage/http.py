@@ -140,6 +140,11 @@ class HttpStore:
         msg = f"{path}: shoal does not write over http"
         raise StorageError(msg, hint="write it to a local file; index=FILE takes an index from anywhere")
 
+    def delete(self, path: str) -> NoReturn:
+        """Always an error, likewise."""
+        msg = f"{path}: shoal does not remove over http"
+        raise StorageError(msg, hint="ask whoever runs the server")
+
     def map(self, path: str) -> memoryview:
         """The whole object, read into memory."""
         return read_whole(self, path)

@@ -5,7 +5,7 @@ moving each other's. On 2 cores this took half the CPU per byte of a general obj
 """
 
 # Paths are text in this room, as they are for every other store.
-# ruff: noqa: PTH116, PTH118
+# ruff: noqa: PTH108, PTH116, PTH118
 
 from __future__ import annotations
 
@@ -176,6 +176,22 @@ class LocalStore:
             write_whole(path, buffers)
         except OSError as error:
             raise explained(error, path, verb="write") from error
+        self._open.pop(path, None)
+        self._identities.pop(path, None)
+
+    def delete(self, path: str) -> None:
+        """Remove the file, if it is there.
+
+        Raises
+        ------
+        StorageError
+            It may not be removed.
+        """
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        except OSError as error:
+            raise explained(error, path, verb="remove") from error
         self._open.pop(path, None)
         self._identities.pop(path, None)
 

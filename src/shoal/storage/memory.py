@@ -87,6 +87,12 @@ class MemoryStore:
         _objects[path] = _Object(whole, hashlib.blake2b(whole, digest_size=8).hexdigest())
         self._known.forget(path)
 
+    def delete(self, path: str) -> None:
+        """Remove the object, if it is there."""
+        self._check_process(path)
+        _objects.pop(path, None)
+        self._known.forget(path)
+
     def map(self, path: str) -> memoryview:
         """The object itself."""
         return memoryview(self._object(path, verb="read").data)

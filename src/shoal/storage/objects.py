@@ -141,6 +141,23 @@ class ObjectStore:
             raise self._failure(error, path, place, verb="write") from None
         self._known.forget(path)
 
+    def delete(self, path: str) -> None:
+        """Remove the object, if it is there.
+
+        Raises
+        ------
+        StorageError
+            It could not be removed.
+        """
+        client, place = self._client(path)
+        try:
+            _obstore().delete(client, place.key)
+        except Exception as error:  # noqa: BLE001  # the same
+            failure_said = self._failure(error, path, place, verb="remove")
+            if not (isinstance(failure_said, StorageError) and is_missing(failure_said)):
+                raise failure_said from None
+        self._known.forget(path)
+
     def map(self, path: str) -> memoryview:
         """The whole object, read into memory."""
         return read_whole(self, path)

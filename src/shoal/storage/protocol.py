@@ -91,6 +91,14 @@ class Put(Protocol):
         ...
 
 
+class Delete(Protocol):
+    """Removes objects."""
+
+    def delete(self, path: str) -> None:
+        """Remove an object; where nothing of that name is there, nothing happens."""
+        ...
+
+
 class Map(Protocol):
     """Brings whole objects into memory."""
 
@@ -99,7 +107,7 @@ class Map(Protocol):
         ...
 
 
-class Store(ReadRange, Advise, Stat, Find, List, Put, Map, Protocol):
+class Store(ReadRange, Advise, Stat, Find, List, Put, Delete, Map, Protocol):
     """All the verbs together: what the stream reads from.
 
     Every verb makes one attempt and waits for its answer; whoever wants another attempt asks `StorageError.transient`.

@@ -115,6 +115,10 @@ class FaultyStore:
         """As the other store."""
         self._store.put(path, data)
 
+    def delete(self, path: str) -> None:
+        """As the other store."""
+        self._store.delete(path)
+
     def map(self, path: str) -> memoryview:
         """As the other store."""
         return self._store.map(path)

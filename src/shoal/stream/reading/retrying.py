@@ -214,6 +214,10 @@ class RetryingStore:
         """Write the whole object; to write it twice is to write it once."""
         retried(lambda: self.store.put(path, data), self.rule, what=f"write {without_secrets(path)}")
 
+    def delete(self, path: str) -> None:
+        """Remove the object; to remove it twice is to remove it once."""
+        retried(lambda: self.store.delete(path), self.rule, what=f"remove {without_secrets(path)}")
+
     def map(self, path: str) -> memoryview:
         """The whole object, read in pieces of which each is tried again by itself."""
         return read_whole(self, path)

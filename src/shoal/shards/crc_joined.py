@@ -1,0 +1,95 @@
+"""CRC-32 of many stretches, from those of their parts: how extents get their checksums while records are written.
+
+Appending n zero bytes to a text multiplies its CRC by x^(8 n) modulo the polynomial, and the CRC of two texts in a row
+is that of the first, so shifted, plus that of the second. Shifts by powers of two are four tables of 256 each, so all
+records of a shard are shifted at once, a table step for each bit of their distance to the end of the extent.
+
+References
+----------
+M. Adler, ``crc32_combine`` in zlib; the tables are those of "slicing by four" (Kounavis and Berry, 2005).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["joined_crcs"]
+
+_POLYNOMIAL = 0xEDB88320  # that of zlib, bits reversed
+
+
+def joined_crcs(crcs: NDArray[np.uint32], num_bytes: NDArray[np.int64], cuts: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """CRC-32 of the bytes of records ``[cuts[i], cuts[i + 1])`` in a row, from those of the records.
+
+    ``crcs`` and ``num_bytes`` have shape (num_records,); ``cuts`` (num_groups + 1,), ascending, without empty groups;
+    the result (num_groups,). About 0.2 us a record of usual sizes.
+
+    >>> from zlib import crc32
+    >>> parts = [b"many small", b" ", b"things"]
+    >>> crcs = np.array([crc32(part) for part in parts], dtype=np.uint32)
+    >>> sizes = np.array([len(part) for part in parts])
+    >>> joined_crcs(crcs, sizes, np.array([0, 3])).tolist() == [crc32(b"many small things")]
+    True
+    """
+    if len(cuts) < 2:
+        return np.zeros(0, dtype=np.uint32)
+    ends = np.cumsum(num_bytes)
+    groups = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts))
+    distances = ends[cuts[1:] - 1][groups] - ends
+    shifted = crcs.astype(np.uint32, copy=True)
+    for bit in range(int(distances.max()).bit_length()):
+        chosen = np.flatnonzero((distances >> bit) & 1)
+        shifted[chosen] = _applied(_tables(bit), shifted[chosen])
+    result: NDArray[np.uint32] = np.bitwise_xor.reduceat(shifted, cuts[:-1])
+    return result
+
+
+def _applied(tables: NDArray[np.uint32], crcs: NDArray[Any]) -> NDArray[np.uint32]:
+    """A linear map of 32 bits, given by what it makes of each value of each byte."""
+    found: NDArray[np.uint32] = (
+        tables[0][crcs & 0xFF]
+        ^ tables[1][(crcs >> np.uint32(8)) & 0xFF]
+        ^ tables[2][(crcs >> np.uint32(16)) & 0xFF]
+        ^ tables[3][crcs >> np.uint32(24)]
+    )
+    return found
+
+
+@cache
+def _tables(power: int) -> NDArray[np.uint32]:
+    """The tables of a shift by ``2**power`` bytes; shape (4, 256)."""
+    columns = _columns(power)
+    tables = np.zeros((4, 256), dtype=np.uint32)
+    values = np.arange(256)
+    for place in range(4):
+        for bit in range(8):
+            tables[place] ^= np.where(values >> bit & 1, np.uint32(columns[8 * place + bit]), np.uint32(0))
+    return tables
+
+
+@cache
+def _columns(power: int) -> tuple[int, ...]:
+    """What a shift by ``2**power`` bytes makes of each single bit."""
+    if power:
+        before = _columns(power - 1)
+        return tuple(_product(before, value) for value in before)
+    # One byte of zeros is eight steps of division.
+    found = []
+    for bit in range(32):
+        value = 1 << bit
+        for _ in range(8):
+            value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
+        found.append(value)
+    return tuple(found)
+
+
+def _product(columns: tuple[int, ...], value: int) -> int:
+    result = 0
+    for bit in range(32):
+        if value >> bit & 1:
+            result ^= columns[bit]
+    return result

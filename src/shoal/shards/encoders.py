@@ -1,0 +1,48 @@
+"""Which formats can be written, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.shards.compressed_encoder import COMPRESSORS, CompressedEncoder
+from shoal.shards.encoder import Encoder
+from shoal.shards.jsonl_encoder import JsonLinesEncoder
+from shoal.shards.tar_encoder import TarEncoder
+
+__all__ = ["WRITTEN_FORMATS", "encoder_named"]
+
+_ROWS: Mapping[str, Callable[..., Encoder]] = MappingProxyType({"tar": TarEncoder, "jsonl": JsonLinesEncoder})
+_COLUMNS: Mapping[str, Callable[..., Encoder]] = MappingProxyType({})
+
+WRITTEN_FORMATS = (*_ROWS, *_COLUMNS, *(f"{name}.{codec}" for name in _ROWS for codec in COMPRESSORS))
+"""Names of all formats that can be written."""
+
+
+def encoder_named(name: str, **options: Any) -> Encoder:
+    """The encoder of this name, with its options.
+
+    >>> encoder_named("jsonl.zst").suffix
+    '.jsonl.zst'
+
+    Raises
+    ------
+    UsageError
+        There is none, or it does not take the options.
+    """
+    plain, _, codec = name.partition(".")
+    make = _ROWS.get(plain) or (None if codec else _COLUMNS.get(plain))
+    if make is None or (codec and codec not in COMPRESSORS):
+        msg = f"there is no format {name!r} to write"
+        columns = f"; {', '.join(_COLUMNS)} compress themselves" if _COLUMNS else ""
+        raise UsageError(
+            msg, hint=f"format= takes {', '.join(_ROWS)}, each also with .{', .'.join(COMPRESSORS)}{columns}"
+        )
+    try:
+        encoder = make(**options)
+    except TypeError:
+        msg = f"the format {plain!r} does not take {', '.join(f'{option}=' for option in options)}"
+        raise UsageError(msg, hint="leave out what is not for this format") from None
+    return CompressedEncoder(encoder, codec) if codec else encoder

@@ -1,0 +1,71 @@
+"""JSON Lines written: one object a line, as short as JSON is, UTF-8 and nothing escaped that need not be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.shards.encoder import AppendedShard, Record
+from shoal.shards.protocol import Sample
+
+__all__ = ["JsonLinesEncoder"]
+
+
+class JsonLinesEncoder:
+    """The format of one JSON object a line.
+
+    Values are what JSON can hold; arrays and numbers of numpy become lists and numbers, tuples lists. Not bytes.
+    """
+
+    name: str = "jsonl"
+    suffix: str = ".jsonl"
+
+    def record(self, sample: Sample) -> Record:
+        """The line of a sample.
+
+        Raises
+        ------
+        UsageError
+            A value is nothing that JSON can hold.
+        """
+        _check_names(sample)
+        try:
+            line = _dumps(sample).encode("utf-8") + b"\n"
+        except (TypeError, ValueError, RecursionError) as error:
+            msg = f"the sample {_named(sample)} cannot be written as JSON: {error}"
+            raise UsageError(
+                msg, hint="JSON holds text, numbers, lists and objects; for bytes take another format"
+            ) from None
+        return Record((line,), len(line), crc32(line))
+
+    def begin(self) -> AppendedShard:
+        """A new shard."""
+        return AppendedShard()
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    msg = f"{type(value).__name__} is nothing that JSON can hold"
+    raise TypeError(msg)
+
+
+# Made once: json.dumps with options makes an encoder for each call.
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
+
+
+def _check_names(sample: Sample) -> None:
+    names: Iterable[object] = sample  # whatever they are declared to be
+    for name in names:
+        if not isinstance(name, str):
+            msg = f"a field of a sample is named by {name!r} of type {type(name).__name__}"
+            raise UsageError(msg, hint="names of fields are text")
+
+
+def _named(sample: Sample) -> str:
+    return repr(sample.get("__key__", sample.get("key", f"with the fields {', '.join(sample)}")))
