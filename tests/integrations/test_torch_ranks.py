@@ -46,7 +46,7 @@ def test_a_mesh_says_which_ranks_share_samples(as_rank: Callable[[int, int], Non
         mesh = mesh_of("cpu", (2, 2, 2), mesh_dim_names=("pod", "dp", "tp"))
         parts.append(
             tuple(
-                shoal.torch.partition(tars.batch(4), mesh, dims)._ranks.resolve()
+                shoal.torch.partition(tars.batch(4), mesh, dims)._description.ranks.resolve()
                 for dims in (["pod", "dp"], "dp", "tp", ["dp", "pod"])
             )
         )
@@ -55,7 +55,7 @@ def test_a_mesh_says_which_ranks_share_samples(as_rank: Callable[[int, int], Non
         with pytest.raises(UsageError, match="name them"):
             shoal.torch.partition(tars, mesh)
         line = mesh_of("cpu", (8,))
-        assert shoal.torch.partition(tars, line)._ranks.resolve() == (rank, 8)
+        assert shoal.torch.partition(tars, line)._description.ranks.resolve() == (rank, 8)
     for rank, (both, inner, tensor, turned) in enumerate(parts):
         pod, dp, tp = rank // 4, rank // 2 % 2, rank % 2
         assert both == (2 * pod + dp, 4)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.stream.made import described
+
 from shoal.errors import StorageError
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import Store
@@ -28,7 +30,7 @@ def far_away(ds: Dataset, store: Store | None = None, *, rule: RetryRule = SOON,
     tried = RetryingStore(inner, rule)
     check = ShardCheck(opened.index, opened.paths, store=tried, format=opened.format)
     reading = ReadingOptions(**{"deadline_seconds": rule.deadline_seconds, **options})
-    return replace(ds, _opened=replace(opened, store=tried, check=check), _reading=reading)
+    return described(ds, opened=replace(opened, store=tried, check=check), reading=reading)
 
 
 def local_store() -> LocalStore:

@@ -7,6 +7,7 @@ import json
 import random
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from tests.samples import write_tar
 from shoal.shards.formats import format_named
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import expand
+from shoal.stream.dataset import Dataset
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.index_files import save_index
 from shoal.stream.iteration import Iteration
-from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.open_dataset import open_dataset
 
 
 def content(number: int) -> bytes:
@@ -117,3 +119,8 @@ def at(stream: Dataset | Iteration) -> tuple[int, int]:
 def reading_threads() -> list[str]:
     """The threads of shoal that are alive."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("shoal")]
+
+
+def described(ds: Dataset, **fields: Any) -> Dataset:
+    """The same dataset with other parts of its description, which no verb reaches."""
+    return Dataset(replace(ds._description, **fields))

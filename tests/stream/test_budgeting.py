@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.samples import write_tar
 from tests.stream.faraway import Distant, far_away
-from tests.stream.made import batches_of, flat, ids_of, open_finely
+from tests.stream.made import batches_of, described, flat, ids_of, open_finely
 
 from shoal.errors import UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
@@ -34,7 +34,7 @@ ORDERS: list[Any] = [
 
 
 def limited(ds: Dataset, limit: int, **options: Any) -> Dataset:
-    return replace(ds, _reading=ReadingOptions(memory_limit_bytes=limit, **options))
+    return described(ds, reading=ReadingOptions(memory_limit_bytes=limit, **options))
 
 
 @pytest.mark.usefixtures("readers")
@@ -136,7 +136,7 @@ def test_a_chunk_of_more_than_half_the_window_is_read_sample_by_sample(
 def test_without_sizes_of_samples_such_chunks_are_read_whole(tmp_path: Path) -> None:
     ds = open_finely(uneven(tmp_path / "data", [70_000]), extent_bytes=300_000)
     opened = ds._opened
-    ds = replace(ds, _opened=replace(opened, index=replace(opened.index, sample_bytes=None)))
+    ds = described(ds, opened=replace(opened, index=replace(opened.index, sample_bytes=None)))
     ds = ds.shuffle(Window(chunks=2, num_canonical_nodes=1), chunk="300KB", seed=1)
     assert len(list(ds)) == 304
     assert ds.stats()["num_reads"] == len(ds.resolved.chunks)

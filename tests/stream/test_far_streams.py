@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.samples import write_tar
 from tests.stream.faraway import Dead, Distant, far_away, faulty
-from tests.stream.made import check_sample, ids_of, open_finely, reading_threads, write_lines, write_tars
+from tests.stream.made import check_sample, described, ids_of, open_finely, reading_threads, write_lines, write_tars
 
 from shoal.errors import ShardError, StorageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
@@ -35,7 +35,7 @@ def checksummed(ds: Dataset) -> Dataset:
     """With a checksum of every extent in its index."""
     opened = ds._opened
     found = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
-    return replace(ds, _opened=replace(opened, index=replace(opened.index, extent_checksum=found)))
+    return described(ds, opened=replace(opened, index=replace(opened.index, extent_checksum=found)))
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from tests.stream.made import (
     at,
     batches_of,
     check_sample,
+    described,
     flat,
     ids_of,
     open_finely,
@@ -438,7 +439,7 @@ def test_what_is_listed_is_not_read(
     for on_error in ("raise", "skip"):
         ds = shards.open().shuffle(order, chunk=None if order == "full" else "8KiB")
         store = Watched()
-        ds = replace(ds, _opened=replace(ds._opened, store=store))
+        ds = described(ds, opened=replace(ds._opened, store=store))
         reading = ds.reading(on_error=on_error, quarantine=file)
         assert ids_of(reading) == [number for number in ds.ids().tolist() if number not in listed_ids]
         assert reading.stats()["num_skipped"] == len(listed_ids)

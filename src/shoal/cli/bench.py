@@ -15,6 +15,7 @@ from shoal.cli.source_options import add_json_argument, add_source_arguments, op
 from shoal.order.partition import Partition
 from shoal.shards.decoders import IMAGE_SPECS
 from shoal.stream.dataset import Dataset
+from shoal.stream.description import Description
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.plain_reads import plain_bytes_per_second
 
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Stream, compare with plain reads where that costs nothing but time, and say how it went."""
     opened = open_with_samples(arguments)
-    dataset = Dataset(opened, asked_order(arguments))
+    dataset = Dataset(Description(opened, asked_order(arguments)))
     dataset = dataset.partition(rank=arguments.rank, world_size=arguments.world_size)
     if arguments.decode is not None:
         dataset = dataset.decode(*[arguments.decode] * bool(arguments.decode))

@@ -15,6 +15,7 @@ from shoal.cli.source_options import add_json_argument, add_source_arguments, op
 from shoal.errors import ShoalError, UsageError
 from shoal.shards.index import locate
 from shoal.stream.dataset import Dataset
+from shoal.stream.description import Description
 
 __all__ = ["add_arguments", "run"]
 
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(msg, hint="leave out one of them")
     request = asked_order(arguments) if options else None
     opened = open_with_samples(arguments)
-    dataset = Dataset(opened, request)
+    dataset = Dataset(Description(opened, request))
     ids = arguments.ids
     if ids is None:
         ids = dataset.ids(arguments.epoch or 0, 0, min(arguments.n, dataset.num_samples)).tolist()

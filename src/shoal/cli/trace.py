@@ -26,6 +26,7 @@ from shoal.order.partition import REMAINDERS, Partition, Share, check_rank
 from shoal.shards.index import locate
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.dataset import Dataset
+from shoal.stream.description import Description
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.requests import request_of_state
 
@@ -205,7 +206,7 @@ def _steps_of(asked: _Run, positions: NDArray[np.int64]) -> set[int]:
 
 def _id_of(opened: Opened, key: str) -> int:
     """The id of the first sample with this key, found by reading the dataset from its start."""
-    dataset = Dataset(opened).partition(rank=0, world_size=1)
+    dataset = Dataset(Description(opened)).partition(rank=0, world_size=1)
     with Progress(total=opened.index.num_samples, label=f"looking for {printable(key)}") as progress:
         for number, sample in enumerate(dataset):
             if _KEY not in sample:
@@ -222,7 +223,7 @@ def _with_places(asked: _Run, rows: list[Row]) -> list[Row]:
     """The rows with where their samples lie, and with their keys where those were asked for."""
     index = asked.opened.index
     columns = locate(index, [row["sample"] for row in rows])
-    dataset = Dataset(asked.opened)
+    dataset = Dataset(Description(asked.opened))
     with Progress(total=len(rows), label="reading keys") as progress:
         for row, shard, first_byte, end_byte in zip(rows, *(column.tolist() for column in columns), strict=True):
             row["shard"] = json_value(index.shard_names[shard])

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from shoal.errors import NoSampleError, ShuffleWarning, UsageError
 from shoal.measure.outlook import ShuffleQuality
 from shoal.order.partition import Partition, check_rank
-from shoal.order.plain import Sequential
 from shoal.order.protocol import Order
 from shoal.order.runs import Runs
 from shoal.order.state import State
 from shoal.shards.decoders import Decoder
-from shoal.stream.arrangement import Arrangement, OrderRequest
+from shoal.stream.arrangement import Arrangement
 from shoal.stream.collate import collate
 from shoal.stream.counters import Counters
 from shoal.stream.cursor import Cursor
 from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
+from shoal.stream.description import Description
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Iteration, Recipe, read_sample
 from shoal.stream.judging import quality_of
@@ -34,9 +34,9 @@ from shoal.stream.mixing import warning_about
 from shoal.stream.passes import Pass, Work
 from shoal.stream.ranks import Ranks
 from shoal.stream.reading.chunk_caching import cache_counts, expect_windows
-from shoal.stream.reading.options import ReadingOptions, reading_options
-from shoal.stream.requests import Batching, choose_by_columns, count_of, numbers_left, order_request
-from shoal.stream.stages import Columns, Decode, Filter, Map, Rename, Stage, ToTuple, WithIds, run_stages
+from shoal.stream.reading.options import reading_options
+from shoal.stream.requests import Batching, count_of, order_request
+from shoal.stream.stages import Columns, Decode, Filter, Map, Rename, ToTuple, WithIds, run_stages
 
 __all__ = ["Dataset"]
 
@@ -49,29 +49,13 @@ class Dataset:
     A sample is a dict of fields. Sample ids are those of storage order, from 0, whatever is chosen or shuffled.
     """
 
-    _opened: Opened
-    _request: OrderRequest | None = None
-    _stored: Runs | None = None
-    _delivered: Runs | None = None
-    _stages: tuple[Stage, ...] = ()
-    _batching: Batching | None = None
-    _batch_stages: tuple[Stage, ...] = ()
-    _ranks: Ranks = field(default_factory=Ranks)
-    _reading: ReadingOptions = field(default_factory=ReadingOptions)
+    _description: Description
     _counters: Counters = field(default_factory=Counters, init=False, repr=False)
     _cursor: Cursor = field(default_factory=Cursor, init=False, repr=False)
 
     def __repr__(self) -> str:
         """What it streams, in a line; the default would print the columns of the index."""
-        index, batching = self._opened.index, self._batching
-        parts = [f"{self.num_samples:,} samples of {index.num_shards:,} {index.format} shards"]
-        if self._request is not None:
-            order = self._request.order
-            parts.append(f"order {'window' if order is None else order.name} with seed={self._request.seed}")
-        parts += [type(stage).__name__.lower() for stage in self._stages]
-        if batching is not None:
-            parts.append(f"{'global ' if batching.is_global else ''}batches of {batching.size:,}")
-        return f"<shoal.Dataset: {', '.join(parts)}>"
+        return f"<shoal.Dataset: {self._description.summary()}>"
 
     # ---- order and choice
 
@@ -100,12 +84,12 @@ class Dataset:
             Shares of the dataset that mix apart, so that ranks need not read the same chunks; default one for every
             16 chunks of the window, at most 64.
         """
-        self._refuse_after_batch("shuffle()")
-        if self._request is not None:
+        self._description.refuse_after_batch("shuffle()")
+        if self._description.request is not None:
             msg = "this dataset is shuffled already; a second shuffle() would hide the first"
             raise UsageError(msg, hint="a larger window= mixes more")
         request = order_request(order, seed=seed, window=window, chunk=chunk, num_canonical_nodes=num_canonical_nodes)
-        shuffled = replace(self, _request=request)
+        shuffled = Dataset(self._description.in_order(request))
         shuffled.resolved.order  # noqa: B018  # a request that cannot be met is refused here, not when iterating
         return shuffled
 
@@ -119,26 +103,18 @@ class Dataset:
         if (samples is None) == (not columns):
             msg = "select() takes samples, or columns of the index by name"
             raise UsageError(msg, hint="select([3, 5, 8]) or select(sample_bytes=lambda size: size < 1_000_000)")
-        if columns:
-            if self._request is not None:
-                msg = "columns of the index choose stored samples; after shuffle() there are only positions"
-                raise UsageError(msg, hint="put select() before shuffle()")
-            samples = choose_by_columns(self._opened.index, columns)
-            inner = samples if self._stored is None else samples[self._stored.members(np.arange(len(self._stored)))]
-            return self._choose("select()", Runs.of(inner, self.num_samples))
-        if self._request is None and self._stored is not None:
-            return self._choose("select()", Runs.of(numbers_left(samples, self._stored), self.num_samples))
-        return self._choose("select()", Runs.of(samples, self.num_samples))
+        described = self._description.selected_by(columns) if columns else self._description.selected(samples)
+        return Dataset(described)
 
     def take(self, num_samples: int) -> Dataset:
         """Only the first samples: of storage before `shuffle`, of every epoch's order after it."""
         count = count_of(num_samples, "take()")
-        return self._choose("take()", Runs.span(0, min(count, self.num_samples)))
+        return Dataset(self._description.only(Runs.span(0, min(count, self.num_samples)), "take()"))
 
     def skip(self, num_samples: int) -> Dataset:
         """All but the first samples: of storage before `shuffle`, of every epoch's order after it."""
         count = count_of(num_samples, "skip()")
-        return self._choose("skip()", Runs.span(min(count, self.num_samples), self.num_samples))
+        return Dataset(self._description.only(Runs.span(min(count, self.num_samples), self.num_samples), "skip()"))
 
     def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Dataset:
         """The part of one rank of so many, instead of what torchrun, SLURM, MPI or a running library says.
@@ -146,49 +122,43 @@ class Dataset:
         With ``replicate=k``, ranks ``k * i`` to ``k * i + k - 1`` all get part ``i`` of ``world_size / k``: the ranks
         of a tensor, pipeline or sequence parallel group see the same samples.
         """
-        return replace(self, _ranks=Ranks.asked(rank, world_size, replicate))
+        return Dataset(self._description.dealt_to(Ranks.asked(rank, world_size, replicate)))
 
     # ---- what becomes of samples
 
     def map(self, function: Callable[[Any], Any]) -> Dataset:
         """Every sample (after `batch`: every batch) through a function."""
-        return self._then(Map(function))
+        return Dataset(self._description.then(Map(function)))
 
     def filter(self, function: Callable[[Any], Any]) -> Dataset:
         """Only samples for which the function is true.
 
         Batches are cut before: they may be short, and a rank that would get nothing gets a marked repeat.
         """
-        self._refuse_after_batch("filter()")
-        return self._then(Filter(function))
+        return Dataset(self._description.then(Filter(function), "filter()"))
 
     def decode(self, *decoders: str | Mapping[str, Decoder]) -> Dataset:
         """Fields from bytes to what their suffix means: json, txt, cls, npy, npz, and images where asked.
 
         ``decode("pil")`` gives PIL images, ``"rgb8"`` arrays; ``decode({"flac": function})`` anything else.
         """
-        self._refuse_after_batch("decode()")
-        return self._then(Decode(decoders))
+        return Dataset(self._description.then(Decode(decoders), "decode()"))
 
     def rename(self, **names: str) -> Dataset:
         """Fields under new names: ``rename(image="jpg;jpeg;png")`` takes the first alternative that is there."""
-        self._refuse_after_batch("rename()")
-        return self._then(Rename(names))
+        return Dataset(self._description.then(Rename(names), "rename()"))
 
     def columns(self, *names: str) -> Dataset:
         """Only these fields."""
-        self._refuse_after_batch("columns()")
-        return self._then(Columns(names))
+        return Dataset(self._description.then(Columns(names), "columns()"))
 
     def to_tuple(self, *names: str) -> Dataset:
         """The values of these fields as a tuple; alternatives as in `rename`."""
-        self._refuse_after_batch("to_tuple()")
-        return self._then(ToTuple(names))
+        return Dataset(self._description.then(ToTuple(names), "to_tuple()"))
 
     def with_ids(self) -> Dataset:
         """The sample id as the field ``__id__``."""
-        self._refuse_after_batch("with_ids()")
-        return self._then(WithIds())
+        return Dataset(self._description.then(WithIds(), "with_ids()"))
 
     def batch(
         self, size: int | None = None, *, global_batch_size: int | None = None, remainder: str = "keep"
@@ -199,7 +169,7 @@ class Dataset:
         incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat), "pad" it with
         repeats, or "drop" it. Repeats are marked true in the field ``__pad__`` of batches that hold one.
         """
-        self._refuse_after_batch("batch()")
+        self._description.refuse_after_batch("batch()")
         if (size is None) == (global_batch_size is None):
             msg = "batch() takes a size for each rank, or global_batch_size="
             raise UsageError(msg, hint="batch(256) or batch(global_batch_size=4096)")
@@ -208,7 +178,7 @@ class Dataset:
             msg = "batch() needs at least one sample; got 0"
             raise UsageError(msg)
         Partition(number, 1, remainder)  # an unknown remainder is refused here, not when iterating
-        return replace(self, _batching=Batching(number, size is None, remainder))
+        return Dataset(self._description.in_batches(Batching(number, size is None, remainder)))
 
     def reading(
         self,
@@ -258,9 +228,6 @@ class Dataset:
         UsageError
             A value is none that the option can have, or `reading` was called before.
         """
-        if self._reading != ReadingOptions():
-            msg = "reading() was called before; a second call would hide what the first one asked for"
-            raise UsageError(msg, hint="give all options in one call")
         options = reading_options(
             on_error=on_error,
             quarantine=quarantine,
@@ -271,7 +238,7 @@ class Dataset:
             hedge=hedge,
             progress=progress,
         )
-        return replace(self, _reading=options)
+        return Dataset(self._description.read_by(options))
 
     # ---- what comes when
 
@@ -294,11 +261,11 @@ class Dataset:
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
     ) -> NDArray[np.int64]:
         """The sample ids that a rank receives at a step of an epoch that began at position 0, repeats included."""
-        here, size = self._ranks.resolve()
+        here, size = self._description.ranks.resolve()
         size = size if world_size is None else count_of(world_size, "batch_ids(world_size=)")
         here = here if rank is None else rank
         check_rank(here, size)
-        partition = self._partition(size)
+        partition = self._description.partition(size)
         order = self._arrangement.epoch(count_of(epoch, "batch_ids(epoch=)"))
         num_batches = partition.num_batches(order.num_samples)
         if not 0 <= step < num_batches:
@@ -323,17 +290,17 @@ class Dataset:
             That correlation, where you know it: 0 for data that were shuffled when written, 1 for the worst case.
         """
         if batch is None:
-            size = self._partition(self._ranks.resolve()[1]).global_batch
-            batch = size if self._batching is not None else max(1, min(256, self.num_samples // 2))
+            size = self._description.partition(self._description.ranks.resolve()[1]).global_batch
+            batch = size if self._description.batching is not None else max(1, min(256, self.num_samples // 2))
         return quality_of(self._arrangement, count_of(batch, "quality(batch=)"), key=key, rho=rho)
 
     def __len__(self) -> int:
         """What this rank yields in a whole epoch: batches, or samples without `batch`."""
-        rank, world_size = self._ranks.resolve()
-        partition = self._partition(world_size)
-        if self._batching is not None:
+        rank, world_size = self._description.ranks.resolve()
+        partition = self._description.partition(world_size)
+        if self._description.batching is not None:
             return partition.num_batches(self.num_samples)
-        if any(isinstance(stage, Filter) for stage in self._stages):
+        if self._description.filters:
             msg = "how many samples filter() keeps is not known before they are read"
             raise TypeError(msg)
         return partition.num_samples_of(rank, self.num_samples)
@@ -352,11 +319,11 @@ class Dataset:
         number %= total
         refuse_as_list()
         sample = read_sample(self._opened, self._arrangement, number)
-        return run_stages([stage for stage in self._stages if not isinstance(stage, Filter)], sample, number)
+        return run_stages(self._description.stages_of_one, sample, number)
 
     def as_map(self) -> MapView:
         """The samples by id, for code that insists on a list; `shoal.torch.BatchSampler` gives it the order."""
-        return MapView(self._opened, self._arrangement, self._stages)
+        return MapView(self._opened, self._arrangement, self._description.stages)
 
     # ---- running
 
@@ -391,7 +358,7 @@ class Dataset:
             The state belongs to another dataset, seed or order, or to a newer shoal; both sides are named.
         """
         saved = State.from_dict(state)
-        request = (self._request or OrderRequest(Sequential())).adopting(saved)
+        request = self._description.order_request.adopting(saved)
         arrangement = replace(self._arrangement, request=request, _epochs={})
         saved.check(
             seed=request.seed,
@@ -408,51 +375,27 @@ class Dataset:
 
     # ---- inside
 
+    @property
+    def _opened(self) -> Opened:
+        return self._description.opened
+
     @cached_property
     def _arrangement(self) -> Arrangement:
-        request = self._request or OrderRequest(Sequential())
-        return Arrangement(self._opened.index, request, self._stored, self._delivered)
+        return self._description.arrangement()
 
     def _pass(self, collate: Callable[[list[Any]], Any] = collate) -> Pass:
         """What the next iterator does, for it or for processes that share its work."""
-        rank, world_size = self._ranks.resolve()
-        arrangement, cursor = self._arrangement, self._cursor
-        partition = self._partition(world_size)
-        if message := warning_about(arrangement, partition.global_batch if self._batching else 1):
+        described, arrangement, cursor = self._description, self._arrangement, self._cursor
+        rank, world_size = described.ranks.resolve()
+        partition = described.partition(world_size)
+        if message := warning_about(arrangement, partition.global_batch if described.batching else 1):
             warnings.warn(message, ShuffleWarning, stacklevel=3)
         expect_windows(self._opened, arrangement, world_size)
-        recipe = Recipe(partition, rank, self._stages, self._batch_stages, collate)
-        work = Work(self._opened, arrangement, recipe, self._reading)
+        recipe = Recipe(partition, rank, described.stages, described.batch_stages, collate)
+        work = Work(self._opened, arrangement, recipe, described.reading)
         state = partial(self._state_at, arrangement)
         return Pass(work, self._counters, cursor.epoch, cursor.start, cursor.follow, cursor.ended, state)
 
     def _state_at(self, arrangement: Arrangement, epoch: int, position: int) -> dict[str, Any]:
         seed, index = arrangement.request.seed, self._opened.index.fingerprint
         return State(epoch, position, seed, arrangement.state_order, index).to_dict()
-
-    def _partition(self, world_size: int) -> Partition:
-        if self._batching is None:
-            return Partition(world_size, world_size, batched=False)
-        return self._batching.partition(world_size)
-
-    def _then(self, stage: Stage) -> Dataset:
-        if self._batching is not None:
-            return replace(self, _batch_stages=(*self._batch_stages, stage))
-        return replace(self, _stages=(*self._stages, stage))
-
-    def _choose(self, verb: str, runs: Runs) -> Dataset:
-        self._refuse_after_batch(verb)
-        if any(isinstance(stage, Filter) for stage in self._stages):
-            msg = f"{verb} counts samples before any filter, and stands after filter()"
-            raise UsageError(msg, hint=f"put {verb} before filter()")
-        if not len(runs):
-            msg = f"{verb} leaves none of {self.num_samples} samples"
-            raise UsageError(msg)
-        if self._request is None:
-            return replace(self, _stored=runs if self._stored is None else self._stored.of_members(runs))
-        return replace(self, _delivered=runs if self._delivered is None else self._delivered.of_members(runs))
-
-    def _refuse_after_batch(self, verb: str) -> None:
-        if self._batching is not None:
-            msg = f"{verb} works on samples, and stands after batch()"
-            raise UsageError(msg, hint=f"put {verb} before batch(); only map() works on batches")

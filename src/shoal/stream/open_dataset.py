@@ -11,6 +11,7 @@ from shoal.errors import UsageError
 from shoal.shards.protocol import Format
 from shoal.storage.sources import SourceLike, printed
 from shoal.stream.dataset import Dataset
+from shoal.stream.description import Description
 from shoal.stream.indexing.opening import open_source
 from shoal.stream.reading.chunk_caching import chunk_cache_of
 
@@ -58,4 +59,4 @@ def open_dataset(
         msg = f"{printed(source)}: {opened.index.num_shards} shards without a single sample"
         raise UsageError(msg, hint="notes of the index say what was skipped: `shoal info` shows them")
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
-    return Dataset(opened if kept is None else replace(opened, cache=kept))
+    return Dataset(Description(opened if kept is None else replace(opened, cache=kept)))
