@@ -16,15 +16,18 @@ from shoal.shards.jsonl import JsonLines
 from shoal.shards.litdata import LitData
 from shoal.shards.mds import Mds
 from shoal.shards.parquet import Parquet
-from shoal.shards.protocol import Format, Records, ShardScan
+from shoal.shards.protocol import Format, Records, ShardScan, Stretch
 from shoal.shards.recordio import RecordIO
+from shoal.shards.records import BadRecordError, CutRecords, borders_in
 from shoal.shards.tar import Tar
 from shoal.shards.text import Text
 from shoal.shards.tfrecord import TFRecord
 
 __all__ = [
     "Arrow",
+    "BadRecordError",
     "Compressed",
+    "CutRecords",
     "Delimited",
     "Format",
     "JsonLines",
@@ -34,7 +37,9 @@ __all__ = [
     "RecordIO",
     "Records",
     "ShardScan",
+    "Stretch",
     "TFRecord",
     "Tar",
     "Text",
+    "borders_in",
 ]

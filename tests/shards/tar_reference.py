@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.shards.protocol import ShardScan
+from shoal.shards.protocol import ShardScan, Stretch
 from shoal.shards.tar import Tar
 
 Groups = list[dict[str, Any]]
@@ -48,14 +48,9 @@ def parse_all(data: bytes, found: ShardScan, *, step: int = 3, with_starts: bool
     for first in range(0, found.num_samples, step):
         starts = found.sample_starts[first : first + step + 1]
         part = data[int(starts[0]) : int(starts[-1])]
-        records = Tar().parse(
-            part if first % 2 else memoryview(part),
-            starts - starts[0] if with_starts else None,
-            num_samples=len(starts) - 1,
-            shard="train.tar",
-            first_byte=int(starts[0]),
-            head=found.head,
-        )
+        borders = (starts - starts[0]).tolist() if with_starts else None
+        stretch = Stretch("train.tar", int(starts[0]), len(starts) - 1, borders, found.head)
+        records = Tar().parse(part if first % 2 else memoryview(part), stretch)
         np.testing.assert_array_equal(records.layout_crcs(), found.layout_crcs[first : first + step])
         groups += [records.sample(number) for number in range(len(records))]
     return groups

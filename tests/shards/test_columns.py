@@ -18,7 +18,7 @@ from shoal.errors import ShardError
 from shoal.shards.arrow import Arrow
 from shoal.shards.arrow_rows import partition_fields
 from shoal.shards.parquet import Parquet
-from shoal.shards.protocol import ColumnRecords, Format, Records, ShardScan
+from shoal.shards.protocol import ColumnRecords, Format, Records, ShardScan, Stretch
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -67,7 +67,7 @@ def pieces(
     assert found.piece_samples is not None
     begin, stop = int(found.sample_starts[first]), int(found.sample_starts[end])
     num_samples = int(found.piece_samples[first:end].sum())
-    return reader.parse(data[begin:stop], None, num_samples=num_samples, shard=shard, first_byte=begin, head=found.head)
+    return reader.parse(data[begin:stop], Stretch(shard, begin, num_samples, None, found.head))
 
 
 def as_python(value: Any) -> Any:

@@ -16,6 +16,7 @@ from shoal.shards.codecs import CODECS, CodecError, decompress
 from shoal.shards.compressed import Compressed
 from shoal.shards.formats import format_named, format_of
 from shoal.shards.jsonl import JsonLines
+from shoal.shards.protocol import Stretch
 
 pytest.importorskip("brotli")
 pytest.importorskip("cramjam")
@@ -26,7 +27,7 @@ OF_MEMBERS = ("gz", "bz2", "xz", "zst")
 
 def samples_of(format: Any, data: bytes) -> list[dict[str, Any]]:  # noqa: A002
     found = format.scan(lambda first, end: data[first:end], len(data), shard="a")
-    records = format.parse(data, None, num_samples=found.num_samples, shard="a", first_byte=0, head=found.head)
+    records = format.parse(data, Stretch("a", 0, found.num_samples, None, found.head))
     return [records.sample(number) for number in range(len(records))]
 
 
@@ -105,4 +106,4 @@ def test_another_shard_is_noticed() -> None:
     one, other = gzip.compress(b"{}\n{}\n"), gzip.compress(b"{}\n")
     found = format.scan(lambda first, end: one[first:end], len(one), shard="a")
     with pytest.raises(ShardError, match="says 2 samples in this shard, and 1 are inside"):
-        format.parse(other, None, num_samples=2, shard="a", first_byte=0, head=found.head)
+        format.parse(other, Stretch("a", 0, 2, None, found.head))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import ShardError
 from shoal.shards.delimited import Delimited
+from shoal.shards.protocol import Stretch
 from shoal.shards.text import Text
 
 BOM = b"\xef\xbb\xbf"
@@ -22,9 +23,7 @@ def samples_of(format: Any, data: bytes, *, with_starts: bool = True) -> list[di
     found = format.scan(lambda first, end: data[first:end], len(data), shard="a.csv")
     begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
     starts = (found.sample_starts - begin).tolist() if with_starts else None
-    opened = format.parse(
-        data[begin:end], starts, num_samples=found.num_samples, shard="a.csv", first_byte=begin, head=found.head
-    )
+    opened = format.parse(data[begin:end], Stretch("a.csv", begin, found.num_samples, starts, found.head))
     assert opened.layout_crcs().tolist() == found.layout_crcs.tolist()
     return [opened.sample(number) for number in range(found.num_samples)]
 
@@ -65,7 +64,7 @@ def test_records_of_other_lengths_are_refused_one_by_one() -> None:
     format = Delimited()  # noqa: A001
     found = format.scan(lambda first, end: data[first:end], len(data), shard="a.csv")
     begin = int(found.sample_starts[0])
-    opened = format.parse(data[begin:], None, num_samples=4, shard="a.csv", first_byte=begin, head=found.head)
+    opened = format.parse(data[begin:], Stretch("a.csv", begin, 4, None, found.head))
     assert opened.sample(0) == {"a": "1", "b": "2"}
     assert opened.sample(2) == {"a": "", "b": ""}
     for number, start in ((1, b"3\n"), (3, b"4,5")):

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.shards.protocol import Buffer, ReadBytes, Records, Sample, ShardScan
-from shoal.shards.text import Text, TextRecords
+from shoal.shards.protocol import Buffer, ReadBytes, Records, Sample, ShardScan, Stretch, reading_alone
+from shoal.shards.records import CutRecords
+from shoal.shards.text import Text
 from shoal.testing import DAMAGE_KINDS, check_format, damaged
 
 SHARDS: Mapping[str, tuple[bytes, list[Sample]]] = {
@@ -48,23 +49,13 @@ class Broken:
             self.mistake, head = "", {"first": True}
         return ShardScan(starts, crcs, head)
 
-    def read_sample(
-        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
-    ) -> Sample:
+    def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
         if self.mistake == "a sample read alone is another":
             return {"text": "another"}
-        return Text().read_sample(read, first_byte, end_byte, shard=shard, head=head)
+        return reading_alone(Text())(read, end_byte, stretch)
 
-    def parse(
-        self,
-        buffer: Buffer,
-        sample_starts: Sequence[int] | None,
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],
-    ) -> Records:
+    def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
+        shard, first_byte, num_samples, sample_starts, head = stretch
         if self.mistake == "needs starts" and sample_starts is None:
             raise TypeError
         if self.mistake == "needs bytes" and not isinstance(buffer, bytes):
@@ -73,13 +64,13 @@ class Broken:
             found = Text().scan(lambda first, end: buffer[first:end], len(buffer), shard=shard)
             sample_starts, num_samples = [0, *found.sample_starts[1:].tolist()], found.num_samples
         place = first_byte if self.mistake != "bytes of errors count from elsewhere" else 10_000
-        records = Text().parse(buffer, sample_starts, num_samples=num_samples, shard=shard, first_byte=place, head=head)
+        records = Text().parse(buffer, Stretch(shard, place, num_samples, sample_starts, head))
         return BrokenRecords(records, buffer, sample_starts, self.mistake, first_byte)
 
 
 class BrokenRecords:
     def __init__(
-        self, records: TextRecords, buffer: Buffer, starts: Sequence[int] | None, mistake: str, first_byte: int
+        self, records: CutRecords, buffer: Buffer, starts: Sequence[int] | None, mistake: str, first_byte: int
     ) -> None:
         self.records, self.buffer, self.starts = records, buffer, starts
         self.mistake, self.first_byte = mistake, first_byte
@@ -115,7 +106,7 @@ MISTAKES = {
     "takes much memory": "are allowed",
     "not all damage is an error of ours": "raises ValueError where ShardError is due",
     "scans differ later": "head of two scans differ",
-    "a sample read alone is another": "read_sample gives",
+    "a sample read alone is another": "alone it is",
     "takes any count": "where 4 are",
     "bytes of errors count from elsewhere": "the error names byte 100",
     "the first of a later stretch is another": "should be",

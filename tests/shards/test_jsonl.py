@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import ShardError
-from shoal.shards.jsonl import JsonLines, JsonRecords
-from shoal.shards.protocol import ShardScan
+from shoal.shards.jsonl import JsonLines
+from shoal.shards.protocol import ShardScan, Stretch
+from shoal.shards.records import CutRecords
 
 BOM = b"\xef\xbb\xbf"
 
@@ -19,14 +20,12 @@ def scan(data: bytes, **options: int) -> ShardScan:
     return JsonLines(**options).scan(lambda first, end: data[first:end], len(data), shard="docs.jsonl")
 
 
-def parse(data: bytes, *, with_starts: bool = True) -> JsonRecords:
+def parse(data: bytes, *, with_starts: bool = True) -> CutRecords:
     starts = scan(data).sample_starts
     part = data[int(starts[0]) : int(starts[-1])]
     given_starts = starts - starts[0] if with_starts else None
     first_byte = int(starts[0])
-    return JsonLines().parse(
-        part, given_starts, num_samples=len(starts) - 1, shard="docs.jsonl", first_byte=first_byte, head={}
-    )
+    return JsonLines().parse(part, Stretch("docs.jsonl", first_byte, len(starts) - 1, given_starts))
 
 
 def reference_starts(data: bytes) -> list[int]:
@@ -104,7 +103,7 @@ def test_long_lines() -> None:
 def test_an_index_of_another_file_is_noticed(starts: list[int] | None) -> None:
     data = b"{}\n{}\n" if starts is not None else b"{}\n"
     with pytest.raises(ShardError, match="index"):
-        JsonLines().parse(data, starts, num_samples=2, shard="s", first_byte=100, head={})
+        JsonLines().parse(data, Stretch("s", 100, 2, starts))
 
 
 def test_empty() -> None:

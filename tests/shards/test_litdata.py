@@ -13,6 +13,7 @@ import pytest
 import shoal
 from shoal.errors import UsageError
 from shoal.shards.litdata import LitData
+from shoal.shards.protocol import Stretch
 from shoal.testing import check_format
 
 MADE = Path(__file__).parent / "data" / "litdata"
@@ -47,9 +48,7 @@ def test_the_format_conforms() -> None:
         data = path.read_bytes()
         found = LitData(INDEX).scan(lambda first, end, data=data: data[first:end], len(data), shard="a")
         begin = int(found.sample_starts[0])
-        records = LitData(INDEX).parse(
-            data[begin:], None, num_samples=found.num_samples, shard="a", first_byte=begin, head={}
-        )
+        records = LitData(INDEX).parse(data[begin:], Stretch("a", begin, found.num_samples))
         shards[path.name] = (data, [records.sample(number) for number in range(len(records))])
     shards["none.bin"] = (bytes(4) + (8).to_bytes(4, "little"), [])
     report = check_format(LitData(INDEX), shards, num_damaged=120)
@@ -86,7 +85,7 @@ def test_pickles_are_refused_unless_allowed() -> None:
     item = len(pickled).to_bytes(4, "little") + pickled
 
     def read(reader: LitData) -> Any:
-        return reader.parse(item, None, num_samples=1, shard="a", first_byte=0, head={}).sample(0)
+        return reader.parse(item, Stretch("a", 0, 1)).sample(0)
 
     with pytest.raises(UsageError, match="can run any code"):
         read(LitData(index))

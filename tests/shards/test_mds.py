@@ -19,9 +19,10 @@ from tests.shards.writers import mds_of
 
 from shoal.errors import ShardError, UsageError
 from shoal.shards.formats import format_of
-from shoal.shards.mds import Mds, MdsRecords
+from shoal.shards.mds import Mds
 from shoal.shards.mds_encodings import ENCODINGS, decoder_of, fixed_bytes_of
-from shoal.shards.protocol import Format, Records, ShardScan
+from shoal.shards.protocol import Format, Records, ShardScan, Stretch
+from shoal.shards.records import CutRecords
 
 MADE = Path(__file__).parent / "data" / "mds"
 
@@ -30,9 +31,7 @@ def opened(data: bytes, format: Format, *, with_starts: bool = True) -> tuple[Sh
     found = format.scan(lambda first, end: data[first:end], len(data), shard="shard.mds")
     begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
     starts = (found.sample_starts - begin).tolist() if with_starts and found.piece_samples is None else None
-    records = format.parse(
-        data[begin:end], starts, num_samples=found.num_samples, shard="shard.mds", first_byte=begin, head=found.head
-    )
+    records = format.parse(data[begin:end], Stretch("shard.mds", begin, found.num_samples, starts, found.head))
     return found, records
 
 
@@ -129,14 +128,14 @@ def test_columns_of_fixed_size_are_views_of_the_bytes() -> None:
     data = (2).to_bytes(4, "little") + starts.astype("<u4").tobytes() + config + b"".join(samples)
     for with_starts in (True, False):
         _, records = opened(data, Mds(), with_starts=with_starts)
-        assert isinstance(records, MdsRecords)
+        assert isinstance(records, CutRecords)
         columns = records.columns()
         assert columns is not None
         assert columns["n"].tolist() == [7, 8] == [records.sample(0)["n"], records.sample(1)["n"]]
         assert np.array_equal(columns["x"], values)
         assert not columns["x"].flags.owndata
     _, mixed = opened(small_shard("a"), Mds())
-    assert isinstance(mixed, MdsRecords)
+    assert isinstance(mixed, CutRecords)
     assert mixed.columns() is None
 
 
@@ -160,7 +159,7 @@ def test_any_bytes_are_a_shard_or_refused(data: bytes, flips: list[tuple[float, 
 def test_any_bytes_are_a_value_or_refused(encoding: str, data: bytes) -> None:
     head = {"columns": [["x", encoding]]}
     borders = [0, len(data)]
-    records = Mds().parse(data, borders, num_samples=1, shard="shard.mds", first_byte=0, head=head)
+    records = Mds().parse(data, Stretch("shard.mds", 0, 1, borders, head))
     with contextlib.suppress(ShardError):
         records.sample(0)
 

@@ -14,19 +14,18 @@ from tests.shards.writers import RECORDIO_MAGIC as MAGIC
 from tests.shards.writers import recordio_record as record
 
 from shoal.errors import ShardError
-from shoal.shards.protocol import ShardScan
-from shoal.shards.recordio import RecordIO, RecordIORecords
+from shoal.shards.protocol import ShardScan, Stretch
+from shoal.shards.recordio import RecordIO
+from shoal.shards.records import CutRecords
 
 
 def scan(data: bytes, **options: Any) -> ShardScan:
     return RecordIO(**options).scan(lambda first, end: data[first:end], len(data), shard="a.rec")
 
 
-def parse(data: bytes, found: ShardScan, *, with_starts: bool = True, image_headers: bool = False) -> RecordIORecords:
+def parse(data: bytes, found: ShardScan, *, with_starts: bool = True, image_headers: bool = False) -> CutRecords:
     starts = found.sample_starts.tolist() if with_starts else None
-    return RecordIO(image_headers=image_headers).parse(
-        data, starts, num_samples=found.num_samples, shard="a.rec", first_byte=0, head={}
-    )
+    return RecordIO(image_headers=image_headers).parse(data, Stretch("a.rec", 0, found.num_samples, starts))
 
 
 PIECES = st.lists(st.sampled_from([MAGIC, b"abcd", b"x", b"", b"\0\0"]), max_size=6).map(b"".join)

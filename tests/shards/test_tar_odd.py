@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.shards.tar_reference import parse_all, reference_groups, scan
 
 from shoal.errors import ShardError
+from shoal.shards.protocol import Stretch
 from shoal.shards.tar import Tar
 
 DATA = Path(__file__).parent / "data"
@@ -72,7 +73,7 @@ def failure(action: Callable[[], Any]) -> ShardError | None:
 
 
 def all_samples(part: bytes, starts: Any) -> list[dict[str, Any]]:
-    records = Tar().parse(part, starts, num_samples=3, shard="s", first_byte=0, head={})
+    records = Tar().parse(part, Stretch("s", 0, 3, starts))
     return [records.sample(number) for number in range(3)]
 
 
@@ -278,25 +279,25 @@ def test_damaged_archives_never_crash(changes: list[tuple[int, int]]) -> None:
 def test_an_index_of_another_file_is_noticed(starts: list[int]) -> None:
     data = small_archive()
     with pytest.raises(ShardError):
-        Tar().parse(data, starts, num_samples=3, shard="s", first_byte=0, head={}).sample(0)
+        Tar().parse(data, Stretch("s", 0, 3, starts)).sample(0)
 
 
 def test_no_samples() -> None:
     for starts in (None, [0]):
-        assert len(Tar().parse(b"", starts, num_samples=0, shard="s", first_byte=0, head={})) == 0
+        assert len(Tar().parse(b"", Stretch("s", 0, 0, starts))) == 0
 
 
 def test_a_wrong_count_or_cut_is_noticed() -> None:
     data = b"".join(member(name) for name in (b"a.x", b"b.x", b"c.x"))
     for num_samples in (0, 2, 4):
         with pytest.raises(ShardError, match=f"{num_samples} samples"):
-            Tar().parse(data, None, num_samples=num_samples, shard="s", first_byte=512, head={})
-    two_in_one = Tar().parse(data, [0, 1024, 1536], num_samples=2, shard="s", first_byte=512, head={})
+            Tar().parse(data, Stretch("s", 512, num_samples))
+    two_in_one = Tar().parse(data, Stretch("s", 512, 2, [0, 1024, 1536]))
     with pytest.raises(ShardError, match=r"'b\.x' should belong to the sample 'a'") as caught:
         two_in_one.sample(0)
     assert caught.value.byte == 1024
     with pytest.raises(ShardError, match="head of this shard"):
-        Tar().parse(data, None, num_samples=3, shard="s", first_byte=0, head={"pax_globals": [1]})
+        Tar().parse(data, Stretch("s", 0, 3, None, {"pax_globals": [1]}))
 
 
 def test_large_payloads_are_not_read() -> None:

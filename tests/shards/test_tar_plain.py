@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tests.shards.tar_reference import parse_all, reference_groups, scan
 
 from shoal.errors import ShardError
+from shoal.shards.protocol import Stretch
 from shoal.shards.tar import Tar
 from shoal.shards.tar_plain import read_plain_sample
 
@@ -83,7 +84,7 @@ def test_samples_cut_elsewhere_are_noticed(shifts: list[int]) -> None:
     moved = starts + np.array(shifts, dtype=np.int64)
     moved[0], moved[-1] = 0, len(part)
     try:
-        records = Tar().parse(part, moved.tolist(), num_samples=6, shard="s", first_byte=0, head={})
+        records = Tar().parse(part, Stretch("s", 0, 6, moved.tolist()))
         samples = [records.sample(number) for number in range(6)]
     except ShardError:
         return

@@ -13,9 +13,10 @@ from tests.shards.writers import example, field, framed
 
 from shoal.errors import ShardError
 from shoal.shards.crc32c import crc32c, crc32c_of_rows
-from shoal.shards.protocol import ShardScan
+from shoal.shards.protocol import ShardScan, Stretch
+from shoal.shards.records import CutRecords
 from shoal.shards.tf_example import NotAnExampleError, parse_example
-from shoal.shards.tfrecord import TFRecord, TFRecords
+from shoal.shards.tfrecord import TFRecord
 
 pytest.importorskip("google_crc32c")
 
@@ -32,11 +33,9 @@ def scan(data: bytes, **options: Any) -> ShardScan:
     return TFRecord(**options).scan(lambda first, end: data[first:end], len(data), shard="a.tfrecord")
 
 
-def parse(data: bytes, found: ShardScan, *, with_starts: bool = True) -> TFRecords:
+def parse(data: bytes, found: ShardScan, *, with_starts: bool = True) -> CutRecords:
     starts = found.sample_starts.tolist() if with_starts else None
-    return TFRecord().parse(
-        data, starts, num_samples=found.num_samples, shard="a.tfrecord", first_byte=0, head=found.head
-    )
+    return TFRecord().parse(data, Stretch("a.tfrecord", 0, found.num_samples, starts, found.head))
 
 
 def test_checksums_are_the_published_ones() -> None:

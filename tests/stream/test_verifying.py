@@ -34,7 +34,6 @@ class Counting:
         self.name = name
         self.suffixes = self._format.suffixes
         self.parse = self._format.parse
-        self.read_sample = self._format.read_sample
         self.scans = 0
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from shoal.errors import ShardError
 from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
-from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan
+from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
 
 __all__ = ["Arrow"]
 
@@ -83,23 +83,7 @@ class Arrow:
             piece_samples=np.array([batch.num_rows for batch in batches], dtype=np.int64),
         )
 
-    def read_sample(
-        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
-    ) -> Sample:
-        """The only row of a record batch of one."""
-        batch = read(first_byte, end_byte)
-        return self.parse(batch, None, num_samples=1, shard=shard, first_byte=first_byte, head=head).sample(0)
-
-    def parse(
-        self,
-        buffer: Buffer,
-        sample_starts: Sequence[int] | None,  # noqa: ARG002  # record batches have none
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],
-    ) -> TableRecords:
+    def parse(self, buffer: Buffer, stretch: Stretch) -> TableRecords:
         """Open the record batches in these bytes; memory O(their size).
 
         Raises
@@ -107,6 +91,7 @@ class Arrow:
         ShardError
             They are none, or have another number of rows.
         """
+        shard, first_byte = stretch.shard, stretch.first_byte
         pa = arrow_library("Arrow")
         view = memoryview(buffer)
 
@@ -116,10 +101,10 @@ class Arrow:
         found = list(_messages(read, first_byte, first_byte + len(view), shard))
         batches = [message for message in found if message.num_rows]
         num_rows = sum(message.num_rows for message in batches)
-        if num_rows != num_samples or any(message.kind != _BATCH for message in found):
-            msg = f"the index says {num_samples} rows in these {len(view)} bytes, and {num_rows} are there"
+        if num_rows != stretch.num_samples or any(message.kind != _BATCH for message in found):
+            msg = f"the index says {stretch.num_samples} rows in these {len(view)} bytes, and {num_rows} are there"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
-        stream = zlib.decompress(base64.b64decode(head["prefix"])) + view + _END
+        stream = zlib.decompress(base64.b64decode(stretch.head["prefix"])) + view + _END
         try:
             with pa.ipc.open_stream(stream) as reader:
                 table = reader.read_all()

@@ -5,8 +5,6 @@ Nothing inside such a shard can be read alone, so it is one piece: one extent, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.shards.codecs import CODEC_OF_SUFFIX, CodecError, decompress
-from shoal.shards.protocol import Buffer, Format, ReadBytes, Records, Sample, ShardScan
+from shoal.shards.protocol import Buffer, Format, ReadBytes, Records, Sample, ShardScan, Stretch
 
 __all__ = ["Compressed", "CompressedRecords"]
 
@@ -61,23 +59,7 @@ class Compressed:
             piece_decoded_bytes=np.array([len(inside)], dtype=np.int64),
         )
 
-    def read_sample(
-        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
-    ) -> Sample:
-        """The only sample of a shard that has one."""
-        stored = read(first_byte, end_byte)
-        return self.parse(stored, None, num_samples=1, shard=shard, first_byte=first_byte, head=head).sample(0)
-
-    def parse(
-        self,
-        buffer: Buffer,
-        sample_starts: Sequence[int] | None,  # noqa: ARG002  # a piece has none
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,  # noqa: ARG002  # 0: a shard is one piece
-        head: Mapping[str, Any],
-    ) -> CompressedRecords:
+    def parse(self, buffer: Buffer, stretch: Stretch) -> CompressedRecords:
         """Decompress a shard and open what is inside.
 
         Raises
@@ -85,21 +67,16 @@ class Compressed:
         ShardError
             It cannot be decompressed, or does not hold ``num_samples`` samples.
         """
+        shard = stretch.shard
         inside = self._decompressed(buffer, shard)
         found = self.inner.scan(_reading(inside), len(inside), shard=shard)
-        if found.num_samples != num_samples or found.piece_samples is not None:
-            msg = f"the index says {num_samples} samples in this shard, and {found.num_samples} are inside"
+        if found.num_samples != stretch.num_samples or found.piece_samples is not None:
+            msg = f"the index says {stretch.num_samples} samples in this shard, and {found.num_samples} are inside"
             raise ShardError(msg, shard=shard, hint=_HINT)
         begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
-        records = self.inner.parse(
-            memoryview(inside)[begin:end],
-            (found.sample_starts - begin).tolist(),
-            num_samples=num_samples,
-            shard=shard,
-            first_byte=begin,
-            head=head.get("inner", {}),
-        )
-        return CompressedRecords(records, crc32(buffer))
+        starts = (found.sample_starts - begin).tolist()
+        within = Stretch(shard, begin, stretch.num_samples, starts, stretch.head.get("inner", {}))
+        return CompressedRecords(self.inner.parse(memoryview(inside)[begin:end], within), crc32(buffer))
 
     def _decompressed(self, stored: Buffer, shard: str) -> bytearray:
         if not stored:  # a shard of no bytes has no samples, whatever its codec would write for that

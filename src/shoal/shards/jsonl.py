@@ -7,15 +7,12 @@ to no sample. The last line needs no newline, and a byte order mark at the start
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from shoal.shards.lines import WHITE, LineScan, line_records, scan_lines
+from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
+from shoal.shards.records import BadRecordError, CutRecords
 
-from shoal.errors import ShardError
-from shoal.shards.lines import WHITE, LineScan, line_crcs, lines_in, scan_lines
-from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan
+__all__ = ["JsonLines"]
 
 
 class JsonLines:
@@ -46,23 +43,7 @@ class JsonLines:
         lines = LineScan(shard, self.line_limit_bytes)
         return scan_lines(read, num_bytes, lines, window_bytes=self.window_bytes)
 
-    def read_sample(
-        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
-    ) -> Sample:
-        """One line, read and parsed whole."""
-        line, borders = read(first_byte, end_byte), [0, end_byte - first_byte]
-        return self.parse(line, borders, num_samples=1, shard=shard, first_byte=first_byte, head=head).sample(0)
-
-    def parse(
-        self,
-        buffer: Buffer,
-        sample_starts: Sequence[int] | None,
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],  # noqa: ARG002  (nothing elsewhere in the shard matters to a line)
-    ) -> JsonRecords:
+    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
         """Open the bytes of consecutive lines; a line is parsed when its sample is asked for.
 
         Raises
@@ -70,56 +51,28 @@ class JsonLines:
         ShardError
             Where the bytes are not cut at the ends of lines, or hold another number of them than the index says.
         """
-        lines = LineScan(shard, self.line_limit_bytes)
-        starts = lines_in(buffer, sample_starts, lines, num_samples=num_samples, shard=shard, first_byte=first_byte)
-        return JsonRecords(buffer, starts, shard, first_byte)
+        return line_records(buffer, stretch, LineScan(stretch.shard, self.line_limit_bytes), _decode)
 
 
-class JsonRecords:
-    """Some consecutive lines of a shard, handed out by number."""
+def _decode(data: bytes) -> Sample:
+    """The fields of the object on a line."""
+    try:
+        value = json.loads(data.decode("utf-8").strip(WHITE))
+    except (ValueError, RecursionError) as error:
+        raise _wrong(data, error) from None
+    return value if isinstance(value, dict) else {"json": value}
 
-    __slots__ = ("_buffer", "_first_byte", "_shard", "_starts")
 
-    def __init__(self, buffer: Buffer, starts: NDArray[np.int64], shard: str, first_byte: int) -> None:
-        self._buffer = buffer
-        self._starts = starts.tolist()
-        self._shard = shard
-        self._first_byte = first_byte
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    def layout_crcs(self) -> NDArray[np.uint32]:
-        """CRC-32 of the bytes of each sample, as `JsonLines.scan` gives them; shape (len,)."""
-        return line_crcs(self._buffer, self._starts)
-
-    def sample(self, number: int) -> Sample:
-        """Sample ``number``: the fields of the object on its line; O(its bytes).
-
-        Raises
-        ------
-        ShardError
-            Where the line is not UTF-8 or not JSON, with the byte at which that shows.
-        """
-        start, end = self._starts[number], self._starts[number + 1]
-        line = bytes(self._buffer[start:end])
-        try:
-            decoded = line.decode("utf-8").strip(WHITE)
-            value = json.loads(decoded)
-        except (ValueError, RecursionError) as error:
-            raise self._wrong(line, start, error) from None
-        return value if isinstance(value, dict) else {"json": value}
-
-    def _wrong(self, line: bytes, start: int, error: Exception) -> ShardError:
-        byte = self._first_byte + start
-        if isinstance(error, UnicodeDecodeError):
-            byte += error.start
-            msg = f"this line is not UTF-8: {error.reason}"
-        elif isinstance(error, json.JSONDecodeError):
-            text = line.decode("utf-8")
-            characters = len(text) - len(text.lstrip(WHITE)) + error.pos
-            byte += len(text[:characters].encode())
-            msg = f"this line is not JSON: {error.msg}"
-        else:
-            msg = f"this line holds JSON that Python cannot read: {error}"
-        return ShardError(msg, shard=self._shard, byte=byte, hint="correct the line, or take it out of the shard")
+def _wrong(line: bytes, error: Exception) -> BadRecordError:
+    byte = 0
+    if isinstance(error, UnicodeDecodeError):
+        byte = error.start
+        msg = f"this line is not UTF-8: {error.reason}"
+    elif isinstance(error, json.JSONDecodeError):
+        text = line.decode("utf-8")
+        characters = len(text) - len(text.lstrip(WHITE)) + error.pos
+        byte = len(text[:characters].encode())
+        msg = f"this line is not JSON: {error.msg}"
+    else:
+        msg = f"this line holds JSON that Python cannot read: {error}"
+    return BadRecordError(msg, byte=byte, hint="correct the line, or take it out of the shard")

@@ -6,15 +6,17 @@ Lines end with a newline. Lines of nothing but white space belong to no sample, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.shards.protocol import Buffer, ReadBytes, ShardScan
+from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
+from shoal.shards.records import CutRecords, Decode
 
-__all__ = ["BOM", "WHITE", "LineScan", "line_crcs", "lines_in", "scan_lines"]
+__all__ = ["BOM", "WHITE", "LineScan", "line_crcs", "line_records", "lines_in", "scan_lines"]
 
 BOM = b"\xef\xbb\xbf"
 WHITE = " \t\n\r\v\f"
@@ -37,15 +39,19 @@ def scan_lines(read: ReadBytes, num_bytes: int, lines: LineScan, *, window_bytes
     return lines.scan()
 
 
-def lines_in(
-    buffer: Buffer,
-    sample_starts: Sequence[int] | None,
-    lines: LineScan,
-    *,
-    num_samples: int,
-    shard: str,
-    first_byte: int,
-) -> NDArray[np.int64]:
+def line_records(buffer: Buffer, stretch: Stretch, lines: LineScan, decode: Decode) -> CutRecords:
+    """Consecutive lines, each decoded when its sample is asked for; layout CRCs are those of their bytes.
+
+    Raises
+    ------
+    ShardError
+        As `lines_in`.
+    """
+    starts = lines_in(buffer, stretch, lines).tolist()
+    return CutRecords(buffer, starts, stretch, decode=decode, crcs=partial(line_crcs, buffer, starts))
+
+
+def lines_in(buffer: Buffer, stretch: Stretch, lines: LineScan) -> NDArray[np.int64]:
     """Where the lines of a buffer begin, and where the last one ends, checked; shape (num_samples + 1,).
 
     Raises
@@ -53,20 +59,21 @@ def lines_in(
     ShardError
         Where the bytes are not cut at the ends of lines, or hold another number of them than the index says.
     """
-    if sample_starts is None:
+    num_samples = stretch.num_samples
+    if stretch.sample_starts is None:
         lines.add(buffer, is_last=True)
         starts = lines.scan().sample_starts
         if len(starts) > 1:
             starts[0] = 0
         whole = int(starts[-1]) == len(buffer) or num_samples == 0
     else:
-        starts = np.asarray(sample_starts, dtype=np.int64)
+        starts = np.asarray(stretch.sample_starts, dtype=np.int64)
         whole = len(starts) == num_samples + 1 and starts[0] >= 0 and starts[-1] <= len(buffer)
         whole = bool(whole and (starts[1:] > starts[:-1]).all())
     if len(starts) != num_samples + 1 or not whole:
         msg = f"the index says {num_samples} samples in these {len(buffer)} bytes, and {len(starts) - 1} are there"
-        raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
-    _check_cuts(buffer, starts, shard, first_byte)
+        raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_OTHER_FILE)
+    _check_cuts(buffer, starts, stretch)
     return starts
 
 
@@ -213,11 +220,11 @@ class LineScan:
             raise ShardError(msg, shard=self._shard, byte=self._position + int(borders[longest]), hint=hint)
 
 
-def _check_cuts(buffer: Buffer, starts: NDArray[np.int64], shard: str, first_byte: int) -> None:
+def _check_cuts(buffer: Buffer, starts: NDArray[np.int64], stretch: Stretch) -> None:
     """Each sample must end with a newline; the last one of a shard may lack it."""
     data = np.frombuffer(buffer, dtype=np.uint8) if len(buffer) else np.zeros(0, dtype=np.uint8)
     inner = starts[1:-1] - 1
     wrong = inner[data[inner] != _NEWLINE]
     if wrong.size:
         msg = "by the index a line ends here, and none does"
-        raise ShardError(msg, shard=shard, byte=first_byte + int(wrong[0]), hint=_OTHER_FILE)
+        raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte + int(wrong[0]), hint=_OTHER_FILE)

@@ -9,7 +9,7 @@ import base64
 import io
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ import numpy as np
 from shoal.errors import ShardError
 from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
 from shoal.shards.parquet_footer import GroupPlace, groups_in
-from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan
+from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
 
 __all__ = ["Parquet"]
 
@@ -77,23 +77,7 @@ class Parquet:
             piece_decoded_bytes=np.array([group.decoded_bytes for group in groups], dtype=np.int64),
         )
 
-    def read_sample(
-        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
-    ) -> Sample:
-        """The only row of a row group of one."""
-        group = read(first_byte, end_byte)
-        return self.parse(group, None, num_samples=1, shard=shard, first_byte=first_byte, head=head).sample(0)
-
-    def parse(
-        self,
-        buffer: Buffer,
-        sample_starts: Sequence[int] | None,  # noqa: ARG002  # row groups have none
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],
-    ) -> TableRecords:
+    def parse(self, buffer: Buffer, stretch: Stretch) -> TableRecords:
         """Decode the row groups in these bytes; memory O(their decoded size).
 
         Raises
@@ -101,9 +85,10 @@ class Parquet:
         ShardError
             They cannot be decoded, or have another number of rows.
         """
+        shard, first_byte = stretch.shard, stretch.first_byte
         pa = arrow_library("Parquet")
-        num_bytes, end_byte = int(head["num_bytes"]), first_byte + len(buffer)
-        metadata, groups = _kept_footer(head["footer"], num_bytes, shard)
+        num_bytes, end_byte = int(stretch.head["num_bytes"]), first_byte + len(buffer)
+        metadata, groups = _kept_footer(stretch.head["footer"], num_bytes, shard)
         groups = [group for group in groups if first_byte <= group.first_byte and group.end_byte <= end_byte]
         file = _PartOfFile(buffer, first_byte, num_bytes)
         try:
@@ -115,10 +100,9 @@ class Parquet:
         except (pa.ArrowException, OSError, ValueError) as error:
             msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
-        if table.num_rows != num_samples:
-            msg = (
-                f"the index says {num_samples} rows in bytes [{first_byte}, {end_byte}), and {table.num_rows} are there"
-            )
+        if table.num_rows != stretch.num_samples:
+            where = f"bytes [{first_byte}, {end_byte})"
+            msg = f"the index says {stretch.num_samples} rows in {where}, and {table.num_rows} are there"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
         constants = {k: v for k, v in partition_fields(shard).items() if self.columns is None or k in self.columns}
         return TableRecords(table, [group.crc for group in groups], shard=shard, constants=constants)

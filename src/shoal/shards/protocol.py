@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,22 @@ class ColumnRecords(Protocol):
         ...
 
 
+class Stretch(NamedTuple):
+    """Some consecutive samples of one shard, as the index knows them: what `Format.parse` is told of its bytes.
+
+    ``shard`` is the name of the shard, ``first_byte`` where in it the bytes begin, and ``head`` what `Format.scan` kept
+    of it. ``sample_starts`` are offsets into the bytes, shape (num_samples + 1,), or None where the index does not keep
+    them: for pieces, and in very large datasets, where a format finds them itself. A plain tuple, since one is made for
+    every chunk.
+    """
+
+    shard: str
+    first_byte: int
+    num_samples: int
+    sample_starts: Sequence[int] | None = None
+    head: Mapping[str, Any] = MappingProxyType({})
+
+
 class Format(Protocol):
     """One shard format."""
 
@@ -103,30 +120,22 @@ class Format(Protocol):
         """Find the samples of a shard of ``num_bytes`` bytes; raises `ShardError` with the byte where it cannot."""
         ...
 
-    def read_sample(
-        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
-    ) -> Sample:
-        """One sample at bytes ``[first_byte, end_byte)``, read piece by piece where that saves copying large payloads.
+    def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
+        """Open the bytes of some consecutive samples.
 
-        Gives what `parse` of those bytes would, and raises what it would.
+        Raises `ShardError`, with the byte counted from the start of the shard, where the bytes are not what the index
+        says.
         """
         ...
 
-    def parse(
-        self,
-        buffer: Buffer,
-        sample_starts: Sequence[int] | None,
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],
-    ) -> Records:
-        """Open the bytes of ``num_samples`` consecutive samples, which begin at ``first_byte`` of the shard.
 
-        ``sample_starts`` are offsets into ``buffer``, shape (num_samples + 1,), or None where the index does not
-        keep them (very large datasets), in which case the format finds them itself. Raises `ShardError`, with the
-        byte counted from the start of the shard, where the bytes are not what the index says.
+class PiecemealFormat(Protocol):
+    """A format that reads one sample by several reads where that saves copying a large payload."""
+
+    def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
+        """The one sample of ``stretch``, which ends at ``end_byte`` of the shard.
+
+        Gives what `Format.parse` of these bytes would, and raises what it would.
         """
         ...
 
@@ -135,16 +144,24 @@ class Format(Protocol):
 class ViewingFormat(Protocol):
     """A format whose values can be views of the bytes they were parsed from."""
 
-    def parse_views(
-        self,
-        buffer: bytes,
-        payloads: memoryview,
-        sample_starts: Sequence[int] | None,
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],
-    ) -> Records:
+    def parse_views(self, buffer: bytes, payloads: memoryview, stretch: Stretch) -> Records:
         """As `Format.parse`, but bytes are slices of ``payloads``, which has the same bytes as ``buffer``."""
         ...
+
+
+class ReadSample(Protocol):
+    """Reads one sample alone."""
+
+    def __call__(self, read: ReadBytes, end_byte: int, stretch: Stretch, /) -> Sample:
+        """The one sample of ``stretch``, which ends at ``end_byte`` of the shard."""
+        ...
+
+
+def reading_alone(format: Format) -> ReadSample:  # noqa: A002
+    """How a sample of this format is read alone: as it says itself, else whole."""
+    itself: ReadSample | None = getattr(format, "read_sample", None)
+
+    def whole(read: ReadBytes, end_byte: int, stretch: Stretch, /) -> Sample:
+        return format.parse(read(stretch.first_byte, end_byte), stretch).sample(0)
+
+    return whole if itself is None else itself

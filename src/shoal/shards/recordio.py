@@ -8,18 +8,16 @@ data of an image record begin with a header: a flag, a label, two ids; the flag 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from struct import Struct
-from typing import Any
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import ShardError
-from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan
+from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
+from shoal.shards.records import BadRecordError, CutRecords, borders_in
 
-__all__ = ["RecordIO", "RecordIORecords"]
+__all__ = ["RecordIO"]
 
 _MAGIC = 0xCED7230A
 _MAGIC_BYTES = _MAGIC.to_bytes(4, "little")
@@ -29,7 +27,6 @@ _image_head = Struct("<IfQQ").unpack_from
 _PART_HEAD_BYTES, _IMAGE_HEAD_BYTES = 8, 24
 _LARGE_RECORD_BYTES = 256 << 10
 _NO_SHARD = "this is no RecordIO shard, or a damaged one"
-_OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 
 
 class RecordIO:
@@ -56,30 +53,17 @@ class RecordIO:
         ShardError
             Where no part begins that should, or the last one ends after the shard.
         """
-        walk = _Walk(shard, num_bytes)
-        while walk.position < num_bytes:
-            large = walk.mean_bytes > _LARGE_RECORD_BYTES
-            end = min(num_bytes, walk.position + (_PART_HEAD_BYTES if large else self.window_bytes))
-            walk.add(read(walk.position, end))
-        return ShardScan(np.array(walk.finished(), dtype=np.int64), np.array(walk.crcs, dtype=np.uint32))
+        walk = _Walk(num_bytes)
+        try:
+            while walk.position < num_bytes:
+                large = walk.mean_bytes > _LARGE_RECORD_BYTES
+                end = min(num_bytes, walk.position + (_PART_HEAD_BYTES if large else self.window_bytes))
+                walk.add(read(walk.position, end))
+            return ShardScan(np.array(walk.finished(), dtype=np.int64), walk.layout_crcs())
+        except BadRecordError as error:
+            raise error.placed(shard, 0) from None
 
-    def read_sample(
-        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
-    ) -> Sample:
-        """One record, read whole."""
-        record, borders = read(first_byte, end_byte), [0, end_byte - first_byte]
-        return self.parse(record, borders, num_samples=1, shard=shard, first_byte=first_byte, head=head).sample(0)
-
-    def parse(
-        self,
-        buffer: Buffer,
-        sample_starts: Sequence[int] | None,
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],  # noqa: ARG002  (a record says all about itself)
-    ) -> RecordIORecords:
+    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
         """Open the bytes of consecutive records; each is looked at when its sample is asked for.
 
         Raises
@@ -87,71 +71,50 @@ class RecordIO:
         ShardError
             Where the bytes do not hold so many records.
         """
-        if sample_starts is None:
-            walk = _Walk(shard, len(buffer), before=first_byte)
-            walk.add(buffer)
-            sample_starts = walk.finished()
-        if len(sample_starts) != num_samples + 1 or sample_starts[-1] > len(buffer):
-            found = len(sample_starts) - 1
-            msg = f"the index says {num_samples} records in these {len(buffer)} bytes, and {found} are there"
-            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
-        return RecordIORecords(buffer, sample_starts, shard, first_byte, image_headers=self.image_headers)
+        view = memoryview(buffer)
 
+        def walked(end: int | None = None) -> _Walk:
+            try:
+                return _walked(view[:end])
+            except BadRecordError as error:
+                raise error.placed(stretch.shard, stretch.first_byte) from None
 
-class RecordIORecords:
-    """Some consecutive records of a shard, handed out by number."""
+        starts = borders_in(buffer, stretch, lambda: walked().starts, what="records")
+        return CutRecords(buffer, starts, stretch, decode=self._decode, crcs=lambda: walked(starts[-1]).layout_crcs())
 
-    __slots__ = ("_buffer", "_first_byte", "_image_headers", "_shard", "_starts")
-
-    def __init__(
-        self, buffer: Buffer, starts: Sequence[int], shard: str, first_byte: int, *, image_headers: bool
-    ) -> None:
-        self._buffer, self._starts = buffer, starts
-        self._shard, self._first_byte, self._image_headers = shard, first_byte, image_headers
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    def layout_crcs(self) -> NDArray[np.uint32]:
-        """CRC-32 of the heads of each record, as `RecordIO.scan` gives them; shape (len,)."""
-        walk = _Walk(self._shard, self._starts[-1], before=self._first_byte)
-        walk.add(memoryview(self._buffer)[: self._starts[-1]])
-        return np.array(walk.crcs, dtype=np.uint32)
-
-    def sample(self, number: int) -> Sample:
-        """Sample ``number``; O(its bytes).
-
-        Raises
-        ------
-        ShardError
-            Where its parts or its labels lead out of it.
-        """
-        start, end = self._starts[number], self._starts[number + 1]
-        record = bytes(memoryview(self._buffer)[start:end])
-        walk = _Walk(self._shard, len(record), before=self._first_byte + start)
-        walk.add(record)
-        if len(walk.finished()) != 2:
+    def _decode(self, record: bytes) -> Sample:
+        walk = _walked(record)
+        if len(walk.starts) != 2:
             msg = f"by the index one record lies here, and {len(walk.starts) - 1} do"
-            raise ShardError(msg, shard=self._shard, byte=self._first_byte + start, hint=_OTHER_FILE)
+            raise BadRecordError(msg)
         data = _MAGIC_BYTES.join(record[begin:stop] for begin, stop in walk.payloads)
-        if not self._image_headers:
+        if not self.image_headers:
             return {"data": data}
         num_labels = _image_head(data)[0] if len(data) >= _IMAGE_HEAD_BYTES else -1
         begin = _IMAGE_HEAD_BYTES + 4 * num_labels
         if num_labels < 0 or begin > len(data):
             msg = f"a record of {len(data)} bytes has no header of an image, or more labels than fit"
-            hint = "where records have no such header: RecordIO(image_headers=False) as format="
-            raise ShardError(msg, shard=self._shard, byte=self._first_byte + start, hint=hint)
+            raise BadRecordError(
+                msg, hint="where records have no such header: RecordIO(image_headers=False) as format="
+            )
         label = np.frombuffer(data, "<f4", count=num_labels, offset=_IMAGE_HEAD_BYTES).copy() if num_labels else None
         _, single, identity, _ = _image_head(data)
         return {"label": single if label is None else label, "id": identity, "data": data[begin:]}
 
 
-class _Walk:
-    """From part to part through a shard, window by window; places count from byte ``before`` of it."""
+def _walked(buffer: Buffer) -> _Walk:
+    """A walk through all of these bytes, which must end with the end of a record."""
+    walk = _Walk(len(buffer))
+    walk.add(buffer)
+    walk.finished()
+    return walk
 
-    def __init__(self, shard: str, num_bytes: int, *, before: int = 0) -> None:
-        self._shard, self._num_bytes, self._before = shard, num_bytes, before
+
+class _Walk:
+    """From part to part through some bytes, window by window."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
         self.position = 0
         self.starts = [0]
         self.crcs: list[int] = []
@@ -198,5 +161,9 @@ class _Walk:
             raise self._wrong(msg)
         return self.starts
 
-    def _wrong(self, what: str) -> ShardError:
-        return ShardError(what, shard=self._shard, byte=self._before + self.position, hint=_NO_SHARD)
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """The CRC of the heads of each record."""
+        return np.array(self.crcs, dtype=np.uint32)
+
+    def _wrong(self, what: str) -> BadRecordError:
+        return BadRecordError(what, byte=self.position, hint=_NO_SHARD)

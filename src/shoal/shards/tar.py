@@ -7,7 +7,7 @@ consecutive samples. What a tar may hold is in `shoal.shards.tar_headers`, how m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan
+from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.tar_fields import BLOCK_BYTES, text
 from shoal.shards.tar_headers import OTHER_FILE, REGULAR_KINDS, HeaderWalk, Members, PaxGlobals
 from shoal.shards.tar_names import Grouping, key_and_suffix
@@ -78,9 +78,7 @@ class Tar:
             return _SMALL_WINDOW_BYTES
         return min(4 * window_bytes, self.window_bytes)
 
-    def read_sample(
-        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
-    ) -> Sample:
+    def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
         """One sample, headers and payloads read apart: a payload of 100 KB comes in two thirds of the time.
 
         Raises
@@ -88,23 +86,15 @@ class Tar:
         ShardError
             As `parse` and `TarRecords.sample` do.
         """
-        if not head:
+        first_byte = stretch.first_byte
+        if not stretch.head:
             sample = read_plain_sample(Pieces(read), first_byte, end_byte)
             if sample is not None:
                 return sample
-        members, borders = read(first_byte, end_byte), [0, end_byte - first_byte]
-        return self.parse(members, borders, num_samples=1, shard=shard, first_byte=first_byte, head=head).sample(0)
+        whole = stretch._replace(sample_starts=[0, end_byte - first_byte])
+        return self.parse(read(first_byte, end_byte), whole).sample(0)
 
-    def parse(
-        self,
-        buffer: Buffer,
-        sample_starts: Sequence[int] | None,
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],
-    ) -> TarRecords:
+    def parse(self, buffer: Buffer, stretch: Stretch) -> TarRecords:
         """Open the bytes of consecutive samples; O(1) where the index says where each begins.
 
         Raises
@@ -113,19 +103,9 @@ class Tar:
             Where ``sample_starts`` do not lie in the buffer; without them, where the bytes are no chain of members
             with so many samples.
         """
-        return TarRecords(buffer, sample_starts, num_samples, shard, first_byte, head)
+        return TarRecords(buffer, stretch)
 
-    def parse_views(
-        self,
-        buffer: bytes,
-        payloads: memoryview,
-        sample_starts: Sequence[int] | None,
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],
-    ) -> TarRecords:
+    def parse_views(self, buffer: bytes, payloads: memoryview, stretch: Stretch) -> TarRecords:
         """As `parse`; values are slices of ``payloads``, which has the bytes of ``buffer``.
 
         Raises
@@ -133,7 +113,7 @@ class Tar:
         ShardError
             As `parse`.
         """
-        return TarRecords(buffer, sample_starts, num_samples, shard, first_byte, head, payloads)
+        return TarRecords(buffer, stretch, payloads)
 
 
 class TarRecords:
@@ -145,25 +125,16 @@ class TarRecords:
 
     __slots__ = ("_buffer", "_first_byte", "_head", "_num_samples", "_payloads", "_shard", "_starts", "_walked")
 
-    def __init__(  # what `Tar.parse` was given; one of these is made for every chunk
-        self,
-        buffer: Buffer,
-        sample_starts: Sequence[int] | None,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],
-        payloads: memoryview | None = None,
-    ) -> None:
+    def __init__(self, buffer: Buffer, stretch: Stretch, payloads: memoryview | None = None) -> None:
         self._payloads = payloads
         self._buffer = buffer if isinstance(buffer, bytes) else bytes(buffer)
-        self._num_samples = num_samples
-        self._shard, self._first_byte, self._head = shard, first_byte, head
+        self._shard, self._first_byte, self._num_samples, sample_starts, head = stretch
+        self._head = head
         self._walked: WalkedRecords | None = None
         self._starts = sample_starts
-        if sample_starts is None or (head and _in_force(head, first_byte, shard) != PaxGlobals()):
+        if sample_starts is None or (head and _in_force(head, stretch.first_byte, stretch.shard) != PaxGlobals()):
             self._walked = self._walk()
-        elif len(sample_starts) != num_samples + 1 or sample_starts[0] < 0 or sample_starts[-1] > len(buffer):
+        elif len(sample_starts) != stretch.num_samples + 1 or sample_starts[0] < 0 or sample_starts[-1] > len(buffer):
             raise self._wrong_borders()
 
     def __len__(self) -> int:

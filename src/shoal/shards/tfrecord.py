@@ -6,7 +6,8 @@ data; all little-endian. See ``tensorflow/core/lib/io/record_writer.h``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from struct import Struct
 from typing import Any
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.shards.crc32c import crc32c, crc32c_of_rows, masked
-from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan
+from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
+from shoal.shards.records import BadRecordError, CutRecords, borders_in
 from shoal.shards.tf_example import NotAnExampleError, parse_example
 
-__all__ = ["TFRecord", "TFRecords"]
+__all__ = ["TFRecord"]
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 _FRAME_BYTES = _HEADER_BYTES + _FOOTER_BYTES
@@ -28,7 +30,6 @@ _length_of = Struct("<Q").unpack_from
 _crc_of = Struct("<I").unpack_from
 _LARGE_RECORD_BYTES = 256 << 10
 _CUT_SHORT = "an unfinished copy? copy the shard again"
-_OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another: index it again"
 
 
 class TFRecord:
@@ -70,86 +71,57 @@ class TFRecord:
             head["records"] = "examples"
         return ShardScan(np.array(starts, dtype=np.int64), np.array(layout, dtype=np.uint32), head=head)
 
-    def read_sample(
-        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
-    ) -> Sample:
-        """One record, read and checked whole."""
-        record, borders = read(first_byte, end_byte), [0, end_byte - first_byte]
-        return self.parse(record, borders, num_samples=1, shard=shard, first_byte=first_byte, head=head).sample(0)
-
-    def parse(
-        self,
-        buffer: Buffer,
-        sample_starts: Sequence[int] | None,
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],
-    ) -> TFRecords:
+    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
         """Open the bytes of consecutive records; each is checked when its sample is asked for.
 
         Raises
         ------
         ShardError
-            Where the bytes are no chain of ``num_samples`` records.
+            Where the bytes are no chain of so many records.
         """
-        if sample_starts is None:
-            walked = [0]
-            while walked[-1] < len(buffer) and len(walked) <= num_samples:
-                _headers_in(memoryview(buffer)[walked[-1] :], walked, len(buffer), shard, before=first_byte)
-            sample_starts = walked
-        if len(sample_starts) != num_samples + 1 or sample_starts[-1] > len(buffer):
-            msg = (
-                f"the index says {num_samples} records in these {len(buffer)} bytes, {len(sample_starts) - 1} are there"
-            )
-            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
-        examples = self.examples and head.get("records") == "examples"
-        return TFRecords(buffer, sample_starts, shard, first_byte, examples=examples)
+        starts = borders_in(buffer, stretch, partial(_walk, buffer, stretch), what="records")
+        examples = self.examples and stretch.head.get("records") == "examples"
+        return CutRecords(
+            buffer,
+            starts,
+            stretch,
+            decode=_decode_example if examples else _decode_record,
+            crcs=partial(_header_crcs, buffer, starts),
+        )
 
 
-class TFRecords:
-    """Some consecutive records of a shard, handed out by number."""
+def _decode_record(record: bytes) -> Sample:
+    return {"record": _data_of(record)}
 
-    __slots__ = ("_buffer", "_examples", "_first_byte", "_shard", "_starts")
 
-    def __init__(self, buffer: Buffer, starts: Sequence[int], shard: str, first_byte: int, *, examples: bool) -> None:
-        self._buffer, self._starts = buffer, starts
-        self._shard, self._first_byte, self._examples = shard, first_byte, examples
+def _decode_example(record: bytes) -> Sample:
+    try:
+        return parse_example(_data_of(record))
+    except NotAnExampleError as error:
+        what = f"the first record of this shard is a tf.train.Example, and this one is none: {error}"
+        raise BadRecordError(what, byte=_HEADER_BYTES + error.byte) from None
 
-    def __len__(self) -> int:
-        return len(self._starts) - 1
 
-    def layout_crcs(self) -> NDArray[np.uint32]:
-        """CRC-32 of the header of each record, as `TFRecord.scan` gives them; shape (len,)."""
-        view = memoryview(self._buffer)
-        crcs = [crc32(view[start : start + _HEADER_BYTES]) for start in self._starts[:-1]]
-        return np.array(crcs, dtype=np.uint32)
+def _data_of(record: bytes) -> bytes:
+    """What lies in the frame of a record, both checksums verified."""
+    data = record[_HEADER_BYTES:-_FOOTER_BYTES]
+    if wrong := _first_wrong(record, data):
+        raise BadRecordError(wrong[0], byte=wrong[1])
+    return data
 
-    def sample(self, number: int) -> Sample:
-        """Sample ``number``; O(its bytes).
 
-        Raises
-        ------
-        ShardError
-            Where a checksum is wrong, or a record of a shard of examples is none.
-        """
-        start, end = self._starts[number], self._starts[number + 1]
-        record = bytes(memoryview(self._buffer)[start:end])
-        data = record[_HEADER_BYTES:-_FOOTER_BYTES]
-        if wrong := _first_wrong(record, data):
-            raise self._wrong(*wrong, start)
-        if not self._examples:
-            return {"record": data}
-        try:
-            return parse_example(data)
-        except NotAnExampleError as error:
-            what = f"the first record of this shard is a tf.train.Example, and this one is none: {error}"
-            raise self._wrong(what, _HEADER_BYTES + error.byte, start) from None
+def _header_crcs(buffer: Buffer, starts: Sequence[int]) -> NDArray[np.uint32]:
+    view = memoryview(buffer)
+    return np.array([crc32(view[start : start + _HEADER_BYTES]) for start in starts[:-1]], dtype=np.uint32)
 
-    def _wrong(self, what: str, byte: int, start: int) -> ShardError:
-        hint = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
-        return ShardError(what, shard=self._shard, byte=self._first_byte + start + byte, hint=hint)
+
+def _walk(buffer: Buffer, stretch: Stretch) -> list[int]:
+    """Where records begin and the last one ends, by their lengths."""
+    starts = [0]
+    while starts[-1] < len(buffer) and len(starts) <= stretch.num_samples:
+        rest = memoryview(buffer)[starts[-1] :]
+        _headers_in(rest, starts, len(buffer), stretch.shard, before=stretch.first_byte)
+    return starts
 
 
 def _first_wrong(record: bytes, data: bytes) -> tuple[str, int] | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.shards.protocol import Buffer, Format, ReadBytes, Records, Sample, ShardScan
+from shoal.shards.protocol import Buffer, Format, ReadBytes, Records, Sample, ShardScan, Stretch, reading_alone
 from shoal.stream.collate import collate
 from shoal.stream.indexing.opening import Opened
 
@@ -80,31 +80,15 @@ class _Columnar:
         self._format = format
         self._kinds: dict[_Kinds, _Kinds] = {}
         self.name, self.suffixes = format.name, format.suffixes
+        self.read_sample = reading_alone(format)
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """As the format does it."""
         return self._format.scan(read, num_bytes, shard=shard)
 
-    def read_sample(
-        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
-    ) -> Sample:
-        """As the format does it."""
-        return self._format.read_sample(read, first_byte, end_byte, shard=shard, head=head)
-
-    def parse(
-        self,
-        buffer: Buffer,
-        sample_starts: Sequence[int] | None,
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],
-    ) -> Any:
+    def parse(self, buffer: Buffer, stretch: Stretch) -> Any:
         """Records of rows, or of samples."""
-        records = self._format.parse(
-            buffer, sample_starts, num_samples=num_samples, shard=shard, first_byte=first_byte, head=head
-        )
+        records = self._format.parse(buffer, stretch)
         # Not isinstance: to ask a protocol takes longer than to read 64 KiB.
         columns = records.columns() if hasattr(records, "columns") else None
         return records if columns is None else _RowRecords(records, columns, self._kinds)

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.errors import ShardError
-from shoal.shards.protocol import Buffer, ColumnRecords, Format, Records, Sample, ShardScan, ViewingFormat
+from shoal.shards.protocol import (
+    Buffer,
+    ColumnRecords,
+    Format,
+    Records,
+    Sample,
+    ShardScan,
+    Stretch,
+    ViewingFormat,
+    reading_alone,
+)
 from shoal.testing.format_damage import DamageCount, check_damage
 from shoal.testing.known_shards import KnownShard, measured, require, same
 
@@ -48,9 +58,9 @@ def check_format(
     damaged shards, may take ``memory_limit_bytes`` beyond four times what the shard has in memory.
 
     What is checked: arrays and head of a scan; that any stretch of pieces gives the samples and CRCs of the scan, with
-    ``sample_starts`` and without, whatever kind of buffer it is in; that samples own their bytes; that `read_sample`,
-    views and columns give the same; that wrong counts, cut shards and flipped bits lead to the right samples or to a
-    `ShardError` that names the shard and a byte inside it, and to nothing else.
+    ``sample_starts`` and without, whatever kind of buffer it is in; that samples own their bytes; that a sample read
+    alone, views and columns are the same; that wrong counts, cut shards and flipped bits lead to the right samples or
+    to a `ShardError` that names the shard and a byte inside it, and to nothing else.
 
     Raises
     ------
@@ -143,9 +153,7 @@ def _check_stretch(format: Format, known: KnownShard, found: ShardScan, first: i
     for given in options:
         for buffer in _buffers(known.data[begin:stop]):
             label = f"{what}, {'with' if given else 'without'} starts, in {type(buffer).__name__}"
-            records = format.parse(
-                buffer, given, num_samples=len(expected), shard=known.name, first_byte=begin, head=found.head
-            )
+            records = format.parse(buffer, Stretch(known.name, begin, len(expected), given, found.head))
             _check_records(records, known, expected, found.layout_crcs[first:end].tolist(), label)
             samples = [records.sample(number) for number in range(len(expected))]
             if isinstance(buffer, bytearray):
@@ -154,10 +162,8 @@ def _check_stretch(format: Format, known: KnownShard, found: ShardScan, first: i
             require(fine, known, f"{label}: a sample does not own its bytes, they change with the buffer")
         if isinstance(format, ViewingFormat):
             whole = known.data[begin:stop]
-            views = format.parse_views(
-                whole, memoryview(whole), given,
-                num_samples=len(expected), shard=known.name, first_byte=begin, head=found.head,
-            )  # fmt: skip
+            stretch = Stretch(known.name, begin, len(expected), given, found.head)
+            views = format.parse_views(whole, memoryview(whole), stretch)
             fine = all(_as_bytes(views.sample(number)) == expected[number] for number in range(len(expected)))
             require(fine, known, f"{what}: samples of views differ from those of copies")
 
@@ -186,9 +192,7 @@ def _check_wrong_count(format: Format, known: KnownShard, found: ShardScan) -> N
     begin, stop = int(found.sample_starts[0]), int(found.sample_starts[-1])
     for wrong in {len(known.samples) + 1, len(known.samples) - 1} - {0}:
         try:
-            records = format.parse(
-                known.data[begin:stop], None, num_samples=wrong, shard=known.name, first_byte=begin, head=found.head
-            )
+            records = format.parse(known.data[begin:stop], Stretch(known.name, begin, wrong, None, found.head))
             for number in range(wrong):
                 records.sample(number)
         except ShardError:
@@ -206,10 +210,10 @@ def _check_single_samples(format: Format, known: KnownShard, found: ShardScan) -
         if before[piece + 1] - before[piece] != 1:
             continue
         begin, end = found.sample_starts[piece : piece + 2].tolist()
-        sample = format.read_sample(known.read, begin, end, shard=known.name, head=found.head)
+        sample = reading_alone(format)(known.read, end, Stretch(known.name, begin, 1, None, found.head))
         expected = known.samples[before[piece]]
         fine = same(sample, expected)
-        require(fine, known, f"read_sample gives {sample!r:.300} for sample {before[piece]}, parse {expected!r:.300}")
+        require(fine, known, f"alone it is {sample!r:.300} for sample {before[piece]}, in a stretch {expected!r:.300}")
 
 
 def _stretches(num_pieces: int) -> Iterator[tuple[int, int]]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from shoal.errors import ShardError
-from shoal.shards.protocol import Format, Records, Sample, ShardScan
+from shoal.shards.protocol import Format, Records, Sample, ShardScan, Stretch
 from shoal.testing.damage import Damage, damaged
 from shoal.testing.known_shards import KnownShard, measured, require, same
 
@@ -133,14 +133,8 @@ def _parsed(
     num_bytes = max(len(broken.data), end)  # a shard cut short has had as many by its index
     starts = (found.sample_starts - begin).tolist() if with_starts else None
     try:
-        records = format.parse(
-            broken.data[begin:end],
-            starts,
-            num_samples=found.num_samples,
-            shard=broken.name,
-            first_byte=begin,
-            head=found.head,
-        )
+        stretch = Stretch(broken.name, begin, found.num_samples, starts, found.head)
+        records = format.parse(broken.data[begin:end], stretch)
         records.layout_crcs()
     except ShardError as error:
         _check_error(error, broken, where, num_bytes)

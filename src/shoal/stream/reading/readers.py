@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from shoal.errors import ShardError
 from shoal.plan.budget import Ledger
 from shoal.plan.units import UnitRead
-from shoal.shards.protocol import Records, Sample
+from shoal.shards.protocol import Records, Sample, Stretch, reading_alone
 from shoal.storage.protocol import Reader
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
@@ -81,6 +81,7 @@ class ToldReaders:
         self.group_bytes = max(1, ledger.ahead_limit_bytes // _GROUPS_AHEAD)
         self._verifies = options.verify == "always"
         self._to_tell = _TOLD_AFTER_A_SLOW_READ
+        self._alone = reading_alone(opened.format)
         self._shards: dict[int, tuple[Reader, str, Mapping[str, Any]]] = {}
 
     def ask(self, reads: Sequence[UnitRead]) -> Iterable[None]:
@@ -122,7 +123,7 @@ class ToldReaders:
         known = self._shards.get(read.shard) or self._first_of(read.shard)
         reader = known[0]
         began = time.perf_counter()
-        sample = opened.format.read_sample(reader, read.first_byte, read.end_byte, shard=known[1], head=known[2])
+        sample = self._alone(reader, read.end_byte, Stretch(known[1], read.first_byte, 1, None, known[2]))
         reader.confirm()
         if time.perf_counter() - began > _SLOW_READ_SECONDS + read.num_bytes * _SLOW_SECONDS_PER_BYTE:
             self._to_tell = _TOLD_AFTER_A_SLOW_READ

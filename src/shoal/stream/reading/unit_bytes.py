@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, StorageError
 from shoal.plan.units import UnitRead, starts_in
-from shoal.shards.protocol import Records, Sample
+from shoal.shards.protocol import Records, Sample, Stretch
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.chunk_caching import read_cached
@@ -31,11 +31,13 @@ def parse_unit(opened: Opened, read: UnitRead, data: bytes) -> Records:
     index = opened.index
     return opened.format.parse(
         data,
-        starts_in(index, read),
-        num_samples=read.num_samples,
-        shard=index.shard_names[read.shard],
-        first_byte=read.first_byte,
-        head=index.shard_heads.get(read.shard, {}),
+        Stretch(
+            index.shard_names[read.shard],
+            read.first_byte,
+            read.num_samples,
+            starts_in(index, read),
+            index.shard_heads.get(read.shard, {}),
+        ),
     )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.shards.protocol import Buffer, ReadBytes, Records, Sample, ShardScan, ViewingFormat
+from shoal.shards.protocol import Buffer, ReadBytes, Records, Sample, ShardScan, Stretch, ViewingFormat, reading_alone
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.pins import Pins
 
@@ -29,6 +28,7 @@ class _Viewing:
 
     def __init__(self, format: Any, pins: Pins) -> None:  # noqa: A002  # both a Format and a ViewingFormat
         self._format, self._pins = format, pins
+        self._alone = reading_alone(format)
         self.name: str = format.name
         self.suffixes: tuple[str, ...] = format.suffixes
 
@@ -37,36 +37,17 @@ class _Viewing:
         found: ShardScan = self._format.scan(read, num_bytes, shard=shard)
         return found
 
-    def read_sample(
-        self, read: ReadBytes, first_byte: int, end_byte: int, *, shard: str, head: Mapping[str, Any]
-    ) -> Sample:
+    def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
         """As the format does it; values are views of bytes that are theirs alone."""
-        sample: Sample = self._format.read_sample(read, first_byte, end_byte, shard=shard, head=head)
+        sample = self._alone(read, end_byte, stretch)
         return {name: memoryview(value) if type(value) is bytes else value for name, value in sample.items()}
 
-    def parse(
-        self,
-        buffer: Buffer,
-        sample_starts: Sequence[int] | None,
-        *,
-        num_samples: int,
-        shard: str,
-        first_byte: int,
-        head: Mapping[str, Any],
-    ) -> Records:
+    def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
         """Records whose values are views."""
         data = buffer if isinstance(buffer, bytes) else bytes(buffer)
         # An array between the bytes and their views, since bytes cannot be asked whether they are still wanted.
         array = np.frombuffer(data, dtype=np.uint8) if data else np.zeros(0, dtype=np.uint8)
-        found: Records = self._format.parse_views(
-            data,
-            array.data,
-            sample_starts,
-            num_samples=num_samples,
-            shard=shard,
-            first_byte=first_byte,
-            head=head,
-        )
+        found: Records = self._format.parse_views(data, array.data, stretch)
         return _ViewedRecords(found, weakref.ref(array), self._pins)
 
 
