@@ -1,0 +1,1 @@
+"""HOW ARE SHARDS MADE? Samples in, shards and their index out."""

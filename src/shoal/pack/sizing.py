@@ -1,0 +1,119 @@
+"""How large should shards be? From the cost of a request, and from who will read them.
+
+A reader that fetches whole shards waits once for each: ``latency / (latency + bytes / bandwidth)`` of its time. And a
+loader that deals out whole shards leaves readers idle that get none. shoal itself reads parts of shards, side by side,
+and deals out samples, so it asks for neither; the rule is for everybody who will ever read what is packed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shoal.errors import UsageError
+
+__all__ = ["LARGEST_SHARD_BYTES", "ShardSizing", "shard_sizing"]
+
+LARGEST_SHARD_BYTES = 4 << 30
+"""Below the 5 GB that common stores take in one request; also what is lost and made again when packing is killed."""
+
+_LEAST_BYTES = 1 << 20
+_OVERHEAD = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSizing:
+    """How large a shard should be, and why.
+
+    Parameters
+    ----------
+    shard_bytes
+        Where a shard should end.
+    num_shards
+        About so many there will be; None where nobody said how much is packed.
+    overhead
+        The part of its time that a reader of whole shards waits for first bytes, 0 to 1.
+    reason
+        In words, one line.
+    """
+
+    shard_bytes: int
+    num_shards: int | None
+    overhead: float
+    reason: str
+
+
+def shard_sizing(
+    num_bytes: int | None = None,
+    *,
+    num_readers: int = 1,
+    latency_seconds: float = 0.03,
+    bytes_per_second: float = 90e6,
+) -> ShardSizing:
+    """The smallest shards that keep waiting below 1 %, unless there would be fewer of them than readers.
+
+    Parameters
+    ----------
+    num_bytes
+        Of all that will be packed, if that is known.
+    num_readers
+        Who may want a shard of their own at one time: the planned world size, times the workers of a rank.
+    latency_seconds, bytes_per_second
+        From a request to its first byte, and what one connection carries; the defaults are those of `shoal plan`.
+
+    Returns
+    -------
+    ShardSizing
+        Whole MiB, from 1 MiB to 4 GiB. More readers never make shards larger.
+
+    Raises
+    ------
+    UsageError
+        A number is out of range.
+
+    Examples
+    --------
+    >>> shard_sizing(50 << 30).reason
+    '255 MiB: at 30 ms a request and 90 MB/s a connection, 1.0 % of the time goes into waiting; about 201 shards'
+    >>> shard_sizing(50 << 30, num_readers=1024).reason
+    '50 MiB: 1024 shards, one for each reader; 4.9 % of the time goes into waiting at 30 ms a request and 90 MB/s'
+    """
+    _check(num_bytes, num_readers, latency_seconds, bytes_per_second)
+    pace = f"{latency_seconds * 1e3:.3g} ms a request and {bytes_per_second / 1e6:.4g} MB/s"
+    wanted = _whole_mib(latency_seconds * bytes_per_second * (1 - _OVERHEAD) / _OVERHEAD)
+    by_requests = min(wanted, LARGEST_SHARD_BYTES)
+    shard_bytes = by_requests
+    if num_bytes is not None and num_bytes < by_requests * num_readers:
+        # Down, not up: a shard too large is a shard too few.
+        shard_bytes = min(by_requests, max(_LEAST_BYTES, num_bytes // num_readers >> 20 << 20))
+    num_shards = None if num_bytes is None else max(1, -(-num_bytes // shard_bytes))
+    waiting = latency_seconds / (latency_seconds + shard_bytes / bytes_per_second)
+    lost = f"{100 * waiting:.2g} %" if waiting < 0.0095 else f"{100 * waiting:.1f} %"
+    about = "" if num_shards is None else f"; about {num_shards} shard{'s' * (num_shards > 1)}"
+    size = f"{shard_bytes >> 20} MiB"
+    if shard_bytes == by_requests:
+        rule = f"at {pace} a connection, {lost} of the time goes into waiting{about}"
+        if by_requests < wanted:
+            rule = f"larger objects do not go into one request of common stores; {rule}"
+    elif num_shards is not None and num_shards >= num_readers:
+        each = "one for each reader" if num_shards == num_readers else f"at least one for each of {num_readers} readers"
+        rule = f"{num_shards} shards, {each}; {lost} of the time goes into waiting at {pace}"
+    else:
+        rule = f"no shard is smaller, so there are fewer than {num_readers} readers{about}"
+    return ShardSizing(shard_bytes, num_shards, waiting, f"{size}: {rule}")
+
+
+def _whole_mib(num_bytes: float) -> int:
+    return max(1, math.ceil(num_bytes / (1 << 20))) << 20
+
+
+def _check(num_bytes: int | None, num_readers: int, latency_seconds: float, bytes_per_second: float) -> None:
+    if num_bytes is not None and num_bytes < 0:
+        msg = f"num_bytes must not be negative; got {num_bytes}"
+        raise UsageError(msg)
+    if num_readers < 1:
+        msg = f"num_readers must be at least 1; got {num_readers}"
+        raise UsageError(msg)
+    if not 0 <= latency_seconds < math.inf or not 0 < bytes_per_second < math.inf:
+        msg = f"a request takes a time and a connection has a speed; got {latency_seconds} s and {bytes_per_second} B/s"
+        raise UsageError(msg)
