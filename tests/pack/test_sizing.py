@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,9 +21,8 @@ MIB = 1 << 20
     bytes_per_second=st.floats(1e5, 1e11),
 )
 def test_the_two_rules(num_bytes: int, num_readers: int, latency_seconds: float, bytes_per_second: float) -> None:
-    pace = {"latency_seconds": latency_seconds, "bytes_per_second": bytes_per_second}
-    sizing = shard_sizing(num_bytes, num_readers=num_readers, **pace)
-    free = shard_sizing(num_bytes, **pace)
+    size = partial(shard_sizing, latency_seconds=latency_seconds, bytes_per_second=bytes_per_second)
+    sizing, free, without = size(num_bytes, num_readers=num_readers), size(num_bytes), size(None)
     assert sizing.num_shards is not None
     assert sizing.shard_bytes % MIB == 0
     assert MIB <= sizing.shard_bytes <= LARGEST_SHARD_BYTES
@@ -29,7 +30,6 @@ def test_the_two_rules(num_bytes: int, num_readers: int, latency_seconds: float,
     waiting = latency_seconds / (latency_seconds + sizing.shard_bytes / bytes_per_second)
     assert sizing.overhead == pytest.approx(waiting)
     # Under 1 %, unless readers or the largest object forbid it; enough shards, unless they would be below 1 MiB.
-    without = shard_sizing(None, **pace)
     assert without.overhead <= 0.01 or without.shard_bytes == LARGEST_SHARD_BYTES
     if sizing.shard_bytes < without.shard_bytes:
         assert sizing.num_shards >= num_readers or sizing.shard_bytes == MIB

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,7 @@ class Repeats:
         """The input of each of the samples ``[start, stop)``, all copies of an input after each other."""
         return self.inputs_of(np.arange(start, self.num_samples if stop is None else stop))
 
-    def inputs_of(self, samples: NDArray[np.integer]) -> NDArray[np.int64]:  # type: ignore[type-arg]
+    def inputs_of(self, samples: NDArray[Any]) -> NDArray[np.int64]:
         """The input of each of these samples, in any order; shape (num_samples,), O(log num_inputs) for each."""
         return np.searchsorted(np.cumsum(self.times), samples, side="right").astype(np.int64)
 
@@ -72,11 +73,12 @@ class Repeats:
         """Which copy of its input each of the samples ``[start, stop)`` is; the first is 0."""
         return self.copies_of(np.arange(start, self.num_samples if stop is None else stop))
 
-    def copies_of(self, samples: NDArray[np.integer]) -> NDArray[np.int64]:  # type: ignore[type-arg]
+    def copies_of(self, samples: NDArray[Any]) -> NDArray[np.int64]:
         """Which copy of its input each of these samples is, in any order."""
         ends = np.cumsum(self.times)
         inputs = np.searchsorted(ends, samples, side="right")
-        return samples - (ends - self.times)[inputs]
+        result: NDArray[np.int64] = samples - (ends - self.times)[inputs]
+        return result
 
 
 def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | int], *, seed: int = 0) -> Repeats:
