@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 from shoal.cli import output
 from shoal.cli.numbers import at_least_one
 from shoal.cli.order_options import add_order_arguments, asked_order, given_order_options
-from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples
+from shoal.cli.pages import typed_command, write_page
+from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples, source_of
 from shoal.errors import UsageError
 from shoal.measure.audit_picture import draw_audit
 from shoal.measure.auditing import Audit, audit
+from shoal.measure.page.audit_page import audit_page
 from shoal.order.buffer import Buffer
 from shoal.order.plain import Sequential
 from shoal.order.seeds import MAX_SEED
 from shoal.shards.index import Index
+from shoal.storage.sources import printed
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.judging import quality_of
 
@@ -58,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     other = "ids of another stream that should have nothing in common: another seed, another source; may be repeated"
     parser.add_argument("--other", metavar="FILE", action="append", default=[], help=other)
     parser.add_argument("--picture", metavar="FILE", help="draw it: .svg, .png or .pdf; needs matplotlib")
+    parser.add_argument("--html", metavar="FILE", help="write it as a page that needs no network")
     parser.add_argument("--strict", action="store_true", help="exit code 1 where a finding is likely to matter")
     add_order_arguments(parser, default="of a dataset; without any of these, that of shuffle()")
     add_json_argument(parser)
@@ -70,8 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
         msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited as one"
         raise UsageError(msg, hint=f"files that end with {', '.join(_SUFFIXES)} are taken for ids")
     about, result = _of_ids(arguments) if any(are_ids) else _of_dataset(arguments)
+    source, order = printed(source_of(arguments)), str(about.get("order", ""))
     if arguments.picture is not None:
-        draw_audit(arguments.picture, result, title=str(about.get("order", ", ".join(arguments.source))))
+        draw_audit(arguments.picture, result, title=order or source)
+    if arguments.html is not None:
+        made_by, predicted = typed_command(arguments.words), about.get("predicted_vr")
+        page = audit_page(result, title=f"Audit of {source}", order=order, made_by=made_by, predicted=predicted)
+        write_page(arguments.html, page)
     if arguments.json:
         output.emit(about | result.to_dict(), as_json=True)
     else:

@@ -106,7 +106,7 @@ def _run(words: list[str], verbs: Mapping[str, Verb]) -> int:
         if name == asked:
             modules[name] = cast("VerbModule", importlib.import_module(verb.module))
             modules[name].add_arguments(subparser)
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(words, argparse.Namespace(words=words))  # a page tells how it was made
     if arguments.verb is None:
         parser.print_help()
         return _EXIT_REFUSED
