@@ -26,12 +26,20 @@ from typing import Any as _Any
 from shoal import errors
 
 if _TYPE_CHECKING:
-    from shoal import formats, measure, orders
+    from shoal import formats, measure, orders, pack
     from shoal import torch as torch
     from shoal.stream.dataset import Dataset
     from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() reads as what it does
 
-__all__ = ["Dataset", "errors", "formats", "measure", "open", "orders"]  # and torch, which a star must not import
+__all__ = [
+    "Dataset",
+    "errors",
+    "formats",
+    "measure",
+    "open",
+    "orders",
+    "pack",
+]  # and torch, which a star must not import
 
 
 def __getattr__(name: str) -> _Any:
@@ -42,6 +50,8 @@ def __getattr__(name: str) -> _Any:
         import shoal.formats as found  # noqa: PLC0415
     elif name == "measure":
         import shoal.measure as found  # noqa: PLC0415
+    elif name == "pack":
+        import shoal.pack as found  # noqa: PLC0415
     elif name == "torch":
         import shoal.torch as found  # noqa: PLC0415
     elif name in {"Dataset", "open"}:

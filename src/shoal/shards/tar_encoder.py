@@ -199,6 +199,6 @@ def _payload(kind: str, value: Any) -> bytes:
         return json.dumps(value, ensure_ascii=False).encode("utf-8")
     if kind == "npy":
         file = io.BytesIO()
-        np.save(file, np.asarray(value), allow_pickle=False)
+        np.lib.format.write_array(file, np.asarray(value), allow_pickle=False)
         return file.getvalue()
     return str(value).encode("utf-8")

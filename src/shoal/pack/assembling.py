@@ -1,0 +1,40 @@
+"""The last step of a packing: the parts of the index put together, and what formats want beside their shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.pack.columns import joined_columns
+from shoal.pack.output import Output
+from shoal.shards.index import Index
+from shoal.shards.index_join import joined
+
+__all__ = ["finish"]
+
+
+def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> Index:
+    """Write the index of all shards, which are finished; ``about`` goes into its metadata.
+
+    Raises
+    ------
+    UsageError
+        There is no sample in any of them.
+    """
+    if not any(part.num_samples for part in parts):
+        msg = f"nothing was packed: {len(parts)} shards without a sample"
+        raise UsageError(msg, hint="are these the right inputs?")
+    texts = [part.metadata["texts"] for part in parts]
+    columns, words = joined_columns([part.columns for part in parts], texts)
+    metadata = {
+        **{name: parts[0].metadata[name] for name in ("cutting_rule", "extent_bytes")},
+        "plan": out.plan,
+        "digests": [part.metadata["digest"] for part in parts],
+        "skipped": [pair for part in parts for pair in part.metadata["skipped"]],
+        **({"texts": words} if words else {}),
+        **about,
+    }
+    index = out.versioned(joined(parts, columns=columns, metadata=metadata))
+    out.finish(index)
+    return index

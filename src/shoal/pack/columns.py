@@ -1,0 +1,187 @@
+"""What of a sample goes into columns of the index: numbers as they are, texts as numbers of a list.
+
+A column is named by a field, or by a path into one that holds JSON: ``label``, ``json.caption.language``. ``length``
+is the bytes of all values of a sample where it has no such field. ``name=path`` gives the column another name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.shards.protocol import Sample
+
+__all__ = ["Column", "ColumnValues", "as_columns", "joined_columns"]
+
+RESERVED = ("record_crc32",)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its name in the index, and where its value is in a sample."""
+
+    name: str
+    path: str
+
+    def value(self, sample: Sample) -> Any:
+        """The value of this column in a sample; None where there is none."""
+        if self.path in sample:
+            return _plain(sample[self.path])
+        found = _inside(sample, self.path)
+        if found is None and self.path == "length":
+            return sum(len(value) for name, value in sample.items() if name[:2] != "__" and _has_bytes(value))
+        return found
+
+
+def as_columns(asked: Sequence[str | Column]) -> tuple[Column, ...]:
+    """Columns from ``name`` or ``name=path``.
+
+    >>> as_columns(["label", "language=json.meta.language"])
+    (Column(name='label', path='label'), Column(name='language', path='json.meta.language'))
+
+    Raises
+    ------
+    UsageError
+        A name is empty, comes twice, or is one that shards are written with anyway.
+    """
+    columns = tuple(text if isinstance(text, Column) else _parsed(text) for text in asked)
+    names = [column.name for column in columns]
+    for name in names:
+        if not name or names.count(name) > 1 or name in RESERVED:
+            msg = f"there cannot be a column {name!r}: names are neither empty nor repeated, nor {', '.join(RESERVED)}"
+            raise UsageError(msg, hint="name=path gives a column another name")
+    return columns
+
+
+class ColumnValues:
+    """The values of some columns, sample by sample."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = tuple(columns)
+        self._values: list[list[Any]] = [[] for _ in columns]
+
+    def add(self, sample: Sample) -> None:
+        """Take the values of one sample.
+
+        Raises
+        ------
+        UsageError
+            It has no such value, or one that is no number and no text.
+        """
+        found = [column.value(sample) for column in self._columns]
+        for column, value in zip(self._columns, found, strict=True):
+            if not isinstance(value, bool | int | float | str):
+                name = sample.get("__key__", sample.get("key", ""))
+                said = "none" if value is None else f"a {type(value).__name__}"
+                what = f"the column {column.name!r} is {column.path!r} of each sample"
+                msg = f"{what}, and the sample {name!r} has {said} there"
+                raise UsageError(msg, hint=f"numbers and texts go into the index; its fields are {', '.join(sample)}")
+        for values, value in zip(self._values, found, strict=True):
+            values.append(value)
+
+    def arrays(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:
+        """The columns, and for those of texts what their numbers mean."""
+        arrays: dict[str, NDArray[Any]] = {}
+        texts: dict[str, list[str]] = {}
+        for column, values in zip(self._columns, self._values, strict=True):
+            if any(isinstance(value, str) for value in values):
+                words = sorted({str(value) for value in values})
+                places = {word: place for place, word in enumerate(words)}
+                arrays[column.name] = np.array([places[str(value)] for value in values], dtype=np.int32)
+                texts[column.name] = words
+            else:
+                arrays[column.name] = _numbers(values, column.name)
+        return arrays, texts
+
+
+def joined_columns(
+    parts: Sequence[Mapping[str, NDArray[Any]]], texts: Sequence[Mapping[str, Sequence[str]]]
+) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:
+    """The columns of several shards as those of one dataset; numbers of texts are given anew."""
+    arrays: dict[str, NDArray[Any]] = {}
+    words: dict[str, list[str]] = {}
+    for name in parts[0] if parts else ():
+        columns = [part[name] for part in parts]
+        if any(name in known for known in texts):
+            words[name] = sorted({word for known in texts for word in known.get(name, ())})
+            places = {word: place for place, word in enumerate(words[name])}
+            columns = [
+                _renumbered(column, known.get(name), places) for column, known in zip(columns, texts, strict=True)
+            ]
+        else:
+            # A shard without samples does not know what its columns hold.
+            columns = [column for column in columns if len(column)] or columns[:1]
+        arrays[name] = np.concatenate(columns)
+    return arrays, words
+
+
+def _renumbered(column: NDArray[Any], known: Sequence[str] | None, places: Mapping[str, int]) -> NDArray[np.int32]:
+    if known is None:
+        if not len(column):
+            return np.zeros(0, dtype=np.int32)
+        msg = "a column holds texts in one shard and numbers in another"
+        raise UsageError(msg, hint="make all its values texts, or all numbers")
+    numbers: NDArray[np.int32] = np.array([places[word] for word in known], dtype=np.int32)[column]
+    return numbers
+
+
+def _numbers(values: list[Any], name: str) -> NDArray[Any]:
+    if not values:
+        return np.zeros(0, dtype=np.int64)
+    kind = np.result_type(*{_KINDS[type(value)] for value in values})
+    try:
+        return np.array(values, dtype=kind)
+    except OverflowError:
+        msg = f"the column {name!r} has integers beyond 64 bits"
+        raise UsageError(msg, hint="leave it out, or make it a text") from None
+
+
+_KINDS: Mapping[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
+
+
+def _parsed(text: str) -> Column:
+    name, sign, path = text.partition("=")
+    return Column(name, path if sign else name)
+
+
+def _plain(value: Any) -> Any:
+    """A value as a number or text, where it is one."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size == 1):
+        return value.item()
+    if isinstance(value, bytes):
+        try:
+            text = value.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+        try:
+            return int(text)
+        except ValueError:
+            return text
+    return value
+
+
+def _inside(sample: Sample, path: str) -> Any:
+    """The value at a path whose first part, up to some dot, is a field that holds JSON."""
+    cut = path.find(".")
+    while cut > 0:
+        found = sample.get(path[:cut])
+        if found is not None:
+            try:
+                value = json.loads(found) if isinstance(found, str | bytes) else found
+            except ValueError:
+                return None
+            for part in path[cut + 1 :].split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+            return value
+        cut = path.find(".", cut + 1)
+    return None
+
+
+def _has_bytes(value: Any) -> bool:
+    return isinstance(value, bytes | str | bytearray | memoryview)

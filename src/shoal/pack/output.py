@@ -1,0 +1,224 @@
+"""Where a packing goes: shards, what is known of those that are finished, and at last the index.
+
+While it lasts, a hidden directory ``.shoal-pack`` beside the shards holds what was asked for and, of each finished
+shard, the part of the index that is its own. So whoever is killed is taken up again by the same command, and what has
+no index is not finished. When the index is written, the directory goes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import IndexFileError, StorageError, UsageError
+from shoal.shards.index import Index
+from shoal.shards.index_file import decode, encode
+from shoal.storage.making import Lock, ObjectInMaking, begin_object
+from shoal.storage.named import INDEX_NAME
+from shoal.storage.protocol import Store
+from shoal.storage.stores import open_store
+from shoal.storage.urls import join, plain, scheme_of, without_secrets
+from shoal.stream.indexing.index_files import load_index, save_index
+from shoal.stream.reading.retrying import patient
+
+__all__ = ["Output"]
+
+JOURNAL = ".shoal-pack"
+_PLAN, _LOCK, _PART = "plan.json", "lock", ".part"
+_WAIT_SECONDS = 20.0
+
+
+class Output:
+    """A directory, or a prefix of an object store, into which one packing writes.
+
+    ``url`` as everywhere; ``plan`` is the digest of what is asked for: only the same may go on with what is there.
+    Can be pickled for workers, which share the lock of the process that began.
+    """
+
+    def __init__(
+        self, url: str | os.PathLike[str], *, plan: str, storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        text = os.fspath(url)
+        self.url = plain(text).rstrip("/") if scheme_of(text) else str(Path(text).expanduser().absolute())
+        self.plan = plan
+        self._options = dict(storage_options or {})
+        self.store: Store = patient(open_store(text, self._options or None))
+        self._lock: Lock | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restored, (self.url, self.plan, self._options)
+
+    @property
+    def lock_descriptor(self) -> int | None:
+        """What children must inherit, so that nobody else begins while one of them is still at work."""
+        return self._lock.descriptor if self._lock is not None else None
+
+    def begin(self, *, suffix: str, asked: Mapping[str, Any]) -> Index | None:
+        """Make sure that this packing may write here, and take up what an earlier run of it has left.
+
+        ``suffix`` is that of its shards, ``asked`` what it was asked for, in words. The index, if all is done already.
+
+        Raises
+        ------
+        UsageError
+            There are shards already, or another packing was not finished.
+        StorageError
+            Nothing can be written, or another process is at work.
+        """
+        if not scheme_of(self.url):
+            self._lock = Lock(self._journal(_LOCK), wait_seconds=_WAIT_SECONDS)
+        try:
+            return self._begin(suffix, asked)
+        except BaseException:
+            self.release()
+            raise
+
+    def _begin(self, suffix: str, asked: Mapping[str, Any]) -> Index | None:
+        finished = self._finished_index()
+        if finished is not None:
+            self._clear()
+            return finished
+        found = self._read(_PLAN)
+        if found is None:
+            try:
+                self._refuse_shards(suffix)
+            except UsageError:
+                self._clear()
+                raise
+            self.store.put(self._journal(_PLAN), json.dumps({"plan": self.plan, "asked": dict(asked)}).encode())
+            return None
+        known = _parsed(found)
+        if known.get("plan") != self.plan:
+            raise self._other_plan(known.get("asked"), asked)
+        self._remove(".tmp")
+        return None
+
+    def begin_shard(self, name: str) -> ObjectInMaking:
+        """A new shard, which is seen when it is finished."""
+        return begin_object(join(self.url, name), store=self.store, scratch=self._journal(""))
+
+    def keep(self, part: Index) -> None:
+        """Note that the one shard of this index is finished."""
+        self.store.put(self._journal(part.shard_names[0] + _PART), encode(part))
+
+    def kept(self, name: str) -> Index | None:
+        """The index of a finished shard; None where it is not finished, or no longer what it was."""
+        data = self._read(name + _PART)
+        if data is None:
+            return None
+        try:
+            part = decode(data)
+        except IndexFileError:
+            return None
+        info = self.store.find(join(self.url, name))
+        same = (
+            info is not None and info.num_bytes == int(part.shard_bytes[0]) and part.metadata.get("plan") == self.plan
+        )
+        return part if same else None
+
+    def versioned(self, index: Index) -> Index:
+        """The index with the versions that the store has of its shards."""
+        infos = [self.store.stat(join(self.url, name)) for name in index.shard_names]
+        return replace(index, shard_versions=tuple(info.version for info in infos))
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file that belongs to the format, beside the shards."""
+        self.store.put(join(self.url, name), data)
+
+    def finish(self, index: Index) -> None:
+        """Write the index; from now on the dataset is there."""
+        save_index(index, join(self.url, INDEX_NAME), store=self.store)
+        self._clear()
+
+    def release(self) -> None:
+        """Let others begin here."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _finished_index(self) -> Index | None:
+        path = join(self.url, INDEX_NAME)
+        if self.store.find(path) is None:
+            return None
+        with suppress(IndexFileError):
+            index = load_index(path, store=self.store)
+            if index.metadata.get("plan") == self.plan:
+                return index
+        if self._read(_PLAN) is None:
+            with suppress(StorageError):
+                self._clear()
+        msg = f"{without_secrets(self.url)}: there is a dataset already, and it is not what this would make"
+        raise UsageError(msg, hint="pack into another directory, or remove what is there")
+
+    def _refuse_shards(self, suffix: str) -> None:
+        present = (path.rpartition("/")[2] for path in self._listed(self.url) if f"/{JOURNAL}/" not in path)
+        shard = next((name for name in present if name.lower().endswith(suffix)), None)
+        if shard is not None:
+            msg = f"{without_secrets(self.url)}: there are {suffix} files already, {shard} for one"
+            raise UsageError(msg, hint="pack into a directory of its own: its index would hide them")
+
+    def _other_plan(self, found: object, asked: Mapping[str, Any]) -> UsageError:
+        before: dict[str, Any] = found if isinstance(found, dict) else dict(asked)
+        differing = [
+            f"{name} was {before.get(name)!r:.80}, is {asked.get(name)!r:.80}"
+            for name in sorted({*before, *asked})
+            if before.get(name) != asked.get(name)
+        ]
+        msg = f"{without_secrets(self.url)}: another packing was begun here and not finished: "
+        msg += "; ".join(differing) or "its inputs were others"
+        hint = f"give the same arguments to finish it, or remove {JOURNAL} and the shards to begin anew"
+        return UsageError(msg, hint=hint)
+
+    def _listed(self, directory: str) -> Iterator[str]:
+        if not scheme_of(directory) and not Path(directory).is_dir():
+            return iter(())
+        return (info.path for info in self.store.list(directory))
+
+    def _clear(self) -> None:
+        """Remove the directory of the work, what says that it is one last."""
+        self._remove("")
+        self.store.delete(self._journal(_PLAN))
+        if not scheme_of(self.url):
+            self.store.delete(self._journal(_LOCK))
+            with suppress(OSError):
+                Path(self._journal("")).rmdir()
+
+    def _remove(self, suffix: str) -> None:
+        kept = (self._journal(_PLAN), self._journal(_LOCK))
+        for path in list(self._listed(self._journal("").rstrip("/"))):
+            if path.endswith(suffix) and path not in kept:
+                self.store.delete(path)
+
+    def _read(self, name: str) -> bytes | None:
+        path = self._journal(name)
+        info = self.store.find(path)
+        return None if info is None else bytes(self.store.read_range(path, 0, info.num_bytes))
+
+    def _journal(self, name: str) -> str:
+        return join(self.url, f"{JOURNAL}/{name}")
+
+
+def _restored(url: str, plan: str, options: dict[str, Any]) -> Output:
+    return Output(url, plan=plan, storage_options=options)
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def names_of_shards(prefix: str, suffix: str, numbers: Sequence[int]) -> list[str]:
+    """The names of shards by number.
+
+    >>> names_of_shards("train", ".tar", [0, 12])
+    ['train-000000.tar', 'train-000012.tar']
+    """
+    return [f"{prefix}-{number:06d}{suffix}" for number in numbers]

@@ -1,0 +1,198 @@
+"""The unit of packing: one shard, made of its inputs as a whole or not at all, always with the same result.
+
+Whatever schedules the work (one process, several, a cluster) gives out shards with their inputs and collects summaries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from shoal.errors import ShoalError, UsageError
+from shoal.pack.columns import Column, ColumnValues
+from shoal.pack.output import Output
+from shoal.shards.encoder import Encoder, Record, extent_crcs
+from shoal.shards.encoders import encoder_named
+from shoal.shards.index import Index
+from shoal.shards.index_build import EXTENT_BYTES, ScannedShard, assemble
+from shoal.shards.protocol import Buffer, Sample
+from shoal.storage.making import ObjectInMaking
+
+__all__ = ["Shard", "ShardSummary", "Unreadable", "pack_shard"]
+
+_AT_ONCE_BYTES = 1 << 20
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard that is to be made: its name below the output, its format, and what of its samples goes into the index.
+
+    ``options`` are those of the format. With ``on_error="skip"`` inputs that cannot be read or written are left out and
+    listed; else the first of them is an error.
+    """
+
+    name: str
+    format: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    columns: tuple[Column, ...] = ()
+    extent_bytes: int = EXTENT_BYTES
+    on_error: Literal["raise", "skip"] = "raise"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An input in the place of its sample, where it could not be read: its name, and why."""
+
+    name: str
+    error: ShoalError
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSummary:
+    """What became of a shard.
+
+    ``digest`` is blake2b of its bytes, 16 bytes as hex: equal for equal inputs. ``skipped`` lists the inputs that were
+    left out, by name and reason. ``done_before`` says that an earlier run had made it.
+    """
+
+    name: str
+    num_samples: int
+    num_bytes: int
+    digest: str
+    skipped: tuple[tuple[str, str], ...] = ()
+    elapsed_seconds: float = 0.0
+    done_before: bool = False
+
+
+def pack_shard(shard: Shard, inputs: Iterable[Sample | Unreadable], out: Output) -> ShardSummary:
+    """Make one shard of its inputs, in their order, and note in ``out`` that it is finished.
+
+    If that is noted already, nothing is read or written. Memory: about 2 MiB where shards grow file by file, a shard
+    where the output is an object store or the format needs it.
+
+    Raises
+    ------
+    UsageError
+        A sample cannot be held by the format.
+    StorageError
+        An input cannot be read, or the shard not be written; then nothing of it is left.
+    """
+    part = out.kept(shard.name)
+    if part is not None:
+        return replace(summary_of(part), done_before=True)
+    began_seconds = time.monotonic()
+    encoder = encoder_named(shard.format, **shard.options)
+    making = ShardInMaking(encoder, out.begin_shard(shard.name), shard)
+    try:
+        part = making.finish(plan=out.plan, skipped=_filled(making, encoder, inputs, shard, out.url))
+    except BaseException:
+        making.abandon()
+        raise
+    out.keep(part)
+    return replace(summary_of(part), elapsed_seconds=time.monotonic() - began_seconds)
+
+
+def _filled(
+    making: ShardInMaking, encoder: Encoder, inputs: Iterable[Sample | Unreadable], shard: Shard, url: str
+) -> list[tuple[str, str]]:
+    """Add all inputs; those that were skipped, by name and reason."""
+    skipped: list[tuple[str, str]] = []
+    for sample in inputs:
+        if isinstance(sample, Unreadable):
+            if shard.on_error == "raise":
+                raise sample.error
+            skipped.append((sample.name, _reason(sample.error, url)))
+            continue
+        try:
+            record = encoder.record(sample)
+            making.values.add(sample)
+        except UsageError as error:
+            if shard.on_error == "raise":
+                raise
+            skipped.append((_name_of(sample), error.message))
+            continue
+        making.add(record)
+    return skipped
+
+
+def summary_of(part: Index) -> ShardSummary:
+    """What the part of the index that belongs to a shard says of it."""
+    return ShardSummary(
+        name=part.shard_names[0],
+        num_samples=part.num_samples,
+        num_bytes=part.num_bytes,
+        digest=str(part.metadata["digest"]),
+        skipped=tuple((str(name), str(reason)) for name, reason in part.metadata["skipped"]),
+    )
+
+
+class ShardInMaking:
+    """One shard on its way to a store: encoded, digested, counted."""
+
+    def __init__(self, encoder: Encoder, object_in_making: ObjectInMaking, shard: Shard) -> None:
+        self._encoder, self._object, self._shard = encoder, object_in_making, shard
+        self._encoding = encoder.begin()
+        self.values = ColumnValues(shard.columns)
+        self._digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        self._waiting: list[Buffer] = []
+        self._waiting_bytes = 0
+
+    @property
+    def num_samples(self) -> int:
+        """Samples added so far."""
+        return self._encoding.num_samples
+
+    @property
+    def num_bytes(self) -> int:
+        """About how many bytes the shard would have if it ended now."""
+        return self._encoding.num_bytes
+
+    def add(self, record: Record) -> None:
+        """Add a record, of which `values` has been told."""
+        self._waiting += self._encoding.add(record)
+        self._waiting_bytes += record.num_bytes
+        if self._waiting_bytes >= _AT_ONCE_BYTES:
+            self._flush()
+
+    def finish(self, *, plan: str, skipped: list[tuple[str, str]]) -> Index:
+        """Let the shard be seen; its part of the index."""
+        self._waiting += self._encoding.finish()
+        self._flush()
+        part = self._part(plan, skipped)
+        self._object.finish()
+        return part
+
+    def abandon(self) -> None:
+        """Leave nothing of it."""
+        self._object.abandon()
+
+    def _flush(self) -> None:
+        data = b"".join(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        if data:
+            self._digest.update(data)
+            self._object.write([data])
+
+    def _part(self, plan: str, skipped: list[tuple[str, str]]) -> Index:
+        written, extent_bytes = self._encoding.written(), self._shard.extent_bytes
+        scanned = ScannedShard(self._shard.name, written.num_bytes, "", written.scan)
+        columns, texts = self.values.arrays()
+        if written.record_crcs is not None:
+            columns["record_crc32"] = written.record_crcs.astype(np.uint32)
+        metadata = {"plan": plan, "digest": self._digest.hexdigest(), "skipped": skipped, "texts": texts}
+        part = assemble(self._encoder.name, [scanned], extent_bytes=extent_bytes, metadata=metadata)
+        return replace(part, extent_checksum=extent_crcs(written, extent_bytes=extent_bytes), columns=columns)
+
+
+def _name_of(sample: Sample) -> str:
+    return str(sample.get("__key__", sample.get("key", "")))
+
+
+def _reason(error: ShoalError, url: str) -> str:
+    return error.message.replace(url, "")

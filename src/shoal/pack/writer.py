@@ -1,0 +1,307 @@
+"""Samples from code into shards, one after the other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from zlib import crc32
+
+from shoal.errors import UsageError
+from shoal.order.resolution import parse_bytes
+from shoal.pack.assembling import finish
+from shoal.pack.columns import Column, as_columns
+from shoal.pack.output import Output, names_of_shards
+from shoal.pack.sizing import shard_sizing
+from shoal.pack.unit import Shard, ShardInMaking, ShardSummary, summary_of
+from shoal.shards.encoder import Record
+from shoal.shards.encoders import encoder_named
+from shoal.shards.index import Index
+from shoal.shards.index_build import EXTENT_BYTES
+from shoal.shards.protocol import Sample
+
+__all__ = ["PackSummary", "Writer"]
+
+
+@dataclass(frozen=True, slots=True)
+class PackSummary:
+    """What a packing has made: its shards, the fingerprint of the dataset, and what was left out.
+
+    ``digest`` is that of all shards, by name and contents: equal for equal inputs and arguments.
+    """
+
+    url: str
+    format: str
+    shards: tuple[ShardSummary, ...]
+    fingerprint: str
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in all shards."""
+        return sum(shard.num_samples for shard in self.shards)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.num_bytes for shard in self.shards)
+
+    @property
+    def skipped(self) -> tuple[tuple[str, str], ...]:
+        """The inputs that were left out, by name and reason."""
+        return tuple(pair for shard in self.shards for pair in shard.skipped)
+
+    @property
+    def digest(self) -> str:
+        """Of all shards."""
+        digest = hashlib.blake2b(digest_size=16)
+        for shard in self.shards:
+            digest.update(f"{shard.name}\0{shard.digest}\0".encode())
+        return digest.hexdigest()
+
+
+class Writer:
+    """Writes samples into shards with an index beside them, in a directory or an object store.
+
+    A shard is seen when it is finished, and the index when all are: until then there is no dataset. A writer that is
+    killed is taken up by another with the same arguments, which is given the same samples again: those of finished
+    shards are compared with what was written (the last one of each), and not written a second time; or begin with
+    sample `num_finished`, telling so by `skip_finished`.
+
+    Parameters
+    ----------
+    url
+        A directory, made if need be, or a URL below which objects are put. It must hold no shards yet.
+    format
+        ``"tar"``, ``"jsonl"``, ``"mds"``, ``"parquet"``, ``"arrow"``, ``"tfrecord"``; those of rows also compressed
+        (``"jsonl.zst"``).
+    shard_bytes
+        A shard ends before it would have more: a number, or a text like ``"256MiB"``. By a rule where None, see
+        `sizing`. Of compressed shards what is inside counts.
+    columns
+        Fields, or paths into fields of JSON, whose values go into the index: ``["label", "language=json.lang"]``.
+    prefix
+        Shards are named ``PREFIX-000000.tar`` and so on.
+    options
+        Of the format.
+
+    Raises
+    ------
+    UsageError
+        There is something already that this is not the rest of, or an argument cannot be carried out.
+    StorageError
+        It cannot be written there.
+
+    Examples
+    --------
+    >>> import tempfile, shoal
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     with shoal.pack.Writer(directory, format="jsonl", columns=["label"]) as writer:
+    ...         for number in range(5):
+    ...             writer.write({"text": f"document {number}", "label": number % 2})
+    ...     shoal.open(directory)[3], writer.summary.num_samples
+    ({'text': 'document 3', 'label': 1}, 5)
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        format: str,  # noqa: A002  # the word of the public interface
+        shard_bytes: int | str | None = None,
+        columns: Sequence[str | Column] = (),
+        prefix: str = "shard",
+        extent_bytes: int = EXTENT_BYTES,
+        options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.sizing = shard_sizing() if shard_bytes is None else None
+        self.shard_bytes = self.sizing.shard_bytes if self.sizing else parse_bytes(shard_bytes or 0, "shard_bytes")
+        self._encoder = encoder_named(format, **(options or {}))
+        self._columns = as_columns(columns)
+        self._prefix, self._extent_bytes = prefix, extent_bytes
+        asked = {
+            "writer": 1,
+            "format": format,
+            "shard_bytes": self.shard_bytes,
+            "columns": [[column.name, column.path] for column in self._columns],
+            "prefix": prefix,
+            "extent_bytes": extent_bytes,
+            "options": {name: repr(value) for name, value in (options or {}).items()},
+        }
+        plan = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
+        self._out = Output(url, plan=plan, storage_options=storage_options)
+        self._parts: list[Index] = []
+        self._making: ShardInMaking | None = None
+        self.summary: PackSummary | None = None
+        self._num_passed = 0
+        self._done = self._out.begin(suffix=self._encoder.suffix, asked=asked)
+        self._finished = [] if self._done is not None else self._taken_up()
+        self._closed = False
+
+    @property
+    def num_finished(self) -> int:
+        """Samples in shards that an earlier run has finished."""
+        if self._done is not None:
+            return self._done.num_samples
+        return sum(part.num_samples for part in self._finished)
+
+    def skip_finished(self) -> int:
+        """Say that samples are given from number `num_finished` on, which is returned; before any is written."""
+        if self._num_passed:
+            msg = f"{self._num_passed} samples were written already"
+            raise UsageError(msg, hint="skip before the first is written")
+        self._num_passed = self.num_finished
+        self._parts = list(self._finished)
+        return self._num_passed
+
+    def write(self, sample: Sample) -> None:
+        """Add a sample; about 5 us beyond its encoding.
+
+        Raises
+        ------
+        UsageError
+            The format cannot hold it, or a column has no value in it.
+        StorageError
+            A shard could not be written.
+        """
+        if self._closed:
+            msg = "this writer is closed"
+            raise UsageError(msg, hint="write samples before close(), or inside `with`")
+        if self._num_passed < self.num_finished:
+            self._pass_over(sample)
+            return
+        if self._done is not None:
+            msg = f"the dataset is finished with {self._done.num_samples} samples, and this is one more"
+            raise UsageError(msg, hint="pack into another directory")
+        record = self._encoder.record(sample)
+        making = self._making
+        if making is not None and making.num_samples and making.num_bytes + record.num_bytes > self.shard_bytes:
+            self._end_shard()
+            making = None
+        if making is None:
+            making = self._making = self._next_shard()
+        making.values.add(sample)
+        making.add(record)
+
+    def close(self) -> PackSummary:
+        """Finish the last shard and write the index; the summary.
+
+        Raises
+        ------
+        UsageError
+            No sample was written, or fewer than an earlier run had finished.
+        """
+        if self.summary is not None:
+            return self.summary
+        if self._num_passed < self.num_finished:
+            msg = f"{self._num_passed} samples were given, and an earlier run had finished {self.num_finished} of them"
+            raise UsageError(msg, hint="give the same samples again, or call skip_finished() first")
+        try:
+            if self._done is None:
+                if self._making is not None:
+                    self._end_shard()
+                index = finish(self._out, self._parts or self._empty_parts(), about={})
+                shards = tuple(summary_of(part) for part in self._parts)
+            else:
+                index, shards = self._done, summaries_of(self._done)
+        finally:
+            self._end()
+        self.summary = PackSummary(self._out.url, self._encoder.name, shards, index.fingerprint)
+        return self.summary
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        """Let go of all; what is not finished is not there."""
+        self._closed = True
+        if self._making is not None:
+            self._making.abandon()
+            self._making = None
+        self._out.release()
+
+    def _empty_parts(self) -> list[Index]:
+        self._making = self._next_shard()
+        part = self._making.finish(plan=self._out.plan, skipped=[])
+        self._making = None
+        return [part]
+
+    def _taken_up(self) -> list[Index]:
+        """The parts of the shards that were finished, up to the first that was not."""
+        found: list[Index] = []
+        while (part := self._out.kept(self._name(len(found)))) is not None:
+            found.append(part)
+        return found
+
+    def _name(self, number: int) -> str:
+        return names_of_shards(self._prefix, self._encoder.suffix, [number])[0]
+
+    def _shard(self, name: str) -> Shard:
+        return Shard(name, self._encoder.name, columns=self._columns, extent_bytes=self._extent_bytes)
+
+    def _next_shard(self) -> ShardInMaking:
+        name = self._name(len(self._parts))
+        return ShardInMaking(self._encoder, self._out.begin_shard(name), self._shard(name))
+
+    def _end_shard(self) -> None:
+        making, self._making = self._making, None
+        if making is not None:
+            try:
+                part = making.finish(plan=self._out.plan, skipped=[])
+            except BaseException:
+                making.abandon()
+                raise
+            self._out.keep(part)
+            self._parts.append(part)
+
+    def _pass_over(self, sample: Sample) -> None:
+        """A sample that is in a finished shard; the last one of a shard must be the one that was written."""
+        self._num_passed += 1
+        if self._done is not None:
+            return
+        part = self._finished[len(self._parts)]
+        if self._num_passed == sum(known.num_samples for known in self._parts) + part.num_samples:
+            self._parts.append(part)
+            crcs = part.columns.get("record_crc32")
+            if crcs is not None and int(crcs[-1]) != _crc_of(self._encoder.record(sample)):
+                msg = (
+                    f"sample {self._num_passed - 1} is not the one that an earlier run wrote into {part.shard_names[0]}"
+                )
+                raise UsageError(
+                    msg, hint="to go on, give the same samples in the same order; or begin in a new directory"
+                )
+
+
+def summaries_of(index: Index) -> tuple[ShardSummary, ...]:
+    """What a finished index says of its shards, which an earlier run made."""
+    first_extent = index.shard_first_extent
+    first_sample = index.extent_first_sample[first_extent]
+    return tuple(
+        ShardSummary(
+            name=name,
+            num_samples=int(first_sample[number + 1] - first_sample[number]),
+            num_bytes=int(index.shard_bytes[number]),
+            digest=str(index.metadata["digests"][number]),
+            done_before=True,
+        )
+        for number, name in enumerate(index.shard_names)
+    )
+
+
+def _crc_of(record: Record) -> int:
+    crc = 0
+    for part in record.parts:
+        crc = crc32(part, crc)
+    return crc

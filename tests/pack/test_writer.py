@@ -1,0 +1,193 @@
+"""Samples from code into shards: cut, indexed, taken up, refused."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.pack.contents import contents_of
+
+import shoal
+from shoal.errors import StorageError, UsageError
+from shoal.pack.output import Output
+from shoal.pack.writer import Writer
+from shoal.shards.index_check import validate
+from shoal.storage.local import LocalStore
+from shoal.storage.memory import MemoryStore
+from shoal.stream.indexing.index_files import load_index
+
+COLUMNS = ["label", "lang=meta.lang", "length"]
+
+
+def sample(number: int) -> dict[str, Any]:
+    return {"text": f"document {number} " * 3, "label": number % 3, "meta": {"lang": "en" if number % 2 else "de"}}
+
+
+def write(url: str | Path, count: int, *, kill_after: int | None = None, **options: Any) -> Writer:
+    writer = Writer(url, **{"format": "jsonl", "shard_bytes": 2000, "columns": COLUMNS, **options})
+    for number in range(count if kill_after is None else kill_after):
+        writer.write(sample(number))
+    if kill_after is None:
+        writer.close()
+    else:
+        writer._out.release()  # as the system does for a process that is killed
+    return writer
+
+
+def test_what_was_written_is_there_with_its_index(tmp_path: Path) -> None:
+    summary = write(tmp_path, 100).summary
+    assert summary is not None
+    names = [shard.name for shard in summary.shards]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*names, "shoal.index"]
+    assert names[1] == "shard-000001.jsonl"
+    assert all(shard.num_bytes <= 2000 for shard in summary.shards)
+    assert [shard.num_bytes for shard in summary.shards] == [(tmp_path / name).stat().st_size for name in names]
+    dataset = shoal.open(tmp_path)
+    assert [dataset[number] for number in range(100)] == [sample(number) for number in range(100)]
+    index = load_index(str(tmp_path / "shoal.index"), store=LocalStore())
+    validate(index)
+    assert index.fingerprint == summary.fingerprint
+    assert index.extent_checksum is not None
+    assert index.columns["label"].tolist() == [number % 3 for number in range(100)]
+    assert index.metadata["texts"] == {"lang": ["de", "en"]}
+    assert index.columns["lang"].tolist() == [number % 2 for number in range(100)]
+    assert index.columns["length"].tolist() == [len(sample(number)["text"]) for number in range(100)]
+    assert index.columns["record_crc32"].dtype == np.uint32
+
+
+def test_it_is_the_index_that_a_scan_would_make(tmp_path: Path) -> None:
+    write(tmp_path, 60, columns=())
+    packed = load_index(str(tmp_path / "shoal.index"), store=LocalStore())
+    (tmp_path / "shoal.index").unlink()
+    from shoal.cli.main import main
+
+    assert main(["index", str(tmp_path), "--checksum", "--json"]) == 0
+    scanned = load_index(str(tmp_path / "shoal.index"), store=LocalStore())
+    for name in ("shard_bytes", "extent_shard", "extent_first_byte", "extent_end_byte", "extent_num_samples"):
+        assert np.array_equal(getattr(packed, name), getattr(scanned, name)), name
+    for name in ("extent_decoded_bytes", "extent_layout_crc", "extent_checksum", "sample_bytes"):
+        assert np.array_equal(getattr(packed, name), getattr(scanned, name)), name
+    assert packed.fingerprint == scanned.fingerprint
+    assert list(packed.shard_versions) == list(scanned.shard_versions)
+
+
+@pytest.mark.parametrize("where", ["memory", "local"])
+def test_who_was_killed_is_taken_up_where_a_shard_was_finished(tmp_path: Path, where: str) -> None:
+    url = str(tmp_path / "a") if where == "local" else "memory://pack-taken-up/a"
+    undisturbed = str(tmp_path / "b") if where == "local" else "memory://pack-taken-up/b"
+    write(url, 100, kill_after=50)
+    again = write(url, 100, kill_after=70)
+    assert 0 < again.num_finished < 50
+    done = write(url, 100)
+    assert again.num_finished < done.num_finished < 70
+    write(undisturbed, 100)
+    assert contents_of(url) == contents_of(undisturbed)
+
+
+def test_the_rest_can_be_given_alone(tmp_path: Path) -> None:
+    write(tmp_path / "a", 100, kill_after=50)
+    with Writer(tmp_path / "a", format="jsonl", shard_bytes=2000, columns=COLUMNS) as writer:
+        for number in range(writer.skip_finished(), 100):
+            writer.write(sample(number))
+    write(tmp_path / "b", 100)
+    assert contents_of(tmp_path / "a") == contents_of(tmp_path / "b")
+
+
+def test_who_is_done_has_nothing_to_do(tmp_path: Path) -> None:
+    first = write(tmp_path, 100).summary
+    before = contents_of(tmp_path)
+    again = write(tmp_path, 100).summary
+    assert first is not None
+    assert again is not None
+    assert again.digest == first.digest
+    assert contents_of(tmp_path) == before
+    with pytest.raises(UsageError, match="finished with 100 samples"):
+        write(tmp_path, 101)
+
+
+def test_other_samples_than_before_are_noticed(tmp_path: Path) -> None:
+    write(tmp_path, 100, kill_after=50)
+    with (
+        pytest.raises(UsageError, match="not the one that an earlier run wrote"),
+        Writer(tmp_path, format="jsonl", shard_bytes=2000, columns=COLUMNS) as writer,
+    ):
+        for number in range(100):
+            writer.write(sample(number + 1))
+
+
+def test_other_arguments_than_before_are_refused_and_named(tmp_path: Path) -> None:
+    write(tmp_path, 100, kill_after=50)
+    with pytest.raises(UsageError, match="shard_bytes was 2000, is 3000"):
+        write(tmp_path, 100, shard_bytes=3000)
+    write(tmp_path, 100)
+    with pytest.raises(UsageError, match="a dataset already"):
+        write(tmp_path, 100, shard_bytes=3000)
+
+
+def test_shards_that_are_there_are_not_hidden(tmp_path: Path) -> None:
+    (tmp_path / "old.jsonl").write_text("{}\n")
+    with pytest.raises(UsageError, match=r"there are \.jsonl files already, old\.jsonl for one"):
+        write(tmp_path, 10)
+    assert [path.name for path in tmp_path.iterdir()] == ["old.jsonl"]
+
+
+def test_an_error_inside_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="bytes is nothing that JSON can hold"),
+        Writer(tmp_path, format="jsonl", shard_bytes=2000) as writer,
+    ):
+        for number in range(30):
+            writer.write(sample(number))
+        writer.write({"text": b"x"})
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert "shoal.index" not in left
+    assert not list(tmp_path.rglob("*.tmp"))
+    with pytest.raises(UsageError, match="closed"):
+        writer.write(sample(0))
+
+
+def test_nothing_at_all_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing was packed"):
+        write(tmp_path, 0)
+    assert not (tmp_path / "shoal.index").exists()
+
+
+def test_a_store_that_fails_is_an_error_and_the_rest_is_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, put, left = "memory://pack-failing/a", MemoryStore.put, [4]
+
+    def failing(store: MemoryStore, path: str, data: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            error = StorageError(f"could not write {path}: no space left")
+            error.errno = errno.ENOSPC
+            raise error
+        put(store, path, data)
+
+    monkeypatch.setattr(MemoryStore, "put", failing)
+    with pytest.raises(StorageError, match="no space left"):
+        write(url, 100)
+    monkeypatch.undo()
+    assert "shoal.index" not in contents_of(url)
+    assert write(url, 100).num_finished > 0
+    write("memory://pack-failing/b", 100)
+    assert contents_of(url) == contents_of("memory://pack-failing/b")
+
+
+def test_two_at_once_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.pack.output._WAIT_SECONDS", 0.1)
+    writer = Writer(tmp_path, format="jsonl", shard_bytes=2000)
+    with pytest.raises(StorageError, match="another process is at work here"):
+        Writer(tmp_path, format="jsonl", shard_bytes=2000)
+    writer.write(sample(1))
+    writer.close()
+
+
+def test_outputs_travel_to_other_processes(tmp_path: Path) -> None:
+    out = pickle.loads(pickle.dumps(Output(tmp_path, plan="p")))
+    assert (out.url, out.plan, out.lock_descriptor) == (str(tmp_path), "p", None)

@@ -1,0 +1,127 @@
+"""What is written is what is read: bytes, samples, and all that an index knows of a shard."""
+
+from __future__ import annotations
+
+import io
+import string
+import tarfile
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.shards.read_back import read_back
+
+from shoal.errors import UsageError
+from shoal.shards.encoder import WrittenShard, extent_crcs
+from shoal.shards.encoders import encoder_named
+from shoal.shards.formats import format_named
+from shoal.shards.index_build import cut_extents
+from shoal.shards.protocol import Sample, ShardScan
+from shoal.storage.memory import MemoryStore
+
+NAMES = st.text(string.ascii_lowercase + "_0é", min_size=1, max_size=6).filter(lambda name: name[:2] != "__")
+KEYS = st.lists(st.text("abcXYZ01 é-", min_size=1, max_size=60), min_size=1, max_size=4).map("/".join)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def write(name: str, samples: list[Sample], **options: Any) -> tuple[bytes, WrittenShard]:
+    encoder = encoder_named(name, **options)
+    shard = encoder.begin()
+    parts = [bytes(part) for sample in samples for part in shard.add(encoder.record(sample))]
+    parts += [bytes(part) for part in shard.finish()]
+    return b"".join(parts), shard.written()
+
+
+def check(name: str, samples: list[Sample], expected: list[Sample], **options: Any) -> None:
+    """The law of every encoder."""
+    data, written = write(name, samples, **options)
+    assert write(name, samples, **options)[0] == data
+    found = format_named(name).scan(lambda first, end: data[first:end], len(data), shard="x")
+    assert written.num_bytes == len(data)
+    assert_same_scan(written.scan, found)
+    if expected:  # a dataset without samples is refused when it is opened
+        assert read_back(name, data) == expected
+    for extent_bytes in (1, 700, 65536):
+        extents = cut_extents(found, extent_bytes=extent_bytes)
+        sums = [crc32(data[first:end]) for first, end in zip(extents.first_byte, extents.end_byte, strict=True)]
+        assert extent_crcs(written, extent_bytes=extent_bytes).tolist() == sums
+
+
+def assert_same_scan(written: ShardScan, found: ShardScan) -> None:
+    for what in ("sample_starts", "layout_crcs", "piece_samples", "piece_decoded_bytes"):
+        one, other = getattr(written, what), getattr(found, what)
+        assert (one is None) == (other is None), what
+        assert one is None or (np.array_equal(one, other) and one.dtype == other.dtype), what
+    assert written.head == found.head
+    assert written.notes == found.notes
+
+
+@settings(max_examples=40)
+@given(st.lists(st.dictionaries(NAMES, JSON, max_size=4), max_size=6))
+@pytest.mark.parametrize("name", ["jsonl", "jsonl.zst", "jsonl.gz"])
+def test_json_lines(name: str, samples: list[Sample]) -> None:
+    check(name, samples, samples)
+
+
+@settings(max_examples=60)
+@given(st.dictionaries(KEYS, st.dictionaries(NAMES, st.binary(max_size=1200), min_size=1, max_size=3), max_size=5))
+@pytest.mark.parametrize("name", ["tar", "tar.gz"])
+def test_tar_of_bytes(name: str, fields: dict[str, dict[str, bytes]]) -> None:
+    samples = [{"__key__": key, **values} for key, values in fields.items()]
+    check(name, samples, samples)
+    with tarfile.open(fileobj=io.BytesIO(write(name, samples)[0])) as archive:
+        members = archive.getmembers()
+        assert [member.name for member in members] == [f"{key}.{field}" for key in fields for field in fields[key]]
+        assert {(member.mtime, member.uid, member.uname, member.mode) for member in members} <= {(0, 0, "", 0o644)}
+
+
+def test_values_that_are_no_bytes_get_names_by_which_they_are_decoded() -> None:
+    sample = {"__key__": "a", "caption": "hé", "label": 3, "score": 0.5, "x": np.arange(3), "raw.json": {"a": [1]}}
+    data, _ = write("tar", [sample])
+    fields = read_back("tar", data)[0]
+    assert list(fields) == ["__key__", "caption.txt", "label.cls", "score.json", "x.npy", "raw.json"]
+    MemoryStore().put("memory://encoders/a.tar", data)
+    import shoal
+
+    decoded = shoal.open("memory://encoders/a.tar").decode()[0]
+    assert decoded["x.npy"].tolist() == [0, 1, 2]
+    assert [decoded[name] for name in list(fields)[1:4]] == ["hé", 3, 0.5]
+    assert decoded["raw.json"] == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        ({"txt": b""}, "needs a text as '__key__'"),
+        ({"__key__": "a"}, "no field but its key"),
+        ({"__key__": "a.b", "txt": b""}, "key 'a' and field 'b.txt'"),
+        ({"__key__": "/a", "txt": b""}, "begin with a slash"),
+        ({"__key__": "x/../a", "txt": b""}, "'..'"),
+        ({"__key__": "a\nb", "txt": b""}, "control characters"),
+        ({"__key__": "a", "JPG": b"", "jpg": b""}, "'JPG' and 'jpg'"),
+        ({"__key__": "a", "x": object()}, "cannot be written"),
+    ],
+)
+def test_what_a_tar_cannot_hold_is_refused(sample: Sample, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        write("tar", [sample])
+
+
+def test_what_json_cannot_hold_is_refused() -> None:
+    with pytest.raises(UsageError, match="bytes is nothing that JSON can hold"):
+        write("jsonl", [{"a": b"x"}])
+
+
+def test_unknown_formats_and_options_are_refused() -> None:
+    with pytest.raises(UsageError, match="no format 'zip' to write"):
+        encoder_named("zip")
+    with pytest.raises(UsageError, match="does not take level="):
+        encoder_named("tar", level=3)
