@@ -51,6 +51,7 @@ class Verb:
 VERBS: Mapping[str, Verb] = {
     "demo": Verb("shoal.cli.demo", "shuffle real files, measure and draw how well, stop and resume elsewhere"),
     "index": Verb("shoal.cli.index", "find every sample of some shards, and write down where they lie"),
+    "verify": Verb("shoal.cli.verify", "check shards against their index, and list every damage"),
     "info": Verb("shoal.cli.info", "what a dataset holds, and what a shuffle of it would be"),
     "head": Verb("shoal.cli.head", "the first samples, or some samples by id, as people want to see them"),
     "trace": Verb("shoal.cli.trace", "which samples are in a step, and in which step a sample is"),

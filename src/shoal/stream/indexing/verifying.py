@@ -30,7 +30,7 @@ from shoal.stream.indexing.building import SCAN_RULE
 from shoal.stream.indexing.scan_costs import ReadCosts
 from shoal.stream.indexing.scan_reading import reading_one
 
-__all__ = ["ShardCheck", "looks_indexed"]
+__all__ = ["ExtentRows", "ShardCheck", "first_difference", "head_text", "looks_indexed", "rows_of"]
 
 _log = logging.getLogger("shoal")
 
@@ -110,7 +110,7 @@ class ShardCheck:
         self._versions[shard] = info.version
         if looks_indexed(self._index, shard, info):
             return
-        rows, head = _rows_of(self._index, shard), _plain(self._index.shard_heads.get(shard, {}))
+        rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
         entry = _entry(info, rows, head, self._format.name)
         if self._memory is None or self._memory.get(entry) is None:
             self._scan(shard, info, rows, head)
@@ -129,7 +129,7 @@ class ShardCheck:
                 msg = f"this shard, now of {sizes}, {what}"
                 raise ShardError(msg, shard=name, byte=error.byte, hint=_HINT) from error
             difference = first_difference(rows, scan)
-            if difference is None and _plain(scan.head) != head:
+            if difference is None and head_text(scan.head) != head:
                 difference = (0, "what its head says of all samples differs from the index")
             if difference is None and rows.checksums is not None:
                 difference = _first_wrong_checksum(rows, read)
@@ -184,7 +184,8 @@ def _first_wrong_checksum(rows: ExtentRows, read: ReadBytes) -> tuple[int, str] 
     return None
 
 
-def _plain(head: Mapping[str, Any]) -> str:
+def head_text(head: Mapping[str, Any]) -> str:
+    """What a shard says of all its samples, as a text by which two heads are compared."""
     return json.dumps(head, sort_keys=True, default=dict)
 
 
@@ -198,7 +199,8 @@ class ExtentRows:
     checksums: NDArray[np.uint32] | None = None
 
 
-def _rows_of(index: Index, shard: int) -> ExtentRows:
+def rows_of(index: Index, shard: int) -> ExtentRows:
+    """The rows of an index that belong to one shard; O(log num_extents), and O(its extents) for its bounds."""
     first, end = np.searchsorted(index.extent_shard, np.array([shard, shard + 1], dtype=np.int32))
     rows = slice(int(first), int(end))
     return ExtentRows(

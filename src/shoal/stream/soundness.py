@@ -1,0 +1,326 @@
+"""Whether shards hold what their index says: every damage of a dataset, and not only the first.
+
+Each shard is looked at, scanned by its format, and read whole: extents with a checksum in the index are compared with
+it, the others are parsed sample by sample. Several shards, and several stretches of them, are at work at one time.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ShardError
+from shoal.plan.units import UnitRead, starts_in
+from shoal.shards.protocol import ShardScan
+from shoal.storage.protocol import ObjectInfo
+from shoal.storage.urls import without_secrets
+from shoal.stream.indexing.looking import find_all
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.indexing.scan_costs import ReadCosts
+from shoal.stream.indexing.scan_reading import reading_one
+from shoal.stream.indexing.verifying import first_difference, head_text, looks_indexed, rows_of
+from shoal.stream.reading.damage import ForgivingRecords
+from shoal.stream.reading.unit_bytes import parse_unit
+from shoal.stream.stages import Damaged
+
+__all__ = ["RECORD_CRCS", "Damage", "Soundness", "check_shards"]
+
+RECORD_CRCS = "record_crc32"
+"""The column of an index that holds a CRC-32 of the bytes of each sample, where shards were written by shoal."""
+
+_READ_BYTES = 4 << 20  # a stretch of extents that is read at once, or one extent that is larger
+_MOST_THREADS = 8
+_FAR_THREADS = 16  # where threads wait for answers, and not for the processor
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that is not as the index says.
+
+    Parameters
+    ----------
+    kind
+        "missing" (no such shard), "cut" (bytes that were indexed are beyond its end), "checksum" (other bytes than were
+        indexed), "unreadable" (the format cannot make sense of them), "changed" (sound, and laid out otherwise than in
+        the index), "unknown" (a shard that the index does not know), "index" (the index itself cannot be read).
+    shard
+        Its name in the index; "" for the index itself.
+    first_byte, end_byte
+        Bytes of the shard that are concerned; None where it is the shard as a whole.
+    what
+        In words.
+    samples, keys
+        Ids of the samples that are lost, and the key of each where it can still be read.
+    """
+
+    kind: str
+    shard: str
+    first_byte: int | None
+    end_byte: int | None
+    what: str
+    samples: tuple[int, ...] = ()
+    keys: tuple[str | None, ...] = ()
+
+    @property
+    def is_of_index(self) -> bool:
+        """Whether the shards are sound as far as this goes, and it is the index that is wrong."""
+        return self.kind in ("changed", "unknown", "index")
+
+
+@dataclass(slots=True)
+class Soundness:
+    """What was checked, and everything that is wrong, in the order of the shards and their bytes."""
+
+    damages: list[Damage] = field(default_factory=list)
+    num_by_checksum: int = 0
+    num_by_parsing: int = 0
+    num_bytes: int = 0
+    num_touched: int = 0  # sound shards with another time or etag than the index has
+
+    @property
+    def num_damaged_samples(self) -> int:
+        """Samples that are lost."""
+        return len({sample for damage in self.damages for sample in damage.samples})
+
+
+def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None = None) -> Soundness:
+    """Read all shards of a dataset once, and list everything that is not as the index says.
+
+    ``progress`` is called in this thread with bytes done and bytes in all. At most 24 reads of 4 MiB are held, 48 from
+    far away, and besides the samples of one shard for each thread where shards are scanned.
+
+    Raises
+    ------
+    StorageError
+        Bytes could not be had although they are there: that is not known to be damage.
+    """
+    index, store = opened.index, opened.store
+    infos = find_all(opened.paths, store)
+    total_bytes = int((index.extent_end_byte - index.extent_first_byte).sum())
+    num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _FAR_THREADS
+    found = Soundness()
+    costs = ReadCosts()
+    under_way: deque[Future[Soundness]] = deque()
+
+    def finish_oldest() -> None:
+        part = under_way.popleft().result()
+        found.damages += part.damages
+        found.num_by_checksum += part.num_by_checksum
+        found.num_by_parsing += part.num_by_parsing
+        found.num_touched += part.num_touched
+        found.num_bytes += part.num_bytes
+        if progress is not None:
+            progress(min(found.num_bytes, total_bytes), total_bytes)
+
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-verify") as threads:
+        try:
+            for shard, info in enumerate(infos):
+                for work in _works(opened, shard, info, costs):
+                    under_way.append(threads.submit(work))
+                    if len(under_way) >= 3 * num_threads:
+                        finish_oldest()
+            while under_way:
+                finish_oldest()
+        finally:
+            for answer in under_way:
+                answer.cancel()
+    found.damages = _without_echoes(found.damages, {name: number for number, name in enumerate(index.shard_names)})
+    return found
+
+
+def _works(opened: Opened, shard: int, info: ObjectInfo | None, costs: ReadCosts) -> Iterator[Callable[[], Soundness]]:
+    """What is to be done for one shard."""
+    first, end = opened.index.shard_first_extent[shard : shard + 2].tolist()
+    if info is None:
+        yield lambda: _missing(opened, shard)
+        return
+    yield lambda: _scanned(opened, shard, info, costs)
+    for stretch in _stretches(opened, shard, first, end):
+        yield lambda stretch=stretch: _read(opened, stretch, info)  # type: ignore[misc]  # bound now, not later
+
+
+def _missing(opened: Opened, shard: int) -> Soundness:
+    index = opened.index
+    first, end = index.extent_first_sample[index.shard_first_extent[shard : shard + 2]].tolist()
+    what = f"there is no such shard; it had {end - first} samples in {int(index.shard_bytes[shard])} bytes"
+    samples = tuple(range(first, end))
+    return Soundness([Damage("missing", index.shard_names[shard], None, None, what, samples, (None,) * len(samples))])
+
+
+def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> Soundness:
+    """What the format finds in a shard, beside what the index says."""
+    index, name = opened.index, opened.index.shard_names[shard]
+    try:
+        with reading_one(opened.store, info.path, info.num_bytes, costs=costs) as read:
+            scan = opened.format.scan(read, info.num_bytes, shard=name)
+    except ShardError as error:
+        return Soundness([Damage("unreadable", name, error.byte, None, _words(error))])
+    rows = rows_of(index, shard)
+    difference = first_difference(rows, scan)
+    if difference is None and head_text(scan.head) != head_text(index.shard_heads.get(shard, {})):
+        difference = (0, "what its head says of all samples differs from the index")
+    if difference is None:
+        return Soundness(num_touched=int(not looks_indexed(index, shard, info)))
+    byte, what = difference
+    kind = "changed" if _has_grown(opened, shard, info, scan) else "unreadable"
+    return Soundness([Damage(kind, name, byte, None, what)])
+
+
+def _has_grown(opened: Opened, shard: int, info: ObjectInfo, scan: ShardScan) -> bool:
+    """Whether a shard that can be read is one that was written anew, with more in it.
+
+    One of the same size was damaged in its place, and one with fewer bytes or samples may have been cut: which of both
+    is right, the shard or the index, nobody can tell then.
+    """
+    index = opened.index
+    first, end = index.extent_first_sample[index.shard_first_extent[shard : shard + 2]].tolist()
+    return info.num_bytes > int(index.shard_bytes[shard]) and scan.num_samples >= end - first
+
+
+def _stretches(opened: Opened, shard: int, first: int, end: int) -> Iterator[UnitRead]:
+    """Consecutive extents that are read at once."""
+    index = opened.index
+    ends = index.extent_end_byte[first:end]
+    at = first
+    while at < end:
+        begin = int(index.extent_first_byte[at])
+        after = max(at + 1, first + int(np.searchsorted(ends, begin + _READ_BYTES, side="right")))
+        samples = index.extent_first_sample[[at, after]].tolist()
+        yield UnitRead(at, shard, begin, int(ends[after - 1 - first]), samples[0], samples[1] - samples[0])
+        at = after
+
+
+def _read(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
+    """The extents of a stretch, each by its checksum or sample by sample."""
+    index, name = opened.index, opened.index.shard_names[stretch.shard]
+    found = Soundness(num_bytes=stretch.num_bytes)
+    end_byte = min(stretch.end_byte, info.num_bytes)
+    data = b""
+    if end_byte > stretch.first_byte:
+        data = opened.store.read_range(opened.paths[stretch.shard], stretch.first_byte, end_byte)
+    end_extent = int(np.searchsorted(index.extent_first_sample, stretch.first_sample + stretch.num_samples))
+    for extent in range(stretch.unit, end_extent):
+        read = _extent(opened, extent)
+        if read.end_byte > info.num_bytes:
+            samples = range(read.first_sample, read.first_sample + read.num_samples)
+            what = f"the shard ends at byte {info.num_bytes}"
+            lost = Damage("cut", name, read.first_byte, read.end_byte, what, tuple(samples), (None,) * read.num_samples)
+            found.damages.append(lost)
+            continue
+        begin = read.first_byte - stretch.first_byte
+        part = data[begin : begin + read.num_bytes]
+        if index.extent_checksum is None:
+            found.num_by_parsing += 1
+            found.damages += _by_parsing(opened, read, part)
+        else:
+            found.num_by_checksum += 1
+            if zlib.crc32(part) != int(index.extent_checksum[extent]):
+                found.damages.append(_by_checksum(opened, read, part))
+    return found
+
+
+def _by_checksum(opened: Opened, read: UnitRead, data: bytes) -> Damage:
+    """An extent whose bytes are others: the samples that are, where each has a checksum of its own, else all."""
+    index = opened.index
+    numbers = list(range(read.num_samples))
+    starts = starts_in(index, read)
+    first_byte, end_byte = read.first_byte, read.end_byte
+    if starts is not None and RECORD_CRCS in index.columns:
+        known = index.columns[RECORD_CRCS][read.first_sample : read.first_sample + read.num_samples].tolist()
+        wrong = [number for number in numbers if zlib.crc32(data[starts[number] : starts[number + 1]]) != known[number]]
+        if wrong:
+            numbers = wrong
+            first_byte, end_byte = read.first_byte + starts[wrong[0]], read.first_byte + starts[wrong[-1] + 1]
+    records = _records(opened, read, data)
+    what = "other bytes than were indexed, by their checksum"
+    keys = tuple(_key_of(_sample(records, number)) for number in numbers)
+    samples = tuple(read.first_sample + number for number in numbers)
+    return Damage("checksum", index.shard_names[read.shard], first_byte, end_byte, what, samples, keys)
+
+
+def _by_parsing(opened: Opened, read: UnitRead, data: bytes) -> list[Damage]:
+    """The samples of an extent that cannot be parsed, or all of them where they are laid out otherwise."""
+    index, name = opened.index, opened.index.shard_names[read.shard]
+    records, starts = _records(opened, read, data), starts_in(index, read)
+    values = [_sample(records, number) for number in range(read.num_samples)]
+    damages = []
+    for number, value in enumerate(values):
+        if isinstance(value, Damaged):
+            first_byte = value.error.byte if isinstance(value.error, ShardError) else None
+            end_byte = None if starts is None else read.first_byte + starts[number + 1]
+            samples = (read.first_sample + number,)
+            damages.append(Damage("unreadable", name, first_byte, end_byte, _words(value.error), samples, (None,)))
+    if damages:
+        return damages
+    layout = zlib.crc32(parse_unit(opened, read, data).layout_crcs().astype("<u4").tobytes())
+    if layout == int(index.extent_layout_crc[read.unit]):
+        return []
+    what = "samples can be read, and are laid out otherwise than in the index"
+    all_ids = tuple(range(read.first_sample, read.first_sample + read.num_samples))
+    keys = tuple(_key_of(value) for value in values)
+    return [Damage("checksum", name, read.first_byte, read.end_byte, what, all_ids, keys)]
+
+
+def _records(opened: Opened, read: UnitRead, data: bytes) -> ForgivingRecords:
+    records = ForgivingRecords(opened, read)
+    records.add(read, data)
+    return records
+
+
+def _sample(records: ForgivingRecords, number: int) -> Any:
+    try:
+        return records.sample(number)
+    except ShardError as error:  # of the shard as a whole, which its scan tells
+        return Damaged(error)
+
+
+def _key_of(sample: Any) -> str | None:
+    key = sample.get("__key__") if isinstance(sample, dict) else None
+    return key if isinstance(key, str) else None
+
+
+def _words(error: Exception) -> str:
+    """What an error says, without the place, which is said beside it."""
+    text = error.message if isinstance(error, ShardError) else str(error)
+    if isinstance(error, ShardError):
+        place = f"{error.shard}, byte {error.byte}: " if error.byte is not None else f"{error.shard}: "
+        text = text.removeprefix(place)
+    return without_secrets(text)
+
+
+def _extent(opened: Opened, extent: int) -> UnitRead:
+    index = opened.index
+    return UnitRead(
+        extent,
+        int(index.extent_shard[extent]),
+        int(index.extent_first_byte[extent]),
+        int(index.extent_end_byte[extent]),
+        int(index.extent_first_sample[extent]),
+        int(index.extent_num_samples[extent]),
+    )
+
+
+def _without_echoes(damages: list[Damage], numbers: dict[str, int]) -> list[Damage]:
+    """Sorted by place; what a scan says of a shard is left out where its extents say it more exactly."""
+    anew = {damage.shard for damage in damages if damage.kind == "changed"}
+    first_lost: dict[str, int] = {}
+    for damage in damages:
+        if damage.samples:
+            first_lost[damage.shard] = min(first_lost.get(damage.shard, 1 << 62), damage.first_byte or 0)
+    kept = []
+    for damage in damages:
+        if damage.shard in anew:
+            # Bytes of a shard that was written anew are bound to differ; that it was is what there is to say.
+            is_echo = damage.kind != "changed"
+        else:
+            # A scan stops at the first thing it cannot read, and counts differently ever after.
+            is_echo = not damage.samples and (damage.first_byte or 0) >= first_lost.get(damage.shard, 1 << 62)
+        kept += [] if is_echo else [damage]
+    return sorted(kept, key=lambda damage: (numbers[damage.shard], damage.first_byte or 0))

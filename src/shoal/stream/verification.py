@@ -1,0 +1,191 @@
+"""A dataset opened to be verified, whatever is wrong with it; and its index mended where only that is wrong."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from posixpath import basename
+from typing import Any
+
+from shoal.errors import IndexFileError, UsageError
+from shoal.shards.formats import format_named
+from shoal.shards.index import Index
+from shoal.shards.index_build import EXTENT_BYTES, subset
+from shoal.shards.protocol import Format
+from shoal.storage.local import LocalStore
+from shoal.storage.protocol import Store
+from shoal.storage.sources import Source, SourceLike, expand
+from shoal.storage.stores import in_store, open_store
+from shoal.storage.urls import join, plain, scheme_of
+from shoal.stream.indexing.building import build_index
+from shoal.stream.indexing.checksums import extent_checksums
+from shoal.stream.indexing.index_files import INDEX_NAME, load_index, save_index
+from shoal.stream.indexing.looking import stat_all
+from shoal.stream.indexing.opening import Opened, choose_format, known_suffixes, open_source
+from shoal.stream.indexing.verifying import ShardCheck
+from shoal.stream.reading.retrying import patient
+from shoal.stream.soundness import Damage, Soundness, check_shards
+
+__all__ = ["Verification", "mend_index", "open_to_verify", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What is verified.
+
+    Parameters
+    ----------
+    found
+        The shards that are there.
+    store
+        Where they are.
+    opened
+        The shards that the index names, there or not; None where the index cannot be read.
+    index_path, index_store
+        The index file, and where it is. None where it is one that this machine keeps for itself.
+    damages
+        What was seen without looking into a shard.
+    """
+
+    found: Source
+    store: Store
+    opened: Opened | None
+    format: Format
+    index_path: str | None
+    index_store: Store | None
+    damages: tuple[Damage, ...] = field(default=())
+
+
+def open_to_verify(
+    source: SourceLike,
+    *,
+    index: str | os.PathLike[str] | None = None,
+    format: str | Format | None = None,  # noqa: A002 - the word of the public interface
+    storage_options: Mapping[str, Any] | None = None,
+) -> Verification:
+    """Find shards and their index, and go on where they do not fit together.
+
+    Where there is no index beside the shards, the one that this machine made before is taken, or it is made now.
+
+    Raises
+    ------
+    ShoalError
+        There is nothing to verify, or it cannot be listed; without an index, also a shard that cannot be scanned.
+    """
+    asked = in_store(source, storage_options)
+    store = patient(open_store(asked, storage_options))
+    found = expand(asked, suffixes=known_suffixes(format), store=store)
+    if found.kind == "index":
+        index, found = found.paths[0], _directory_of(found, format, store)
+    place, index_store = _index_place(index, found, store, storage_options)
+    if place is None or index_store is None:
+        opened = open_source(source, format=format, storage_options=storage_options)
+        return Verification(found, store, opened, opened.format, None, None)
+    try:
+        known = load_index(place, store=index_store)
+    except IndexFileError as error:
+        damage = Damage("index", "", None, None, error.message)
+        return Verification(found, store, None, choose_format(found, format), place, index_store, (damage,))
+    chosen = format_named(known.format)
+    known, paths, unknown = _paired(known, found)
+    check = ShardCheck(known, paths, store=store, format=chosen)
+    opened = Opened(store, known, paths, chosen, place, check)
+    what = "the index does not know this shard"
+    damages = tuple(Damage("unknown", name, None, None, what) for name in unknown)
+    return Verification(found, store, opened, chosen, place, index_store, damages)
+
+
+def verify(asked: Verification, *, progress: Callable[[int, int], None] | None = None) -> Soundness:
+    """Everything that is wrong with a dataset (`shoal.stream.soundness.check_shards`)."""
+    found = Soundness() if asked.opened is None else check_shards(asked.opened, progress=progress)
+    found.damages += asked.damages
+    return found
+
+
+def mend_index(
+    asked: Verification, found: Soundness, *, progress: Callable[[int, int], None] | None = None
+) -> tuple[Index, list[Damage]]:
+    """Write the index anew where only it is wrong; the new one, or what keeps it from being written.
+
+    Samples that the old index knew stay what they were. The shards are read whole once more, and nothing is written
+    unless all of their samples can be parsed.
+
+    Raises
+    ------
+    UsageError
+        Shards are damaged, or the index is not a file that one could write.
+    ShoalError
+        As `build_index`, or the index cannot be written.
+    """
+    path, index_store = asked.index_path, asked.index_store
+    if path is None or index_store is None or scheme_of(path) in ("http", "https"):
+        msg = "there is no index file beside these shards that could be written"
+        raise UsageError(msg, hint="`shoal index` makes one")
+    if lost := [damage for damage in found.damages if not damage.is_of_index]:
+        msg = f"the index was left as it is: {len(lost)} damages are of shards, the first of {lost[0].shard}"
+        raise UsageError(msg, hint="restore the shards; or run `shoal index`, which believes shards as they are")
+    old = None if asked.opened is None else asked.opened.index
+    if old is not None and not found.damages:
+        infos = stat_all(asked.opened.paths if asked.opened is not None else (), asked.store)
+        mended = replace(old, shard_versions=tuple(info.version for info in infos))
+        save_index(mended, path, store=index_store)
+        return mended, []
+    extent_bytes = EXTENT_BYTES if old is None else int(old.metadata.get("extent_bytes", EXTENT_BYTES))
+    shards = asked.found
+    mended = build_index(shards, store=asked.store, format=asked.format, extent_bytes=extent_bytes)
+    check = ShardCheck(mended, shards.paths, store=asked.store, format=asked.format)
+    opened = Opened(asked.store, mended, shards.paths, asked.format, path, check)
+    if damages := check_shards(opened, progress=progress).damages:
+        return mended, damages
+    if old is None or old.extent_checksum is not None:
+        checksums = extent_checksums(mended, shards.paths, store=asked.store, check=check.check, progress=progress)
+        mended = replace(mended, extent_checksum=checksums)
+    save_index(mended, path, store=index_store)
+    return mended, []
+
+
+def _directory_of(found: Source, format: str | Format | None, store: Store) -> Source:  # noqa: A002
+    """The shards beside an index file; the index itself may lie under any name."""
+    return expand(found.root, suffixes=known_suffixes(format), store=store)
+
+
+def _index_place(
+    index: str | os.PathLike[str] | None, found: Source, store: Store, storage_options: Mapping[str, Any] | None
+) -> tuple[str | None, Store | None]:
+    """The path of the index file and its store; None where there is none."""
+    if index is None:
+        path = join(found.root, INDEX_NAME)
+        there = not found.root.endswith("://") and store.find(path) is not None
+        return (path, store) if there else (None, None)
+    given = os.fspath(index)
+    if not scheme_of(given):
+        return str(Path(given).expanduser().absolute()), LocalStore()
+    return plain(given), patient(open_store(given, storage_options))
+
+
+def _paired(index: Index, found: Source) -> tuple[Index, tuple[str, ...], list[str]]:
+    """The part of the index that is asked for, the path of each of its shards, and the shards that it does not know."""
+    there = dict(zip(found.names, found.paths, strict=True))
+    bases = [basename(name) for name in index.shard_names]
+    counts = Counter(bases)
+    by_base = {base: number for number, base in enumerate(bases) if counts[base] == 1}
+    numbers = {name: number for number, name in enumerate(index.shard_names)}
+    places: dict[int, str] = {}
+    unknown = []
+    for name, path in there.items():
+        number = numbers.get(name, by_base.get(basename(name)))
+        if number is None or number in places:
+            unknown.append(name)
+        else:
+            places[number] = path
+    if found.complete:
+        paths = tuple(places.get(number, join(found.root, name)) for number, name in enumerate(index.shard_names))
+        return index, paths, unknown
+    chosen = sorted(places)
+    if not chosen:
+        msg = f"{found.asked}: the index knows none of these {len(there)} shards"
+        raise IndexFileError(msg, hint="name its own shards, or make an index of these with `shoal index`")
+    return subset(index, chosen), tuple(places[number] for number in chosen), unknown

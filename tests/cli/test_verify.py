@@ -1,0 +1,76 @@
+"""`shoal verify` lists what is wrong, and says by its exit code whether anything is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.calls import Calls, make_shards
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make_shards(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
+    return Calls(capsys)
+
+
+def damage(path: Path, byte: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1
+    path.write_bytes(data)
+
+
+def test_sound(data: Path, calls: Calls) -> None:
+    calls.text("index", data, "--checksum")
+    said = calls.json("verify", data)
+    assert (said["num_damages"], said["damages"], said["num_samples"]) == (0, [], 200)
+    assert said["num_extents_by_checksum"] > 0
+    assert said["num_extents_by_parsing"] == 0
+    assert "damages" in calls.text("verify", data)
+
+
+def test_an_index_of_this_machine_will_do(data: Path, calls: Calls) -> None:
+    said = calls.json("verify", data)
+    assert (said["index"], said["num_damages"]) == (None, 0)
+    assert said["num_extents_by_parsing"] > 0
+    damage(data / "train-000001.tar", 512)
+    assert calls.text("verify", data) != ""  # what is indexed anew is sound as it lies
+
+
+def test_damage_by_shard_byte_and_key(data: Path, calls: Calls) -> None:
+    calls.text("index", data, "--checksum", "--extent-bytes", "2KiB")
+    damage(data / "train-000001.tar", 512)
+    text = calls.text("verify", data, code=1)
+    assert (
+        "train-000001.tar, byte 0: checksum: other bytes than were indexed, by their checksum; sample 50 (0050)" in text
+    )
+    found = json.loads(calls.text("verify", data, "--json", code=1))
+    (one,) = found["damages"]
+    assert (one["shard"], one["first_byte"], one["samples"], one["keys"]) == ("train-000001.tar", 0, [50], ["0050"])
+    assert (found["num_damaged_samples"], found["index_is_wrong"]) == (1, False)
+    assert "damages are of shards" in calls.refused("verify", data, "--repair-index")
+
+
+def test_a_wrong_index_is_repaired(data: Path, calls: Calls) -> None:
+    calls.text("index", data, "--checksum")
+    (data / "train-000000.tar").rename(data / "train-000007.tar")
+    found = json.loads(calls.text("verify", data, "--json", code=1))
+    assert {(d["kind"], d["shard"]) for d in found["damages"]} == {
+        ("missing", "train-000000.tar"),
+        ("unknown", "train-000007.tar"),
+    }
+    (data / "train-000007.tar").rename(data / "train-000000.tar")
+    (data / "shoal.index").write_bytes(b"nothing of the kind")
+    assert calls.text("verify", data, code=1).rstrip().splitlines()[-1].startswith("the index: index: ")
+    said = calls.json("verify", data, "--repair-index")
+    assert (said["index_repaired"], said["index_is_wrong"], said["num_samples"]) == (True, True, 200)
+    assert calls.json("verify", data)["num_damages"] == 0
+
+
+def test_what_cannot_be_found_out(tmp_path: Path, calls: Calls) -> None:
+    assert "nothing" in calls.refused("verify", tmp_path / "nothing")

@@ -1,0 +1,217 @@
+"""Every damage is found, where it is; and an index is written anew only where the shards are sound."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.samples import write_jsonl, write_tar, write_tar_shards
+
+from shoal.errors import UsageError
+from shoal.shards.index import Index, locate, sample_starts
+from shoal.storage.local import LocalStore
+from shoal.stream.indexing.building import build_index
+from shoal.stream.indexing.checksums import extent_checksums
+from shoal.stream.indexing.index_files import load_index, save_index
+from shoal.stream.soundness import RECORD_CRCS, Damage, Soundness
+from shoal.stream.verification import mend_index, open_to_verify, verify
+
+
+def write_index(directory: Path, *, checksums: bool = True, records: bool = False, extent_bytes: int = 4096) -> Index:
+    """An index beside the shards of a directory."""
+    asked = open_to_verify(directory)
+    index = build_index(asked.found, store=asked.store, format=asked.format, workers=0, extent_bytes=extent_bytes)
+    if checksums:
+        paths = asked.found.paths
+        index = replace(index, extent_checksum=extent_checksums(index, paths, store=LocalStore(), check=lambda _: None))
+    if records:
+        shard, first, end = (part.tolist() for part in locate(index, np.arange(index.num_samples)))
+        data = [Path(path).read_bytes() for path in asked.found.paths]
+        crcs = [crc32(data[s][a:b]) for s, a, b in zip(shard, first, end, strict=True)]
+        index = replace(index, columns={RECORD_CRCS: np.array(crcs, dtype=np.uint32)})
+    save_index(index, directory / "shoal.index", store=LocalStore())
+    return index
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    write_tar_shards(tmp_path / "data", num_shards=3, samples_per_shard=40)
+    return tmp_path / "data"
+
+
+def found_in(directory: Path) -> Soundness:
+    return verify(open_to_verify(directory))
+
+
+def flip(path: Path, byte: int, mask: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= mask
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("checksums", [False, True])
+def test_sound_shards(data: Path, checksums: bool) -> None:
+    index = write_index(data, checksums=checksums)
+    found = found_in(data)
+    assert found.damages == []
+    assert (found.num_by_checksum, found.num_by_parsing)[:: 1 if checksums else -1] == (index.num_extents, 0)
+    assert found.num_bytes == int((index.extent_end_byte - index.extent_first_byte).sum())
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.floats(0, 1, exclude_max=True), mask=st.integers(1, 255), records=st.booleans())
+def test_a_byte_that_changed_is_told_with_its_sample(
+    tmp_path_factory: pytest.TempPathFactory, place: float, mask: int, records: bool
+) -> None:
+    data = tmp_path_factory.mktemp("flip")
+    path = data / "a.tar"
+    names = [{"__key__": f"k{i}".encode(), "txt": f"text {i}".encode() * 9} for i in range(12)]
+    write_tar(path, names)
+    index = write_index(data, records=records)
+    byte = int(place * path.stat().st_size)
+    flip(path, byte, mask)
+    found = found_in(data)
+    starts = sample_starts(index, first_extent=0, end_extent=index.num_extents)
+    assert starts is not None
+    if byte >= starts[-1]:  # the end of the archive; nothing of a sample
+        assert found.num_damaged_samples == 0
+        return
+    (damage,) = found.damages
+    assert (damage.kind, damage.shard) == ("checksum", "a.tar")
+    assert damage.first_byte is not None
+    assert damage.end_byte is not None
+    assert damage.first_byte <= byte < damage.end_byte
+    sample = int(np.searchsorted(starts, byte, side="right")) - 1
+    assert sample in damage.samples
+    if records:
+        assert damage.samples == (sample,)
+        assert (damage.first_byte, damage.end_byte) == (starts[sample], starts[sample + 1])
+    elif byte - starts[sample] >= 512:  # a payload: names can still be read
+        assert damage.keys == tuple(f"k{number}" for number in damage.samples)
+
+
+def test_every_damage_is_listed(data: Path) -> None:
+    index = write_index(data, records=True)
+    first, second, third = sorted(data.glob("*.tar"))
+    _, starts, _ = locate(index, np.arange(index.num_samples))
+    for sample in (3, 4, 17):
+        flip(first, int(starts[sample]) + 512)
+    second.unlink()
+    os.truncate(third, int(starts[100]))
+    found = found_in(data)
+    assert [(d.shard, d.kind) for d in found.damages if d.shard == first.name] == [(first.name, "checksum")] * len(
+        {int(np.searchsorted(index.extent_first_sample, s, side="right")) for s in (3, 4, 17)}
+    )
+    lost = {sample: key for d in found.damages for sample, key in zip(d.samples, d.keys, strict=True)}
+    assert {3, 4, 17} <= set(lost)
+    assert set(lost) == {3, 4, 17, *range(40, 80)} | {s for d in found.damages if d.kind == "cut" for s in d.samples}
+    assert [lost[3], lost[4], lost[17]] == ["0003", "0004", "0017"]
+    assert {d.kind for d in found.damages if d.shard == second.name} == {"missing"}
+    cut = [d for d in found.damages if d.shard == third.name]
+    assert {d.kind for d in cut} == {"cut"}
+    assert set(range(100, 120)) <= {s for d in cut for s in d.samples}
+    assert found.num_damaged_samples == len(lost)
+    with pytest.raises(UsageError, match=r"damages are of shards"):
+        mend_index(open_to_verify(data), found)
+
+
+def test_lines_without_checksums(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "docs.jsonl")
+    index = write_index(tmp_path, checksums=False)
+    _, starts, _ = locate(index, np.arange(index.num_samples))
+    flip(path, int(starts[5]) + 2)  # another key: sound JSON, and another line than was indexed
+    flip(path, int(starts[150]), 0xFF)  # no JSON
+    found = found_in(tmp_path)
+    assert [damage.kind for damage in found.damages] == ["checksum", "unreadable"]
+    assert 5 in found.damages[0].samples
+    assert found.damages[1].samples == (150,)
+
+
+def test_a_scan_finds_what_no_sample_holds(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "docs.jsonl")
+    write_index(tmp_path)
+    with path.open("ab") as file:
+        file.write(b'{"id": 200}\n')
+    (damage,) = found_in(tmp_path).damages
+    assert (damage.kind, damage.is_of_index) == ("changed", True)
+    assert "the index has 200 samples, the shard 201" in damage.what
+
+
+def test_an_index_is_mended_where_only_it_is_wrong(data: Path) -> None:
+    old = write_index(data)
+    write_tar(data / "train-000003.tar", [{"__key__": b"new", "txt": b"new"}])
+    asked = open_to_verify(data)
+    found = verify(asked)
+    assert [(d.kind, d.shard) for d in found.damages] == [("unknown", "train-000003.tar")]
+    mended, left = mend_index(asked, found)
+    assert left == []
+    assert found_in(data).damages == []
+    assert (mended.num_samples, mended.extent_checksum is not None) == (121, True)
+    # What was known stays: ids, and the extents that states belong to.
+    assert np.array_equal(mended.extent_end_byte[: old.num_extents], old.extent_end_byte)
+    assert mended.fingerprint == load_index(str(data / "shoal.index"), store=LocalStore()).fingerprint
+
+
+def test_an_unreadable_index_is_made_again(data: Path) -> None:
+    index = write_index(data)
+    flip(data / "shoal.index", (data / "shoal.index").stat().st_size // 2)
+    (data / "shoal.index").write_bytes((data / "shoal.index").read_bytes()[:-100])
+    asked = open_to_verify(data)
+    found = verify(asked)
+    assert [(d.kind, d.shard) for d in found.damages] == [("index", "")]
+    mended, left = mend_index(asked, found)
+    assert (left, mended.num_samples) == ([], index.num_samples)
+    assert found_in(data).damages == []
+
+
+def test_only_sound_shards_get_a_new_index(data: Path) -> None:
+    """A shard that grew, and holds what cannot be parsed: the index stays."""
+    for path in data.glob("*.tar"):
+        path.unlink()
+    write_jsonl(data / "a.jsonl", num_docs=20)
+    write_index(data)
+    before = (data / "shoal.index").read_bytes()
+    with (data / "a.jsonl").open("ab") as file:
+        file.write(b"{no json\n")
+    asked = open_to_verify(data)
+    found = verify(asked)
+    assert [damage.kind for damage in found.damages] == ["changed"]
+    _, left = mend_index(asked, found)
+    assert [(damage.kind, damage.samples) for damage in left] == [("unreadable", (20,))]
+    assert (data / "shoal.index").read_bytes() == before
+
+
+def test_other_times_are_taken_over(data: Path) -> None:
+    index = write_index(data)
+    for path in data.glob("*.tar"):
+        os.utime(path, ns=(1, 1))
+    asked = open_to_verify(data)
+    found = verify(asked)
+    assert (found.damages, found.num_touched) == ([], 3)
+    mended, left = mend_index(asked, found)
+    assert (left, mended.fingerprint) == ([], index.fingerprint)
+    assert found_in(data).num_touched == 0
+
+
+def test_some_shards_by_name(data: Path) -> None:
+    write_index(data)
+    flip(data / "train-000001.tar", 600)
+    (data / "train-000002.tar").unlink()
+    assert verify(open_to_verify(data / "train-000000.tar")).damages == []
+    kinds = [damage.kind for damage in verify(open_to_verify(str(data / "train-00000{0..1}.tar"))).damages]
+    assert kinds == ["checksum"]
+
+
+def test_damage_knows_whose_it_is() -> None:
+    assert [Damage(kind, "", None, None, "").is_of_index for kind in ("changed", "cut", "index")] == [True, False, True]
