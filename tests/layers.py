@@ -35,7 +35,7 @@ FLOORS = {
 LIBRARIES = {
     "numpy": ("shoal",),
     "matplotlib": ("shoal.measure.report", "shoal.measure.audit_picture"),
-    "torch": ("shoal.integrations",),
+    "torch": ("shoal.integrations", "shoal.stream.columns.tensors"),
     "torchdata": ("shoal.integrations",),
     "jax": ("shoal.integrations",),
     "lightning": ("shoal.integrations",),

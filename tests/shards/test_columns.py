@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from shoal.errors import ShardError
 from shoal.shards.arrow import Arrow
+from shoal.shards.arrow_columns import value_in
 from shoal.shards.arrow_rows import partition_fields
 from shoal.shards.parquet import Parquet
 from shoal.shards.protocol import ColumnRecords, Format, Records, ShardScan, Stretch
+from shoal.testing.known_shards import same
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -169,17 +171,19 @@ def test_columns_of_numbers_are_those_of_the_samples(write: Callable[..., bytes]
     assert isinstance(records, ColumnRecords)
     columns = records.columns()
     assert columns is not None
+    assert [kind.how for _, kind in columns.kinds] == ["number", "array", "array"]
+    assert [kind.dtype for _, kind in columns.kinds] == [np.int32, np.uint16, np.float32]
     for number in range(len(records)):
         sample = records.sample(number)
-        assert {name: as_python(column[number]) for name, column in columns.items()} == {
-            name: as_python(value) for name, value in sample.items()
-        }
-        assert columns["fixed"].dtype == sample["fixed"].dtype
+        row = {name: value_in(kind, array, number) for (name, kind), array in zip(*columns, strict=True)}
+        assert all(map(same, row.values(), sample.values()))
     for values in ([1, None], [[1], [1, 2]], [[1], [None]], ["a", "b"], [[[1]], [[2]]]):
         other = write(pa.table({"x": values}), 5)
         found = pieces(other, reader, scan(other, reader), 0, 1)
         assert isinstance(found, ColumnRecords)
-        assert found.columns() is None
+        columns = found.columns()
+        assert columns is not None
+        assert columns.kinds[0][1].how == "cells"
 
 
 def test_chosen_columns() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shoal.shards.columns import Columns, Kind
 from shoal.shards.protocol import Buffer, ReadBytes, Records, Sample, ShardScan, Stretch, reading_alone
 from shoal.shards.records import CutRecords
 from shoal.shards.text import Text
@@ -93,7 +94,7 @@ class BrokenRecords:
 
     def columns(self) -> Any:
         if self.mistake == "columns are others":
-            return {"text": np.array(["x"] * len(self))}
+            return Columns((("text", Kind("array")),), (np.array(["x"] * len(self)),))
         return None
 
 
@@ -112,7 +113,7 @@ MISTAKES = {
     "the first of a later stretch is another": "should be",
     "samples only in order": "sample 1 is",
     "other crcs": "layout CRCs",
-    "columns are others": "column 'text' at 0",
+    "columns are others": "row 0 of its columns",
 }
 
 

@@ -129,8 +129,9 @@ def test_columns_of_fixed_size_are_views_of_the_bytes() -> None:
     for with_starts in (True, False):
         _, records = opened(data, Mds(), with_starts=with_starts)
         assert isinstance(records, CutRecords)
-        columns = records.columns()
-        assert columns is not None
+        found = records.columns()
+        assert found is not None
+        columns = found.by_name()
         assert columns["n"].tolist() == [7, 8] == [records.sample(0)["n"], records.sample(1)["n"]]
         assert np.array_equal(columns["x"], values)
         assert not columns["x"].flags.owndata

@@ -10,13 +10,14 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shoal.errors import ShardError
 from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
+from shoal.shards.columns import wanted_of
 from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
 
 __all__ = ["Arrow"]
@@ -50,6 +51,15 @@ class Arrow:
 
     name: str = "arrow"
     suffixes: tuple[str, ...] = (".arrow", ".feather", ".arrows")
+
+    def __init__(self) -> None:
+        self._wanted: tuple[str, ...] | None = None
+
+    def projected(self, names: Sequence[str]) -> Arrow:
+        """The same format, which decodes these columns alone where a shard has all of them."""
+        projected = Arrow()
+        projected._wanted = tuple(names)
+        return projected
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the heads of messages, and what comes before the first record batch; batches without rows have no piece.
@@ -106,13 +116,22 @@ class Arrow:
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
         stream = zlib.decompress(base64.b64decode(stretch.head["prefix"])) + view + _END
         try:
-            with pa.ipc.open_stream(stream) as reader:
+            with pa.ipc.open_stream(stream, options=self._options(pa, stream, shard)) as reader:
                 table = reader.read_all()
             table.validate(full=True)
         except (pa.ArrowException, OSError, ValueError) as error:
             msg = f"its record batches cannot be read: {error}"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
         return TableRecords(table, [batch.crc for batch in batches], shard=shard, constants=partition_fields(shard))
+
+    def _options(self, pa: Any, stream: bytes, shard: str) -> Any:
+        """How the stream is read: only the columns that are wanted."""
+        if self._wanted is None:
+            return None
+        wanted = [name for name in self._wanted if name not in partition_fields(shard)]
+        known = pa.ipc.open_stream(stream).schema.names
+        chosen = wanted_of(known, wanted)
+        return pa.ipc.IpcReadOptions(included_fields=[known.index(name) for name in chosen])
 
 
 def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str) -> Iterator[_Message]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
+from shoal.shards.columns import Columns, Kind, wanted_of
 from shoal.shards.mds_encodings import Decode, array_of, decoder_of, fixed_bytes_of
 from shoal.shards.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
@@ -38,6 +39,13 @@ class Mds:
 
     def __init__(self, *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
+        self._wanted: tuple[str, ...] | None = None
+
+    def projected(self, names: Sequence[str]) -> Mds:
+        """The same format, which decodes these columns alone where a shard has all of them."""
+        projected = Mds(allow_pickle=self.allow_pickle)
+        projected._wanted = tuple(names)
+        return projected
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the head of a shard, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.
@@ -60,7 +68,7 @@ class Mds:
             Where the bytes do not hold so many samples.
         """
         try:
-            columns = _known_columns(tuple(map(tuple, stretch.head["columns"])), self.allow_pickle)
+            columns = _known_columns(tuple(map(tuple, stretch.head["columns"])), self.allow_pickle, self._wanted)
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, UsageError):
                 raise
@@ -80,14 +88,14 @@ class Mds:
         )
 
 
-def _gathered(columns: tuple[_Column, ...], buffer: Buffer, starts: Sequence[int]) -> dict[str, NDArray[Any]] | None:
+def _gathered(columns: tuple[_Column, ...], buffer: Buffer, starts: Sequence[int]) -> Columns | None:
     """The columns as views of the bytes, where all values are numbers or arrays of one shape; else None. O(1)."""
-    record = _record_of(columns)
+    record, kinds = _record_of(columns)
     num_samples = len(starts) - 1
     if record is None or starts[-1] - starts[0] != num_samples * record.itemsize:
         return None
     records: NDArray[Any] = np.ndarray((num_samples,), record, buffer, starts[0])
-    return {column.name: records[column.name] for column in columns}
+    return Columns(kinds, tuple(records[name] for name, _ in kinds))
 
 
 def _decode(columns: tuple[_Column, ...], num_sizes: int, data: bytes) -> Sample:
@@ -101,7 +109,8 @@ def _decode(columns: tuple[_Column, ...], num_sizes: int, data: bytes) -> Sample
             msg = f"column {column.name!r} ends after its sample, which has {len(data)} bytes"
             raise BadRecordError(msg)
         try:
-            sample[column.name] = column.decode(data[at : at + size])
+            if column.is_wanted:
+                sample[column.name] = column.decode(data[at : at + size])
         except (ValueError, RecursionError, OSError, SyntaxError) as error:
             if isinstance(error, UsageError):
                 raise
@@ -117,10 +126,11 @@ def _decode(columns: tuple[_Column, ...], num_sizes: int, data: bytes) -> Sample
 class _Column:
     """One column: its name, how many bytes a value has where all have as many, and how one is decoded."""
 
-    __slots__ = ("_decode", "allow_pickle", "encoding", "fixed_bytes", "name")
+    __slots__ = ("_decode", "allow_pickle", "encoding", "fixed_bytes", "is_wanted", "name")
 
-    def __init__(self, name: str, encoding: str, *, allow_pickle: bool) -> None:
+    def __init__(self, name: str, encoding: str, *, allow_pickle: bool, is_wanted: bool) -> None:
         self.name, self.encoding, self.allow_pickle = name, encoding, allow_pickle
+        self.is_wanted = is_wanted
         self.fixed_bytes = fixed_bytes_of(encoding)
         self._decode: Decode | None = None
 
@@ -131,16 +141,30 @@ class _Column:
 
 
 @lru_cache(maxsize=64)
-def _known_columns(pairs: tuple[tuple[str, str], ...], allow_pickle: bool) -> tuple[_Column, ...]:  # noqa: FBT001
-    return tuple(_Column(name, encoding, allow_pickle=allow_pickle) for name, encoding in pairs)
+def _known_columns(
+    pairs: tuple[tuple[str, str], ...],
+    allow_pickle: bool,  # noqa: FBT001
+    wanted: tuple[str, ...] | None,
+) -> tuple[_Column, ...]:
+    chosen = wanted_of([name for name, _ in pairs], wanted)
+    return tuple(
+        _Column(name, encoding, allow_pickle=allow_pickle, is_wanted=name in chosen) for name, encoding in pairs
+    )
 
 
 @lru_cache(maxsize=64)
-def _record_of(columns: tuple[_Column, ...]) -> np.dtype[Any] | None:
-    """A sample as a record of numpy's, where all values are numbers or arrays of one shape."""
+def _record_of(columns: tuple[_Column, ...]) -> tuple[np.dtype[Any] | None, tuple[tuple[str, Kind], ...]]:
+    """A sample as a record of numpy's, where all values are numbers or arrays of one shape; what is wanted of it."""
     kinds = [array_of(column.encoding) for column in columns]
     fields = [(column.name, *kind) for column, kind in zip(columns, kinds, strict=True) if kind is not None]
-    return np.dtype(fields) if len(fields) == len(columns) else None
+    if len(fields) < len(columns):
+        return None, ()
+    wanted = tuple(
+        (column.name, Kind("number" if column.encoding == "int" else "array", kind.newbyteorder("="), shape))
+        for column, (_, kind, shape) in zip(columns, fields, strict=True)
+        if column.is_wanted
+    )
+    return np.dtype(fields), wanted
 
 
 def _columns(read: ReadBytes, begin: int, end: int, shard: str) -> list[list[str]]:

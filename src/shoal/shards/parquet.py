@@ -18,6 +18,7 @@ import numpy as np
 
 from shoal.errors import ShardError
 from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
+from shoal.shards.columns import wanted_of
 from shoal.shards.parquet_footer import GroupPlace, groups_in
 from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
 
@@ -57,6 +58,13 @@ class Parquet:
 
     def __init__(self, *, columns: Sequence[str] | None = None) -> None:
         self.columns = None if columns is None else tuple(columns)
+        self._wanted: tuple[str, ...] | None = None
+
+    def projected(self, names: Sequence[str]) -> Parquet:
+        """The same format, which decodes these columns alone where a shard has all of them."""
+        projected = Parquet(columns=self.columns)
+        projected._wanted = tuple(names)
+        return projected
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the footer, and nothing else. Row groups without rows are passed over.
@@ -108,9 +116,12 @@ class Parquet:
         return TableRecords(table, [group.crc for group in groups], shard=shard, constants=constants)
 
     def _chosen(self, opened: Any, shard: str) -> list[str] | None:
-        if self.columns is None:
+        if self.columns is None and self._wanted is None:
             return None
         known = opened.schema_arrow.names
+        if self.columns is None:
+            wanted = [name for name in self._wanted or () if name not in partition_fields(shard)]
+            return list(wanted_of(known, wanted))
         found = [name for name in self.columns if name in known]
         if missing := [name for name in self.columns if name not in known and name not in partition_fields(shard)]:
             msg = f"column {missing[0]!r} was asked for; there are {', '.join(known)}"

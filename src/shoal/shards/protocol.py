@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.shards.columns import Columns
+
 Buffer = bytes | bytearray | memoryview
 Sample = dict[str, Any]
 
@@ -85,12 +87,8 @@ class Records(Protocol):
 class ColumnRecords(Protocol):
     """Records that lie in memory as columns, so that many samples are gathered at once."""
 
-    def columns(self) -> Mapping[str, NDArray[Any]] | None:
-        """The fields of all samples, each an array of shape (len, ...) that may be a view of the bytes they came in.
-
-        Row ``i`` of them is what ``sample(i)`` gives, so that stacking samples and gathering rows give the same. None
-        where a field has no such array.
-        """
+    def columns(self) -> Columns | None:
+        """The fields of all samples; row ``i`` of them is what ``sample(i)`` gives. None where a field is no column."""
         ...
 
 
@@ -125,6 +123,18 @@ class Format(Protocol):
 
         Raises `ShardError`, with the byte counted from the start of the shard, where the bytes are not what the index
         says.
+        """
+        ...
+
+
+@runtime_checkable
+class ColumnarFormat(Protocol):
+    """A format whose records may be `ColumnRecords`: only then batches are looked for in columns."""
+
+    def projected(self, names: Sequence[str]) -> Format:
+        """The same format, which decodes only these fields of shards that have all of them, and all fields of others.
+
+        Their order stays that of the shard.
         """
         ...
 

@@ -6,13 +6,14 @@ handing out by number and the places in errors, to `CutRecords`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
+from shoal.shards.columns import Columns
 from shoal.shards.protocol import Buffer, Sample, Stretch
 
 __all__ = ["BadRecordError", "CutRecords", "Decode", "borders_in"]
@@ -82,7 +83,7 @@ class CutRecords:
         *,
         decode: Decode,
         crcs: Callable[[], NDArray[np.uint32]],
-        columns: Callable[[], Mapping[str, NDArray[Any]] | None] | None = None,
+        columns: Callable[[], Columns | None] | None = None,
     ) -> None:
         self._view, self._starts = memoryview(buffer), starts
         self._shard, self._first_byte = stretch.shard, stretch.first_byte
@@ -96,7 +97,7 @@ class CutRecords:
         """The CRCs that the scan of the format gives for these samples; shape (len,)."""
         return self._crcs()
 
-    def columns(self) -> Mapping[str, NDArray[Any]] | None:
+    def columns(self) -> Columns | None:
         """The fields of all samples as arrays, where the format has them so."""
         return None if self._columns is None else self._columns()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["collate"]
+__all__ = ["collate", "column_of"]
 
 
 def collate(samples: Sequence[Any]) -> Any:
@@ -24,14 +24,19 @@ def collate(samples: Sequence[Any]) -> Any:
         names = first.keys()
         if any(sample.keys() != names for sample in samples):
             names = {name: None for sample in samples for name in sample}.keys()
-            return {name: _column([sample.get(name) for sample in samples]) for name in names}
-        return {name: _column([sample[name] for sample in samples]) for name in names}
+            return {name: column_of([sample.get(name) for sample in samples]) for name in names}
+        return {name: column_of([sample[name] for sample in samples]) for name in names}
     if isinstance(first, tuple) and all(isinstance(s, tuple) and len(s) == len(first) for s in samples):
-        return tuple(_column(list(column)) for column in zip(*samples, strict=True))
-    return _column(list(samples))
+        return tuple(column_of(list(column)) for column in zip(*samples, strict=True))
+    return column_of(list(samples))
 
 
-def _column(values: list[Any]) -> Any:
+def column_of(values: list[Any]) -> Any:
+    """One field of a batch: an array where the values are numbers, or arrays that are alike; else the list.
+
+    >>> column_of([1, 2.5]), column_of([1, None])
+    (array([1. , 2.5]), [1, None])
+    """
     first = values[0]
     if isinstance(first, (bytes, str)):
         return values

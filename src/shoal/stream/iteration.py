@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Self
@@ -15,11 +15,15 @@ from numpy.typing import NDArray
 from shoal.errors import ForkError, UsageError
 from shoal.order.partition import Partition, Share
 from shoal.order.protocol import BoundOrder
-from shoal.plan.lookahead import first_uses, last_uses, stretch_positions
+from shoal.plan.lookahead import stretch_positions
 from shoal.plan.units import RecordUnits
+from shoal.shards.protocol import ColumnarFormat
 from shoal.stream import forks
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.collate import collate
+from shoal.stream.columns.choosing import gathers, with_chosen
+from shoal.stream.columns.formatting import Formatting
+from shoal.stream.columns.gathering import Gathering
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.pace import Pace
@@ -30,16 +34,14 @@ from shoal.stream.reading.fetch import Fetch
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.pins import Pins
 from shoal.stream.reading.singles import Singles
-from shoal.stream.reading.skips import QUARANTINED, SKIPPED, Skips, skips_of
+from shoal.stream.reading.skips import SKIPPED, Skips, skips_of
 from shoal.stream.reading.unit_bytes import read_records
 from shoal.stream.reading.views import with_views
-from shoal.stream.rows import collate_rows, with_rows
 from shoal.stream.stages import DROPPED, Damaged, Stage, run_stages
+from shoal.stream.stretches import Gathered, Stretch, gathered, planned, unplanned
 from shoal.stream.worker_share import some_batches
 
 __all__ = ["Iteration", "Place", "Recipe", "read_sample", "shares_of"]
-
-_NOTHING = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +58,12 @@ class Recipe:
     collate: Callable[[list[Any]], Any] = collate
     worker: int = 0
     num_workers: int = 1
+    formatting: Formatting = field(default_factory=Formatting)
 
     @property
     def stacks(self) -> bool:
-        """Whether batches are made of samples as they are stored, with nothing done to one alone."""
-        return self.partition.batched and not self.stages and self.collate is collate
-
-
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """What this rank gets of some consecutive global batches: the samples before any stage, as they are read, and more.
-
-    Lists, which a loop over samples is fastest with. Batch ``i`` is ``[batch_first[i], batch_first[i + 1])`` of them,
-    and the rank's at step ``steps[i]``.
-    """
-
-    samples: Iterator[Any]
-    ids: list[int]
-    repeated: list[bool]
-    batch_first: list[int]
-    steps: range
+        """Whether batches can be made of columns, with nothing done to a sample that cannot be done to its columns."""
+        return self.partition.batched and gathers(self.stages) and self.collate is collate
 
 
 @dataclass(slots=True)
@@ -121,10 +109,9 @@ class Iteration:
         first_step: int = 0,
     ) -> None:
         self._ended, self._state = ended, state
+        opened = with_chosen(opened, recipe.stages)
         if not options.copy:
             opened = _viewed(opened, counters)
-        elif recipe.stacks and not options.skips:
-            opened, recipe = with_rows(opened), replace(recipe, collate=collate_rows)
         order = arrangement.epoch(epoch)
         self.place = Place(epoch, start, recipe.partition, order.num_samples, first_step)
         kind = Singles if arrangement.by_singles else Fetch
@@ -132,13 +119,16 @@ class Iteration:
         budget = budget_of(arrangement, options.memory_limit_bytes, is_far=not opened.store.reads_ahead)
         self._reading = kind(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
         shares = shares_of(order, arrangement, recipe, self.place)
-        if isinstance(self._reading, Singles):
-            stretches = _unplanned(shares, budget, self._reading, skips)
-        else:
-            stretches = _planned(shares, budget, self._reading, skips)
         source = _Source(opened, arrangement, recipe, counters, self.place, skips)
-        deliver = _batches if recipe.partition.batched else _samples
-        self._results: Iterator[Any] = deliver(stretches, source)
+        self._results: Iterator[Any]
+        if isinstance(self._reading, Singles):
+            deliver = _batches if recipe.partition.batched else _samples
+            self._results = deliver(unplanned(shares, budget, self._reading, skips), source)
+        elif (gathering := _gathering(source, budget, self._reading, options)) is not None:
+            self._results = _gathered_batches(gathered(shares, budget, self._reading, gathering), source)
+        else:
+            deliver = _batches if recipe.partition.batched else _samples
+            self._results = deliver(planned(shares, budget, self._reading, skips), source)
         self._num_steps = recipe.partition.num_batches(order.num_samples, start)
         self._failure: BaseException | None = None
         self._closed = False
@@ -247,7 +237,7 @@ class _Source:
 # threads, alive when nobody else does.
 
 
-def _samples(stretches: Iterator[_Stretch], source: _Source) -> Iterator[Any]:
+def _samples(stretches: Iterator[Stretch], source: _Source) -> Iterator[Any]:
     """Sample after sample, without those that a filter dropped or that are damaged."""
     made, counters, place = source.made, source.counters, source.place
     for stretch in stretches:
@@ -262,11 +252,11 @@ def _samples(stretches: Iterator[_Stretch], source: _Source) -> Iterator[Any]:
                 counters.num_filtered += 1
                 continue
             counters.num_samples += 1
-            yield result
+            yield source.recipe.formatting.sample(result)
         place.num_yielded = after
 
 
-def _batches(stretches: Iterator[_Stretch], source: _Source) -> Iterator[Any]:
+def _batches(stretches: Iterator[Stretch], source: _Source) -> Iterator[Any]:
     """Batch after batch."""
     made = source.made
     for stretch in stretches:
@@ -281,6 +271,42 @@ def _batches(stretches: Iterator[_Stretch], source: _Source) -> Iterator[Any]:
             yield batch
 
 
+def _gathering(source: _Source, budget: Budget, fetch: Fetch, options: ReadingOptions) -> Gathering | None:
+    """What makes batches of columns; None where they are to be made of samples.
+
+    So they are where damaged samples are skipped, since these are told one by one, and where memory is limited.
+    """
+    opened, recipe = source.opened, source.recipe
+    if not (recipe.stacks and options.copy and source.skips is None and budget.keeping is None):
+        return None
+    if not isinstance(opened.format, ColumnarFormat):
+        return None
+    num_units = budget.units.num_units
+    unit_rows = opened.index.num_samples / max(1, num_units)
+    return Gathering(fetch, num_units=num_units, unit_rows=unit_rows, formatting=recipe.formatting)
+
+
+def _gathered_batches(stretches: Iterator[Gathered], source: _Source) -> Iterator[Any]:
+    """Batch after batch, made of columns."""
+    stages = source.recipe.stages
+    for stretch in stretches:
+        ids, repeated = stretch.share.ids, stretch.share.repeated
+        for step, (begin, end) in zip(
+            stretch.steps, itertools.pairwise(stretch.share.batch_first.tolist()), strict=True
+        ):
+            source.place.num_yielded = step
+            batch = next(stretch.batches)
+            if isinstance(batch, list):
+                named = zip(batch, ids[begin:end].tolist(), strict=True)
+                batch = collate([run_stages(stages, sample, sample_id) for sample, sample_id in named])
+            else:
+                for stage in stages:
+                    batch = stage(batch, ids[begin:end])  # type: ignore[arg-type]  # one id for each row
+            delivered = _delivered(batch, repeated[begin:end], source)
+            source.place.num_yielded = step + 1  # only now: what failed was not yielded
+            yield delivered
+
+
 def _collated(samples: list[Any], repeated: list[bool], source: _Source) -> Any:
     kept = [
         (sample, again)
@@ -291,9 +317,17 @@ def _collated(samples: list[Any], repeated: list[bool], source: _Source) -> Any:
     if not kept:
         kept = [(_nearest_kept(source), True)]
     batch = source.recipe.collate([sample for sample, _ in kept])
-    num_repeats = sum(again for _, again in kept)
+    delivered = _delivered(batch, np.array([again for _, again in kept]), source)
+    source.counters.num_filtered += num_filtered
+    return delivered
+
+
+def _delivered(batch: Any, repeated: NDArray[np.bool_], source: _Source) -> Any:
+    """A batch with its repeats marked, in its format, after the stages of batches; counted."""
+    num_repeats = int(repeated.sum())
     if num_repeats and isinstance(batch, dict):
-        batch["__pad__"] = np.array([again for _, again in kept])
+        batch["__pad__"] = repeated
+    batch = source.recipe.formatting.finished(batch)
     try:
         for stage in source.recipe.batch_stages:
             batch = stage(batch, -1)
@@ -304,9 +338,8 @@ def _collated(samples: list[Any], repeated: list[bool], source: _Source) -> Any:
         raise
     counters = source.counters
     counters.num_batches += 1
-    counters.num_samples += len(kept)
+    counters.num_samples += len(repeated)
     counters.num_repeats += num_repeats
-    counters.num_filtered += num_filtered
     return batch
 
 
@@ -364,66 +397,3 @@ def shares_of(
             steps = range(first + (recipe.worker - first) % num_workers, stop, num_workers)
             share = some_batches(share, np.arange(steps.start - first, stop - first, num_workers))
         yield replace(share, ids=arrangement.stored_ids(share.ids)), steps
-
-
-def _planned(
-    shares: Iterator[tuple[Share, range]], budget: Budget, fetch: Fetch, skips: Skips | None
-) -> Iterator[_Stretch]:
-    """Stretch after stretch, with the reads of the next one planned before the samples of this one are given out.
-
-    Where memory is limited, with those of this one only: what is kept of it depends on what the next one needs.
-    """
-    current, units, keeping = None, _NOTHING, budget.keeping
-    for following in itertools.chain(shares, [None]):
-        units_after = _NOTHING
-        if following is not None:
-            wanted = _wanted(following[0], skips)
-            units_after = budget.units_of(following[0].ids[wanted], following[0].chunks[wanted])
-            if keeping is None:
-                fetch.follow(first_uses(units_after, units))
-        if current is not None:
-            share, steps = current
-            drops: list[int] = []
-            if keeping is None:
-                last = last_uses(units, np.unique(units_after))
-            else:
-                reads, last, drops = keeping.plan(units, units_after)
-                fetch.follow(reads)
-            wanted = _wanted(share, skips)
-            samples = fetch.samples(share.ids[wanted].tolist(), units.tolist(), last.tolist(), drops)
-            yield _stretch(share, steps, samples, wanted)
-        current, units = following, units_after
-
-
-def _unplanned(
-    shares: Iterator[tuple[Share, range]], budget: Budget, singles: Singles, skips: Skips | None
-) -> Iterator[_Stretch]:
-    """Stretch after stretch of samples that have a read of their own."""
-    for share, steps in shares:
-        wanted = _wanted(share, skips)
-        ids = share.ids[wanted]
-        samples = singles.samples(ids.tolist(), budget.units_of(ids, share.chunks[wanted]))
-        yield _stretch(share, steps, samples, wanted)
-
-
-def _wanted(share: Share, skips: Skips | None) -> slice | NDArray[np.bool_]:
-    """Which samples of a share are read: all but those in quarantine."""
-    return slice(None) if skips is None or not len(skips.known) else ~skips.among(share.ids)
-
-
-def _stretch(share: Share, steps: range, samples: Iterator[Any], wanted: slice | NDArray[np.bool_]) -> _Stretch:
-    if not isinstance(wanted, slice):
-        samples = _with_gaps(samples, wanted.tolist())
-    return _Stretch(samples, share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), steps)
-
-
-def _with_gaps(samples: Iterator[Any], wanted: list[bool]) -> Iterator[Any]:
-    """The samples that are read, and a mark in the place of each that is not."""
-    for is_wanted in wanted:
-        if not is_wanted:
-            yield QUARANTINED
-            continue
-        try:
-            yield next(samples)
-        except StopIteration:
-            return

@@ -36,6 +36,23 @@ _PLANNED_AT_ONCE = 256  # units; a stretch may have one for every sample
 _Records = Records | ForgivingRecords
 
 
+class _Elsewhere:
+    """Stands for records that whoever took them has."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        return np.zeros(0, dtype=np.uint32)
+
+    def sample(self, number: int) -> Sample:
+        msg = f"sample {number} was asked of records that were handed over"
+        raise AssertionError(msg)
+
+
+_ELSEWHERE: Records = _Elsewhere()
+
+
 class Fetch:
     """Reads units ahead of their use and keeps them until they are let go.
 
@@ -79,6 +96,12 @@ class Fetch:
             if is_last:
                 self.release(unit)
             yield sample
+
+    def take(self, unit: int) -> tuple[_Records, int]:
+        """The records of a unit that is in use from now on, and the id of the first; to be kept by whoever asked."""
+        records, first_sample, num_bytes = self._first_taken(unit)
+        self._taken[unit] = _ELSEWHERE, first_sample, num_bytes
+        return records, first_sample
 
     def release(self, unit: int) -> None:
         """Let go of a unit that was taken."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError, StorageError
 from shoal.plan.units import UnitRead, starts_in
+from shoal.shards.columns import Columns
 from shoal.shards.protocol import Records, Sample, Stretch
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
@@ -20,10 +24,13 @@ from shoal.stream.reading.traffic import Traffic
 
 __all__ = ["parse_again", "parse_unit", "read_bytes", "read_records", "read_unit"]
 
-# Bytes that are wrong every time lie wrong, and waiting for them to heal would only hide it.
+# Bytes that are wrong in the same way every time lie wrong, and waiting for them to heal would only hide it. Those that
+# are wrong in another way each time are damaged on the way, and tried until the deadline as everything else is.
 _MOST_MISMATCHES = 5
 _MOST_PARSES = 3
 _MOST_SCANS = 3
+
+_T = TypeVar("_T")
 
 
 def parse_unit(opened: Opened, read: UnitRead, data: bytes) -> Records:
@@ -77,10 +84,9 @@ def read_bytes(
     """
     path = opened.paths[shard]
     store, rule = tries_of(opened.store)
-    num_mismatches = 0
+    num_mismatches: Counter[int] = Counter()
 
     def once() -> bytes:
-        nonlocal num_mismatches
         traffic.began(end_byte - first_byte)
         try:
             data = store.read_range(path, first_byte, end_byte)
@@ -88,8 +94,8 @@ def read_bytes(
             traffic.ended(end_byte - first_byte)
         if (wrong := wrong_extent(opened.index, shard, first_byte, data)) is not None:
             traffic.corrupt()
-            num_mismatches += 1
-            raise _mismatch(opened, shard, wrong, num_mismatches)
+            num_mismatches[digest := crc32(data)] += 1
+            raise _mismatch(opened, shard, wrong, num_mismatches[digest])
         return data
 
     what = partial(reading_of, path, first_byte, end_byte)
@@ -150,9 +156,16 @@ class _ReadAgain:
 
     def sample(self, number: int) -> Sample:
         """Sample ``number``."""
+        return self._tried(lambda records: records.sample(number))
+
+    def columns(self) -> Columns | None:
+        """The samples as columns, where their records have them."""
+        return self._tried(lambda records: records.columns() if hasattr(records, "columns") else None)
+
+    def _tried(self, ask: Callable[[Records], _T]) -> _T:
         while True:
             try:
-                return self._records.sample(number)
+                return ask(self._records)
             except ShardError:
                 if not self._num_left:
                     raise
@@ -167,6 +180,6 @@ def _mismatch(opened: Opened, shard: int, wrong: tuple[int, int], num_mismatches
     if num_mismatches < _MOST_MISMATCHES:
         msg = f"{name}: {what}"
         return StorageError(msg, hint="they were damaged on the way, or lie damaged", transient=True)
-    msg = f"{what}, at none of {num_mismatches} attempts"
+    msg = f"{what}, at none of {num_mismatches} attempts, which all gave the same bytes"
     hint = "they lie damaged in the store, or the shard was written anew: restore it, or index it again"
     return ShardError(msg, shard=name, byte=first_byte, hint=hint)

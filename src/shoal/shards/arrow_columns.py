@@ -1,0 +1,249 @@
+"""Columns of Arrow tables: which of them lie in memory as numbers, how rows of the others are gathered, what they mean.
+
+What a value is to a sample follows from the value and its type alone: numbers, texts and the rest are Python's as
+pyarrow makes them; lists of numbers without a gap are numpy arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.shards.arrow_library import arrow_library
+from shoal.shards.columns import Kind, value_of
+
+__all__ = [
+    "arrow_array",
+    "arrow_table",
+    "constant_column",
+    "gathered_cells",
+    "getter_of",
+    "is_list",
+    "is_number",
+    "joined",
+    "joined_cells",
+    "numpy_cells",
+    "plain_cells",
+    "stored_column",
+    "value_in",
+]
+
+# Slicing and joining single rows takes about 0.7 us each; taking from joined arrays copies all of them first.
+_SLICE_SECONDS = 0.7e-6
+_COPIED_BYTES_A_SECOND = 4e9
+
+
+def joined(column: Any) -> Any:
+    """A chunked column as one array of values, its dictionary resolved; still chunked where it is too large for one."""
+    pa = arrow_library("Arrow")
+    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    is_whole = not isinstance(array, pa.ChunkedArray)
+    return array.dictionary_decode() if is_whole and pa.types.is_dictionary(array.type) else array
+
+
+def constant_column(value: str, num_rows: int) -> tuple[Kind, Any]:
+    """A column of one text."""
+    pa = arrow_library("Arrow")
+    return Kind("cells", arrow=pa.string()), pa.repeat(value, num_rows)
+
+
+def getter_of(array: Any) -> Callable[[int], Any]:
+    """What gives one value of a column as samples have it."""
+    pa = arrow_library("Arrow")
+    kind = array.type
+    if isinstance(array, pa.ChunkedArray) or not (is_list(pa, kind) and is_number(pa, kind.value_type)):
+        return lambda row: array[row].as_py()
+    values = array.flatten()
+    if array.null_count or values.null_count:
+        return lambda row: _list_value(array, row)
+    numbers = values.to_numpy(zero_copy_only=False)
+    borders = np.concatenate([[0], np.cumsum(_widths(pa, array))])
+    return lambda row: numbers[borders[row] : borders[row + 1]].copy()
+
+
+def stored_column(array: Any) -> tuple[Kind, Any]:
+    """A column as numpy's, in the type it is stored in, where its values have no gap and one shape; else as cells.
+
+    Raises
+    ------
+    ValueError
+        Where a value is none of its type.
+    """
+    pa = arrow_library("Arrow")
+    kind = array.type
+    if not is_number(pa, kind):
+        array.validate(full=True)
+    if array.null_count or not len(array):
+        return Kind("cells", arrow=kind), array
+    if is_number(pa, kind) or pa.types.is_boolean(kind):
+        numbers = array.to_numpy(zero_copy_only=False)
+        return Kind("number", numbers.dtype, (), kind), numbers
+    if is_list(pa, kind) and is_number(pa, kind.value_type):
+        values = array.flatten()
+        width = _common_width(pa, array)
+        if width is not None and not values.null_count:
+            rows = values.to_numpy(zero_copy_only=False).reshape(len(array), width)
+            return Kind("array", rows.dtype, (width,), kind), rows
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        width = _common_width(pa, array)
+        if width:
+            data = np.frombuffer(_data_buffer(array), np.uint8)
+            begin = _first_byte(pa, array, width)
+            return Kind("bytes", data.dtype, (width,), kind), data[begin : begin + width * len(array)].reshape(
+                -1, width
+            )
+    return Kind("cells", arrow=kind), array
+
+
+def gathered_cells(arrays: Sequence[Any], which: NDArray[np.int64], rows: NDArray[np.int64]) -> Any:
+    """Row ``rows[i]`` of array ``which[i]``, for each i, as one array of its own."""
+    pa = arrow_library("Arrow")
+    copying_seconds = sum(array.nbytes for array in arrays) / _COPIED_BYTES_A_SECOND
+    if copying_seconds > _SLICE_SECONDS * len(rows):
+        pairs = zip(which.tolist(), rows.tolist(), strict=True)
+        return pa.concat_arrays([arrays[number].slice(row, 1) for number, row in pairs])
+    starts = np.cumsum([0, *(len(array) for array in arrays)])
+    return pa.concat_arrays(arrays).take(pa.array(starts[which] + rows))
+
+
+def joined_cells(parts: Sequence[Any]) -> Any:
+    """Parts of a column as one array."""
+    return parts[0] if len(parts) == 1 else arrow_library("Arrow").concat_arrays(parts)
+
+
+def plain_cells(array: Any) -> list[Any]:
+    """The values of an array as samples have them."""
+    pa = arrow_library("Arrow")
+    kind = array.type
+    if not (is_list(pa, kind) and is_number(pa, kind.value_type)):
+        values: list[Any] = array.to_pylist()
+        return values
+    if array.null_count or array.flatten().null_count:
+        return [_list_value(array, row) for row in range(len(array))]
+    numbers, ends = array.flatten().to_numpy(zero_copy_only=False), np.cumsum(_widths(pa, array)).tolist()
+    return [numbers[begin:end].copy() for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def value_in(kind: Kind, array: Any, row: int) -> Any:
+    """What a sample has for a row of a column of any kind; it owns its bytes."""
+    return plain_cells(array.slice(row, 1))[0] if kind.how == "cells" else value_of(kind, array, row)
+
+
+def arrow_array(kind: Kind, values: NDArray[Any]) -> Any:
+    """Rows of numpy's as an array of the Arrow type they were stored in."""
+    pa = arrow_library("Arrow")
+    if kind.how == "number":
+        return pa.array(values, kind.arrow)
+    flat = np.ascontiguousarray(values).reshape(-1)
+    width = kind.shape[0]
+    if kind.how == "bytes" and pa.types.is_fixed_size_binary(kind.arrow):
+        return pa.Array.from_buffers(kind.arrow, len(values), [None, pa.py_buffer(flat)])
+    large = any(test(kind.arrow) for test in (pa.types.is_large_list, pa.types.is_large_binary))
+    offsets = np.arange(len(values) + 1, dtype=np.int64 if large else np.int32) * width
+    if kind.how == "bytes":
+        return pa.Array.from_buffers(kind.arrow, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(flat)])
+    inner = pa.array(flat, kind.arrow.value_type)
+    if pa.types.is_fixed_size_list(kind.arrow):
+        return pa.FixedSizeListArray.from_arrays(inner, type=kind.arrow)
+    lists = pa.LargeListArray if large else pa.ListArray
+    return lists.from_arrays(pa.array(offsets), inner, type=kind.arrow)
+
+
+def numpy_cells(array: Any) -> Any:
+    """The values of an array as one of numpy's in the type they are stored in, where there is one; else a list."""
+    pa = arrow_library("Arrow")
+    tests = (pa.types.is_boolean, pa.types.is_timestamp, pa.types.is_date, pa.types.is_duration)
+    if not array.null_count and (is_number(pa, array.type) or any(test(array.type) for test in tests)):
+        return array.to_numpy(zero_copy_only=False)
+    return plain_cells(array)
+
+
+def arrow_table(columns: Mapping[str, Any]) -> Any:
+    """A table of these columns: Arrow's arrays as they are, numpy's of any shape, and lists.
+
+    Raises
+    ------
+    UsageError
+        Arrow has no type for what a column holds.
+    """
+    pa = arrow_library('format("arrow")')
+    found = {}
+    for name, values in columns.items():
+        try:
+            found[name] = values if isinstance(values, pa.Array) else _arrow_of(pa, values)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            msg = f'format("arrow") has no type for the column {name!r}: {error}'
+            raise UsageError(
+                msg, hint="leave it out with columns(), or make numbers or text of it with map()"
+            ) from None
+    return pa.table(found)
+
+
+def _arrow_of(pa: Any, values: Any) -> Any:
+    if not isinstance(values, np.ndarray):
+        plain = [value.tolist() if isinstance(value, np.ndarray) and value.ndim > 1 else value for value in values]
+        return pa.array(plain)
+    array = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for width in reversed(values.shape[1:]):
+        array = pa.FixedSizeListArray.from_arrays(array, width)
+    return array
+
+
+def is_list(pa: Any, kind: Any) -> bool:
+    """Whether values are lists of any of Arrow's plain kinds."""
+    tests: Iterable[Callable[[Any], bool]] = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def is_number(pa: Any, kind: Any) -> bool:
+    """Whether values are whole or floating numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _list_value(array: Any, row: int) -> Any:
+    """One list: an array, or what Python has where it or one of its numbers is missing."""
+    value = array[row]
+    inner = value.values
+    if inner is None or inner.null_count:
+        return value.as_py()
+    return inner.to_numpy(zero_copy_only=False).copy()
+
+
+def _widths(pa: Any, array: Any) -> NDArray[np.int64]:
+    if pa.types.is_fixed_size_list(array.type):
+        return np.full(len(array), array.type.list_size)
+    return np.diff(_offsets(pa, array))
+
+
+def _offsets(pa: Any, array: Any) -> NDArray[Any]:
+    """Where the values of each row begin, and the last one ends; shape (rows + 1,)."""
+    if is_list(pa, array.type):
+        offsets: NDArray[Any] = array.offsets.to_numpy()
+        return offsets
+    wide = pa.types.is_large_binary(array.type)
+    found = np.frombuffer(array.buffers()[1], np.int64 if wide else np.int32)
+    return found[array.offset : array.offset + len(array) + 1]
+
+
+def _common_width(pa: Any, array: Any) -> int | None:
+    """How many values, or bytes, each row has where all have as many."""
+    if pa.types.is_fixed_size_list(array.type):
+        return int(array.type.list_size)
+    if pa.types.is_fixed_size_binary(array.type):
+        return int(array.type.byte_width)
+    widths = np.diff(_offsets(pa, array))
+    return int(widths[0]) if (widths == widths[0]).all() else None
+
+
+def _data_buffer(array: Any) -> Any:
+    return array.buffers()[-1]
+
+
+def _first_byte(pa: Any, array: Any, width: int) -> int:
+    if pa.types.is_fixed_size_binary(array.type):
+        return int(array.offset) * width
+    return int(_offsets(pa, array)[0])

@@ -1,0 +1,81 @@
+"""Columns: one field of consecutive samples, as it lies in memory, and what a value of it is to a sample.
+
+What can be gathered at once for a batch is told apart here from what has to be made sample by sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Columns", "Kind", "bytes_of_rows", "value_of", "wanted_of", "widened"]
+
+
+class Kind(NamedTuple):
+    """What a column holds; two columns of one kind can lie one behind the other.
+
+    ``how`` is "array" where values are arrays or numbers of numpy, "number" where they are Python's numbers, "bytes"
+    where they are bytes of one length, each of these with the type and shape that a row has in memory; or "cells",
+    for Arrow's arrays of anything. ``arrow`` is the Arrow type, where there is one.
+    """
+
+    how: str
+    dtype: Any = None
+    shape: tuple[int, ...] = ()
+    arrow: Any = None
+
+
+class Columns(NamedTuple):
+    """The fields of some samples: names and kinds, and for each an array with a row for every sample.
+
+    Arrays may be views of the bytes they came in; those of "cells" are Arrow's.
+    """
+
+    kinds: tuple[tuple[str, Kind], ...]
+    arrays: tuple[Any, ...]
+
+    def by_name(self) -> dict[str, Any]:
+        """The array of each field."""
+        return {name: array for (name, _), array in zip(self.kinds, self.arrays, strict=True)}
+
+
+def wanted_of(known: Sequence[str], wanted: Sequence[str] | None) -> Sequence[str]:
+    """The fields to decode of those there are: the wanted ones if all of them are there, else all.
+
+    So that a field that is missing is told beside all that there are.
+
+    >>> wanted_of(["a", "b", "c"], ["c", "a"]), wanted_of(["a", "b"], ["c"])
+    (['a', 'c'], ['a', 'b'])
+    """
+    if wanted is None or any(name not in known for name in wanted):
+        return known
+    return [name for name in known if name in wanted]
+
+
+def value_of(kind: Kind, array: NDArray[Any], row: int) -> Any:
+    """What a sample has for a row of an array of this kind, which is not "cells"; it owns its bytes.
+
+    >>> value_of(Kind("number"), np.array([7], np.int16), 0), value_of(Kind("bytes"), np.array([[97]], np.uint8), 0)
+    (7, b'a')
+    """
+    if kind.how == "number":
+        return array[row].item()
+    if kind.how == "bytes":
+        return array[row].tobytes()
+    value = array[row]
+    return value.astype(value.dtype.newbyteorder("="))
+
+
+def widened(array: NDArray[Any]) -> NDArray[Any]:
+    """Numbers in the type that numpy gives Python's numbers: truth values, int64 or float64."""
+    kind = array.dtype.kind
+    return array if kind == "b" else array.astype(np.float64 if kind == "f" else np.int64, copy=False)
+
+
+def bytes_of_rows(array: NDArray[np.uint8]) -> Sequence[bytes]:
+    """Each row as bytes."""
+    whole, width = array.tobytes(), array.shape[1]
+    return [whole[at : at + width] for at in range(0, len(whole), width)] if width else [b""] * len(array)

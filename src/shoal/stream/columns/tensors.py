@@ -1,0 +1,57 @@
+"""Arrays as torch's tensors, in the same memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UsageError
+
+__all__ = ["tensors", "torch_library"]
+
+
+def torch_library() -> Any:
+    """torch, or an error that says what needs it.
+
+    Raises
+    ------
+    UsageError
+        It is not installed.
+    """
+    try:
+        import torch  # noqa: PLC0415  # optional, and slow to import
+    except ImportError:
+        msg = 'format("torch") needs torch, which is not installed'
+        raise UsageError(msg, hint="install it as pytorch.org says for your machine") from None
+    return torch
+
+
+def tensors(value: Any) -> Any:
+    """The same with arrays of numbers and truth values as tensors; what torch has no type for stays as it is.
+
+    Tensors share the memory of their array where they can: not where it is read-only, of foreign byte order or of
+    negative strides.
+    """
+    if isinstance(value, np.ndarray):
+        return _tensor(value)
+    if isinstance(value, np.generic):
+        return _tensor(np.asarray(value))
+    if isinstance(value, dict):
+        return {name: tensors(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        items = [tensors(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list) and any(isinstance(item, np.ndarray | dict | tuple | list) for item in value):
+        return [tensors(item) for item in value]
+    return value
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> Any:
+    if array.dtype.kind not in "biufc" or array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
+        return array
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    return torch_library().from_numpy(array)
