@@ -132,7 +132,7 @@ def test_a_bug_in_a_worker_keeps_its_traceback(lines: Path) -> None:
     wrong = Source(found.kind, found.asked, found.root, (7,), found.paths)  # type: ignore[arg-type]
     task = scan_pool.ScanTask(0, wrong.names[0], wrong.paths[0], "many", "")  # type: ignore[arg-type]
     with pytest.raises(ShoalError, match="TypeError") as caught:
-        list(scan_pool.scan_in_processes([task], "jsonl", num_workers=1, came_to=lambda *_: None))
+        list(scan_pool.scan_in_processes([task], format_named("jsonl"), num_workers=1, came_to=lambda *_: None))
     assert "Traceback" in caught.value.__notes__[0]
 
 

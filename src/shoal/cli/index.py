@@ -27,10 +27,11 @@ from shoal.shards.protocol import Format
 from shoal.storage.protocol import Store
 from shoal.storage.sources import Source, expand
 from shoal.storage.stores import open_store
+from shoal.stream.indexing.beside import Described, compare_hashes
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.indexing.index_files import INDEX_NAME
-from shoal.stream.indexing.opening import choose_format, known_suffixes
+from shoal.stream.indexing.opening import choose_format, described_shards, wanted_suffixes
 from shoal.stream.indexing.scan_reading import ScanTraffic
 from shoal.stream.indexing.verifying import ShardCheck
 from shoal.stream.reading.retrying import patient
@@ -49,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", help=where)
     size = "size of the smallest ranges that are told apart (64KiB)"
     parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=size)
-    parser.add_argument("--checksum", action="store_true", help="read all bytes, and keep a CRC-32 of each extent")
+    checksum = "read all bytes, keep a CRC-32 of each extent, compare with the hashes of an index.json"
+    parser.add_argument("--checksum", action="store_true", help=checksum)
     workers = "processes that scan local files; 0 for none (default: one per processor, none for less than 256 MiB)"
     parser.add_argument("--workers", type=int, metavar="N", help=workers)
     add_format_argument(parser)
@@ -60,22 +62,25 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the index and write it."""
     source = source_of(arguments)
     store = patient(open_store(source, storage_options_of(arguments)))
-    found = expand(source, suffixes=known_suffixes(arguments.format), store=store)
+    found = expand(source, suffixes=wanted_suffixes(arguments.format), store=store)
     if found.kind == "index":
         msg = f"{found.asked}: this is an index already"
         raise SourceError(msg, hint="name the shards, or see what is in it with `shoal info`")
-    shard_format = choose_format(found, arguments.format)
+    what = described_shards(found, arguments.format, store)
+    found = what.source
+    shard_format = choose_format(found, arguments.format or what.format)
     place = place_asked(arguments, found, shard_format, store)
     before = place.known()
     traffic = ScanTraffic()
     began_seconds = time.monotonic()
-    index = _built(found, shard_format, arguments, store, traffic)
+    index = _built(what, shard_format, arguments, store, traffic)
     scan_seconds = time.monotonic() - began_seconds
     if not index.num_samples:
         met = output.format_value("", index.notes)
         msg = f"{found.asked}: {index.num_shards} shards without a single sample; met: {met}"
         raise UsageError(msg, hint="nothing was written; is this the right format?")
     if arguments.checksum:
+        compare_hashes(what, store)
         index = _with_checksums(index, found, shard_format, store)
     file_bytes = place.write(index)
     record = _record(index, scan_seconds=scan_seconds, elapsed_seconds=time.monotonic() - began_seconds)
@@ -99,17 +104,18 @@ def _say_what_is_lost(before: Index, index: Index) -> None:
 
 
 def _built(
-    found: Source, shard_format: Format, arguments: argparse.Namespace, store: Store, traffic: ScanTraffic
+    what: Described, shard_format: Format, arguments: argparse.Namespace, store: Store, traffic: ScanTraffic
 ) -> Index:
     with Progress(total=None, label="indexing", unit="bytes") as progress:
         return build_index(
-            found,
+            what.source,
             store=store,
             format=shard_format,
             extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
             workers=arguments.workers,
             progress=ShowBytes(progress),
             traffic=traffic,
+            expected=what.expected,
         )
 
 

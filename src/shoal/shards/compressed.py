@@ -5,6 +5,8 @@ Nothing inside such a shard can be read alone, so it is one piece: one extent, o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -34,6 +36,11 @@ class Compressed:
         self.suffixes = tuple(suffix + ending for suffix in inner.suffixes for ending in endings)
         if inner.name == "tar" and codec == "gz":
             self.suffixes += (".tgz",)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Those of what is inside."""
+        return getattr(self.inner, "options", {})
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Decompress the shard and find the samples inside; memory O(both sizes of it).

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
-from shoal.errors import ShardError
+from shoal.errors import ShardError, UsageError
 from shoal.shards.lines import LineScan, line_records, scan_lines
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.records import BadRecordError, CutRecords
@@ -21,13 +21,21 @@ __all__ = ["Delimited"]
 
 _QUOTE = ord('"')
 _RECORD_LIMIT_BYTES = 1 << 30
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_TYPES: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float}
 
 
 class Delimited:
     """The format of one record a line, fields between delimiters.
 
-    The first record names the columns, unless ``columns`` does. All values are text: what they mean, the file does not
-    say. ``quoted=False`` takes quotes for what they are and every newline for the end of a record.
+    The first record names the columns, unless ``columns`` does. Values are text, since the file does not say what they
+    mean; ``types={"label": "int", "score": "float"}`` says it of some columns. ``quoted=False`` takes quotes for what
+    they are and every newline for the end of a record.
+
+    Raises
+    ------
+    UsageError
+        For a delimiter that is no single character, or another type.
     """
 
     def __init__(
@@ -38,12 +46,27 @@ class Delimited:
         delimiter: str = ",",
         quoted: bool = True,
         columns: Sequence[str] | None = None,
+        types: Mapping[str, str] | None = None,
         window_bytes: int = 4 << 20,
     ) -> None:
+        if len(delimiter.encode()) != 1 or delimiter in '\r\n"':
+            msg = f"delimiter={delimiter!r} is not one character of ASCII that may stand between fields"
+            raise UsageError(msg, hint='give "," or ";" or a tab, for instance')
+        self.types = dict(types or {})
+        if unknown := [kind for kind in self.types.values() if kind not in _TYPES]:
+            msg = f"types= says {unknown[0]!r}"
+            raise UsageError(msg, hint=f"a type is one of {', '.join(_TYPES)}")
         self.name, self.suffixes = name, suffixes
         self.delimiter, self.quoted = delimiter, quoted
         self.columns = None if columns is None else tuple(columns)
         self.window_bytes = window_bytes
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is not as the name of the format says."""
+        chosen = {"delimiter": self.delimiter, "quoted": self.quoted, "columns": self.columns, "types": self.types}
+        usual: dict[str, Any] = {"delimiter": _DELIMITERS.get(self.name), "quoted": True, "columns": None, "types": {}}
+        return {name: value for name, value in chosen.items() if value != usual[name]}
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the records of a shard by reading all of it; the layout CRC of a sample is the CRC-32 of its bytes.
@@ -84,7 +107,14 @@ class Delimited:
         if len(fields) != len(columns):
             msg = f"this record has {len(fields)} fields, and there are {len(columns)} columns"
             raise BadRecordError(msg, hint=_HINT)
-        return dict(zip(columns, fields, strict=True))
+        sample: Sample = dict(zip(columns, fields, strict=True))
+        for name, kind in self.types.items():
+            try:
+                sample[name] = _TYPES[kind](sample[name])
+            except (KeyError, ValueError) as error:
+                msg = f"column {name!r} has no {kind}: {error}"
+                raise BadRecordError(msg, hint="correct types=, or the record") from None
+        return sample
 
     def _lines(self, shard: str) -> LineScan:
         if not self.quoted:

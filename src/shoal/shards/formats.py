@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 from shoal.errors import SourceError
 from shoal.shards.arrow import Arrow
@@ -11,6 +14,7 @@ from shoal.shards.codecs import CODECS
 from shoal.shards.compressed import Compressed
 from shoal.shards.delimited import Delimited
 from shoal.shards.jsonl import JsonLines
+from shoal.shards.litdata import LitData
 from shoal.shards.mds import Mds
 from shoal.shards.parquet import Parquet
 from shoal.shards.protocol import Format
@@ -22,6 +26,11 @@ from shoal.shards.tfrecord import TFRecord
 _TSV = Delimited(name="tsv", suffixes=(".tsv", ".tab"), delimiter="\t")
 _ROWS: tuple[Format, ...] = (Tar(), JsonLines(), TFRecord(), Mds(), RecordIO(), Delimited(), _TSV, Text())
 _COLUMNS: tuple[Format, ...] = (Parquet(), Arrow())  # compress themselves
+_WITH_OPTIONS: Mapping[str, Callable[[Mapping[str, Any]], Format]] = {
+    "csv": lambda options: Delimited(**options),
+    "tsv": lambda options: Delimited(**{"name": "tsv", "suffixes": _TSV.suffixes, "delimiter": "\t", **options}),
+    "litdata": LitData,
+}
 _PLAIN = (*_ROWS, *_COLUMNS)
 _COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _ROWS for codec in CODECS)
 
@@ -31,8 +40,8 @@ FORMATS: Mapping[str, Format] = MappingProxyType({entry.name: entry for entry in
 _BESIDE_DATA = ("text", "csv", "tsv")
 
 
-def format_named(name: str) -> Format:
-    """The format of this name.
+def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
+    """The format of this name, with options as `options_of` gives them.
 
     >>> format_named("jsonl").suffixes
     ('.jsonl', '.ndjson')
@@ -40,12 +49,41 @@ def format_named(name: str) -> Format:
     Raises
     ------
     SourceError
-        Where there is none.
+        Where there is none, or none with such options.
     """
-    if name not in FORMATS:
-        msg = f"there is no shard format {name!r}"
+    if not options and name in FORMATS:
+        return FORMATS[name]
+    plain, _, codec = name.partition(".")
+    if plain not in _WITH_OPTIONS or (codec and codec not in CODECS):
+        msg = f"there is no shard format {name!r}" + (f" with options {dict(options)!r:.200}" if options else "")
         raise SourceError(msg, hint=f"format= takes one of {_known()}")
-    return FORMATS[name]
+    # Through its own options, so that equal formats are one object: workers ask for it by name and options.
+    made = _made(name, json.dumps(options or {}, sort_keys=True))
+    return _made(name, json.dumps(options_of(made), sort_keys=True))
+
+
+def options_of(format: Format) -> dict[str, Any]:  # noqa: A002
+    """What else than its name says how a format finds its samples, as JSON: an index keeps it.
+
+    >>> options_of(Delimited(delimiter=";"))
+    {'delimiter': ';'}
+    """
+    options: Mapping[str, Any] = getattr(format, "options", {})
+    return dict(options)
+
+
+@lru_cache(maxsize=256)
+def _made(name: str, text: str) -> Format:
+    plain, _, codec = name.partition(".")
+    options = json.loads(text)
+    if not options and name in FORMATS:
+        return FORMATS[name]
+    try:
+        inner = _WITH_OPTIONS[plain](options)
+    except (LookupError, TypeError) as error:
+        msg = f"the format {name!r} has no options {options!r:.200} ({type(error).__name__}: {error})"
+        raise SourceError(msg, hint="give the format as an object of shoal.formats, with format=") from None
+    return Compressed(inner, codec) if codec else inner
 
 
 def format_of(path: str) -> Format:

@@ -31,7 +31,8 @@ Build = Callable[[Iterator[Any]], Any]
 class LitData:
     """The format of LitData's optimised datasets; ``index`` is what the ``index.json`` beside the chunks holds.
 
-    A sample is the item, where that is a dict, else ``{"item": item}``. Tensors are numpy arrays, images are Pillow's.
+    Where a directory is opened, that is found by itself. A sample is the item, where that is a dict, else
+    ``{"item": item}``. Tensors are numpy arrays, images are Pillow's.
     With ``allow_pickle`` leaves of pickles are read, which runs whatever code is in them.
 
     Raises
@@ -65,6 +66,11 @@ class LitData:
                 raise
             msg = f"this is no index of LitData chunks: {type(error).__name__}: {error}"
             raise UsageError(msg, hint=_INDEX_HINT) from None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the index says of the items."""
+        return {"config": {"data_format": self.leaves, "data_spec": json.dumps([1, self.tree])}}
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the table of offsets, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.

@@ -67,7 +67,7 @@ class TFRecord:
             window = read(first, end)
             places = _headers_in(window, starts, num_bytes, shard)
             layout += [crc32(window[at : at + _HEADER_BYTES]) for at in places]
-        if self.examples and _holds_examples(read, starts):
+        if _holds_examples(read, starts):
             head["records"] = "examples"
         return ShardScan(np.array(starts, dtype=np.int64), np.array(layout, dtype=np.uint32), head=head)
 

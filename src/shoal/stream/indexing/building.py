@@ -12,16 +12,17 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from shoal.errors import ShoalError, UsageError
-from shoal.shards.formats import format_named
+from shoal.shards.formats import format_named, options_of
 from shoal.shards.index import Index
 from shoal.shards.index_build import EXTENT_BYTES, ScannedShard, assemble
+from shoal.shards.manifests import Expected, checked_scan
 from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
 from shoal.storage.cache_place import Scratch, cache_directory
 from shoal.storage.local import LocalStore
@@ -33,7 +34,7 @@ from shoal.stream.indexing.scan_pool import WORKERS_VARIABLE, ScanTask, scan_in_
 from shoal.stream.indexing.scan_reading import ScanReads, ScanTraffic
 from shoal.stream.indexing.scan_threads import scan_in_threads
 
-__all__ = ["SCAN_RULE", "IndexStore", "Progress", "build_index"]
+__all__ = ["OPTIONS", "SCAN_RULE", "IndexStore", "Progress", "build_index"]
 
 _log = logging.getLogger("shoal")
 
@@ -50,6 +51,9 @@ ENTRY_SUFFIX = ".scan"
 
 # Raised when the scan of a format finds other samples than before: what was kept or cached by then is not used.
 SCAN_RULE = 1
+
+# Under which name the metadata of an index keep the options of its format.
+OPTIONS = "format_options"
 
 # How often an inline scan says how far it is, in bytes.
 REPORT_EVERY_BYTES = 64 << 20
@@ -71,6 +75,7 @@ def build_index(
     progress: Progress | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     traffic: ScanTraffic | None = None,
+    expected: Mapping[str, Expected] | None = None,
 ) -> Index:
     """The index of the shards of ``source``; samples are numbered in the order of its shards.
 
@@ -78,6 +83,8 @@ def build_index(
     ($SHOAL_INDEX_WORKERS overrides it), or none when there is less than 256 MiB to scan. ``progress`` is called in this
     thread with bytes done, bytes in all and samples found. A large build keeps what is finished below ``cache_dir``
     (see `shoal.storage.cache_place`), and the same call takes it up after a kill; it is removed in the end.
+
+    ``expected`` says by path what shards should hold, and one that does not is refused.
 
     Shards that are far away are scanned by threads, 32 requests at a time, and no processes: headers only, or all
     bytes, whichever costs less. What it took is logged, and added up in ``traffic``.
@@ -95,7 +102,7 @@ def build_index(
         A worker was killed; the shard and the signal are named.
     """
     tasks = [
-        ScanTask(number, name, info.path, info.num_bytes, info.version)
+        ScanTask(number, name, info.path, info.num_bytes, info.version, (expected or {}).get(info.path))
         for number, (name, info) in enumerate(zip(source.names, stat_all(source.paths, store), strict=True))
     ]
     total_bytes = sum(task.num_bytes for task in tasks)
@@ -113,7 +120,9 @@ def build_index(
         _log.info("%s: %s", source.asked, traffic)
     shards = [ScannedShard(task.name, task.num_bytes, task.version, scans[task.number]) for task in tasks]
     keep = sum(scan.num_samples for scan in scans.values()) < MANY_SAMPLES
-    index = assemble(format.name, shards, extent_bytes=extent_bytes, keep_sample_bytes=keep)
+    options = options_of(format)
+    metadata = {OPTIONS: options} if options else {}
+    index = assemble(format.name, shards, extent_bytes=extent_bytes, keep_sample_bytes=keep, metadata=metadata)
     if scratch is not None:
         scratch.clear()
     return index
@@ -125,7 +134,7 @@ def _entry(task: ScanTask) -> str:
 
 def _key(tasks: Sequence[ScanTask], format: Format) -> str:  # noqa: A002
     # Of the paths alone, so that a shard which changed since the kill costs one scan and not all of them.
-    return _digest([SCAN_RULE, format.name, *(task.path for task in tasks)])
+    return _digest([SCAN_RULE, format.name, options_of(format), *(task.path for task in tasks)])
 
 
 def _digest(words: list[Any]) -> str:
@@ -209,19 +218,23 @@ def _scan_missing(tasks: list[ScanTask], how: _Scanning) -> Generator[tuple[Scan
     store, shard_format, report = how.store, how.format, how.report
     # Processes read for themselves, so they can only do what a plain local store does, with a format they can name.
     if how.workers and tasks and type(store) is LocalStore and _known_by_name(shard_format) and sys.executable:
-        yield from scan_in_processes(tasks, shard_format.name, num_workers=how.workers, came_to=report.came_to)
+        yield from scan_in_processes(tasks, shard_format, num_workers=how.workers, came_to=report.came_to)
     elif not store.reads_ahead:
         reads = ScanReads(store, traffic=how.traffic)
         yield from scan_in_threads(tasks, shard_format, reads, came_to=report.came_to)
     else:
         for task in tasks:
-            yield task, shard_format.scan(_reading(store, task, report), task.num_bytes, shard=task.name)
+            read = _reading(store, task, report)
+            yield (
+                task,
+                checked_scan(shard_format, read, task.num_bytes, shard=task.name, expected=task.expected),
+            )
 
 
 def _known_by_name(format: Format) -> bool:  # noqa: A002
     """Whether a worker, which is told the name, would use the same format; a user's own it cannot know."""
     try:
-        return format_named(format.name) is format
+        return format_named(format.name, options_of(format)) is format
     except ShoalError:
         return False
 

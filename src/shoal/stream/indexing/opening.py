@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import IndexFileError, ShoalError, SourceError, StorageError
-from shoal.shards.formats import format_named, format_of, suffixes_in_directories
+from shoal.shards.formats import format_named, format_of, options_of, suffixes_in_directories
 from shoal.shards.index import Index
 from shoal.shards.index_build import CUTTING_RULE, EXTENT_BYTES, subset
 from shoal.shards.protocol import Format
@@ -32,7 +32,8 @@ from shoal.storage.protocol import ObjectInfo, Store
 from shoal.storage.sources import Source, SourceLike, expand, printed, schemes_of
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
-from shoal.stream.indexing.building import SCAN_RULE, Progress, build_index
+from shoal.stream.indexing.beside import MANIFEST_SUFFIXES, Described, described
+from shoal.stream.indexing.building import OPTIONS, SCAN_RULE, Progress, build_index
 from shoal.stream.indexing.index_files import INDEX_NAME, bound_cache, load_index, save_index
 from shoal.stream.indexing.index_places import describes, leave_beside, was_left_by_opening
 from shoal.stream.indexing.looking import find_all, stat_all
@@ -40,7 +41,7 @@ from shoal.stream.indexing.matching import match_all, missing_from
 from shoal.stream.indexing.verifying import ShardCheck, looks_indexed
 from shoal.stream.reading.retrying import RetryRule, patient, retried
 
-__all__ = ["Opened", "choose_format", "known_suffixes", "open_source"]
+__all__ = ["Opened", "choose_format", "described_shards", "known_suffixes", "open_source", "wanted_suffixes"]
 
 _log = logging.getLogger("shoal")
 
@@ -95,7 +96,7 @@ def open_source(
     once = open_store(source, storage_options)
     store = patient(once)
     # As a whole, and not each listing: one that is left early must not be read to its end first.
-    look = partial(expand, source, suffixes=known_suffixes(format), store=once)
+    look = partial(expand, source, suffixes=wanted_suffixes(format), store=once)
     found = retried(look, RetryRule(), what=f"find the shards of {printed(source)}")
     if found.kind == "index":
         if index is not None:
@@ -103,14 +104,16 @@ def open_source(
             msg = f"{found.asked}: the source is an index, and index={given} is another"
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
         return _beside_index(found, store, format, directory)
+    what = described_shards(found, format, store)
+    found = what.source
     if index is not None:
         known, path = _given_index(os.fspath(index), found, storage_options, directory)
         return _with_index(found, known, path, store, format, directory)
     if beside := _index_in_directory(found, store, directory):
         known, path = beside
         return _with_index(found, known, path, store, format, directory)
-    chosen = choose_format(found, format)
-    made, made_path = _cached_or_made(found, store, chosen, directory, progress)
+    chosen = choose_format(found, format if what.format is None else what.format)
+    made, made_path = _cached_or_made(what, store, chosen, directory, progress)
     return _opened(store, made, found.paths, chosen, made_path, directory)
 
 
@@ -119,6 +122,16 @@ def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # no
     if format is None:
         return suffixes_in_directories()
     return (format_named(format) if isinstance(format, str) else format).suffixes
+
+
+def wanted_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
+    """By which a directory is asked for shards, and for the manifests that say more of them."""
+    return known_suffixes(format) + (MANIFEST_SUFFIXES if format is None else ())
+
+
+def described_shards(found: Source, format: str | Format | None, store: Store) -> Described:  # noqa: A002
+    """The shards of what was found, and what manifests say of them; these are not asked where a format is given."""
+    return described(found, store) if format is None else Described(found)
 
 
 def choose_format(source: Source, format: str | Format | None = None) -> Format:  # noqa: A002
@@ -192,12 +205,16 @@ def _beside_index(
 
 
 def _format_of_index(index: Index, index_path: str, format: str | Format | None) -> Format:  # noqa: A002
+    options = index.metadata.get(OPTIONS, {})
     if format is None:
-        return format_named(index.format)
+        return format_named(index.format, options)
     asked = format_named(format) if isinstance(format, str) else format
     if asked.name != index.format:
         msg = f"format={asked.name!r} was asked for, but the index {index_path} is one of {index.format!r} shards"
         raise IndexFileError(msg, hint="leave out format=, or name another index")
+    if not isinstance(format, str) and options_of(asked) != options:
+        msg = f"format={asked.name!r} has {options_of(asked)}, and the index {index_path} was made with {options}"
+        raise IndexFileError(msg, hint="leave out format=, or make the index again with it")
     return asked
 
 
@@ -248,13 +265,14 @@ def _compare(index: Index, infos: Sequence[ObjectInfo], index_path: str) -> None
 
 
 def _cached_or_made(
-    found: Source,
+    what: Described,
     store: Store,
     format: Format,  # noqa: A002
     directory: str,
     progress: Progress | None,
 ) -> tuple[Index, str | None]:
     """The index from the cache, else a new one, which is put there; its file, unless it could not be written."""
+    found = what.source
     local = store if isinstance(store, LocalStore) else LocalStore()
     path = str(Path(directory, "indexes", _cache_key(found, store, format)))
     # The ranks of one machine open the same dataset at the same moment; one of them does the work.
@@ -265,7 +283,9 @@ def _cached_or_made(
                 return load_index(path, store=local, trusted=True), path
         except ShoalError as error:
             _log.warning("the cached index cannot be used and is made again: %s", error.message)
-        index = build_index(found, store=store, format=format, progress=progress, cache_dir=directory)
+        index = build_index(
+            found, store=store, format=format, progress=progress, cache_dir=directory, expected=what.expected
+        )
         beside = leave_beside(index, found, store=store)
         try:
             save_index(index, path, store=local)
@@ -279,5 +299,5 @@ def _cached_or_made(
 
 def _cache_key(found: Source, store: Store, format: Format) -> str:  # noqa: A002
     shards = [(info.path, info.num_bytes, info.version) for info in stat_all(found.paths, store)]
-    words = [SCAN_RULE, CUTTING_RULE, format.name, EXTENT_BYTES, found.names, shards]
+    words = [SCAN_RULE, CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
     return hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest() + ".index"

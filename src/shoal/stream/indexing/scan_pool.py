@@ -11,11 +11,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from shoal.shards.protocol import ShardScan
+from shoal.shards.formats import options_of
+from shoal.shards.manifests import Expected
+from shoal.shards.protocol import Format, ShardScan
 from shoal.stream.indexing.scan_frames import error_of, read_frame, write_frame
 
 __all__ = ["WORKERS_VARIABLE", "ScanTask", "scan_in_processes"]
@@ -32,13 +34,18 @@ class ScanTask:
     path: str
     num_bytes: int
     version: str
+    expected: Expected | None = None
 
 
 _Answer = tuple[ScanTask, dict[str, Any], ShardScan | None]
 
 
 def scan_in_processes(
-    tasks: Sequence[ScanTask], format_name: str, *, num_workers: int, came_to: Callable[[ScanTask, int], None]
+    tasks: Sequence[ScanTask],
+    format: Format,  # noqa: A002
+    *,
+    num_workers: int,
+    came_to: Callable[[ScanTask, int], None],
 ) -> Iterator[tuple[ScanTask, ShardScan]]:
     """Scan every shard in one of ``num_workers`` processes; gives the scans in the order in which they are finished.
 
@@ -61,7 +68,7 @@ def scan_in_processes(
         for _ in range(num_workers):
             processes.append(_start_worker())
             thread = threading.Thread(
-                target=_converse, args=(processes[-1], format_name, waiting, answers), name="shoal-index", daemon=True
+                target=_converse, args=(processes[-1], format, waiting, answers), name="shoal-index", daemon=True
             )
             thread.start()
             threads.append(thread)
@@ -118,7 +125,7 @@ def _python_path() -> str:
 
 def _converse(
     process: subprocess.Popen[bytes],
-    format_name: str,
+    format: Format,  # noqa: A002
     waiting: queue.SimpleQueue[ScanTask | None],
     answers: queue.SimpleQueue[_Answer],
 ) -> None:
@@ -126,7 +133,14 @@ def _converse(
     if process.stdin is None or process.stdout is None:
         return
     while (task := waiting.get()) is not None:
-        request = {"format": format_name, "path": task.path, "name": task.name, "num_bytes": task.num_bytes}
+        request = {
+            "format": format.name,
+            "options": options_of(format),
+            "path": task.path,
+            "name": task.name,
+            "num_bytes": task.num_bytes,
+            "expected": None if task.expected is None else astuple(task.expected),
+        }
         try:
             write_frame(process.stdin, request)
             while (frame := read_frame(process.stdout)) is not None:

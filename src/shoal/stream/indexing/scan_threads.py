@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from shoal.shards.manifests import checked_scan
 from shoal.shards.protocol import Buffer, Format, ShardScan
 from shoal.stream.indexing.scan_pool import ScanTask
 from shoal.stream.indexing.scan_reading import ScanReading, ScanReads
@@ -101,7 +102,8 @@ def _scan(
 ) -> None:
     read = _Told(task, reading, answers, time.monotonic() + _PROGRESS_SECONDS)
     try:
-        answers.put((task, format.scan(read, task.num_bytes, shard=task.name)))
+        scan = checked_scan(format, read, task.num_bytes, shard=task.name, expected=task.expected)
+        answers.put((task, scan))
     except Exception as error:  # noqa: BLE001  # raised where the scans are wanted
         answers.put((task, error))
     finally:

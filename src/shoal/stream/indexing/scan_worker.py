@@ -15,6 +15,7 @@ import traceback
 from typing import IO, Any
 
 from shoal.shards.formats import format_named
+from shoal.shards.manifests import Expected, checked_scan
 from shoal.shards.protocol import Buffer
 from shoal.storage.local import LocalStore
 from shoal.stream.indexing.scan_frames import header_of_error, read_frame, write_frame
@@ -44,7 +45,9 @@ def main() -> int:
 def _serve(task: dict[str, Any], store: LocalStore, answers: IO[bytes]) -> None:
     read = _Reading(store, task["path"], answers)
     try:
-        scan = format_named(task["format"]).scan(read, task["num_bytes"], shard=task["name"])
+        expected = None if task["expected"] is None else Expected(*task["expected"])
+        reader = format_named(task["format"], task["options"])
+        scan = checked_scan(reader, read, task["num_bytes"], shard=task["name"], expected=expected)
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it

@@ -1,0 +1,219 @@
+"""What an ``index.json`` beside shards says: which shards there are, of which format, how large, of how many samples.
+
+MosaicML Streaming and LitData write one for each directory. It is used after a check: every shard it names must be
+there, and hold what it says (`checked_scan`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.errors import ShardError, SourceError, UsageError
+from shoal.shards.formats import format_named
+from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
+
+__all__ = ["MANIFEST_NAME", "Expected", "Manifest", "NamedShard", "check_hashes", "checked_scan", "read_manifest"]
+
+MANIFEST_NAME = "index.json"
+_STALE = "copy the shard again; or, if it is right, write the index.json again or take it away"
+_STREAMING = ("mds", "json", "csv", "tsv", "xsv")
+_CODECS = {"zstd": "zst", "gz": "gz", "bz2": "bz2", "br": "br", "snappy": "snappy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a shard should be: its bytes and samples (None where nobody says), and digests by the names of hashes."""
+
+    num_bytes: int | None = None
+    num_samples: int | None = None
+    hashes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedShard:
+    """One shard: its name beside the manifest, and what it should be; the same for its compressed form, if it has one.
+
+    Exactly one of the two forms is there, as a rule; Streaming's local caches have both.
+    """
+
+    name: str
+    expected: Expected
+    packed_name: str | None = None
+    packed: Expected | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The shards that an ``index.json`` names, in its order, and their format; ``packed_format`` when compressed."""
+
+    format: Format
+    shards: tuple[NamedShard, ...]
+    packed_format: Format | None = None
+
+
+def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
+    """The manifest in these bytes; None where they are some other JSON, or none.
+
+    Raises
+    ------
+    SourceError
+        It is one, and names shards that cannot be read, or not all as one format, or contradicts itself.
+    """
+    try:
+        found = json.loads(bytes(data))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    try:
+        if isinstance(found.get("shards"), list) and found["shards"]:
+            return _of_streaming(found["shards"], path)
+        if isinstance(found.get("chunks"), list) and isinstance(found.get("config"), dict):
+            return _of_litdata(found)
+    except UsageError as error:
+        msg = f"{path}: {error.message}"
+        raise SourceError(msg, hint=error.hint) from None
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        msg = f"{path}: it begins like the index.json of a dataset, and cannot be read: {type(error).__name__}: {error}"
+        hint = "copy it again; or name the shards by a glob, with format="
+        raise SourceError(msg, hint=hint) from None
+    return None
+
+
+def checked_scan(
+    format: Format,  # noqa: A002
+    read: ReadBytes,
+    num_bytes: int,
+    *,
+    shard: str,
+    expected: Expected | None,
+) -> ShardScan:
+    """`Format.scan`, and what it finds compared with what is expected.
+
+    Hashes are compared where the scan reads the shard as a whole, as it does of a compressed one.
+
+    Raises
+    ------
+    ShardError
+        The shard is not what was expected, or cannot be scanned.
+    """
+    if expected is None:
+        return format.scan(read, num_bytes, shard=shard)
+    if expected.num_bytes not in (None, num_bytes):
+        msg = f"the index.json beside it says {expected.num_bytes} bytes, and it has {num_bytes}"
+        raise ShardError(msg, shard=shard, byte=min(num_bytes, expected.num_bytes or 0), hint=_STALE)
+
+    def reading(first_byte: int, end_byte: int, /) -> Buffer:
+        data = read(first_byte, end_byte)
+        if first_byte == 0 and end_byte == num_bytes:
+            check_hashes([data], expected, shard=shard)
+        return data
+
+    found = format.scan(reading if expected.hashes else read, num_bytes, shard=shard)
+    if expected.num_samples not in (None, found.num_samples):
+        msg = f"the index.json beside it says {expected.num_samples} samples, and {found.num_samples} are found"
+        raise ShardError(msg, shard=shard, hint=_STALE)
+    return found
+
+
+def check_hashes(data: Iterable[Buffer], expected: Expected, *, shard: str) -> int:
+    """Compare the bytes of a whole shard with its hashes; how many of these are known here.
+
+    Raises
+    ------
+    ShardError
+        One is another.
+    """
+    # Not xxhash and the like, which need a library: the others, counts and sizes must do.
+    known = {name for name in expected.hashes if name in hashlib.algorithms_available and not name.startswith("shake_")}
+    digests = {name: hashlib.new(name, usedforsecurity=False) for name in known}
+    for part in data if known else ():
+        for digest in digests.values():
+            digest.update(part)
+    for name, digest in digests.items():
+        wanted = expected.hashes[name]
+        if digest.hexdigest() != wanted.lower():
+            msg = f"the index.json beside it says {name} {wanted:.80}, and its bytes have {digest.hexdigest()}"
+            raise ShardError(msg, shard=shard, byte=0, hint=_STALE)
+    return len(known)
+
+
+def _of_streaming(shards: Sequence[Mapping[str, Any]], path: str) -> Manifest:
+    formats = {json.dumps(_streaming_format(about), sort_keys=True) for about in shards}
+    if len(formats) > 1:
+        kinds = sorted({str(about["format"]) for about in shards})
+        msg = f"it names shards of {len(formats)} formats or schemas ({', '.join(kinds)})"
+        raise UsageError(msg, hint="name by a glob those of one format, with format=")
+    name, options = json.loads(next(iter(formats)))
+    packings = {about.get("compression") for about in shards}
+    codecs = {_CODECS[str(packing).partition(":")[0]] for packing in packings if packing}
+    if len(codecs) > 1:
+        msg = f"its shards are compressed in {len(codecs)} ways"
+        raise UsageError(msg, hint="name by a glob those of one kind")
+    packed = format_named(f"{name}.{codecs.pop()}", options) if codecs else None
+    return Manifest(format_named(name, options), tuple(_streaming_shard(about, path) for about in shards), packed)
+
+
+def _streaming_format(about: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and options of the format of one of Streaming's shards."""
+    kind = str(about["format"])
+    if kind not in _STREAMING or about["version"] != 2:
+        msg = f"it names shards of the format {kind!r}, version {about['version']!r}"
+        raise UsageError(msg, hint=f"shards of {', '.join(_STREAMING)}, version 2, are read")
+    if kind == "mds":
+        return kind, {}
+    if about["newline"] not in ("\n", "\r\n"):
+        msg = f"the lines of its shards end with {about['newline']!r}"
+        raise UsageError(msg, hint="newlines are read, with or without a carriage return before them")
+    if kind == "json":
+        return "jsonl", {}
+    encodings = dict(zip(about["column_names"], about["column_encodings"], strict=True))
+    types = {str(name): str(encoding) for name, encoding in encodings.items() if encoding != "str"}
+    delimiter = {"csv": ",", "tsv": "\t"}.get(kind) or str(about["separator"])
+    return "csv", {"delimiter": delimiter, "quoted": False, "types": types}
+
+
+def _streaming_shard(about: Mapping[str, Any], path: str) -> NamedShard:
+    raw, packed = about["raw_data"], about.get("zip_data")
+    num_samples = int(about["samples"])
+    return NamedShard(
+        _safe(raw["basename"], path),
+        _expected(raw, num_samples),
+        None if packed is None else _safe(packed["basename"], path),
+        None if packed is None else _expected(packed, num_samples),
+    )
+
+
+def _expected(about: Mapping[str, Any], num_samples: int) -> Expected:
+    hashes = {str(name): str(digest) for name, digest in dict(about.get("hashes") or {}).items()}
+    return Expected(int(about["bytes"]), num_samples, hashes)
+
+
+def _of_litdata(found: Mapping[str, Any]) -> Manifest:
+    config = found["config"]
+    kind = str(config.get("compression") or "")
+    is_packed = kind.partition(":")[0] == "zstd" and config.get("compression_level") in ("chunk", None)
+    plain = {**config, "compression": None} if is_packed else config
+    reader = format_named("litdata", {"config": plain})
+    shards = []
+    for about in found["chunks"]:
+        name = _safe(about["filename"], "index.json")
+        # Of compressed chunks the manifest has the bytes of what is inside.
+        size = None if is_packed else int(about["chunk_bytes"])
+        shards.append(NamedShard(name, Expected(size, int(about["chunk_size"]))))
+    if not is_packed:
+        return Manifest(reader, tuple(shards))
+    return Manifest(format_named("litdata.zst", {"config": plain}), tuple(shards))
+
+
+def _safe(name: Any, path: str) -> str:
+    """A name that stays in the directory of the manifest."""
+    text = str(name).replace("\\", "/")
+    if not text or text.startswith("/") or ".." in text.split("/") or any(ord(letter) < 32 for letter in text):
+        msg = f"{path} names a shard {name!r:.200}"
+        raise ValueError(msg)
+    return text

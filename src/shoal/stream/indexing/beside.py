@@ -1,0 +1,172 @@
+"""What lies beside the shards of a directory and says more of them than their suffixes do: ``index.json``.
+
+Where one is there, the shards are those it names, in its order, and must be what it says. A directory tree may have
+several, one for each stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from posixpath import basename, dirname
+from typing import Protocol
+
+from shoal.errors import SourceError, StorageError
+from shoal.shards.formats import options_of
+from shoal.shards.manifests import MANIFEST_NAME, Expected, Manifest, NamedShard, check_hashes, read_manifest
+from shoal.shards.protocol import Format
+from shoal.storage.protocol import Advise, Find, ReadRange, Stat
+from shoal.storage.sources import Source
+from shoal.storage.urls import join, relative
+from shoal.stream.indexing.looking import find_all
+
+__all__ = ["MANIFEST_SUFFIXES", "Described", "compare_hashes", "described"]
+
+# With these, a directory gives its manifests along with its shards.
+MANIFEST_SUFFIXES = (MANIFEST_NAME,)
+
+_LIMIT_BYTES = 256 << 20
+_AT_ONCE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The shards of a source, and what was said of them: their format, and by path what to expect.
+
+    Where ``format`` is None, their suffixes say it.
+    """
+
+    source: Source
+    format: Format | None = None
+    expected: Mapping[str, Expected] = field(default_factory=dict)
+
+
+class _Beside(ReadRange, Stat, Find, Advise, Protocol):
+    """What reading manifests needs of a store."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """The shards named so far, in order."""
+
+    formats: list[Format] = field(default_factory=list)
+    expected: dict[str, Expected] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)  # both forms of each
+
+
+def described(found: Source, store: _Beside) -> Described:
+    """The shards that the manifests of a source name, and those that no manifest speaks of.
+
+    Raises
+    ------
+    SourceError
+        A manifest cannot be used, does not name shards that lie beside it, or several say different formats.
+    StorageError
+        A shard that a manifest names is not there.
+    """
+    paths = [path for path in found.paths if basename(path) == MANIFEST_NAME]
+    others = [path for path in found.paths if not path.endswith(MANIFEST_NAME)]
+    if not paths or found.kind == "glob":
+        return Described(_with_paths(found, others) if others != list(found.paths) and others else found)
+    shards = _Found()
+    used = []
+    # Those of a directory before those below it: a merged one names the shards of all.
+    for path in sorted(paths, key=lambda path: (path.count("/"), path)):
+        manifest = read_manifest(store.read_range(path, 0, _size(path, store)), path=path)
+        if manifest is not None and _add(shards, manifest, path, store):
+            used.append(path)
+    if not used:
+        if not others:
+            msg = f"{found.asked}: no shards are there, and {paths[0]} is not the index.json of a dataset"
+            raise SourceError(msg, hint="name the directory that holds the shards, or the files by a glob")
+        return Described(_with_paths(found, others))
+    unnamed = [path for path in others if path not in shards.known]
+    _refuse_unnamed(unnamed, used)
+    _refuse_mixture(found, shards.formats, used, unnamed)
+    return Described(_with_paths(found, shards.expected), shards.formats[0], shards.expected)
+
+
+def compare_hashes(what: Described, store: _Beside) -> int:
+    """Read all shards that have hashes in their manifest, and compare; how many were compared.
+
+    Raises
+    ------
+    ShardError
+        One is another.
+    """
+    num_compared = 0
+    for path, name in zip(what.source.paths, what.source.names, strict=True):
+        expected = what.expected.get(path)
+        if expected is not None and expected.hashes:
+            num_bytes = store.stat(path).num_bytes
+            starts = range(0, num_bytes, _AT_ONCE_BYTES)
+            parts = (store.read_range(path, first, min(num_bytes, first + _AT_ONCE_BYTES)) for first in starts)
+            num_compared += check_hashes(parts, expected, shard=name) > 0
+    return num_compared
+
+
+def _size(path: str, store: Stat) -> int:
+    num_bytes = store.stat(path).num_bytes
+    if num_bytes > _LIMIT_BYTES:
+        msg = f"{path}: it has {num_bytes} bytes, and is read whole"
+        raise SourceError(msg, hint=f"at most {_LIMIT_BYTES} are; name the shards by a glob")
+    return num_bytes
+
+
+def _add(shards: _Found, manifest: Manifest, path: str, store: _Beside) -> bool:
+    """Take the shards of a manifest, unless they are known already; whether they were taken."""
+    directory = dirname(path)
+    places = [join(directory, shard.name) for shard in manifest.shards]
+    if all(place in shards.known for place in places):
+        return False
+    packed = [join(directory, shard.packed_name) if shard.packed_name else place
+              for shard, place in zip(manifest.shards, places, strict=True)]  # fmt: skip
+    shards.known.update(places, packed)
+    there = [info is not None for info in find_all(places, store)]
+    if all(there):
+        shards.formats.append(manifest.format)
+        shards.expected.update(zip(places, (shard.expected for shard in manifest.shards), strict=True))
+        return True
+    if manifest.packed_format is not None and all(info is not None for info in find_all(packed, store)):
+        shards.formats.append(manifest.packed_format)
+        shards.expected.update(zip(packed, map(_packed, manifest.shards), strict=True))
+        return True
+    missing = [place for place, is_there in zip(places, there, strict=True) if not is_there]
+    msg = f"{path} names {len(places)} shards, and {len(missing)} are not there; the first is {missing[0]}"
+    raise StorageError(msg, hint="copy them too; or name by a glob those that are there")
+
+
+def _packed(shard: NamedShard) -> Expected:
+    return shard.expected if shard.packed is None else shard.packed
+
+
+def _refuse_unnamed(unnamed: Iterable[str], used: Sequence[str]) -> None:
+    """A shard beside a manifest that does not name it would be left out silently."""
+    directories = {dirname(path): path for path in used}
+    left = [path for path in unnamed if dirname(path) in directories]
+    if left:
+        manifest = directories[dirname(left[0])]
+        msg = f"{manifest} does not name {len(left)} of the shards beside it; the first is {left[0]}"
+        hint = "write the index.json again (Streaming: merge_index), take them away, or name shards by a glob"
+        raise SourceError(msg, hint=hint)
+
+
+def _refuse_mixture(found: Source, formats: Sequence[Format], used: Sequence[str], unnamed: Sequence[str]) -> None:
+    kinds = [(one.name, options_of(one)) for one in formats]
+    different = [place for place, kind in enumerate(kinds) if kind != kinds[0]]
+    if unnamed:
+        what = f"shards that {used[0]} names ({formats[0].name}), and others: {unnamed[0]}"
+    elif different:
+        other = different[0]
+        what = f"{used[0]} ({kinds[0][0]}) and {used[other]} ({kinds[other][0]}) describe different formats"
+    else:
+        return
+    msg = f"{found.asked}: {what}"
+    raise SourceError(msg, hint="open one format at a time: name its directory, or its shards by a glob")
+
+
+def _with_paths(found: Source, paths: Iterable[str]) -> Source:
+    """The same source with these shards; a manifest that was named stands for its directory."""
+    chosen = tuple(paths)
+    kind = "directory" if found.kind == "file" else found.kind
+    return replace(found, kind=kind, paths=chosen, names=tuple(relative(path, found.root) for path in chosen))

@@ -1,0 +1,238 @@
+"""Directories whose index.json says which shards they hold: what Streaming's and LitData's own writers made."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal.cli.main import main
+from shoal.errors import IndexFileError, ShardError, SourceError, StorageError
+from shoal.shards.codecs import decompress
+from shoal.shards.formats import format_named, options_of
+from shoal.shards.manifests import read_manifest
+from shoal.storage.local import LocalStore
+from shoal.storage.memory import MemoryStore
+from shoal.storage.sources import expand
+from shoal.stream.indexing.beside import compare_hashes
+from shoal.stream.indexing.opening import described_shards, wanted_suffixes
+
+MADE = Path(__file__).parents[1] / "shards" / "data"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def copied(name: str, to: Path) -> Path:
+    shutil.copytree(MADE / name, to)
+    return to
+
+
+def changed(directory: Path, **changes: Any) -> None:
+    """Change what the index.json says of the first shard."""
+    path = directory / "index.json"
+    found = json.loads(path.read_text())
+    found["shards"][0].update(changes)
+    path.write_text(json.dumps(found))
+
+
+LINES = [{"n": n, "s": f"row {n}"} for n in range(7)]
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "tsv"])
+def test_split_shards_of_streaming_are_found_by_their_index(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    ds = shoal.open(copied(f"mds/{kind}", tmp_path / "data"))
+    found = [ds[number] for number in range(ds.num_samples)]
+    assert len(found) == 7
+    assert all(isinstance(sample["n"], int) and isinstance(sample["s"], str) for sample in found)
+    assert sorted(sample["n"] for sample in ds.shuffle(seed=1)) == sorted(sample["n"] for sample in found)
+
+
+def test_litdata_is_found_by_its_index_and_by_the_cached_one(tmp_path: Path) -> None:
+    directory = copied("litdata", tmp_path / "d \u00e9")
+    expected = [item["i"] for item in map(dict, shoal.open(directory))]
+    assert len(expected) == 7
+    for source in (directory, directory / "index.json", [directory]):
+        assert [item["i"] for item in shoal.open(source)] == expected
+    opened = shoal.open(directory)
+    assert sorted(item["i"] for item in opened.shuffle(seed=1, window="1MiB")) == sorted(expected)
+
+
+def test_an_index_file_says_how_litdata_is_read(tmp_path: Path) -> None:
+
+    directory = copied("litdata", tmp_path / "data")
+    assert main(["index", str(directory)]) == 0
+    (directory / "index.json").unlink()
+    assert shoal.open(directory / "shoal.index").num_samples == 7
+    assert len(list(shoal.open(directory / "shoal.index"))) == 7
+    with pytest.raises(IndexFileError, match="was made with"):
+        shoal.open(directory / "shoal.index", format=changed_litdata(directory))
+
+
+def changed_litdata(directory: Path) -> Any:
+    index = json.loads((MADE / "litdata" / "index.json").read_text())
+    one = json.dumps([1, {"type": None, "context": None, "children_spec": []}])
+    return shoal.formats.LitData({"config": {**index["config"], "data_format": ["int"], "data_spec": one}})
+
+
+def test_chunks_of_litdata_compressed_as_wholes(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    directory = copied("litdata", tmp_path / "data")
+    index = json.loads((directory / "index.json").read_text())
+    expected = [item["i"] for item in shoal.open(directory)]
+    for about in index["chunks"]:
+        path = directory / about["filename"]
+        about["filename"] = path.stem + ".zstd.bin"
+        (directory / about["filename"]).write_bytes(zstandard.compress(path.read_bytes()))
+        path.unlink()
+    index["config"] |= {"compression": "zstd", "compression_level": "chunk"}
+    (directory / "index.json").write_text(json.dumps(index))
+    assert [item["i"] for item in shoal.open(directory)] == expected
+    index["config"]["compression_level"] = "batch"
+    (directory / "index.json").write_text(json.dumps(index))
+    with pytest.raises(SourceError, match=r"index\.json: these chunks have compression 'zstd'"):
+        shoal.open(directory)
+
+
+def test_both_forms_of_a_shard_are_one_shard(tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
+    packed = copied("mds/zstd", tmp_path / "data")
+    before = shoal.open(packed)
+    expected = list(before)
+    index = json.loads((packed / "index.json").read_text())
+
+    for about in index["shards"]:
+        inside = decompress("zst", (packed / about["zip_data"]["basename"]).read_bytes(), limit_bytes=1 << 20)
+        (packed / about["raw_data"]["basename"]).write_bytes(inside)
+    both = shoal.open(packed)
+    assert both.num_samples == before.num_samples
+    assert repr(list(both)) == repr(expected)
+    assert json.loads(json.dumps(both.num_samples)) == sum(about["samples"] for about in index["shards"])
+
+
+def test_several_streams_in_one_tree_and_a_merged_index(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    for name in ("a", "b c/d"):
+        copied("mds/all", tmp_path / "tree" / name)
+    one = shoal.open(tmp_path / "tree" / "a").num_samples
+    assert shoal.open(tmp_path / "tree").num_samples == 2 * one
+    shards = []
+    for name in ("b c/d", "a"):
+        for about in json.loads((tmp_path / "tree" / name / "index.json").read_text())["shards"]:
+            about["raw_data"]["basename"] = f"{name}/{about['raw_data']['basename']}"
+            shards.append(about)
+    (tmp_path / "tree" / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+    merged = shoal.open(tmp_path / "tree")
+    assert merged.num_samples == 2 * one
+    copied("mds/json", tmp_path / "tree" / "c")
+    with pytest.raises(SourceError, match=r"describe different formats"):
+        shoal.open(tmp_path / "tree")
+
+
+def test_what_an_index_says_and_shards_do_not_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    directory = copied("mds/all", tmp_path / "data")
+    about = json.loads((directory / "index.json").read_text())["shards"][0]
+    name = about["raw_data"]["basename"]
+    for changes, match in (
+        ({"samples": about["samples"] + 1}, f"says {about['samples'] + 1} samples"),
+        ({"raw_data": {**about["raw_data"], "bytes": 7}}, "says 7 bytes"),
+        ({"raw_data": {**about["raw_data"], "basename": "shard.9.mds"}}, "does not name 1 of the shards"),
+        ({"format": "lance"}, "the format 'lance'"),
+        ({"raw_data": {**about["raw_data"], "basename": "../x.mds"}}, "names a shard"),
+        ({"version": 3}, "version 3"),
+    ):
+        changed(directory, **{**about, **changes})
+        if "basename" in str(changes) and "shard.9" in str(changes):
+            with pytest.raises(StorageError, match="1 are not there"):
+                shoal.open(directory)
+            (directory / "shard.9.mds").write_bytes((directory / name).read_bytes())
+        with pytest.raises((ShardError, SourceError), match=match):
+            shoal.open(directory)
+        (directory / "shard.9.mds").unlink(missing_ok=True)
+    changed(directory, **about)
+    assert shoal.open(directory).num_samples > 0
+
+
+@pytest.mark.parametrize("kind", ["all", "gz"])
+def test_hashes_are_compared_where_all_bytes_are_read(kind: str, tmp_path: Path) -> None:
+    directory = copied(f"mds/{kind}", tmp_path / "data")
+    index = json.loads((directory / "index.json").read_text())
+    for about in index["shards"]:
+        place = about["zip_data"] or about["raw_data"]
+        digest = hashlib.sha1((directory / place["basename"]).read_bytes(), usedforsecurity=False).hexdigest()
+        place["hashes"] = {"sha1": digest, "xxh64": "0123"}
+    (directory / "index.json").write_text(json.dumps(index))
+    store = LocalStore()
+    found = expand(directory, suffixes=wanted_suffixes(), store=store)
+    assert compare_hashes(described_shards(found, None, store), store) == len(index["shards"])
+    assert shoal.open(directory).num_samples > 0
+    place["hashes"] = {"sha1": "00"}
+    (directory / "index.json").write_text(json.dumps(index))
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(ShardError, match="says sha1 00"):
+        compare_hashes(described_shards(found, None, LocalStore()), store)
+    if kind == "gz":
+        with pytest.raises(ShardError, match="says sha1 00"):
+            shoal.open(directory)
+
+
+def test_other_json_is_no_manifest(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.jsonl").write_text('{"x": 1}\n')
+    for text in ('{"version": 1}', "[1, 2]", "no json", '{"shards": []}', '{"chunks": 3, "config": {}}'):
+        (tmp_path / "data" / "index.json").write_text(text)
+        assert shoal.open(tmp_path / "data").num_samples == 1
+    (tmp_path / "data" / "a.jsonl").unlink()
+    with pytest.raises(SourceError, match=r"not the index\.json of a dataset"):
+        shoal.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"shards": [{}]}',
+        '{"shards": [7]}',
+        '{"shards": [{"format": "mds", "version": 2, "samples": "x"}]}',
+        '{"shards": [{"format": "xsv", "version": 2, "newline": "\\n", "column_names": 1}]}',
+        '{"chunks": [], "config": {}}',
+        '{"chunks": [{}], "config": {"data_format": ["int"], "data_spec": "x"}}',
+        '{"shards": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    ],
+)
+def test_damaged_manifests_are_refused_or_none(text: str) -> None:
+    with pytest.raises(SourceError, match=r"index\.json") if "[[[" not in text else contextlib.nullcontext():
+        assert read_manifest(text.encode(), path="index.json") is None
+
+
+def test_xsv_has_its_separator() -> None:
+    about = {"format": "xsv", "version": 2, "newline": "\n", "column_names": ["a", "b"], "samples": 1, "zip_data": None}
+    about |= {"column_encodings": ["str", "float"], "separator": ";", "raw_data": {"basename": "s.xsv", "bytes": 9}}
+    found = read_manifest(json.dumps({"shards": [about]}).encode(), path="index.json")
+    assert found is not None
+    assert options_of(found.format) == {"delimiter": ";", "quoted": False, "types": {"b": "float"}}
+    assert format_named("csv", options_of(found.format)) is found.format
+    about["separator"] = "::"
+    with pytest.raises(SourceError, match="one character"):
+        read_manifest(json.dumps({"shards": [about]}).encode(), path="index.json")
+
+
+def test_far_away_a_manifest_is_found_too() -> None:
+    store = MemoryStore()
+    for path in (MADE / "litdata").glob("*"):
+        store.put(f"memory://made/{path.name}", path.read_bytes())
+    found = expand("memory://made", suffixes=wanted_suffixes(), store=store)
+    what = described_shards(found, None, store)
+    assert what.format is not None
+    assert what.format.name == "litdata"
+    assert [path.rsplit("/", 1)[1] for path in what.source.paths] == [f"chunk-0-{n}.bin" for n in range(3)]
