@@ -80,6 +80,8 @@ class ToldReaders:
         self._opened, self._counters, self._ledger = opened, counters, ledger
         self.group_bytes = max(1, ledger.ahead_limit_bytes // _GROUPS_AHEAD)
         self._verifies = options.verify == "always"
+        # Whether a sample is always read in one piece, as what is verified or kept in a cache must be.
+        self._in_one = self._verifies or opened.cache is not None
         self._to_tell = _TOLD_AFTER_A_SLOW_READ
         self._alone = reading_alone(opened.format)
         self._shards: dict[int, tuple[Reader, str, Mapping[str, Any]]] = {}
@@ -116,16 +118,16 @@ class ToldReaders:
 
     def sample(self, read: UnitRead, promise: None, sample_id: int) -> Sample:
         """Read, a large sample piece by piece."""
-        opened = self._opened
-        if read.num_samples > 1 or read.num_bytes < _LARGE_BYTES or self._verifies or opened.cache:
-            return parse_unit(opened, read, self.get(read, promise)).sample(sample_id - read.first_sample)
-        self._ledger.use(read.num_bytes)
-        known = self._shards.get(read.shard) or self._first_of(read.shard)
-        reader = known[0]
+        shard, first_byte, end_byte = read.shard, read.first_byte, read.end_byte
+        num_bytes = end_byte - first_byte
+        if self._in_one or num_bytes < _LARGE_BYTES or read.num_samples > 1:
+            return parse_unit(self._opened, read, self.get(read, promise)).sample(sample_id - read.first_sample)
+        self._ledger.use(num_bytes)
+        reader, name, head = self._shards.get(shard) or self._first_of(shard)
         began = time.perf_counter()
-        sample = self._alone(reader, read.end_byte, Stretch(known[1], read.first_byte, 1, None, known[2]))
+        sample = self._alone(reader, end_byte, Stretch(name, first_byte, 1, None, head))
         reader.confirm()
-        if time.perf_counter() - began > _SLOW_READ_SECONDS + read.num_bytes * _SLOW_SECONDS_PER_BYTE:
+        if time.perf_counter() - began > _SLOW_READ_SECONDS + num_bytes * _SLOW_SECONDS_PER_BYTE:
             self._to_tell = _TOLD_AFTER_A_SLOW_READ
         return sample
 

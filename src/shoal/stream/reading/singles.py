@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,59 +51,70 @@ class Singles:
 
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
         """The samples with these ids, in turn; ``units`` are the reads they are in."""
-        coming = _Coming(self._units, units)
-        asked: deque[tuple[UnitRead, Any]] = deque()
-        get, counters, clock = self._readers.sample, self._counters, time.perf_counter
-        ledger = self._ledger
-        little_bytes = ledger.ahead_limit_bytes - self._readers.group_bytes
-        for sample_id in ids:
-            if ledger.ahead_bytes <= little_bytes or not asked:
-                self._read_ahead(coming, asked)
-            read, promise = asked.popleft()
-            began = clock()
-            try:
-                sample: Sample | Damaged = get(read, promise, sample_id)
-            except ShardError as error:
-                if not self._options.skips:
-                    raise
-                sample = damage_or_raise(self._opened, read, error)
-            counters.wait_seconds += clock() - began
-            ledger.release(read.num_bytes)
-            yield sample
+        get, release = self._readers.sample, self._ledger.release
+        counters, clock = self._counters, time.perf_counter
+        wanted = iter(ids)
+        for group, promises in self._asked(_groups(self._units, units, self._readers.group_bytes)):
+            for read, promise in zip(group.reads, promises, strict=False):  # promises may be endless
+                sample_id = next(wanted)
+                began = clock()
+                try:
+                    sample: Sample | Damaged = get(read, promise, sample_id)
+                except ShardError as error:
+                    if not self._options.skips:
+                        raise
+                    sample = damage_or_raise(self._opened, read, error)
+                counters.wait_seconds += clock() - began
+                release(read.end_byte - read.first_byte)
+                yield sample
 
     def close(self) -> None:
         """Stop; no thread is left when this returns."""
         self._readers.close()
 
-    def _read_ahead(self, coming: _Coming, asked: deque[tuple[UnitRead, Any]]) -> None:
-        """Ask for the next reads in groups, as long as they fit; always for the very next."""
-        group_bytes, ledger = self._readers.group_bytes, self._ledger
-        while ledger.has_room(group_bytes) or not asked:
-            group: list[UnitRead] = []
-            num_bytes, room_bytes = 0, ledger.room_bytes
-            while num_bytes < group_bytes and len(group) < _MOST_IN_GROUP and (read := coming.next) is not None:
-                if num_bytes + read.num_bytes > room_bytes and (group or asked):
-                    break
-                group.append(read)
-                num_bytes += read.num_bytes
-                coming.go_on()
-            if not group:
-                break
-            self._counters.num_reads += len(group)
-            self._counters.read_bytes += num_bytes
-            asked.extend(zip(group, self._readers.ask(group), strict=True))
-            held_bytes = ledger.peak_bytes if self._readers.reads_ahead else max(read.num_bytes for read in group)
-            self._counters.peak_held_bytes = max(self._counters.peak_held_bytes, held_bytes)
+    def _asked(self, groups: Iterator[_Group]) -> Iterator[tuple[_Group, Iterable[Any]]]:
+        """The groups, with others asked for behind each, as many as fit into what may be read ahead."""
+        ledger = self._ledger
+        asked: deque[tuple[_Group, Iterable[Any]]] = deque()
+        for group in groups:
+            # The first of them has begun when it is handed out, and is done with when the next one is asked for.
+            while asked and not ledger.has_room(group.num_bytes):
+                yield asked.popleft()
+            asked.append((group, self._ask(group)))
+        yield from asked
+
+    def _ask(self, group: _Group) -> Iterable[Any]:
+        counters, ledger = self._counters, self._ledger
+        counters.num_reads += len(group.reads)
+        counters.read_bytes += group.num_bytes
+        promises = self._readers.ask(group.reads)
+        held_bytes = ledger.peak_bytes if self._readers.reads_ahead else max(map(_num_bytes, group.reads))
+        counters.peak_held_bytes = max(counters.peak_held_bytes, held_bytes)
+        return promises
 
 
-class _Coming:
-    """The reads of some units, one after the other; ``next`` is None after the last."""
+class _Group(NamedTuple):
+    """Reads that are asked for at once."""
 
-    def __init__(self, units: Units, numbers: NDArray[np.int64]) -> None:
-        blocks = (units.reads(numbers[i : i + _PLANNED_AT_ONCE]) for i in range(0, len(numbers), _PLANNED_AT_ONCE))
-        self._reads = chain.from_iterable(blocks)
-        self.next = next(self._reads, None)
+    reads: list[UnitRead]
+    num_bytes: int
 
-    def go_on(self) -> None:
-        """To the next one."""
-        self.next = next(self._reads, None)
+
+def _groups(units: Units, numbers: NDArray[np.int64], group_bytes: int) -> Iterator[_Group]:
+    """The reads of some units in groups of at most so many bytes, or of one read."""
+    reads: list[UnitRead] = []
+    sum_bytes = 0
+    for start in range(0, len(numbers), _PLANNED_AT_ONCE):
+        for read in units.reads(numbers[start : start + _PLANNED_AT_ONCE]):
+            num_bytes = read.end_byte - read.first_byte
+            if reads and (sum_bytes + num_bytes > group_bytes or len(reads) == _MOST_IN_GROUP):
+                yield _Group(reads, sum_bytes)
+                reads, sum_bytes = [], 0
+            reads.append(read)
+            sum_bytes += num_bytes
+    if reads:
+        yield _Group(reads, sum_bytes)
+
+
+def _num_bytes(read: UnitRead) -> int:
+    return read.end_byte - read.first_byte
