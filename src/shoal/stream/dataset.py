@@ -22,6 +22,8 @@ from shoal.order.state import State
 from shoal.shards.decoders import Decoder
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.collate import collate
+from shoal.stream.columns.choosing import with_chosen
+from shoal.stream.columns.formatting import Formatting
 from shoal.stream.counters import Counters
 from shoal.stream.cursor import Cursor
 from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
@@ -149,7 +151,7 @@ class Dataset:
         return Dataset(self._description.then(Rename(names), "rename()"))
 
     def columns(self, *names: str) -> Dataset:
-        """Only these fields."""
+        """Only these fields; where it stands first, formats of columns (Parquet, Arrow, MDS) decode no others."""
         return Dataset(self._description.then(Columns(names), "columns()"))
 
     def to_tuple(self, *names: str) -> Dataset:
@@ -159,6 +161,16 @@ class Dataset:
     def with_ids(self) -> Dataset:
         """The sample id as the field ``__id__``."""
         return Dataset(self._description.then(WithIds(), "with_ids()"))
+
+    def format(self, name: str) -> Dataset:
+        """Batches, or samples where there are no batches, in another form; where it stands does not matter.
+
+        "python" gives Python's own values; "numpy" arrays in the types that numbers are stored in (a column of int16
+        stays one), what has no common shape or has gaps as lists; "arrow" a `pyarrow.Table`, with the types of Parquet
+        and Arrow shards; "torch" what "numpy" gives, with tensors in place of arrays. Without it numbers are those that
+        numpy makes of Python's: int64 and float64. Functions of `map` before `batch` get samples as they are stored.
+        """
+        return Dataset(self._description.formatted(Formatting(name)))
 
     def batch(
         self, size: int | None = None, *, global_batch_size: int | None = None, remainder: str = "keep"
@@ -318,8 +330,9 @@ class Dataset:
             raise NoSampleError(msg)
         number %= total
         refuse_as_list()
-        sample = read_sample(self._opened, self._arrangement, number)
-        return run_stages(self._description.stages_of_one, sample, number)
+        described = self._description
+        sample = read_sample(with_chosen(self._opened, described.stages), self._arrangement, number)
+        return described.formatting.sample(run_stages(described.stages_of_one, sample, number))
 
     def as_map(self) -> MapView:
         """The samples by id, for code that insists on a list; `shoal.torch.BatchSampler` gives it the order."""
@@ -391,7 +404,8 @@ class Dataset:
         if message := warning_about(arrangement, partition.global_batch if described.batching else 1):
             warnings.warn(message, ShuffleWarning, stacklevel=3)
         expect_windows(self._opened, arrangement, world_size)
-        recipe = Recipe(partition, rank, described.stages, described.batch_stages, collate)
+        stages, batch_stages, formatting = described.stages, described.batch_stages, described.formatting
+        recipe = Recipe(partition, rank, stages, batch_stages, collate, formatting=formatting)
         work = Work(self._opened, arrangement, recipe, described.reading)
         state = partial(self._state_at, arrangement)
         return Pass(work, self._counters, cursor.epoch, cursor.start, cursor.follow, cursor.ended, state)

@@ -12,6 +12,7 @@ from shoal.order.partition import Partition
 from shoal.order.plain import Sequential
 from shoal.order.runs import Runs
 from shoal.stream.arrangement import Arrangement, OrderRequest
+from shoal.stream.columns.formatting import Formatting
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.ranks import Ranks
 from shoal.stream.reading.options import ReadingOptions
@@ -48,6 +49,7 @@ class Description:
     batch_stages: tuple[Stage, ...] = ()
     ranks: Ranks = field(default_factory=Ranks)
     reading: ReadingOptions = field(default_factory=ReadingOptions)
+    formatting: Formatting = field(default_factory=Formatting)
 
     def summary(self) -> str:
         """What is streamed, in a line."""
@@ -107,6 +109,10 @@ class Description:
     def in_batches(self, batching: Batching) -> Description:
         """Cut into batches."""
         return replace(self, batching=batching)
+
+    def formatted(self, formatting: Formatting) -> Description:
+        """Handed out in another form."""
+        return replace(self, formatting=formatting)
 
     def dealt_to(self, ranks: Ranks) -> Description:
         """The part of other ranks."""

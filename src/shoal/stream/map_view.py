@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 
 from shoal.errors import NoSampleError, UsageError
 from shoal.stream.arrangement import Arrangement
+from shoal.stream.columns.choosing import with_chosen
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Place, read_sample, shares_of
 from shoal.stream.passes import Pass
@@ -46,7 +47,8 @@ class MapView:
             msg = f"there is no sample {number}: the dataset has ids 0 to {total - 1}"
             raise NoSampleError(msg)
         number %= total
-        return run_stages(self._stages, read_sample(self._opened, self._arrangement, number), number)
+        sample = read_sample(with_chosen(self._opened, self._stages), self._arrangement, number)
+        return run_stages(self._stages, sample, number)
 
     def __getitems__(self, sample_ids: Sequence[SupportsIndex]) -> list[Any]:
         """The samples with these ids: what torch asks a list for that can give several."""
