@@ -120,6 +120,137 @@ def test_what_json_cannot_hold_is_refused() -> None:
         write("jsonl", [{"a": b"x"}])
 
 
+# Random schemas: for each kind of a column a strategy of its values, and of which of them what is read differs.
+INT64 = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.floats(allow_nan=False)
+FLOAT32 = st.floats(allow_nan=False, width=32)
+ARRAYS = st.lists(INT64, min_size=1, max_size=6).map(np.array)
+MATRICES = st.integers(0, 3).flatmap(lambda rows: st.just(np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)))
+STRUCTS = st.fixed_dictionaries({"a": INT64, "b": TEXTS})
+KINDS: dict[str, list[st.SearchStrategy[Any]]] = {
+    "mds": [INT64, FLOATS, TEXTS, st.binary(max_size=9), st.booleans(), ARRAYS, MATRICES, st.lists(TEXTS), STRUCTS],
+    "parquet": [
+        INT64,
+        FLOATS,
+        TEXTS,
+        st.binary(max_size=9),
+        st.booleans(),
+        ARRAYS,
+        st.lists(TEXTS, min_size=1),
+        STRUCTS,
+    ],
+    "tfrecord": [INT64, FLOAT32, TEXTS, st.binary(max_size=9), ARRAYS, st.none(), st.lists(FLOAT32, min_size=2)],
+}
+KINDS["arrow"] = KINDS["parquet"]
+
+
+@st.composite
+def rows(draw: st.DrawFn, name: str, *, min_size: int) -> list[Sample]:
+    columns = draw(st.dictionaries(NAMES, st.sampled_from(KINDS[name]), min_size=1, max_size=4))
+    if len(columns) == 1 and "record" in columns:  # to TFRecord the record itself
+        columns["other"] = INT64
+    row = st.tuples(*columns.values()).map(lambda values: dict(zip(columns, values, strict=True)))
+    return draw(st.lists(row, min_size=min_size, max_size=6))
+
+
+def plain(value: Any) -> Any:
+    """A value to be compared, with its type; lists of numbers are read as arrays."""
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list):
+        return [plain(element) for element in value]
+    if isinstance(value, dict):
+        return {name: plain(element) for name, element in value.items()}
+    value = value.item() if isinstance(value, np.generic) else value
+    return (type(value).__name__, value)
+
+
+def as_feature(value: Any) -> Any:
+    """What TensorFlow makes of a value: numbers are lists, texts bytes."""
+    if isinstance(value, str):
+        return value.encode()
+    return [value] if isinstance(value, int | float) else value
+
+
+def check_rows(name: str, samples: list[Sample], expected: list[Sample], **options: Any) -> None:
+    data, written = write(name, samples, **options)
+    assert write(name, samples, **options)[0] == data
+    found = format_named(name).scan(lambda first, end: data[first:end], len(data), shard="x")
+    assert written.num_bytes == len(data)
+    assert_same_scan(written.scan, found)
+    extents = cut_extents(found)
+    sums = [crc32(data[first:end]) for first, end in zip(extents.first_byte, extents.end_byte, strict=True)]
+    assert extent_crcs(written, extent_bytes=65536).tolist() == sums
+    if samples:
+        found_samples = read_back(name, data)
+        assert plain(found_samples) == plain(expected)
+        assert [list(sample) for sample in found_samples] == [list(sample) for sample in expected]
+
+
+@settings(max_examples=25)
+@given(st.data())
+@pytest.mark.parametrize("name", ["mds", "mds.zst", "parquet", "arrow", "tfrecord", "tfrecord.gz"])
+def test_random_schemas(name: str, data: st.DataObject) -> None:
+    plain_name = name.partition(".")[0]
+    samples = data.draw(rows(plain_name, min_size=0 if plain_name == "tfrecord" else 1))
+    expected = samples
+    if plain_name == "tfrecord":
+        expected = [{field: as_feature(value) for field, value in row.items()} for row in samples]
+    options = {"group_bytes": data.draw(st.sampled_from([1, 100, 1 << 20]))} if name in ("parquet", "arrow") else {}
+    check_rows(name, samples, expected, **options)
+
+
+def test_raw_records() -> None:
+    samples = [{"record": b"no example"}, {"record": b""}]
+    check_rows("tfrecord", samples, samples)
+
+
+def test_many_row_groups_and_large_ones() -> None:
+    samples = [{"id": number, "x": bytes(1000 * (number % 200))} for number in range(300)]
+    for name in ("parquet", "arrow"):
+        check_rows(name, samples, samples, group_bytes=200_000)
+        _, written = write(name, samples, group_bytes=200_000)
+        assert 80 < len(written.scan.layout_crcs) < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "message"),
+    [
+        ("mds", [{"a": 1}, {"b": 1}], r"has the columns \['b'\]"),
+        ("mds", [{"a": 1}, {"a": "x"}], "'a' is written as int, and this value is none: str is no int64"),
+        ("mds", [{"a": 2**63}], "written as int"),
+        ("mds", [{"a": b""}, {"a": 3}], "int is no bytes"),
+        ("mds", [{}], "has the columns"),
+        ("parquet", [{"a": 1}, {"a": "x"}], "rows 0 to 1 cannot be columns"),
+        ("arrow", [{"a": np.zeros((2, 2))}], r"shape \(2, 2\)"),
+        ("tfrecord", [{"a": {"b": 1}}], "'a' is dict"),
+        ("tfrecord", [{"a": 2**63}], "no integer of 64 bits"),
+        ("tfrecord", [{"a": np.zeros((2, 2))}], "flatten arrays"),
+    ],
+)
+def test_what_a_format_cannot_hold_is_refused(name: str, samples: list[Sample], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        write(name, samples)
+
+
+def test_a_later_row_group_must_fit_the_first() -> None:
+    with pytest.raises(UsageError, match=r"rows 1 to 1 cannot be columns \(the schema is a: int64\)"):
+        write("parquet", [{"a": 1}, {"a": "x"}], group_bytes=1)
+    with pytest.raises(UsageError, match="no column 'b' in it"):
+        write("parquet", [{"a": 1}, {"a": 2, "b": 3}], group_bytes=1)
+
+
+def test_declared_columns_and_schemas() -> None:
+    samples = [{"image": b"\xff\xd8", "n": 3, "x": np.zeros(2, np.float32)}]
+    data, _ = write("mds", samples, columns={"image": "bytes", "n": "uint8", "x": "ndarray:float32:2"})
+    assert plain(read_back("mds", data)) == plain(samples)
+    import pyarrow as pa
+
+    schema = pa.schema([("a", pa.int8()), ("b", pa.string())])
+    data, _ = write("parquet", [{"a": 1}, {"b": "x"}], schema=schema, compression="none")
+    assert read_back("parquet", data) == [{"a": 1, "b": None}, {"a": None, "b": "x"}]
+
+
 def test_unknown_formats_and_options_are_refused() -> None:
     with pytest.raises(UsageError, match="no format 'zip' to write"):
         encoder_named("zip")

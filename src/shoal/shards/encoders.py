@@ -10,12 +10,17 @@ from shoal.errors import UsageError
 from shoal.shards.compressed_encoder import COMPRESSORS, CompressedEncoder
 from shoal.shards.encoder import Encoder
 from shoal.shards.jsonl_encoder import JsonLinesEncoder
+from shoal.shards.mds_encoder import MdsEncoder
+from shoal.shards.table_encoder import ArrowEncoder, ParquetEncoder
 from shoal.shards.tar_encoder import TarEncoder
+from shoal.shards.tfrecord_encoder import TFRecordEncoder
 
 __all__ = ["WRITTEN_FORMATS", "encoder_named"]
 
-_ROWS: Mapping[str, Callable[..., Encoder]] = MappingProxyType({"tar": TarEncoder, "jsonl": JsonLinesEncoder})
-_COLUMNS: Mapping[str, Callable[..., Encoder]] = MappingProxyType({})
+_ROWS: Mapping[str, Callable[..., Encoder]] = MappingProxyType(
+    {"tar": TarEncoder, "jsonl": JsonLinesEncoder, "tfrecord": TFRecordEncoder, "mds": MdsEncoder}
+)
+_COLUMNS: Mapping[str, Callable[..., Encoder]] = MappingProxyType({"parquet": ParquetEncoder, "arrow": ArrowEncoder})
 
 WRITTEN_FORMATS = (*_ROWS, *_COLUMNS, *(f"{name}.{codec}" for name in _ROWS for codec in COMPRESSORS))
 """Names of all formats that can be written."""
@@ -36,7 +41,7 @@ def encoder_named(name: str, **options: Any) -> Encoder:
     make = _ROWS.get(plain) or (None if codec else _COLUMNS.get(plain))
     if make is None or (codec and codec not in COMPRESSORS):
         msg = f"there is no format {name!r} to write"
-        columns = f"; {', '.join(_COLUMNS)} compress themselves" if _COLUMNS else ""
+        columns = f"; {', '.join(_COLUMNS)} compress themselves"
         raise UsageError(
             msg, hint=f"format= takes {', '.join(_ROWS)}, each also with .{', .'.join(COMPRESSORS)}{columns}"
         )
