@@ -10,6 +10,7 @@ from shoal.errors import UsageError
 from shoal.integrations.torch_batches import tensors
 from shoal.integrations.torch_received import ByWorkers, InThread, Received
 from shoal.integrations.torch_workers import Workers
+from shoal.order.resolution import parse_bytes
 from shoal.stream.dataset import Dataset
 from shoal.stream.forks import start_context
 from shoal.stream.passes import Pass
@@ -47,8 +48,9 @@ class DataLoader:
         With `Dataset.batch`.
     num_workers
         Processes that make batches: worker ``w`` of ``m`` makes steps ``t`` of the rank with ``t % m == w``. With 0
-        batches are made in a thread of this process; choose that where the work is reading, and processes where Python
-        code of your own is slow. Each worker holds a window of its own; what comes over a network they share on disk.
+        batches are made in threads of this process; choose that where the work is reading or the decoding of images,
+        and processes where Python code of your own is slow. Each worker holds a window of its own; what comes over a
+        network they share on disk.
     collate_fn
         Makes a batch of a list of samples; by default numbers and equal-shaped arrays become tensors, the rest lists.
     pin_memory
@@ -66,6 +68,14 @@ class DataLoader:
         made when they are asked for, in the thread that asks.
     persistent_workers
         Whether workers stay for the next epoch. The epochs are the same.
+    num_threads
+        With ``num_workers=0``, threads that decode, ahead of use and in order. By default as many as there are cores,
+        up to 8, for what gains by it: the decoding of images, and what shoal does to samples before. Functions that
+        were given to `Dataset.map`, `filter` or `decode` are called by one thread, one sample after the other; with a
+        number here, functions of samples are called by so many threads at a time, and must stand that.
+    prefetch_bytes
+        With ``num_workers=0``, how many bytes of ready batches may wait for their use, and how many of decoded
+        samples. One batch is made ahead in any case.
 
     Raises
     ------
@@ -87,6 +97,8 @@ class DataLoader:
         generator: Any = None,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
+        num_threads: int | None = None,
+        prefetch_bytes: int | str = "256MiB",
         **other: Any,
     ) -> None:
         _refuse({"batch_size": batch_size, **other})
@@ -104,6 +116,11 @@ class DataLoader:
         self.timeout = timeout
         self.prefetch_factor = _BATCHES_AHEAD if prefetch_factor is None else prefetch_factor
         self.persistent_workers = persistent_workers
+        if num_threads is not None and (num_threads < 1 or num_workers):
+            msg = f"num_threads={num_threads} with num_workers={num_workers}: threads decode where there are no workers"
+            raise UsageError(msg, hint="num_workers=0 and num_threads=1 or more; or leave num_threads out")
+        self.num_threads = num_threads
+        self.prefetch_bytes = parse_bytes(prefetch_bytes, "prefetch_bytes")
         worker_options = {
             "worker_init_fn": worker_init_fn,
             "multiprocessing_context": multiprocessing_context,
@@ -113,7 +130,7 @@ class DataLoader:
             worker_options["persistent_workers"] = persistent_workers or None
             if given := [name for name, value in worker_options.items() if value is not None]:
                 msg = f"{given[0]}= is for worker processes, and there are none"
-                raise UsageError(msg, hint="num_workers=1 or more; with 0 a thread of this process makes the batches")
+                raise UsageError(msg, hint="num_workers=1 or more; with 0 threads of this process make the batches")
         self._worker_init_fn, self._generator = worker_init_fn, generator
         self._context = start_context(multiprocessing_context, preload=_PRELOAD) if num_workers else None
         self._staying: Workers | None = None
@@ -121,7 +138,7 @@ class DataLoader:
 
     def __repr__(self) -> str:
         """The dataset, and who makes its batches."""
-        who = f"{self.num_workers} workers" if self.num_workers else "a thread"
+        who = f"{self.num_workers} workers" if self.num_workers else "threads"
         return f"<shoal.torch.DataLoader: {self.dataset!r} by {who}>"
 
     def __len__(self) -> int:
@@ -136,7 +153,10 @@ class DataLoader:
             raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
         finish = _tensor_marks if self.collate_fn is not None else tensors
         if not self.num_workers:
-            return Received(run, InThread(run, finish, self.prefetch_factor, pin_memory=self.pin_memory))
+            run = run.with_threads(num_threads=self.num_threads, limit_bytes=self.prefetch_bytes)
+            num_ahead, limit_bytes = self.prefetch_factor, self.prefetch_bytes
+            made = InThread(run, finish, num_ahead, limit_bytes=limit_bytes, pin_memory=self.pin_memory)
+            return Received(run, made)
         if self._serving is not None:
             self._serving.close()
         workers = self._workers_for(run, finish)

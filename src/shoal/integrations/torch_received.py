@@ -83,14 +83,17 @@ class Received:
 class InThread:
     """Batches made in a thread of this process, or without one where none may be made ahead."""
 
-    def __init__(self, run: Pass, finish: Callable[[Any], Any], num_ahead: int, *, pin_memory: bool) -> None:
+    def __init__(
+        self, run: Pass, finish: Callable[[Any], Any], num_ahead: int, *, limit_bytes: int, pin_memory: bool
+    ) -> None:
         self._iteration = run.work.iterate(
             run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state
         )
         batches: Iterator[Any] = map(finish, self._iteration)
         if pin_memory and torch.accelerator.is_available():
             batches = map(partial(_pinned_for, torch.accelerator.current_device_index()), batches)
-        self._ahead = Ahead(batches, limit=num_ahead, close=self._iteration.close) if num_ahead else None
+        close = self._iteration.close
+        self._ahead = Ahead(batches, limit=num_ahead, close=close, limit_bytes=limit_bytes) if num_ahead else None
         self._batches: Iterator[Any] = self._ahead or batches
         self.survives_interrupts = self._ahead is not None
 

@@ -25,6 +25,7 @@ from shoal.stream.columns.choosing import gathers, with_chosen
 from shoal.stream.columns.formatting import Formatting
 from shoal.stream.columns.gathering import Gathering
 from shoal.stream.counters import Counters
+from shoal.stream.decoding import Decoders, Threaded
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.pace import Pace
 from shoal.stream.progress_line import ProgressLine
@@ -33,6 +34,7 @@ from shoal.stream.reading.damage import forgiving_sample
 from shoal.stream.reading.fetch import Fetch
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.pins import Pins
+from shoal.stream.reading.retrying import StoppedError
 from shoal.stream.reading.singles import Singles
 from shoal.stream.reading.skips import SKIPPED, Skips, skips_of
 from shoal.stream.reading.unit_bytes import read_records
@@ -49,6 +51,7 @@ class Recipe:
     """What becomes of samples: stages of one, batches or not, stages of a batch; and who makes which batches.
 
     Worker ``worker`` of ``num_workers`` makes those of the rank's batches whose step leaves this remainder.
+    ``threaded`` says which of the stages are run in threads; None for none.
     """
 
     partition: Partition
@@ -59,6 +62,7 @@ class Recipe:
     worker: int = 0
     num_workers: int = 1
     formatting: Formatting = field(default_factory=Formatting)
+    threaded: Threaded | None = None
 
     @property
     def stacks(self) -> bool:
@@ -75,6 +79,7 @@ class Place:
     partition: Partition
     num_samples: int
     num_yielded: int = 0
+    is_over: bool = False  # nothing more is wanted
 
     @property
     def position(self) -> tuple[int, int]:
@@ -119,7 +124,8 @@ class Iteration:
         budget = budget_of(arrangement, options.memory_limit_bytes, is_far=not opened.store.reads_ahead)
         self._reading = kind(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
         shares = shares_of(order, arrangement, recipe, self.place)
-        source = _Source(opened, arrangement, recipe, counters, self.place, skips)
+        self._decoders = _decoders_of(recipe, skips)
+        source = _Source(opened, arrangement, recipe, counters, self.place, skips, self._decoders)
         self._results: Iterator[Any]
         if isinstance(self._reading, Singles):
             deliver = _batches if recipe.partition.batched else _samples
@@ -197,11 +203,18 @@ class Iteration:
 
     def close(self) -> None:
         """Stop reading, and yield nothing more; the threads are gone when this returns."""
-        self._closed = True
+        self._closed = self.place.is_over = True  # perhaps while a thread makes what comes next
         self._results = iter(())
         self._reading.close()
+        if self._decoders is not None:
+            self._decoders.close()
         if self._line is not None:
             self._line.close()
+
+
+def _decoders_of(recipe: Recipe, skips: Skips | None) -> Decoders | None:
+    forgiving = skips is not None and skips.finds
+    return Decoders(recipe.stages, recipe.threaded, forgiving=forgiving) if recipe.threaded is not None else None
 
 
 def _viewed(opened: Opened, counters: Counters) -> Opened:
@@ -223,11 +236,17 @@ class _Source:
     counters: Counters
     place: Place
     skips: Skips | None
+    decoders: Decoders | None
+
+    def samples(self, stretch: Stretch) -> Iterator[Any]:
+        """The samples of a stretch, with those stages behind them that are run in threads."""
+        return stretch.samples if self.decoders is None else self.decoders.samples(stretch.samples, stretch.ids)
 
     @property
     def made(self) -> Callable[[Any, int], Any] | None:
-        """What becomes of a sample, given with its id; None where it stays what it is."""
-        stages = self.recipe.stages
+        """What becomes of such a sample, given with its id; None where it stays what it is."""
+        threaded = self.recipe.threaded
+        stages = self.recipe.stages[0 if threaded is None else threaded.num_stages :]
         if self.skips is not None:
             return partial(self.skips.made, stages)
         return partial(run_stages, stages) if stages else None
@@ -243,7 +262,7 @@ def _samples(stretches: Iterator[Stretch], source: _Source) -> Iterator[Any]:
     for stretch in stretches:
         after = stretch.steps.stop
         # The last position of an epoch may have no sample for this rank.
-        for step, sample_id, sample in zip(stretch.steps, stretch.ids, stretch.samples, strict=False):
+        for step, sample_id, sample in zip(stretch.steps, stretch.ids, source.samples(stretch), strict=False):
             result = made(sample, sample_id) if made else sample
             place.num_yielded = step + 1
             if result is SKIPPED:
@@ -258,16 +277,20 @@ def _samples(stretches: Iterator[Stretch], source: _Source) -> Iterator[Any]:
 
 def _batches(stretches: Iterator[Stretch], source: _Source) -> Iterator[Any]:
     """Batch after batch."""
-    made = source.made
+    made, place = source.made, source.place
     for stretch in stretches:
+        stored = source.samples(stretch)
         for step, (begin, end) in zip(stretch.steps, itertools.pairwise(stretch.batch_first), strict=True):
-            source.place.num_yielded = step
-            samples: list[Any] = list(itertools.islice(stretch.samples, end - begin))
+            place.num_yielded = step
+            samples: list[Any] = list(itertools.islice(stored, end - begin))
             if made:
                 named = zip(samples, stretch.ids[begin:end], strict=True)
-                samples = [made(sample, sample_id) for sample, sample_id in named]
+                samples = [made(sample, sample_id) for sample, sample_id in named if not place.is_over]
+            if place.is_over:
+                msg = "the stream was closed while a batch was made"
+                raise StoppedError(msg)
             batch = _collated(samples, stretch.repeated[begin:end], source)
-            source.place.num_yielded = step + 1  # only now: what failed was not yielded
+            place.num_yielded = step + 1  # only now: what failed was not yielded
             yield batch
 
 

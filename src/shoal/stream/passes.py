@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.counters import Counters
+from shoal.stream.decoding import threaded
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Iteration, Place, Recipe
 from shoal.stream.reading.options import ReadingOptions
@@ -85,6 +86,12 @@ class Pass:
     def num_steps(self) -> int:
         """Batches to come, or positions without batches."""
         return self.work.recipe.partition.num_batches(self.work.arrangement.num_samples, self.start)
+
+    def with_threads(self, *, num_threads: int | None, limit_bytes: int) -> Pass:
+        """The same with samples decoded in threads, where that gains, or as many as were asked for."""
+        recipe = self.work.recipe
+        how = threaded(recipe.stages, num_threads=num_threads, limit_bytes=limit_bytes)
+        return replace(self, work=replace(self.work, recipe=replace(recipe, threaded=how)))
 
     def iterate(self) -> Iteration:
         """Begin, in this process."""

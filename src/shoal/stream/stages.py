@@ -170,6 +170,16 @@ class Decode:
             else:
                 self._decoders |= spec
 
+    @property
+    def has_functions(self) -> bool:
+        """Whether it calls functions that were given to it."""
+        return any(not isinstance(spec, str) for spec in self._specs)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether it decodes images, which is done outside of the interpreter."""
+        return any(isinstance(spec, str) for spec in self._specs)
+
     def __repr__(self) -> str:
         return f"decode({', '.join(map(repr, self._specs))})"
 

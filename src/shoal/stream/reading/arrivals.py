@@ -27,7 +27,7 @@ from shoal.stream.reading.traffic import Traffic, is_throttling
 
 __all__ = ["Arrival", "Arrivals"]
 
-_CLOSE_SECONDS = 0.5  # how long closing waits for requests that are under way
+_CLOSE_SECONDS = 0.4  # how long closing waits for requests that are under way
 _RECENT = 64  # answers, by which a late one is told
 _LATE_AFTER_MEDIANS = 3.0
 _LATE_AFTER_SECONDS = 0.05

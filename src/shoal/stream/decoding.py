@@ -1,0 +1,168 @@
+"""Samples through their first stages in several threads, ahead of their use and in the order in which they came.
+
+That gains where a stage works outside of the interpreter, as decoders of images do. What such threads hold is bounded
+in bytes, and a sample that cannot be read or decoded raises at its place, after all that came before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.stream.reading.retrying import StoppedError
+from shoal.stream.reading.skips import QUARANTINED
+from shoal.stream.sizes import bytes_of
+from shoal.stream.stages import Columns, Decode, Rename, Stage, ToTuple, WithIds, run_stages
+from shoal.stream.stopping import Stop
+
+__all__ = ["Decoders", "Threaded", "threaded"]
+
+_AT_ONCE = 8  # samples that a thread is given: to hand them over costs 30 us, to decode a small image as much
+_GROUPS_A_THREAD = 2
+_MOST_THREADS = 8  # more of them wait for the interpreter, unless the images are large
+
+
+@dataclass(frozen=True, slots=True)
+class Threaded:
+    """How many of the first stages are run in threads, in how many, and how many bytes may wait for their use."""
+
+    num_stages: int
+    num_threads: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What stands in the place of a sample that cannot be had."""
+
+    error: Exception
+
+
+def threaded(stages: Sequence[Stage], *, num_threads: int | None, limit_bytes: int) -> Threaded | None:
+    """What of these stages is run in threads: all that gains, or all in as many threads as were asked for.
+
+    Without being asked it is shoal's own stages up to the last that decodes images. Functions of the user may draw
+    random numbers, or count.
+    """
+    if num_threads is None:
+        num_stages, num_threads = _num_that_gain(stages), min(_num_cores(), _MOST_THREADS)
+    else:
+        num_stages = len(stages)
+    return Threaded(num_stages, num_threads, limit_bytes) if num_stages and num_threads > 1 else None
+
+
+def _num_that_gain(stages: Sequence[Stage]) -> int:
+    own = itertools.takewhile(_is_own, stages)
+    gains = (number for number, stage in enumerate(own, 1) if isinstance(stage, Decode) and stage.has_images)
+    return max(gains, default=0)
+
+
+def _is_own(stage: Stage) -> bool:
+    if isinstance(stage, Decode):
+        return not stage.has_functions
+    return isinstance(stage, Columns | Rename | ToTuple | WithIds)
+
+
+def _num_cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Decoders:
+    """Threads that take samples through the first stages of some.
+
+    Close it, or let go of it: the threads are gone when that returns, at the latest when the samples that they have in
+    work are done.
+    """
+
+    def __init__(self, stages: Sequence[Stage], how: Threaded, *, forgiving: bool) -> None:
+        self._pool = ThreadPoolExecutor(how.num_threads, thread_name_prefix="shoal-decode")
+        self._stop = Stop()
+        self._make = _Make(tuple(stages[: how.num_stages]), forgiving, self._stop)
+        self._most_groups = _GROUPS_A_THREAD * how.num_threads
+        self._limit_bytes, self._largest_bytes = how.limit_bytes, 0
+        self._finalizer = weakref.finalize(self, _end, self._pool, self._stop, os.getpid())
+        self._finalizer.atexit = False  # see `Stop`
+
+    def samples(self, samples: Iterator[Any], ids: Sequence[int]) -> Iterator[Any]:
+        """What the stages make of each sample, given with its id."""
+        named = zip(samples, ids, strict=False)  # the last position of an epoch may have no sample
+        waiting: deque[Future[tuple[list[Any], int]]] = deque()
+        while True:
+            while self._has_room(len(waiting)) and (group := _group(named)):
+                waiting.append(self._pool.submit(self._make, group))
+            if not waiting:
+                return
+            made, num_bytes = waiting[0].result()
+            if self._stop.is_set():
+                msg = "the stream was closed while samples were decoded"
+                raise StoppedError(msg)
+            waiting.popleft()
+            self._largest_bytes = max(self._largest_bytes, num_bytes)
+            for sample in made:
+                if type(sample) is _Raised:
+                    raise sample.error
+                yield sample
+
+    def _has_room(self, num_waiting: int) -> bool:
+        """Whether one more group may be in work; until the size of one is known, only one."""
+        if not num_waiting:
+            return True
+        fits = 0 < self._largest_bytes * (num_waiting + 1) <= self._limit_bytes
+        return fits and num_waiting < self._most_groups
+
+    def close(self) -> None:
+        """Decode no more."""
+        self._finalizer()
+
+
+@dataclass(frozen=True, slots=True)
+class _Make:
+    """What a thread does with a group."""
+
+    stages: tuple[Stage, ...]
+    forgiving: bool
+    stop: Stop
+
+    def __call__(self, group: Sequence[tuple[Any, int]]) -> tuple[list[Any], int]:
+        """The samples after the stages, and how many bytes they hold."""
+        made: list[Any] = []
+        for sample, sample_id in group:
+            if self.stop.is_set():
+                break
+            if sample is QUARANTINED or type(sample) is _Raised:
+                made.append(sample)
+                continue
+            try:
+                made.append(run_stages(self.stages, sample, sample_id, forgiving=self.forgiving))
+            except Exception as error:  # noqa: BLE001  # raised at its place
+                made.append(_Raised(error))
+                break
+        return made, max(1, sum(map(bytes_of, made)))
+
+
+def _group(named: Iterator[tuple[Any, int]]) -> list[tuple[Any, int]]:
+    """The next samples; the error of one that cannot be read, in its place."""
+    group: list[tuple[Any, int]] = []
+    try:
+        group.extend(itertools.islice(named, _AT_ONCE))
+    except Exception as error:  # noqa: BLE001  # raised at its place
+        group.append((_Raised(error), -1))
+    return group
+
+
+def _end(pool: ThreadPoolExecutor, stop: Stop, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a forked child has no such threads
+    stop.set()
+    with contextlib.suppress(RuntimeError):  # the garbage collector may run in one of the threads, which cannot wait
+        pool.shutdown(wait=True, cancel_futures=True)
