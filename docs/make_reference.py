@@ -40,6 +40,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 - [Measuring](#measuring): `shoal.measure`
 - [Prometheus](#prometheus): `shoal.prometheus`
 - [Torch](#torch): `shoal.torch`
+- [JAX](#jax): `shoal.jax`
 - [Errors](#errors): `shoal.errors`
 - [Command line](#command-line): `shoal VERB`
 """
@@ -56,7 +57,8 @@ def page() -> str:
     parts += ["## Prometheus\n", text_of(shoal.prometheus)]
     parts += [*member("shoal.prometheus.text", shoal.prometheus.text)]
     parts += [*member("shoal.prometheus.write", shoal.prometheus.write)]
-    parts += ["## Torch\n", text_of(shoal.torch), *torch_door()]
+    parts += ["## Torch\n", text_of(shoal.torch), *door(shoal.torch)]
+    parts += ["## JAX\n", text_of(shoal.jax), *door(shoal.jax)]
     parts += ["## Errors\n", text_of(shoal.errors), *errors()]
     parts += ["## Command line\n", *command_line()]
     return "\n".join(part.rstrip() + "\n" for part in parts)
@@ -72,13 +74,14 @@ def members(owner: type, name: str) -> Iterator[str]:
             yield from member(f"{name}.{attribute}", value)
 
 
-def torch_door() -> Iterator[str]:
+def door(module: Any) -> Iterator[str]:
     """Classes with what they can do, and functions."""
-    for name in shoal.torch.__all__:
-        value = getattr(shoal.torch, name)
-        yield from member(f"shoal.torch.{name}", value)
+    called = {"BatchSampler": "batch_sampler", "DataIterator": "iterator", "DataLoader": "loader"}
+    called["IterableDataset"] = "iterable"
+    for name in module.__all__:
+        value = getattr(module, name)
+        yield from member(f"{module.__name__}.{name}", value)
         if inspect.isclass(value):
-            called = {"BatchSampler": "batch_sampler", "DataLoader": "loader", "IterableDataset": "iterable"}
             yield from members(value, called.get(name, name.lower()))
 
 

@@ -27,6 +27,7 @@ from shoal import errors
 
 if _TYPE_CHECKING:
     from shoal import formats, measure, orders, pack
+    from shoal import jax as jax
     from shoal import torch as torch
     from shoal.stream.dataset import Dataset
     from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() reads as what it does
@@ -39,7 +40,7 @@ __all__ = [
     "open",
     "orders",
     "pack",
-]  # and torch, which a star must not import
+]  # and torch and jax, which a star must not import
 
 
 def __getattr__(name: str) -> _Any:
@@ -54,6 +55,8 @@ def __getattr__(name: str) -> _Any:
         import shoal.pack as found  # noqa: PLC0415
     elif name == "torch":
         import shoal.torch as found  # noqa: PLC0415
+    elif name == "jax":
+        import shoal.jax as found  # noqa: PLC0415
     elif name in {"Dataset", "open"}:
         from shoal.stream import open_dataset  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from tests.integration.installs import CannotHaveError
+from tests.integration.installs import CannotHaveError, python_with
 from tests.integration.places import SERVERS, Dataset, filled, write_shards
 from tests.integration.servers import Server
 
@@ -39,6 +39,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of indexes for each test."""
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def python() -> Callable[[str], Path]:
+    """Python with the packages of an environment; tests of one that cannot be had are skipped by its name."""
+
+    def of(name: str) -> Path:
+        try:
+            return python_with(name)
+        except CannotHaveError as error:
+            pytest.skip(f"no {name} here: {error}")
+
+    return of
 
 
 @pytest.fixture(scope="session")

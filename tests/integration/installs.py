@@ -14,6 +14,13 @@ from pathlib import Path
 
 HOME = Path(__file__).parent.parent.parent / ".integration"
 SWIFT, AZURITE = "2.38.3", "3.34.0"  # the newest Azurite that takes Node 20
+TORCH = "2.13.0"
+TESTING = ("pytest==9.2.0", "pytest-timeout==2.4.0", "hypothesis==6.170.15")
+ENVIRONMENTS = {
+    "frameworks": ("accelerate==1.15.0", "lightning==2.6.6", "transformers==5.23.0"),
+    "jax": ("jax==0.10.2", *TESTING),
+}
+_WITH_TORCH = {"frameworks"}
 _SECONDS = 180
 
 
@@ -33,6 +40,21 @@ def run(*command: str | Path, **options: str | Path) -> str:
         msg = f"{' '.join(str(word) for word in command[:4])} ... ended with {done.returncode}: {said[0][:200]}"
         raise CannotHaveError(msg)
     return str(done.stdout)
+
+
+def python_with(name: str) -> Path:
+    """Python in an environment of its own, with the packages of that name in `ENVIRONMENTS`; made once."""
+    packages = ENVIRONMENTS[name]
+    home = HOME / f"{name}-python{sys.version_info[0]}.{sys.version_info[1]}"
+    done, wanted = home / "done", " ".join(packages)
+    if not done.exists() or done.read_text() != wanted:
+        run(sys.executable, "-m", "venv", "--clear", home)
+        pip = (home / "bin" / "python", "-m", "pip", "install", "--quiet")
+        if name in _WITH_TORCH:
+            run(*pip, f"torch=={TORCH}")  # on its own and first, as in the Makefile
+        run(*pip, *packages)
+        done.write_text(wanted)
+    return home / "bin" / "python"
 
 
 def swift_programs() -> Path:

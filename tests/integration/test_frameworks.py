@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
-import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from tests.integration.installs import HOME, CannotHaveError, run
 from tests.samples import write_tar_shards
 
 ROOT = Path(__file__).parent.parent.parent
-TORCH = "2.13.0"
-FRAMEWORKS = ("accelerate==1.15.0", "lightning==2.6.6", "transformers==5.23.0")
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
-
-@pytest.fixture(scope="session")
-def programs() -> Path:
-    """The folder of the programs of an environment with torch and the frameworks."""
-    home = HOME / f"frameworks-python{sys.version_info[0]}.{sys.version_info[1]}"
-    try:
-        if not (home / "done").exists():
-            run(sys.executable, "-m", "venv", "--clear", home)
-            pip = (home / "bin" / "python", "-m", "pip", "install", "--quiet")
-            run(*pip, f"torch=={TORCH}")  # on its own and first, as in the Makefile
-            run(*pip, *FRAMEWORKS)
-            (home / "done").touch()
-    except CannotHaveError as error:
-        pytest.skip(str(error))
-    return home / "bin"
+PythonWith = Callable[[str], Path]
 
 
 @pytest.mark.parametrize(
@@ -41,31 +26,73 @@ def programs() -> Path:
     ],
 )
 def test_an_example_does_what_it_says(
-    script: str, num_processes: int, says: str, programs: Path, tmp_path: Path
+    script: str, num_processes: int, says: str, python: PythonWith, tmp_path: Path
 ) -> None:
     write_tar_shards(tmp_path / "data")
-    assert says in example(programs, script, tmp_path, num_processes=num_processes)
+    launcher = [*TORCHRUN, str(num_processes)] if num_processes > 1 else []
+    assert says in printed(start(python("frameworks"), script, tmp_path, launcher=launcher))
 
 
-def test_ddp_goes_on_at_another_size_under_torchrun(programs: Path, tmp_path: Path) -> None:
+def test_ddp_goes_on_at_another_size_under_torchrun(python: PythonWith, tmp_path: Path) -> None:
     write_tar_shards(tmp_path / "data")
     for num_processes, at in ((3, "epoch 0, step 5: loss "), (2, "")):
-        lines = example(programs, "torch_ddp.py", tmp_path, num_processes=num_processes)
+        launcher = [*TORCHRUN, str(num_processes)]
+        lines = printed(start(python("frameworks"), "torch_ddp.py", tmp_path, launcher=launcher))
         assert lines[0].startswith(at) if at else lines == []  # the second has three batches to go, and no save
 
 
-def example(programs: Path, script: str, folder: Path, *, num_processes: int) -> list[str]:
-    """The lines that an example prints; given are the folders "data" and "out" of a folder."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
-    arguments = [str(ROOT / "examples" / script), str(folder / "data"), str(folder / "out")]
+def test_jax_goes_on_with_another_number_of_processes(python: PythonWith, tmp_path: Path) -> None:
+    write_tar_shards(tmp_path / "data")
+    for num_processes, at in ((2, "epoch 0, step 5: loss "), (3, "")):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+        more = [[coordinator, str(num_processes), str(number)] for number in range(num_processes)]
+        jobs = [start(python("jax"), "jax_train.py", tmp_path, more=arguments) for arguments in more]
+        # XLA's collectives say on the same stream that they are connected.
+        lines = [line for job in jobs for line in printed(job) if line.startswith("epoch")]
+        assert lines[0].startswith(at) if at else lines == []
+
+
+def test_the_door_of_jax(python: PythonWith, tmp_path: Path) -> None:
+    inside(python("jax"), "inside_jax.py", tmp_path)
+
+
+def inside(python: Path, tests: str, folder: Path) -> None:
+    """Run tests of ours with another Python."""
+    path = Path(__file__).parent / tests
+    command = [str(python), "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", str(path)]
     done = subprocess.run(
-        [programs / "python", *(launcher if num_processes > 1 else []), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+        command, env=environment(folder), cwd=ROOT, capture_output=True, text=True, check=False, timeout=500
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+def start(
+    python: Path, script: str, folder: Path, *, launcher: Sequence[str] = (), more: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """An example at work; given are the folders "data" and "out" of a folder, and what else it takes."""
+    arguments = [str(ROOT / "examples" / script), str(folder / "data"), str(folder / "out"), *more]
+    return subprocess.Popen(
+        [python, *launcher, *arguments],
+        env=environment(folder),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def printed(job: subprocess.Popen[str]) -> list[str]:
+    """The lines that an example prints."""
+    try:
+        out, errors = job.communicate(timeout=300)
+    finally:
+        job.kill()
+    assert job.returncode == 0, errors[-3000:]
+    return out.splitlines()
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Of a process that has nothing of this one but our source."""
+    told = {"SHOAL_CACHE_DIR": str(folder / "cache"), "HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1"}
+    return {**os.environ, **told, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}

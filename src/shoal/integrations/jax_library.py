@@ -1,0 +1,25 @@
+"""JAX itself, imported when it is first needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal.errors import UsageError
+
+__all__ = ["jax_library"]
+
+
+def jax_library() -> Any:
+    """The module ``jax``.
+
+    Raises
+    ------
+    UsageError
+        It is not installed.
+    """
+    try:
+        import jax  # noqa: PLC0415  # optional, and slow to import
+    except ImportError as error:
+        msg = "shoal.jax needs jax, which is not installed"
+        raise UsageError(msg, hint="pip install jax, for your accelerator as its documentation says") from error
+    return jax

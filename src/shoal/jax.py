@@ -1,0 +1,10 @@
+"""The door for JAX: batches as arrays, of one process or over all of them, with the protocol of Grain's iterators.
+
+`import shoal` does not import jax, and neither does this before a loader is made.
+"""
+
+from __future__ import annotations
+
+from shoal.integrations.jax_loader import DataIterator, DataLoader, partition
+
+__all__ = ["DataIterator", "DataLoader", "partition"]

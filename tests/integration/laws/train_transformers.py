@@ -1,0 +1,90 @@
+"""The Trainer of transformers: a callback saves the loader's state beside its checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.integration.laws.notes import NUM_EPOCHS, SAVE_EVERY, Notes, arguments, dataset, latest, saved
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+import shoal.torch
+
+
+class Model(torch.nn.Module):
+    """A model of one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def forward(self, ids: Any, **_: Any) -> dict[str, Any]:
+        return {"loss": self.layer(ids[:, None].float() / 1000).mean()}
+
+
+class Noting:
+    """The loader, with a note of every batch as the Trainer takes it."""
+
+    def __init__(self, loader: Any, notes: Notes) -> None:
+        self.loader, self.notes, self.received = loader, notes, loader.state_dict()
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Any:
+        # The Trainer takes the batches of a step together, then trains on them: so none is ahead of its step.
+        before = self.loader.state_dict()
+        for batch in self.loader:
+            self.notes.step(before, batch)
+            before = self.received = self.loader.state_dict()
+            yield batch
+
+
+class ShoalTrainer(Trainer):  # type: ignore[misc]  # untyped, where it is not installed
+    """A Trainer that takes its batches from a loader."""
+
+    source: Any = None
+
+    def get_train_dataloader(self) -> Any:
+        return self.source
+
+
+class SaveLoader(TrainerCallback):  # type: ignore[misc]
+    """Writes the state of the loader into each checkpoint."""
+
+    def __init__(self, loader: Any, out: Path) -> None:
+        self.loader, self.out = loader, out
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        name = f"checkpoint-{state.global_step}"
+        if state.is_world_process_zero:
+            (self.out / name / "shoal.json").write_text(json.dumps(self.loader.state_dict()))
+            saved(self.out, name)
+
+
+def main() -> None:
+    data, out, num_workers, _ = arguments()
+    settings = TrainingArguments(
+        output_dir=str(out),
+        num_train_epochs=NUM_EPOCHS,
+        save_steps=SAVE_EVERY,
+        ignore_data_skip=True,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        save_only_model=False,
+    )
+    loader = shoal.torch.DataLoader(dataset(data), num_workers=num_workers)
+    name = latest(out)
+    if name is not None:
+        loader.load_state_dict(json.loads((out / name / "shoal.json").read_text()))
+    trainer = ShoalTrainer(model=Model(), args=settings, callbacks=[SaveLoader(loader, out)])
+    trainer.source = Noting(loader, Notes(out, int(os.environ.get("RANK", "0"))))
+    trainer.train(resume_from_checkpoint=str(out / name) if name else None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The laws of exactness in real jobs of each framework: killed, and started again at other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.integration.laws.history import Leg, by_hand, by_torchrun, check_history
+from tests.stream.made import write_tars
+
+LEGS = (Leg(2, 1, "rank"), Leg(3, 0, "job"), Leg(1, 2, "end"))
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "lightning", "transformers"])
+def test_a_job_that_is_killed_goes_on_at_another_size(
+    framework: str, python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    write_data(tmp_path)
+    check_history(f"train_{framework}.py", LEGS, tmp_path, by_torchrun(python("frameworks")))
+
+
+def test_plain_torch_at_five_sizes_in_one_epoch(python: Callable[[str], Path], tmp_path: Path) -> None:
+    write_data(tmp_path)
+    legs = [Leg(1, 3, "job", "dcp"), Leg(2, 0, "rank"), Leg(3, 1, "rank", "dcp"), Leg(4, 2, "job"), Leg(6, 1, "rank")]
+    check_history("train_torch.py", [*legs, Leg(2, 2, "end")], tmp_path, by_torchrun(python("frameworks")))
+
+
+def test_jax_at_five_sizes_in_one_epoch(python: Callable[[str], Path], tmp_path: Path) -> None:
+    write_data(tmp_path)
+    legs = [Leg(1, 0, "job"), Leg(2, 0, "rank"), Leg(3, 0, "rank"), Leg(4, 0, "job"), Leg(6, 0, "rank")]
+    check_history("train_jax.py", [*legs, Leg(2, 0, "end")], tmp_path, by_hand(python("jax")))
+
+
+def write_data(folder: Path) -> None:
+    """477 samples, of which the last global batch of an epoch is not whole."""
+    write_tars(folder / "data", [70, 1, 0, 147, 62, 60, 35, 102])
