@@ -12,6 +12,7 @@ from __future__ import annotations
 from shoal.shards.arrow import Arrow
 from shoal.shards.compressed import Compressed
 from shoal.shards.delimited import Delimited
+from shoal.shards.folder import Folder
 from shoal.shards.jsonl import JsonLines
 from shoal.shards.litdata import LitData
 from shoal.shards.mds import Mds
@@ -29,6 +30,7 @@ __all__ = [
     "Compressed",
     "CutRecords",
     "Delimited",
+    "Folder",
     "Format",
     "JsonLines",
     "LitData",

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise SourceError(msg, hint="name the shards, or see what is in it with `shoal info`")
     what = described_shards(found, arguments.format, store)
     found = what.source
-    shard_format = choose_format(found, arguments.format or what.format)
+    shard_format = choose_format(found, what.format or arguments.format)
     place = place_asked(arguments, found, shard_format, store)
     before = place.known()
     traffic = ScanTraffic()
@@ -116,6 +116,7 @@ def _built(
             progress=ShowBytes(progress),
             traffic=traffic,
             expected=what.expected,
+            rows=what.rows,
         )
 
 

@@ -13,6 +13,7 @@ from shoal.shards.arrow import Arrow
 from shoal.shards.codecs import CODECS
 from shoal.shards.compressed import Compressed
 from shoal.shards.delimited import Delimited
+from shoal.shards.folder import Folder
 from shoal.shards.jsonl import JsonLines
 from shoal.shards.litdata import LitData
 from shoal.shards.mds import Mds
@@ -30,6 +31,7 @@ _WITH_OPTIONS: Mapping[str, Callable[[Mapping[str, Any]], Format]] = {
     "csv": lambda options: Delimited(**options),
     "tsv": lambda options: Delimited(**{"name": "tsv", "suffixes": _TSV.suffixes, "delimiter": "\t", **options}),
     "litdata": LitData,
+    "folder": lambda options: Folder(**options),
 }
 _PLAIN = (*_ROWS, *_COLUMNS)
 _COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _ROWS for codec in CODECS)
@@ -119,7 +121,7 @@ def _plain_name(entry: Format) -> str:
 
 def _known() -> str:
     return (
-        ", ".join(repr(entry.name) for entry in _PLAIN)
+        ", ".join(repr(name) for name in (*(entry.name for entry in _PLAIN), "folder"))
         + f", or one of the first {len(_ROWS)} and .{', .'.join(CODECS)}"
     )
 

@@ -88,8 +88,12 @@ def cut_borders(scan: ShardScan, *, extent_bytes: int) -> NDArray[np.int64]:
 def _pieces(scan: ShardScan, piece_samples: NDArray[np.int64]) -> Extents:
     borders = scan.sample_starts
     decoded = np.diff(borders) if scan.piece_decoded_bytes is None else scan.piece_decoded_bytes
-    layout = [crc32(crc.tobytes()) for crc in scan.layout_crcs.astype("<u4")]
-    return Extents(borders[:-1], borders[1:], piece_samples, decoded, np.array(layout, dtype=np.uint32))
+    return Extents(borders[:-1], borders[1:], piece_samples, decoded, layout_of(scan.layout_crcs))
+
+
+def layout_of(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The layout CRCs of extents that have one CRC each: of a piece, or of a single sample; the same shape."""
+    return np.array([crc32(crc.tobytes()) for crc in crcs.astype("<u4")], dtype=np.uint32)
 
 
 def assemble(

@@ -15,6 +15,11 @@ __all__ = ["INDEX_NAME", "INDEX_SUFFIX", "Named", "SourceKind", "shards_among"]
 INDEX_SUFFIX = ".index"
 INDEX_NAME = "shoal.index"
 
+_HINT = (
+    "name the directory that holds the shards, or the files by a glob, with format=; "
+    'where each file is a sample: format="folder"'
+)
+
 SourceKind = Literal["file", "directory", "glob", "braces", "list", "index"]
 
 
@@ -47,5 +52,5 @@ def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) 
     if not wanted:
         seen = ", ".join(f"{count} x {suffix}" for suffix, count in others.most_common(5)) or "no files"
         msg = f"{directory}: the directory holds no shards: looked for {', '.join(suffixes)}, found {seen}"
-        raise SourceError(msg, hint="name the directory that holds the shards, or the files by a glob, with format=")
+        raise SourceError(msg, hint=_HINT)
     return sorted(wanted)

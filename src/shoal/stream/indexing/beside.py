@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from posixpath import basename, dirname
-from typing import Protocol
+from typing import Any, Protocol
 
 from shoal.errors import SourceError, StorageError
+from shoal.shards.folder import METADATA_NAMES, Folder, metadata_rows
 from shoal.shards.formats import options_of
 from shoal.shards.manifests import MANIFEST_NAME, Expected, Manifest, NamedShard, check_hashes, read_manifest
 from shoal.shards.protocol import Format
@@ -20,7 +21,7 @@ from shoal.storage.sources import Source
 from shoal.storage.urls import join, relative
 from shoal.stream.indexing.looking import find_all
 
-__all__ = ["MANIFEST_SUFFIXES", "Described", "compare_hashes", "described"]
+__all__ = ["MANIFEST_SUFFIXES", "Described", "compare_hashes", "described", "described_files"]
 
 # With these, a directory gives its manifests along with its shards.
 MANIFEST_SUFFIXES = (MANIFEST_NAME,)
@@ -33,12 +34,13 @@ _AT_ONCE_BYTES = 4 << 20
 class Described:
     """The shards of a source, and what was said of them: their format, and by path what to expect.
 
-    Where ``format`` is None, their suffixes say it.
+    Where ``format`` is None, their suffixes say it. ``rows`` are those of tables, by the names of single files.
     """
 
     source: Source
     format: Format | None = None
     expected: Mapping[str, Expected] = field(default_factory=dict)
+    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class _Beside(ReadRange, Stat, Find, Advise, Protocol):
@@ -84,6 +86,30 @@ def described(found: Source, store: _Beside) -> Described:
     _refuse_unnamed(unnamed, used)
     _refuse_mixture(found, shards.formats, used, unnamed)
     return Described(_with_paths(found, shards.expected), shards.formats[0], shards.expected)
+
+
+def described_files(found: Source, format: Folder, store: _Beside) -> Described:  # noqa: A002
+    """The single files of a folder, with their classes, and the rows of the tables among them.
+
+    Raises
+    ------
+    SourceError
+        A table cannot be used, speaks of files that are not there, or not of all that are.
+    """
+    tables = [path for path in found.paths if basename(path) in METADATA_NAMES]
+    source = _with_paths(found, [path for path in found.paths if basename(path) not in METADATA_NAMES])
+    rows: dict[str, Mapping[str, Any]] = {}
+    for path in tables:
+        data = store.read_range(path, 0, _size(path, store))
+        rows |= metadata_rows(data, name=relative(path, found.root), path=path)
+    names = set(source.names)
+    if tables and (absent := rows.keys() - names):
+        msg = f"{tables[0]} speaks of {len(absent)} files that are not there; the first is {min(absent)}"
+        raise SourceError(msg, hint="copy them too, or take their rows out; file_name is relative to the table")
+    if tables and (silent := names - rows.keys()):
+        msg = f"{tables[0]} has no rows for {len(silent)} of {len(names)} files; the first is {min(silent)}"
+        raise SourceError(msg, hint="add them, or take the table away")
+    return Described(source, format.of_files(source.names, has_rows=bool(tables)), rows=rows)
 
 
 def compare_hashes(what: Described, store: _Beside) -> int:

@@ -18,7 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from shoal.errors import ShoalError, UsageError
+from shoal.shards.folder import Folder
+from shoal.shards.folder_index import index_of_files
 from shoal.shards.formats import format_named, options_of
 from shoal.shards.index import Index
 from shoal.shards.index_build import EXTENT_BYTES, ScannedShard, assemble
@@ -76,6 +80,7 @@ def build_index(
     cache_dir: str | os.PathLike[str] | None = None,
     traffic: ScanTraffic | None = None,
     expected: Mapping[str, Expected] | None = None,
+    rows: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Index:
     """The index of the shards of ``source``; samples are numbered in the order of its shards.
 
@@ -84,7 +89,8 @@ def build_index(
     thread with bytes done, bytes in all and samples found. A large build keeps what is finished below ``cache_dir``
     (see `shoal.storage.cache_place`), and the same call takes it up after a kill; it is removed in the end.
 
-    ``expected`` says by path what shards should hold, and one that does not is refused.
+    ``expected`` says by path what shards should hold, and one that does not is refused. ``rows`` are, by the names of
+    single files, what tables beside them say of them.
 
     Shards that are far away are scanned by threads, 32 requests at a time, and no processes: headers only, or all
     bytes, whichever costs less. What it took is logged, and added up in ``traffic``.
@@ -101,9 +107,16 @@ def build_index(
     ShoalError
         A worker was killed; the shard and the signal are named.
     """
+    infos = stat_all(source.paths, store)
+    options = options_of(format)
+    metadata = {OPTIONS: options} if options else {}
+    if isinstance(format, Folder):
+        num_bytes = np.array([info.num_bytes for info in infos], dtype=np.int64)
+        versions = [info.version for info in infos]
+        return index_of_files(format.name, source.names, num_bytes, versions, rows=rows or {}, metadata=metadata)
     tasks = [
         ScanTask(number, name, info.path, info.num_bytes, info.version, (expected or {}).get(info.path))
-        for number, (name, info) in enumerate(zip(source.names, stat_all(source.paths, store), strict=True))
+        for number, (name, info) in enumerate(zip(source.names, infos, strict=True))
     ]
     total_bytes = sum(task.num_bytes for task in tasks)
     workers = _num_workers(workers, total_bytes)
@@ -120,8 +133,6 @@ def build_index(
         _log.info("%s: %s", source.asked, traffic)
     shards = [ScannedShard(task.name, task.num_bytes, task.version, scans[task.number]) for task in tasks]
     keep = sum(scan.num_samples for scan in scans.values()) < MANY_SAMPLES
-    options = options_of(format)
-    metadata = {OPTIONS: options} if options else {}
     index = assemble(format.name, shards, extent_bytes=extent_bytes, keep_sample_bytes=keep, metadata=metadata)
     if scratch is not None:
         scratch.clear()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import IndexFileError, ShoalError, SourceError, StorageError
+from shoal.shards.folder import METADATA_NAMES, Folder
 from shoal.shards.formats import format_named, format_of, options_of, suffixes_in_directories
 from shoal.shards.index import Index
 from shoal.shards.index_build import CUTTING_RULE, EXTENT_BYTES, subset
@@ -32,7 +33,7 @@ from shoal.storage.protocol import ObjectInfo, Store
 from shoal.storage.sources import Source, SourceLike, expand, printed, schemes_of
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
-from shoal.stream.indexing.beside import MANIFEST_SUFFIXES, Described, described
+from shoal.stream.indexing.beside import MANIFEST_SUFFIXES, Described, described, described_files
 from shoal.stream.indexing.building import OPTIONS, SCAN_RULE, Progress, build_index
 from shoal.stream.indexing.index_files import INDEX_NAME, bound_cache, load_index, save_index
 from shoal.stream.indexing.index_places import describes, leave_beside, was_left_by_opening
@@ -105,14 +106,14 @@ def open_source(
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
         return _beside_index(found, store, format, directory)
     what = described_shards(found, format, store)
-    found = what.source
+    found, said = what.source, what.format or format
     if index is not None:
         known, path = _given_index(os.fspath(index), found, storage_options, directory)
-        return _with_index(found, known, path, store, format, directory)
+        return _with_index(found, known, path, store, said, directory)
     if beside := _index_in_directory(found, store, directory):
         known, path = beside
-        return _with_index(found, known, path, store, format, directory)
-    chosen = choose_format(found, format if what.format is None else what.format)
+        return _with_index(found, known, path, store, said, directory)
+    chosen = choose_format(found, said)
     made, made_path = _cached_or_made(what, store, chosen, directory, progress)
     return _opened(store, made, found.paths, chosen, made_path, directory)
 
@@ -126,12 +127,21 @@ def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # no
 
 def wanted_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
     """By which a directory is asked for shards, and for the manifests that say more of them."""
-    return known_suffixes(format) + (MANIFEST_SUFFIXES if format is None else ())
+    if format is None:
+        return known_suffixes() + MANIFEST_SUFFIXES
+    return known_suffixes(format) + (METADATA_NAMES if _name_of(format) == Folder.name else ())
 
 
 def described_shards(found: Source, format: str | Format | None, store: Store) -> Described:  # noqa: A002
     """The shards of what was found, and what manifests say of them; these are not asked where a format is given."""
-    return described(found, store) if format is None else Described(found)
+    if format is None:
+        return described(found, store)
+    chosen = format_named(format) if isinstance(format, str) else format
+    return described_files(found, chosen, store) if isinstance(chosen, Folder) else Described(found)
+
+
+def _name_of(format: str | Format) -> str:  # noqa: A002
+    return format if isinstance(format, str) else format.name
 
 
 def choose_format(source: Source, format: str | Format | None = None) -> Format:  # noqa: A002
@@ -215,7 +225,7 @@ def _format_of_index(index: Index, index_path: str, format: str | Format | None)
     if not isinstance(format, str) and options_of(asked) != options:
         msg = f"format={asked.name!r} has {options_of(asked)}, and the index {index_path} was made with {options}"
         raise IndexFileError(msg, hint="leave out format=, or make the index again with it")
-    return asked
+    return format_named(index.format, options) if isinstance(format, str) else asked
 
 
 def _given_index(
@@ -274,7 +284,7 @@ def _cached_or_made(
     """The index from the cache, else a new one, which is put there; its file, unless it could not be written."""
     found = what.source
     local = store if isinstance(store, LocalStore) else LocalStore()
-    path = str(Path(directory, "indexes", _cache_key(found, store, format)))
+    path = str(Path(directory, "indexes", _cache_key(what, store, format)))
     # The ranks of one machine open the same dataset at the same moment; one of them does the work.
     with alone(f"{path}.lock", what=f"indexes {found.asked}"):
         try:
@@ -284,7 +294,13 @@ def _cached_or_made(
         except ShoalError as error:
             _log.warning("the cached index cannot be used and is made again: %s", error.message)
         index = build_index(
-            found, store=store, format=format, progress=progress, cache_dir=directory, expected=what.expected
+            found,
+            store=store,
+            format=format,
+            progress=progress,
+            cache_dir=directory,
+            expected=what.expected,
+            rows=what.rows,
         )
         beside = leave_beside(index, found, store=store)
         try:
@@ -297,7 +313,9 @@ def _cached_or_made(
         return index, beside or path
 
 
-def _cache_key(found: Source, store: Store, format: Format) -> str:  # noqa: A002
+def _cache_key(what: Described, store: Store, format: Format) -> str:  # noqa: A002
+    found = what.source
     shards = [(info.path, info.num_bytes, info.version) for info in stat_all(found.paths, store)]
     words = [SCAN_RULE, CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
+    words += [what.rows] if what.rows else []
     return hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest() + ".index"
