@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         "num_requests": round(num_reads),
         "read_bytes": read_bytes,
         "amplification": reads.amplification,
-        "is_simulated_exactly": reads.thinned == 1.0 and scale == 1.0,
+        "is_simulated_exactly": reads.is_exact and scale == 1.0,
         "concurrency": costs.concurrency,
         "node_requests_per_second": costs.requests_per_second,
         "node_traffic_bytes_per_second": costs.node_bytes_per_second,

@@ -33,7 +33,7 @@ from shoal.order.protocol import BoundOrder, Laned
 from shoal.order.seeds import draws, key
 from shoal.order.sorting import order_by
 
-__all__ = ["REMAINDERS", "Partition", "Share", "check_rank"]
+__all__ = ["REMAINDERS", "Partition", "Share", "check_rank", "dealing_order"]
 
 REMAINDERS = ("keep", "pad", "drop")
 
@@ -133,7 +133,7 @@ class Partition:
         positions = np.arange(begin, end)
         batch = (positions - begin) // self.global_batch
         batch_bits = max(1, (stop - first).bit_length())
-        by_rank = _dealt(order, batch, batch_bits, positions % order.num_canonical_nodes, chunks)
+        by_rank = dealing_order(order, batch, batch_bits, positions % order.num_canonical_nodes, chunks)
         sizes = [self._size_of(rank, self.global_batch) for rank in range(self.world_size)]
         ranks = np.empty(len(chunks), dtype=np.int64)
         ranks[by_rank] = np.tile(np.repeat(np.arange(self.world_size), sizes), max(0, stop - first))
@@ -146,7 +146,7 @@ class Partition:
         if self.world_size > 1:
             batch = (positions - begin) // self.global_batch
             nodes = positions % order.num_canonical_nodes
-            dealt = _dealt(order, batch, max(1, num_batches.bit_length()), nodes, chunks)
+            dealt = dealing_order(order, batch, max(1, num_batches.bit_length()), nodes, chunks)
             low, high = self._cut(rank, self.global_batch)
             mine = np.sort(dealt.reshape(num_batches, self.global_batch)[:, low:high], axis=1).reshape(-1)
             ids, chunks, positions = ids[mine], chunks[mine], positions[mine]
@@ -162,7 +162,7 @@ class Partition:
         positions, repeated = positions[by_position], repeated[by_position]
         ids, chunks = _locate_some(order, positions)
         nodes = positions % order.num_canonical_nodes
-        dealt = _dealt(order, np.zeros_like(positions), 1, nodes, chunks)
+        dealt = dealing_order(order, np.zeros_like(positions), 1, nodes, chunks)
         mine = np.sort(dealt[slice(*self._cut(rank, len(positions)))])
         return Share(ids[mine], positions[mine], chunks[mine], repeated[mine], np.array([0, len(mine)]))
 
@@ -182,7 +182,7 @@ class Partition:
         return high - low
 
 
-def _dealt(
+def dealing_order(
     order: BoundOrder,
     batch: NDArray[np.int64],
     batch_bits: int,

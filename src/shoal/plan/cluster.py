@@ -7,21 +7,42 @@ order and of how global batches are dealt, so it can be known beforehand, and is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.order.block import Block
-from shoal.order.partition import Partition
+from shoal.order.partition import Partition, dealing_order
 from shoal.order.protocol import BoundOrder
 from shoal.order.window import Window
 
-__all__ = ["ClusterReads", "simulate_reads"]
+__all__ = ["ClusterReads", "OverTime", "simulate_reads"]
 
 _MOST_POSITIONS = 1 << 21  # that are simulated
-_WINDOWS = 6  # of a longer dataset, so many of its windows; the chunks of the middle ones are counted
-_PEAK_RANKS = 16
+_WINDOWS = 3  # of a longer dataset, so many of its windows; the chunks of the middle ones are counted
+_NEARLY = 0.98  # of what the fullest rank has
+_TIMES, _SOURCES = 50, 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OverTime:
+    """What was simulated, in 50 parts of equal length.
+
+    Parameters
+    ----------
+    held_chunks
+        The most chunks in use on a rank, shape (50,).
+    num_reads
+        Chunks that a rank reads for the first time, over all ranks, shape (50,).
+    heat
+        Samples delivered from each 64th of the chunks, shape (50, 64).
+    """
+
+    held_chunks: NDArray[np.int64]
+    num_reads: NDArray[np.int64]
+    heat: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +56,18 @@ class ClusterReads:
     amplification
         Reads for each chunk: how many ranks read it, on average.
     held_chunks
-        The most chunks that a rank holds in use, of up to 16 ranks; what is read ahead comes on top.
+        The most chunks that a rank holds in use; what is read ahead comes on top.
     first_chunks
         Chunks that a rank needs for its first batch, on average.
     num_positions
         Positions that were simulated.
+    is_exact
+        Whether the whole epoch was simulated; else three windows of it, and perhaps only some canonical nodes.
     thinned
-        1 where the numbers are exact. Else only every so manieth sample of a chunk was simulated, over six windows, and
-        readers that a chunk has for a few of its samples only may be missed.
+        1 where all samples of these were, else only every so manieth one of a chunk: readers that a chunk has for a few
+        of its samples only may then be missed.
+    over_time
+        The same over the stretch that was simulated.
     """
 
     num_reads: float
@@ -51,7 +76,9 @@ class ClusterReads:
     held_chunks: int
     first_chunks: float
     num_positions: int
+    is_exact: bool
     thinned: float
+    over_time: OverTime = field(repr=False, compare=False)
 
 
 def simulate_reads(
@@ -64,7 +91,12 @@ def simulate_reads(
     epoch: int = 0,
     most_positions: int = _MOST_POSITIONS,
 ) -> ClusterReads:
-    """The reads of an epoch: exactly where it is short, else of six windows of it with fewer samples in each chunk.
+    """The reads of an epoch: exactly where it is short, else from three windows of some canonical nodes of it.
+
+    Positions alternate over the canonical nodes, and a global batch is dealt node by node. So which rank gets a sample
+    follows from its node alone and from how many samples the nodes before it have in the batch, which is arithmetic:
+    some nodes can be simulated without the others. Only where one node is still too long is every so manieth sample of
+    its chunks simulated.
 
     Parameters
     ----------
@@ -85,49 +117,117 @@ def simulate_reads(
     """
     samples, sizes = np.asarray(chunk_samples, dtype=np.int64), np.asarray(chunk_bytes, dtype=np.int64)
     holds = samples > 0  # chunks without samples are never read, but have their places in the order
-    nodes = order.resolved_nodes if isinstance(order, Window) else 1
-    looked, thinned = _thinned(samples, order.chunks, nodes, most_positions)
-    bound = order.bind(looked, seed=seed, epoch=epoch)
-    num_steps = bound.num_samples // partition.global_batch
-    chunks, ranks = partition.dealt(bound, 0, num_steps)
-    pairs, first, last = _uses(ranks * len(looked) + chunks)
-    readers = np.bincount(pairs % len(looked), minlength=len(looked))
-    exact = thinned == 1.0
-    if exact and num_steps * partition.global_batch < bound.num_samples and partition.remainder != "drop":
-        readers = readers + _readers_of_rest(bound, partition, num_steps, pairs, len(looked))
-    mean = float(readers[holds if exact else _in_the_middle(chunks, len(looked))].mean())
+    model = _model(order, samples, most_positions)
+    bound = model.order.bind(model.chunk_samples, seed=seed, epoch=epoch)
+    num_chunks, exact = len(model.chunk_samples), model.is_exact
+    chunks, ranks = _dealt(bound, model.nodes, partition)
+    pairs, first, last = _uses(ranks * num_chunks + chunks)
+    readers = np.bincount(pairs % num_chunks, minlength=num_chunks)
+    if exact and len(chunks) < bound.num_samples and partition.remainder != "drop":
+        num_steps = len(chunks) // partition.global_batch
+        readers = readers + _readers_of_rest(bound, partition, num_steps, pairs, num_chunks)
+    total = int(np.count_nonzero(holds))
+    mean = float(readers[holds].mean()) if exact else _mean_readers(readers, chunks, total * model.share_of_nodes)
+    in_first = max(1, partition.global_batch * bound.num_canonical_nodes // model.nodes)
+    first_pairs = len(np.unique((ranks * num_chunks + chunks)[:in_first]))
+    held = _held(pairs // num_chunks, first, last, ranks, partition, model.share_of_nodes)
     return ClusterReads(
-        num_reads=float(readers.sum()) if exact else mean * int(np.count_nonzero(holds)),
+        num_reads=float(readers.sum()) if exact else mean * total,
         num_bytes=float(readers @ sizes) if exact else mean * float(sizes[holds].sum()),
         amplification=mean,
-        held_chunks=_held(pairs // len(looked), first, last, len(chunks), partition.world_size),
-        first_chunks=len(np.unique((ranks * len(looked) + chunks)[: partition.global_batch])) / partition.world_size,
+        held_chunks=int(held.max(initial=0)),
+        first_chunks=first_pairs / in_first * partition.global_batch / partition.world_size,
         num_positions=len(chunks),
-        thinned=thinned,
+        is_exact=exact,
+        thinned=model.thinned,
+        over_time=OverTime(held, _counted(first, len(chunks)), _heat(chunks, num_chunks)),
     )
 
 
-def _thinned(
-    samples: NDArray[np.int64], chunks: int, nodes: int, most_positions: int
-) -> tuple[NDArray[np.int64], float]:
-    """The chunks that are simulated, and how many samples stand for one."""
+class _Model(NamedTuple):
+    """What is simulated: an order over some chunks, whose nodes are the first of ``nodes``."""
+
+    order: Window | Block
+    chunk_samples: NDArray[np.int64]
+    nodes: int
+    is_exact: bool
+    thinned: float
+
+    @property
+    def share_of_nodes(self) -> float:
+        """What part of the dataset the nodes have that are simulated."""
+        return (self.order.resolved_nodes if isinstance(self.order, Window) else 1) / self.nodes
+
+
+def _model(order: Window | Block, samples: NDArray[np.int64], most_positions: int) -> _Model:
+    nodes = order.resolved_nodes if isinstance(order, Window) else 1
     if int(samples.sum()) <= most_positions:
-        return samples, 1.0
-    wanted = min(len(samples), _WINDOWS * chunks)
-    # Nodes of whole chunks are dealt more neatly than nodes that share some, so the rest must be as it was.
-    wanted = min(len(samples), wanted // nodes * nodes + len(samples) % nodes)
-    some = np.maximum(1, samples[np.arange(wanted) * len(samples) // wanted])
-    thinned = max(1.0, float(some.sum()) / most_positions)
-    return np.maximum(2, np.rint(some / thinned)).astype(np.int64), max(thinned, 1.0 + 1e-9)
+        return _Model(order, samples, nodes, is_exact=True, thinned=1.0)
+    each = order.chunks // nodes
+    of_node = min(_WINDOWS * each, len(samples) // nodes)  # chunks
+    some = min(nodes, max(1, int(most_positions / max(1.0, of_node * float(samples.mean())))))
+    if isinstance(order, Window):
+        order = Window(some * each, some)
+    # Nodes of whole chunks are dealt more neatly than nodes that share some, so they share some here if they do there.
+    wanted = min(len(samples), of_node * some + (1 if some > 1 and len(samples) % nodes else 0))
+    looked = np.maximum(1, samples[np.arange(wanted) * len(samples) // wanted])
+    thinned = max(1.0, float(looked.sum()) / most_positions)
+    if thinned > 1.0:
+        looked = np.maximum(2, np.rint(looked / thinned)).astype(np.int64)
+    return _Model(order, looked, nodes, is_exact=False, thinned=thinned)
 
 
-def _in_the_middle(chunks: NDArray[np.int64], num_chunks: int) -> NDArray[np.bool_]:
-    """The chunks that live in the middle third of what was simulated: at the ends fewer are alive."""
-    used, first, last = _uses(chunks)
-    found = np.zeros(num_chunks, dtype=np.bool_)
-    half = (first + last) / 2
-    found[used[(half > len(chunks) / 3) & (half < len(chunks) * 2 / 3)]] = True
+def _dealt(bound: BoundOrder, nodes: int, partition: Partition) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The chunk and the rank of each sample of the first whole global batches, of which only some nodes are there."""
+    batch, some = partition.global_batch, bound.num_canonical_nodes
+    if some == nodes:
+        return partition.dealt(bound, 0, bound.num_samples // batch)
+    # The i-th sample of the k-th of these nodes stands at place i * some + k here, and at i * nodes + node among all.
+    # Nodes from the middle: how many samples of a batch lie before a node varies the least for the first and last ones.
+    number, node = np.divmod(np.arange(bound.num_samples // some * some), some)
+    node += (nodes - some) // 2
+    step = (number * nodes + node) // batch
+    whole = int(np.searchsorted(step, step[-1]))  # steps ascend; the last one may be incomplete
+    number, node, step = number[:whole], node[:whole], step[:whole]
+    chunks = bound.locate(0, whole)[1]
+    by_rank = dealing_order(bound, step, max(1, int(step[-1]).bit_length()), node - node[0], chunks)
+    first = np.flatnonzero(np.diff(step[by_rank] * nodes + node[by_rank], prepend=-1))
+    sizes = np.diff(first, append=whole)
+    in_node = np.arange(whole) - np.repeat(first, sizes)
+    begin = step[by_rank] * batch
+    before = _below(begin + batch, node[by_rank], nodes) - _below(begin, node[by_rank], nodes)
+    ranks = np.empty(whole, dtype=np.int64)
+    ranks[by_rank] = _rank_at(before + in_node, partition)
+    return chunks, ranks
+
+
+def _below(positions: NDArray[np.int64], node: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
+    """Positions below these of nodes before that one."""
+    rounds, rest = np.divmod(positions, nodes)
+    found: NDArray[np.int64] = rounds * node + np.minimum(rest, node)
     return found
+
+
+def _rank_at(places: NDArray[np.int64], partition: Partition) -> NDArray[np.int64]:
+    """The rank whose slice of a sorted global batch holds each place."""
+    each, more = divmod(partition.global_batch, partition.world_size)
+    in_long = more * (each + 1)
+    return np.where(places < in_long, places // (each + 1), more + (places - in_long) // each)
+
+
+def _mean_readers(readers: NDArray[np.int64], chunks: NDArray[np.int64], num_chunks: float) -> float:
+    """Of how many ranks a chunk is read, where the nodes have so many chunks and not the few that were simulated.
+
+    Those that live in the middle third stand for all that are missing; both ends are what they are, since fewer chunks
+    are alive there.
+    """
+    used, first, last = _uses(chunks)
+    half = (first + last) / 2
+    in_middle = (half > len(chunks) / 3) & (half < len(chunks) * 2 / 3)
+    middle, ends = readers[used[in_middle]], readers[used[~in_middle]]
+    if num_chunks <= len(used) or not len(middle):
+        return float(readers[used].mean())
+    return float((ends.sum() + middle.mean() * (num_chunks - len(ends))) / num_chunks)
 
 
 def _uses(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -140,15 +240,40 @@ def _uses(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def _held(
-    ranks: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64], length: int, world_size: int
-) -> int:
-    """The most chunks in use at a time on one rank."""
-    most = 0
-    for rank in sorted({number * world_size // _PEAK_RANKS for number in range(_PEAK_RANKS)}):
-        mine = ranks == rank
-        change = np.bincount(first[mine], minlength=length + 1) - np.bincount(last[mine] + 1, minlength=length + 1)
-        most = max(most, int(np.cumsum(change).max(initial=0)))
-    return most
+    owners: NDArray[np.int64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    ranks: NDArray[np.int64],
+    partition: Partition,
+    share_of_nodes: float,
+) -> NDArray[np.int64]:
+    """The most chunks in use at a time on one rank, in each part of the time.
+
+    Where only some nodes are simulated, a rank may have others too: ranks are taken of which the most is there, and
+    what they hold in proportion.
+    """
+    there = np.bincount(ranks, minlength=partition.world_size)
+    known = there[owners] >= _NEARLY * there.max()
+    owners, first, last = owners[known], first[known], last[known]
+    times = np.concatenate([first, last + 1])
+    change = np.concatenate([np.ones_like(first), -np.ones_like(last)])
+    by_rank = np.lexsort((times, np.concatenate([owners, owners])))  # which begin and end with nothing in use
+    most = np.zeros(_TIMES + 1, dtype=np.int64)
+    np.maximum.at(most, times[by_rank] * _TIMES // len(ranks), np.cumsum(change[by_rank]))
+    whole = len(ranks) / share_of_nodes / partition.world_size  # samples of a rank
+    found: NDArray[np.int64] = np.rint(most[:_TIMES] * max(1.0, _NEARLY * whole / int(there.max()))).astype(np.int64)
+    return found
+
+
+def _counted(places: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    return np.bincount(places * _TIMES // length, minlength=_TIMES)
+
+
+def _heat(chunks: NDArray[np.int64], num_chunks: int) -> NDArray[np.int64]:
+    """How many samples come from where, and when."""
+    times = np.arange(len(chunks)) * _TIMES // len(chunks)
+    cells = times * _SOURCES + chunks * _SOURCES // num_chunks
+    return np.bincount(cells, minlength=_TIMES * _SOURCES).reshape(_TIMES, _SOURCES)
 
 
 def _readers_of_rest(
