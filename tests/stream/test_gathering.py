@@ -12,6 +12,7 @@ import pytest
 import shoal
 from shoal.errors import UsageError
 from shoal.shards.columns import Columns, Kind
+from shoal.storage.local import LocalStore
 from shoal.stream.columns.table import Rows, Table
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -192,3 +193,33 @@ def test_a_resumed_run_goes_on_with_the_same_batches(mds: Path) -> None:
     rest = list(iterator)
     ds.load_state_dict(state)
     assert all(same(one["tokens"], other["tokens"]) for one, other in zip(rest, ds, strict=True))
+
+
+def test_records_are_read_to_where_they_lie(mds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_filled = 0
+    fill = LocalStore.read_into
+
+    def counted(self: LocalStore, path: str, first_byte: int, buffer: memoryview) -> None:
+        nonlocal num_filled
+        num_filled += 1
+        fill(self, path, first_byte, buffer)
+
+    ds = shoal.open(mds).shuffle(seed=1, window="1MiB", num_canonical_nodes=1)
+    plain = list(ds.map(lambda sample: sample).batch(64))
+    monkeypatch.setattr(LocalStore, "read_into", counted)
+    for described in (ds, ds.reading(verify="always"), ds.columns("tokens"), ds.columns("id")):
+        gathered = list(described.batch(64))
+        assert all(same(got[name], batch[name]) for got, batch in zip(gathered, plain, strict=True) for name in got)
+    assert num_filled == 3 * len(ds.resolved.chunks)  # what is verified is looked at first
+
+
+def test_a_file_that_is_cut_short_is_told_at_its_batch(mds: Path, tmp_path: Path) -> None:
+    for path in mds.glob("*.mds"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    iterator = iter(shoal.open(tmp_path).batch(32))
+    next(iterator)
+    last = max(tmp_path.glob("*.mds"))
+    with last.open("r+b") as file:
+        file.truncate(last.stat().st_size - 100)
+    with pytest.raises(shoal.errors.ShoalError, match=last.name):
+        list(iterator)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Columns", "Kind", "bytes_of_rows", "value_of", "wanted_of", "widened"]
+__all__ = ["Columns", "Kind", "Record", "bytes_of_rows", "value_of", "wanted_of", "widened"]
 
 
 class Kind(NamedTuple):
@@ -40,6 +40,16 @@ class Columns(NamedTuple):
     def by_name(self) -> dict[str, Any]:
         """The array of each field."""
         return {name: array for (name, _), array in zip(self.kinds, self.arrays, strict=True)}
+
+
+class Record(NamedTuple):
+    """What all samples of a shard are: bytes of one length, in which the fields have fixed places.
+
+    ``layout`` is their type as a record of numpy's, and ``kinds`` the fields wanted of it.
+    """
+
+    layout: Any
+    kinds: tuple[tuple[str, Kind], ...]
 
 
 def wanted_of(known: Sequence[str], wanted: Sequence[str] | None) -> Sequence[str]:

@@ -8,7 +8,7 @@ of a shard says where all of its samples are, and a sample can be read alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
-from shoal.shards.columns import Columns, Kind, wanted_of
+from shoal.shards.columns import Columns, Kind, Record, wanted_of
 from shoal.shards.mds_encodings import Decode, array_of, decoder_of, fixed_bytes_of
 from shoal.shards.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
@@ -59,6 +59,20 @@ class Mds:
         columns = _columns(read, table_bytes(len(starts) - 1), int(starts[0]), shard)
         return ShardScan(starts, offset_crcs(starts), head={"columns": columns})
 
+    def record(self, head: Mapping[str, Any], *, shard: str) -> Record | None:
+        """What a sample is where all columns have a fixed size: they lie one behind the other, with nothing between."""
+        layout, kinds = _record_of(self._columns(head, shard))
+        return None if layout is None else Record(layout, kinds)
+
+    def _columns(self, head: Mapping[str, Any], shard: str) -> tuple[_Column, ...]:
+        try:
+            return _known_columns(tuple(map(tuple, head["columns"])), self.allow_pickle, self._wanted)
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, UsageError):
+                raise
+            msg = f"the index does not say which columns this shard has ({error!r})"
+            raise ShardError(msg, shard=shard, hint="index it again") from None
+
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
         """Open the bytes of consecutive samples; each is decoded when it is asked for.
 
@@ -67,13 +81,7 @@ class Mds:
         ShardError
             Where the bytes do not hold so many samples.
         """
-        try:
-            columns = _known_columns(tuple(map(tuple, stretch.head["columns"])), self.allow_pickle, self._wanted)
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, UsageError):
-                raise
-            msg = f"the index does not say which columns this shard has ({error!r})"
-            raise ShardError(msg, shard=stretch.shard, hint="index it again") from None
+        columns = self._columns(stretch.head, stretch.shard)
         num_sizes = sum(column.fixed_bytes is None for column in columns)
         fixed_bytes = sum(column.fixed_bytes or 0 for column in columns)
         walk = partial(walk_sizes, buffer, stretch.num_samples, num_sizes=num_sizes, fixed_bytes=fixed_bytes)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.shards.columns import Columns
+from shoal.shards.columns import Columns, Record
 
 Buffer = bytes | bytearray | memoryview
 Sample = dict[str, Any]
@@ -136,6 +136,14 @@ class ColumnarFormat(Protocol):
 
         Their order stays that of the shard.
         """
+        ...
+
+
+class RecordFormat(Protocol):
+    """A columnar format of which some shards hold records of one length, which need not be parsed."""
+
+    def record(self, head: Mapping[str, Any], *, shard: str) -> Record | None:
+        """What all samples of a shard with this head are; None where they have no common length."""
         ...
 
 

@@ -111,6 +111,25 @@ class LocalStore:
             raise StorageError(msg, hint="it was cut short (an unfinished copy?); copy it again, or index it again")
         return data
 
+    def read_into(self, path: str, first_byte: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes from ``first_byte`` on; raises what `read_range` would.
+
+        Saves a copy where bytes have a place of their own to go to.
+        """
+        file = self._file(path)
+        begin, wanted = first_byte, len(buffer)
+        try:
+            while wanted and (got := os.preadv(file.descriptor, [buffer[begin - first_byte :]], begin)):
+                begin, wanted = begin + got, wanted - got
+            found = os.fstat(file.descriptor)
+        except OSError as error:
+            raise explained(error, path, verb=f"read {len(buffer)} bytes from byte {first_byte} of") from error
+        self._confirm(path, file, found)
+        if wanted:
+            asked = f"bytes [{first_byte}, {first_byte + len(buffer)})"
+            msg = f"{path}: asked for {asked}, but the file ends at byte {found.st_size}"
+            raise StorageError(msg, hint="it was cut short (an unfinished copy?); copy it again, or index it again")
+
     def reader(self, path: str) -> LocalReader:
         """Reads parts of one file that belong together, and looks at the file once for all of them."""
         return LocalReader(self, path, self._file(path))

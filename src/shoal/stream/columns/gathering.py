@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.partition import Share
+from shoal.plan.units import UnitRead
 from shoal.shards.arrow_columns import arrow_array
 from shoal.shards.columns import Columns, Kind
 from shoal.shards.protocol import Records, Sample
@@ -27,6 +28,7 @@ __all__ = ["Gathering"]
 
 _PARTS = 16  # a batch is gathered in parts of at most this share of the rows in memory
 _LEAST_PART = 64
+_SHARDS_AT_HAND = 1024
 
 
 class _Held(NamedTuple):
@@ -54,6 +56,8 @@ class Gathering:
 
     def __init__(self, fetch: Fetch, *, num_units: int, unit_rows: float, formatting: Formatting) -> None:
         self._fetch, self._formatting = fetch, formatting
+        self._index, self._format = fetch.opened.index, fetch.opened.format
+        self._shards: dict[int, tuple[int | None, int]] = {}
         self._num_units, self._unit_rows = num_units, unit_rows
         self._tables: list[Table] = []
         self._numbers: dict[tuple[tuple[str, Kind], ...], int] = {}
@@ -97,16 +101,48 @@ class Gathering:
         return samples
 
     def _take(self, unit: int, stretch: Stretch, rows_in_use: int) -> None:
-        records, first_sample = self._fetch.take(unit)
+        placed: list[_Held] = []
+
+        def place(read: UnitRead) -> memoryview | None:
+            number = self._table_of_records(read, rows_in_use)
+            if number is None:
+                return None
+            first, buffer = self._tables[number].place(read.num_samples)
+            placed.append(_Held(number, first, read.num_samples, read.first_sample, None))
+            return buffer
+
+        read, records = self._fetch.take(unit, place)
+        held = placed[0] if records is None else self._put(read, records, rows_in_use)
+        self._held[unit] = held
+        stretch.lies(unit, held.table, held.first, held.first_sample)
+
+    def _put(self, read: UnitRead, records: Records | ForgivingRecords, rows_in_use: int) -> _Held:
         num_rows = len(records)
         columns = records.columns() if hasattr(records, "columns") else None
         if columns is None:
-            held = _Held(-1, 0, num_rows, first_sample, records)
-        else:
-            number, columns = self._table_of(columns, rows_in_use)
-            held = _Held(number, self._tables[number].put(columns, num_rows), num_rows, first_sample, None)
-        self._held[unit] = held
-        stretch.lies(unit, held.table, held.first, first_sample)
+            return _Held(-1, 0, num_rows, read.first_sample, records)
+        number, columns = self._table_of(columns, rows_in_use)
+        return _Held(number, self._tables[number].put(columns, num_rows), num_rows, read.first_sample, None)
+
+    def _table_of_records(self, read: UnitRead, rows_in_use: int) -> int | None:
+        """The table into which the bytes of a read can go as they are; None where they must be parsed."""
+        number, record_bytes = self._shards.get(read.shard) or self._met(read.shard, rows_in_use)
+        return number if number is not None and read.num_bytes == read.num_samples * record_bytes else None
+
+    def _met(self, shard: int, rows_in_use: int) -> tuple[int | None, int]:
+        """What is known of a shard from now on: the table of its records, if it holds records, and the bytes of one."""
+        name, head = self._index.shard_names[shard], self._index.shard_heads.get(shard, {})
+        record = self._format.record(head, shard=name) if hasattr(self._format, "record") else None
+        number, record_bytes = None, 0
+        if record is not None:
+            number, record_bytes = self._numbers.get(record.kinds), record.layout.itemsize
+            if number is None:
+                number = self._numbers[record.kinds] = len(self._tables)
+                self._tables.append(Table(record.kinds, num_rows=rows_in_use, layout=record.layout))
+        if len(self._shards) >= _SHARDS_AT_HAND:
+            self._shards.clear()
+        self._shards[shard] = number, record_bytes
+        return number, record_bytes
 
     def _let_go(self, unit: int) -> None:
         held = self._held.pop(unit)

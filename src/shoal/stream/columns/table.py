@@ -31,17 +31,35 @@ class Table:
         Names and kinds of the columns.
     num_rows
         Rows there is room for at first.
+    layout
+        Where the columns are fields of records that are read as they lie: the type of a record.
     """
 
-    def __init__(self, kinds: tuple[tuple[str, Kind], ...], *, num_rows: int) -> None:
+    def __init__(self, kinds: tuple[tuple[str, Kind], ...], *, num_rows: int, layout: Any = None) -> None:
         self.kinds = kinds
         self._capacity = max(num_rows, _LEAST_ROWS)
         self._end = 0  # no row from here on was ever used
         self._free: dict[int, list[int]] = {}  # first rows of free stretches, by their length
-        self.arrays: list[Any] = [
-            None if kind.how == "cells" else np.empty((self._capacity, *kind.shape), kind.dtype) for _, kind in kinds
-        ]
+        self.arrays: list[Any] = []
+        self._layout = layout
+        self._records = np.empty(self._capacity if layout is not None else 0, layout)
+        self._lay_out()
         self.cells: list[dict[int, Any]] = [{} for _ in kinds]
+
+    def _lay_out(self) -> None:
+        if self._layout is not None:
+            self.arrays = [self._records[name] for name, _ in self.kinds]
+        elif not self.arrays:
+            self.arrays = [
+                None if kind.how == "cells" else np.empty((self._capacity, *kind.shape), kind.dtype)
+                for _, kind in self.kinds
+            ]
+
+    def place(self, num_rows: int) -> tuple[int, memoryview]:
+        """Room for so many records: the number of the first, and the memory that their bytes are to fill."""
+        first = self._room_for(num_rows)
+        size = self._layout.itemsize
+        return first, self._records.view(np.uint8).data[first * size : (first + num_rows) * size]
 
     def put(self, columns: Columns, num_rows: int) -> int:
         """Keep these rows; the number of the first."""
@@ -101,9 +119,14 @@ class Table:
 
     def _grow(self, num_rows: int) -> None:
         self._capacity = max(num_rows, self._capacity + self._capacity // _GROWTH)
+        # In place where the system can: a copy would take the window twice for a moment.
+        if self._layout is not None:
+            self.arrays = []  # views of what may move
+            self._records.resize(self._capacity, refcheck=False)
+            self._lay_out()
+            return
         for array in self.arrays:
             if array is not None:
-                # In place where the system can: a copy would take the window twice for a moment.
                 array.resize((self._capacity, *array.shape[1:]), refcheck=False)
 
 
@@ -112,7 +135,7 @@ class Rows:
 
     def __init__(self, table: Table, num_rows: int) -> None:
         self.table = table
-        self._arrays = [
+        self._arrays: list[Any] = [
             None if array is None else np.empty((num_rows, *array.shape[1:]), array.dtype) for array in table.arrays
         ]
         self._cells: list[list[Any]] = [[] for _ in table.arrays]
@@ -122,13 +145,22 @@ class Rows:
         which: NDArray[np.int64] | None = None
         for place, array in enumerate(self._arrays):
             if array is not None:
-                # Clipping, since to raise numpy first writes elsewhere; whoever asks knows the rows to be there.
-                np.take(self.table.arrays[place], rows, axis=0, out=array[at : at + len(rows)], mode="clip")
+                self._take(place, at, rows)
                 continue
             if which is None:
                 distinct, which = np.unique(firsts, return_inverse=True)
             units = [self.table.cells[place][first] for first in distinct.tolist()]
             self._cells[place].append(gathered_cells(units, which, rows - firsts))
+
+    def _take(self, place: int, at: int, rows: NDArray[np.int64]) -> None:
+        source, target = self.table.arrays[place], self._arrays[place]
+        if source.flags.c_contiguous:
+            # Clipping, since to raise numpy first writes elsewhere; whoever asks knows the rows to be there.
+            np.take(source, rows, axis=0, out=target[at : at + len(rows)], mode="clip")
+        elif len(rows) == len(target):  # a field of records, of which take() would copy all
+            self._arrays[place] = source[rows]
+        else:
+            target[at : at + len(rows)] = source[rows]
 
     def arrays(self) -> list[Any]:
         """The columns, once all rows were put."""

@@ -94,6 +94,10 @@ class FarReaders:
             self._ledger.drop(arrival.request.num_bytes)
         return data
 
+    def get_into(self, read: UnitRead, promise: Promise, buffer: memoryview) -> None:
+        """Wait for the request that has this read, and copy its part."""
+        buffer[:] = self.get(read, promise)
+
     def parse(self, read: UnitRead, data: bytes) -> Records:
         """The samples in the bytes of a read, which is made again if they cannot be parsed."""
         return parse_again(self._opened, read, data, self._traffic)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -66,7 +66,7 @@ class Fetch:
         self, opened: Opened, units: Units, counters: Counters, *, ahead_limit_bytes: int, options: ReadingOptions
     ) -> None:
         self._options = options
-        self._opened, self._units, self._counters = opened, units, counters
+        self.opened, self._units, self._counters = opened, units, counters
         self._ledger = Ledger(ahead_limit_bytes=ahead_limit_bytes)
         self._readers: Readers = readers_of(opened, counters, self._ledger, options)
         self._planned: deque[NDArray[np.int64]] = deque()
@@ -97,11 +97,22 @@ class Fetch:
                 self.release(unit)
             yield sample
 
-    def take(self, unit: int) -> tuple[_Records, int]:
-        """The records of a unit that is in use from now on, and the id of the first; to be kept by whoever asked."""
-        records, first_sample, num_bytes = self._first_taken(unit)
-        self._taken[unit] = _ELSEWHERE, first_sample, num_bytes
-        return records, first_sample
+    def take(self, unit: int, place: Callable[[UnitRead], memoryview | None]) -> tuple[UnitRead, _Records | None]:
+        """The read of a unit that is in use from now on, and its records, to be kept by whoever asked.
+
+        ``place`` says where the bytes of the read are to go; where it gives None they are parsed. It is asked once.
+        """
+        read, promise = self._due(unit)
+        buffer = place(read)
+        records: _Records | None = None
+        if buffer is None:
+            records = self._readers.parse(read, self._get(read, promise))
+        else:
+            began = time.perf_counter()
+            self._readers.get_into(read, promise, buffer)
+            self._counters.wait_seconds += time.perf_counter() - began
+        self._kept(read, _ELSEWHERE)
+        return read, records
 
     def release(self, unit: int) -> None:
         """Let go of a unit that was taken."""
@@ -116,19 +127,26 @@ class Fetch:
             kept.clear()
 
     def _first_taken(self, unit: int) -> tuple[_Records, int, int]:
+        read, promise = self._due(unit)
+        get, parse = partial(self._get, read, promise), self._readers.parse
+        skips = self._options.skips
+        return self._kept(read, forgiving_records(self.opened, read, get, parse=parse) if skips else parse(read, get()))
+
+    def _due(self, unit: int) -> tuple[UnitRead, Any]:
+        """The read of a unit that is to be used now, and what it was promised."""
         if unit not in self._asked:  # there was no room for it, so nothing else is ahead
             if self._pending and self._pending[0].unit == unit:
                 self._pending.popleft()
             self._ask(self._units.reads(np.array([unit])))
-        read, promise = self._asked.pop(unit)
-        get, parse = partial(self._get, read, promise), self._readers.parse
-        skips = self._options.skips
-        records: _Records = forgiving_records(self._opened, read, get, parse=parse) if skips else parse(read, get())
+        return self._asked.pop(unit)
+
+    def _kept(self, read: UnitRead, records: _Records) -> tuple[_Records, int, int]:
+        """Count what was read as in use."""
         held_bytes = self._units.held_bytes(read)
         if held_bytes > read.num_bytes:  # what is decoded takes the place of what was read
             self._ledger.copy(held_bytes - read.num_bytes)
             self._counters.peak_held_bytes = max(self._counters.peak_held_bytes, self._ledger.peak_bytes)
-        taken = self._taken[unit] = records, read.first_sample, max(held_bytes, read.num_bytes)
+        taken = self._taken[read.unit] = records, read.first_sample, max(held_bytes, read.num_bytes)
         self._read_ahead()
         return taken
 
