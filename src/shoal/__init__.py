@@ -29,6 +29,7 @@ if _TYPE_CHECKING:
     from shoal import formats, measure, orders, pack
     from shoal import jax as jax
     from shoal import torch as torch
+    from shoal.stream.certificates import merge_certificates
     from shoal.stream.dataset import Dataset
     from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() reads as what it does
 
@@ -37,6 +38,7 @@ __all__ = [
     "errors",
     "formats",
     "measure",
+    "merge_certificates",
     "open",
     "orders",
     "pack",
@@ -57,6 +59,8 @@ def __getattr__(name: str) -> _Any:
         import shoal.torch as found  # noqa: PLC0415
     elif name == "jax":
         import shoal.jax as found  # noqa: PLC0415
+    elif name == "merge_certificates":
+        from shoal.stream.certificates import merge_certificates as found  # noqa: PLC0415
     elif name in {"Dataset", "open"}:
         from shoal.stream import open_dataset  # noqa: PLC0415
 

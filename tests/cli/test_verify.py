@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.cli.calls import Calls, make_shards
 
+import shoal
+
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -74,3 +76,42 @@ def test_a_wrong_index_is_repaired(data: Path, calls: Calls) -> None:
 
 def test_what_cannot_be_found_out(tmp_path: Path, calls: Calls) -> None:
     assert "nothing" in calls.refused("verify", tmp_path / "nothing")
+
+
+def deliver(data: Path, folder: Path, *, order: str = "window", world_size: int = 2) -> list[Path]:
+    """The certificates of the ranks of a run over one epoch, in files."""
+    folder.mkdir(exist_ok=True)
+    paths = []
+    for rank in range(world_size):
+        ds = shoal.open(data).shuffle(order, seed=5).batch(16).partition(rank=rank, world_size=world_size)
+        for _ in ds:
+            pass
+        paths.append(folder / f"{rank}.json")
+        paths[-1].write_text(json.dumps(ds.certificate()))
+    return paths
+
+
+@pytest.mark.parametrize("order", ["none", "full", "window", "block", "buffer"])
+def test_a_run_delivered_what_was_due(data: Path, calls: Calls, tmp_path: Path, order: str) -> None:
+    first, second = deliver(data, tmp_path / "run", order=order)
+    said = calls.json("verify", data, "--certificate", first, "--certificate", second)
+    assert (said["as_due"], said["num_delivered"], said["differences"]) == (True, 200, [])
+    assert said["epochs"][0]["end"] == 200
+    alone = json.loads(calls.text("verify", data, "--certificate", first, "--json", code=1))
+    (difference,) = alone["differences"]
+    assert difference.startswith("epoch 0, positions [0, 200): ")
+    assert difference.endswith("fewer than there are")
+
+
+def test_certificates_that_cannot_be_compared(data: Path, calls: Calls, tmp_path: Path) -> None:
+    first, second = deliver(data, tmp_path / "run")
+    words = ("--certificate", first, "--certificate", second)
+    assert "reads none" in calls.refused("verify", data, *words, "--repair-index")
+    ds = shoal.open(data).take(50).batch(10)
+    list(ds)
+    (tmp_path / "some.json").write_text(json.dumps(ds.certificate()))
+    assert "only its own script knows which" in calls.refused("verify", data, "--certificate", tmp_path / "some.json")
+    (tmp_path / "none.json").write_text("[")
+    assert "not a certificate" in calls.refused("verify", data, "--certificate", tmp_path / "none.json")
+    calls.text("index", data, "--checksum")
+    assert "checksums of none; this index has those of extents" in calls.refused("verify", data, *words)

@@ -17,6 +17,7 @@ import torch
 from tests.integrations import stages
 from tests.stream.made import at, check_batch, flat, reading_threads
 
+import shoal
 from shoal.errors import StateError, UsageError, WorkerError
 from shoal.stream.dataset import Dataset
 from shoal.torch import DataLoader
@@ -110,19 +111,28 @@ def test_the_state_counts_what_was_received(num_workers: int, persistent: bool, 
     assert state == ds.state_dict() == iterator.state_dict()
     assert (state["epoch"], state["position"]) == (0, 40)
     assert len(json.dumps(state)) < 1024
+    # What was made ahead does not count for the certificate either.
+    kept = loader.certificate()
+    assert kept["epochs"]["0"] | {"sum": ""} == {"start": 0, "end": 40, "num_samples": 40, "sum": ""}
+    ds.check_certificate(kept)
     # Entering the loop again begins where the epoch did, as with iter(ds).
     assert ids_of(loader) == whole
     loader.load_state_dict(state)
     assert received + ids_of(loader) == whole
+    whole_certificate = shoal.merge_certificates([kept, loader.certificate()])
+    ds.check_certificate(whole_certificate)
+    assert whole_certificate["epochs"]["0"]["num_samples"] == 197
     loader.close()
 
     for other_workers, world_size in [(3, 1), (0, 2), (1, 3)]:
-        parts = []
+        parts, delivered = [], [kept]
         for rank in range(world_size):
             other = tars.shuffle(seed=3).with_ids().partition(rank=rank, world_size=world_size).batch(5)
             again = DataLoader(other, num_workers=other_workers)
             again.load_state_dict(state)
             parts.append(flat(ids_of(again)))
+            delivered.append(again.certificate())
+        assert shoal.merge_certificates(delivered) == whole_certificate
         assert sorted(flat(received) + flat(parts)) == list(range(197))
 
 
@@ -158,7 +168,9 @@ def test_filters_keep_the_number_of_batches(num_workers: int, tars: Dataset) -> 
     here = [batch["__id__"].tolist() for batch in ds]
     ds.set_epoch(1)
     ds.set_epoch(0)
+    certificate = ds.certificate()
     batches = list(DataLoader(ds, num_workers=num_workers))
+    assert ds.certificate() == certificate
     assert ids_of(batches) == here
     assert len(batches) == 7
     assert sum(bool(batch["__pad__"].all()) for batch in batches if "__pad__" in batch) == 5

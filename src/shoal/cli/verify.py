@@ -1,10 +1,12 @@
-"""`shoal verify`: every damage of a dataset, with shard, byte and sample."""
+"""`shoal verify`: every damage of a dataset, with shard, byte and sample; and whether a run delivered what was due."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from shoal.cli import output
@@ -14,9 +16,14 @@ from shoal.cli.source_options import (
     ShowBytes,
     add_json_argument,
     add_source_arguments,
+    open_with_samples,
     source_of,
     storage_options_of,
 )
+from shoal.errors import StateError, UsageError
+from shoal.stream.arrangement import Arrangement
+from shoal.stream.certificates import Certificate, differences, merge_certificates
+from shoal.stream.requests import request_of_state
 from shoal.stream.soundness import Damage, Soundness
 from shoal.stream.verification import Verification, mend_index, open_to_verify, verify
 
@@ -24,15 +31,19 @@ __all__ = ["add_arguments", "run"]
 
 _MOST_SHOWN = 50
 _MOST_KEYS = 3
+_MOST_CERTIFICATE_BYTES = 16 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
         "Exit code 0: all shards are as their index says; 1: some are not; 2: nobody could find out. Extents with "
-        "a checksum in the index are compared with it, others are parsed (`shoal index --checksum` adds checksums)."
+        "a checksum in the index are compared with it, others are parsed (`shoal index --checksum` adds checksums). "
+        "With --certificate no shard is read: what was delivered is compared with what the index says was due."
     )
     add_source_arguments(parser)
+    what = "what a run delivered (JSON of ds.certificate()); all ranks' together, so this may be given several times"
+    parser.add_argument("--certificate", metavar="FILE", action="append", default=[], help=what)
     repair = "write the index anew if all shards are sound and only the index is wrong"
     parser.add_argument("--repair-index", action="store_true", help=repair)
     add_json_argument(parser)
@@ -40,6 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Verify, and say what is wrong; 1 if anything is and stays so."""
+    if arguments.certificate:
+        return _run_certificate(arguments)
     began_seconds = time.monotonic()
     asked = open_to_verify(
         source_of(arguments),
@@ -62,6 +75,42 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(record, found.damages)
     return 1 if damages else 0
+
+
+def _run_certificate(arguments: argparse.Namespace) -> int:
+    """Compare certificates with the index."""
+    if arguments.repair_index:
+        msg = "--repair-index reads the shards, and --certificate reads none"
+        raise UsageError(msg, hint="one after the other")
+    given = Certificate.from_dict(merge_certificates(map(_read, arguments.certificate)))
+    if chosen := [name for name in ("stored", "delivered") if name in given.order]:
+        msg = f"the certificate is of some samples only ({', '.join(chosen)}), and only its own script knows which"
+        raise StateError(msg, hint="ds.check_certificate(certificate), with the same select(), take() and skip()")
+    opened = open_with_samples(arguments)
+    found = differences(given, Arrangement(opened.index, request_of_state(given.at(0))))
+    record = {
+        "num_samples": opened.index.num_samples,
+        "num_delivered": sum(part.proof.num_samples for part in given.epochs.values()),
+        "checksums": given.checksums,
+        "epochs": [{"epoch": epoch, **part.to_dict()} for epoch, part in sorted(given.epochs.items())],
+        "as_due": not found,
+        "differences": found,
+    }
+    if arguments.json:
+        output.emit(record, as_json=True)
+    else:
+        output.emit({name: value for name, value in record.items() if value != []})
+    return 1 if found else 0
+
+
+def _read(path: str) -> Any:
+    with Path(path).open("rb") as file:
+        data = file.read(_MOST_CERTIFICATE_BYTES + 1)
+    try:
+        return json.loads(data if len(data) <= _MOST_CERTIFICATE_BYTES else b"")
+    except (ValueError, RecursionError):
+        msg = f"{path}: this is not a certificate, which is a JSON object"
+        raise StateError(msg, hint="write one with json.dump(ds.certificate(), file)") from None
 
 
 def _record(asked: Verification, found: Soundness) -> dict[str, Any]:

@@ -177,6 +177,10 @@ class DataLoader:
         """Go on where a state was saved; see `Dataset.load_state_dict`."""
         self.dataset.load_state_dict(state)
 
+    def certificate(self) -> dict[str, Any]:
+        """What was received, in a few numbers; see `Dataset.certificate`."""
+        return self.dataset.certificate()
+
     def stats(self) -> dict[str, Any]:
         """The counts of `Dataset.stats`, those of worker processes included."""
         return self.dataset.stats()

@@ -12,6 +12,8 @@ from shoal.errors import UsageError
 from shoal.integrations.torch_batches import pinned
 from shoal.integrations.torch_workers import Workers
 from shoal.stream.ahead import Ahead
+from shoal.stream.deliveries import Proof
+from shoal.stream.iteration import Place
 from shoal.stream.pace import Pace
 from shoal.stream.passes import Pass
 from shoal.stream.steps import Made, add_counts
@@ -47,7 +49,7 @@ class Received:
             raise StopIteration
         began = self._pace.clock()
         try:
-            made = self._source.next(self.place.num_yielded)
+            made, proof = self._source.next(self.place)
         except StopIteration:
             self._end()
             raise
@@ -61,6 +63,7 @@ class Received:
         finally:
             self._pace.add(began, self._pace.clock())
         self.place.num_yielded += 1
+        self.place.received = proof
         if self.place.num_yielded >= self._run.num_steps:
             self._run.ended(self.place)  # now, since a loop that counts to len() never asks for more
         return made
@@ -92,14 +95,17 @@ class InThread:
         batches: Iterator[Any] = map(finish, self._iteration)
         if pin_memory and torch.accelerator.is_available():
             batches = map(partial(_pinned_for, torch.accelerator.current_device_index()), batches)
+        place = self._iteration.place
+        batches = ((batch, place.proof) for batch in batches)  # in the thread that makes them, so that both belong
         close = self._iteration.close
         self._ahead = Ahead(batches, limit=num_ahead, close=close, limit_bytes=limit_bytes) if num_ahead else None
         self._batches: Iterator[Any] = self._ahead or batches
         self.survives_interrupts = self._ahead is not None
 
-    def next(self, step: int) -> Any:  # noqa: ARG002  # a thread makes them one after the other
-        """The next batch."""
-        return next(self._batches)
+    def next(self, place: Place) -> tuple[Any, Proof]:  # noqa: ARG002  # a thread makes them one after the other
+        """The next batch, and all that was delivered with it."""
+        made: tuple[Any, Proof] = next(self._batches)
+        return made
 
     def end(self) -> None:
         """All were made."""
@@ -120,8 +126,8 @@ class ByWorkers:
         self._workers: Workers | None = workers
         self._run, self._stay = run, stay
 
-    def next(self, step: int) -> Any:
-        """The batch of this step."""
+    def next(self, place: Place) -> tuple[Any, Proof]:
+        """The batch that comes at this place, and all that was delivered with it."""
         if self._workers is None:
             raise StopIteration
         try:
@@ -135,10 +141,11 @@ class ByWorkers:
         add_counts(self._run.counters, made.counts)
         if made.failed is not None:
             made.failed.raise_here()
+        step = place.num_yielded
         if made.step != step:  # never seen; but a batch lost between processes must not pass for a batch seen
             msg = f"a worker gave the batch of step {made.step}, and step {step} is due"
             raise AssertionError(msg)
-        return made.batch
+        return made.batch, place.received.plus(made.proof)
 
     def end(self) -> None:
         """All were made."""

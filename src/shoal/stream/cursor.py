@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.stream.certificates import Delivered
 from shoal.stream.iteration import Place
 
 __all__ = ["Cursor"]
@@ -18,6 +19,7 @@ class Cursor:
         self.epoch = 0
         self.start = 0
         self._newest: Place | None = None
+        self.delivered = Delivered()
 
     def begin(self, epoch: int, start: int) -> None:
         """Begin here next; what iterators came to before is forgotten."""
@@ -27,6 +29,7 @@ class Cursor:
     def follow(self, place: Place) -> None:
         """Speak of this iterator's place from now on."""
         self._newest = place
+        self.delivered.follow(place)
 
     def ended(self, place: Place) -> None:
         """An iterator came to its end: if it began where the next one would, that one begins the next epoch."""

@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import NoSampleError, ShuffleWarning, UsageError
+from shoal.errors import NoSampleError, ShuffleWarning, StateError, UsageError
 from shoal.measure.outlook import ShuffleQuality
 from shoal.order.partition import Partition, check_rank
 from shoal.order.protocol import Order
@@ -21,12 +21,14 @@ from shoal.order.runs import Runs
 from shoal.order.state import State
 from shoal.shards.decoders import Decoder
 from shoal.stream.arrangement import Arrangement
+from shoal.stream.certificates import Certificate, differences
 from shoal.stream.collate import collate
 from shoal.stream.columns.choosing import with_chosen
 from shoal.stream.columns.formatting import Formatting
 from shoal.stream.counters import Counters
 from shoal.stream.cursor import Cursor
 from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
+from shoal.stream.deliveries import RecordHashes
 from shoal.stream.description import Description
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Iteration, Recipe, read_sample
@@ -381,6 +383,34 @@ class Dataset:
         )
         self.__dict__["_arrangement"] = arrangement
         self._cursor.begin(saved.epoch, saved.position)
+        self._cursor.delivered.forget()
+
+    def certificate(self) -> dict[str, Any]:
+        """What this rank really delivered since this object was made, or a state was loaded: a few numbers an epoch.
+
+        A sum over position, id and checksum of every sample that `iter`, or a `shoal.torch.DataLoader`, has given;
+        marked repeats, and what `filter` dropped, do not count. Summed over ranks (`shoal.merge_certificates`) it is
+        the same for any world size, workers and batch size, and changes if a sample was missing, came twice, was
+        another or came elsewhere. Keep it beside the state: a run that goes on from there merges both.
+        """
+        arrangement, opened = self._arrangement, self._opened
+        kind = RecordHashes(opened.index).kind
+        parts = self._cursor.delivered.parts()
+        seed, index = arrangement.request.seed, opened.index.fingerprint
+        return Certificate(index, seed, arrangement.state_order, kind, parts).to_dict()
+
+    def check_certificate(self, certificate: Mapping[str, Any]) -> None:
+        """Find out from the index alone whether exactly the samples that were due have been delivered.
+
+        Raises
+        ------
+        StateError
+            Others were; what differs is told epoch by epoch. Or the certificate is of another dataset or order.
+        """
+        request = self._description.order_request.adopting((given := Certificate.from_dict(certificate)).at(0))
+        if found := differences(given, replace(self._arrangement, request=request, _epochs={})):
+            msg = "; ".join(found)
+            raise StateError(msg, hint="merge the certificates of all ranks, and those of earlier parts of the run")
 
     def stats(self) -> dict[str, Any]:
         """What happened since this dataset object was made, and how fast its newest iterator goes."""

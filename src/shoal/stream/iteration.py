@@ -26,6 +26,7 @@ from shoal.stream.columns.formatting import Formatting
 from shoal.stream.columns.gathering import Gathering
 from shoal.stream.counters import Counters
 from shoal.stream.decoding import Decoders, Threaded
+from shoal.stream.deliveries import NOTHING, Ledger, Proof, RecordHashes
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.pace import Pace
 from shoal.stream.progress_line import ProgressLine
@@ -80,15 +81,27 @@ class Place:
     num_samples: int
     num_yielded: int = 0
     is_over: bool = False  # nothing more is wanted
+    ledger: Ledger | None = None
+    received: Proof = NOTHING
+
+    @property
+    def proof(self) -> Proof:
+        """What was yielded, summed up: by the ledger of who makes it, else as the receiver noted it."""
+        return self.received if self.ledger is None else self.ledger.up_to(self.num_yielded)
+
+    @property
+    def end(self) -> int:
+        """The position after all that was yielded, in this epoch."""
+        if not self.num_yielded:
+            return self.start
+        return self.partition.end_of(self.num_yielded - 1, self.num_samples, self.start)
 
     @property
     def position(self) -> tuple[int, int]:
         """Epoch and position of what comes next; (epoch + 1, 0) after the last."""
         if self.num_yielded >= self.partition.num_batches(self.num_samples, self.start):
             return self.epoch + 1, 0
-        if not self.num_yielded:
-            return self.epoch, self.start
-        return self.epoch, self.partition.end_of(self.num_yielded - 1, self.num_samples, self.start)
+        return self.epoch, self.end
 
 
 class Iteration:
@@ -118,14 +131,15 @@ class Iteration:
         if not options.copy:
             opened = _viewed(opened, counters)
         order = arrangement.epoch(epoch)
-        self.place = Place(epoch, start, recipe.partition, order.num_samples, first_step)
+        ledger = Ledger(RecordHashes(opened.index), epoch)
+        self.place = Place(epoch, start, recipe.partition, order.num_samples, first_step, ledger=ledger)
         kind = Singles if arrangement.by_singles else Fetch
         skips = skips_of(options, opened.index, counters)
         budget = budget_of(arrangement, options.memory_limit_bytes, is_far=not opened.store.reads_ahead)
         self._reading = kind(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
-        shares = shares_of(order, arrangement, recipe, self.place)
+        shares = ledger.noting(shares_of(order, arrangement, recipe, self.place))
         self._decoders = _decoders_of(recipe, skips)
-        source = _Source(opened, arrangement, recipe, counters, self.place, skips, self._decoders)
+        source = _Source(opened, arrangement, recipe, counters, self.place, ledger, skips, self._decoders)
         self._results: Iterator[Any]
         if isinstance(self._reading, Singles):
             deliver = _batches if recipe.partition.batched else _samples
@@ -235,6 +249,7 @@ class _Source:
     recipe: Recipe
     counters: Counters
     place: Place
+    ledger: Ledger
     skips: Skips | None
     decoders: Decoders | None
 
@@ -265,10 +280,9 @@ def _samples(stretches: Iterator[Stretch], source: _Source) -> Iterator[Any]:
         for step, sample_id, sample in zip(stretch.steps, stretch.ids, source.samples(stretch), strict=False):
             result = made(sample, sample_id) if made else sample
             place.num_yielded = step + 1
-            if result is SKIPPED:
-                continue
-            if result is DROPPED:
-                counters.num_filtered += 1
+            if result is SKIPPED or result is DROPPED:
+                counters.num_filtered += result is DROPPED
+                source.ledger.dropped(step, 0)
                 continue
             counters.num_samples += 1
             yield source.recipe.formatting.sample(result)
@@ -336,7 +350,12 @@ def _collated(samples: list[Any], repeated: list[bool], source: _Source) -> Any:
         for sample, again in zip(samples, repeated, strict=True)
         if sample is not DROPPED and sample is not SKIPPED
     ]
-    num_filtered = sum(sample is DROPPED for sample in samples) if len(kept) < len(samples) else 0
+    num_filtered = 0
+    if len(kept) < len(samples):
+        num_filtered = sum(sample is DROPPED for sample in samples)
+        for number, sample in enumerate(samples):
+            if sample is DROPPED or sample is SKIPPED:
+                source.ledger.dropped(source.place.num_yielded, number)
     if not kept:
         kept = [(_nearest_kept(source), True)]
     batch = source.recipe.collate([sample for sample, _ in kept])

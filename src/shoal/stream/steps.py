@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from shoal.errors import ShoalError
 from shoal.stream.counters import Counters
+from shoal.stream.deliveries import Proof
 from shoal.stream.iteration import Iteration, Place
 from shoal.stream.passes import Work
 from shoal.stream.reading.skips import MOST_LISTED
@@ -43,12 +44,16 @@ class Failed(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A batch, or why there is none; and what making it, and reading ahead of the next, added to the counts."""
+    """A batch, or why there is none; and what making it, and reading ahead of the next, added to the counts.
+
+    ``proof`` sums up the samples in it.
+    """
 
     step: int
     batch: Any
     counts: dict[str, Any]
     failed: Failed | None = None
+    proof: Proof = Proof()
 
 
 class StepMaker:
@@ -70,13 +75,13 @@ class StepMaker:
     def make(self, task: Task) -> Made:
         """The batch of a task; an error comes back as one, so that it keeps its type on its way."""
         try:
-            batch = self._made(task)
+            batch, proof = self._made(task)
         except Exception as error:  # noqa: BLE001  # raised again by the process that asked
             self._next = None
             return Made(task.step, None, self._counts(), Failed(_portable(error), traceback.format_exc()))
-        return Made(task.step, batch, self._counts())
+        return Made(task.step, batch, self._counts(), None, proof)
 
-    def _made(self, task: Task) -> Any:
+    def _made(self, task: Task) -> tuple[Any, Proof]:
         here = (task.epoch, task.start, task.step)
         if self._iteration is None or self._next != here:
             self.close()
@@ -89,12 +94,15 @@ class StepMaker:
                 state=_nobody_saves,
                 first_step=task.step,
             )
+        place = self._iteration.place
+        before = place.proof
         batch = next(self._iteration)
+        proof = place.proof.minus(before)
         following = task.step + self._num_workers
         self._next = (task.epoch, task.start, following)
         if following >= task.num_steps:
             self.close()  # the pass is over for this worker, and its memory is wanted elsewhere
-        return batch
+        return batch, proof
 
     def close(self) -> None:
         """Stop reading."""
