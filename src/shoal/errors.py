@@ -21,6 +21,8 @@ own. Errors cross process borders, so each one pickles with all it knows.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 __all__ = [
     "ForkError",
     "IndexFileError",
@@ -91,7 +93,7 @@ class StorageError(ShoalError, OSError):
     ``transient`` says that the same request may well succeed if made again (a refused or broken connection, a time-out,
     429 or 5xx, a short or wrong body); ``retry_after_seconds`` how long the server asked to wait, where it did. One
     that is not transient may still be worth a few attempts in all, ``worth_attempts``: of several servers behind one
-    name, one may show another version of an object.
+    name, one may show another version of an object. Attempts add up only where they say the same, by ``evidence``.
     """
 
     def __init__(
@@ -102,11 +104,13 @@ class StorageError(ShoalError, OSError):
         transient: bool = False,
         retry_after_seconds: float | None = None,
         worth_attempts: int = 1,
+        evidence: Hashable = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.transient = transient
         self.retry_after_seconds = retry_after_seconds
         self.worth_attempts = worth_attempts
+        self.evidence = evidence
 
 
 class ForkError(StorageError):

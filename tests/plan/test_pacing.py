@@ -89,6 +89,17 @@ def test_many_refusals_at_once_count_as_one() -> None:
     assert pace.limit == 1
 
 
+def test_one_refusal_in_ten_is_no_reason_to_give_way() -> None:
+    pace = Pace()
+    pace.begin(now_seconds=0.0)
+    for number in range(2000):
+        if number % 10 == 9:
+            pace.throttled(now_seconds=number * 0.01)
+        else:
+            pace.answered(REQUEST_BYTES, now_seconds=number * 0.01, held_back=False)
+    assert pace.limit == 8
+
+
 def test_a_ceiling_is_kept() -> None:
     assert Pace(first=8, most=3).limit == 3
     limits, _ = run(Pace(most=20), Store(latency=0.02, each=60e6, in_all=1e10), seconds=5)

@@ -144,6 +144,26 @@ def test_pauses_are_random_below_a_bound_that_doubles(clock: Clock) -> None:
     assert len(set(clock.pauses)) == 7 * 40
 
 
+def test_pauses_stay_short_while_the_store_answers_others(clock: Clock) -> None:
+    with patience(Patience(clock.pause, clock.errors.append, is_lively=lambda: True)):
+        RetryingStore(Failing(30, retry_after_seconds=None)).stat("a")
+    assert max(clock.pauses) < 1.0
+    assert sum(pause > 0.5 for pause in clock.pauses) > 3
+
+
+def test_answers_of_different_servers_do_not_add_up(clock: Clock) -> None:
+    """What one of them says again and again is believed; what each says once is not."""
+    said = iter([1, 2, 3, 4, 1, 2, 3, 1, 2, 1])
+
+    def changed() -> None:
+        msg = f"version {(evidence := next(said))}"
+        raise StorageError(msg, worth_attempts=4, evidence=evidence)
+
+    with pytest.raises(StorageError, match=r"^version 1$"):
+        retried(changed, RetryRule(), what="read")
+    assert len(clock.pauses) == 9
+
+
 def test_a_server_is_given_the_time_it_asks_for(clock: Clock) -> None:
     RetryingStore(Failing(3, retry_after_seconds=30.0)).stat("a")
     assert all(30.0 <= pause < 31.0 for pause in clock.pauses)

@@ -3,7 +3,7 @@
 Nobody knows beforehand how many connections a store needs to give all it has: that depends on its distance, on what one
 connection carries, and on this machine's processors. So it is tried: when the consumer has to wait while requests wait
 for their turn, there are more at a time, as long as more bytes come for it; when more brought nothing, fewer again; and
-when the store says that it is too much, half.
+when the store refuses more than a few because it is too much, half.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ _WORTH = 0.2  # more requests must bring at least this part of the growth that t
 _FIRST_REST_SECONDS = 0.5
 _MOST_REST_SECONDS = 4.0
 _THROTTLED_REST_SECONDS = 1.0
+# A store that is asked too much refuses many. One refusal in ten, as some stores have at any rate, is no reason to give
+# way: halving at each of them ended at one request at a time.
+_LEAST_REFUSALS = 3
+_ANSWERS_FOR_A_REFUSAL = 6
 
 
 class Pace:
@@ -43,7 +47,7 @@ class Pace:
     def begin(self, *, now_seconds: float) -> None:
         """Requests are made from now on: a round begins."""
         self._began = now_seconds
-        self._num_answers = self._num_bytes = 0
+        self._num_answers = self._num_bytes = self._num_refusals = 0
         self._held_back = False
 
     def answered(self, num_bytes: int, *, now_seconds: float, held_back: bool) -> None:
@@ -56,8 +60,10 @@ class Pace:
             self.begin(now_seconds=now_seconds)
 
     def throttled(self, *, now_seconds: float) -> None:
-        """The store said that it is too much; many that say so at once count as one."""
-        if now_seconds < self._throttled_until:
+        """The store said that it is too much; many that say so at once count as one, and few among many as none."""
+        self._num_refusals += 1
+        is_much = self._num_refusals * _ANSWERS_FOR_A_REFUSAL >= self._num_answers + self._num_refusals
+        if now_seconds < self._throttled_until or self._num_refusals < _LEAST_REFUSALS or not is_much:
             return
         self._throttled_until = now_seconds + _THROTTLED_REST_SECONDS / 2
         self.limit = max(1, self.limit // 2)

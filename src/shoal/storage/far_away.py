@@ -26,6 +26,7 @@ class Known:
 
     def __init__(self) -> None:
         self._known: dict[str, ObjectInfo] = {}
+        self._num_right: dict[str, int] = {}
 
     def get(self, path: str) -> ObjectInfo | None:
         """What is remembered of ``path``."""
@@ -41,9 +42,10 @@ class Known:
         """
         first = self._known.setdefault(path, ObjectInfo(path, num_bytes, version))
         if first.num_bytes != num_bytes:
-            raise _changed(path, f"had {first.num_bytes} bytes, and now has {num_bytes}")
+            raise self._changed(path, f"had {first.num_bytes} bytes, and now has {num_bytes}")
         if first.version and version and first.version != version:
-            raise _changed(path, f"was version {first.version}, and now is {version}")
+            raise self._changed(path, f"was version {first.version}, and now is {version}")
+        self._num_right[path] = self._num_right.get(path, 0) + 1
         if version and not first.version:
             self._known[path] = first = ObjectInfo(path, num_bytes, version)
         return first
@@ -54,6 +56,12 @@ class Known:
             self._known.clear()
         else:
             self._known.pop(path, None)
+
+    def _changed(self, path: str, how: str) -> StorageError:
+        """The error for another version: believed once it came several times, and the first one not in between."""
+        msg = f"{path}: this object changed while it was being read: it {how}"
+        evidence = how, self._num_right.get(path, 0)
+        return StorageError(msg, hint=_CHANGED_HINT, worth_attempts=_CHANGED_ATTEMPTS, evidence=evidence)
 
 
 class ReadsRanges:
@@ -113,8 +121,3 @@ def version_of(etag: str | None) -> str:
 def joined(data: Buffer | Sequence[Buffer]) -> bytes:
     """One buffer or several in a row as one."""
     return bytes(data) if isinstance(data, bytes | bytearray | memoryview) else b"".join(data)
-
-
-def _changed(path: str, how: str) -> StorageError:
-    msg = f"{path}: this object changed while it was being read: it {how}"
-    return StorageError(msg, hint=_CHANGED_HINT, worth_attempts=_CHANGED_ATTEMPTS)

@@ -32,6 +32,7 @@ _RECENT = 64  # answers, by which a late one is told
 _LATE_AFTER_MEDIANS = 3.0
 _LATE_AFTER_SECONDS = 0.05
 _LATE_AT_FIRST_SECONDS = 1.0
+_LIVELY_SECONDS = 10.0  # so long after an answer a store is taken to be there
 
 
 class Arrival:
@@ -112,10 +113,11 @@ class _Line:
         self._arrived = threading.Condition(self._lock)
         self._stopped = threading.Condition(self._lock)
         self._waiting: deque[tuple[Arrival, bool]] = deque()  # with whether it is a second request
-        self._num_under_way = 0
+        self._num_under_way = self._num_pausing = 0
         self._is_stopped = False
         self._held_back = False
         self._awaited: Arrival | None = None
+        self._answered_seconds = float("-inf")
         self._recent_seconds: deque[float] = deque(maxlen=_RECENT)
         self.threads: list[threading.Thread] = []
 
@@ -187,7 +189,7 @@ class _Line:
             raise
 
     def _take_all(self) -> None:
-        with patience(Patience(self._pause, self._failed, self._deadline_seconds)):
+        with patience(Patience(self._pause, self._failed, self._deadline_seconds, self._is_lively)):
             while taken := self._next():
                 arrival, is_hedge = taken
                 result: bytes | Exception
@@ -231,13 +233,16 @@ class _Line:
                 if is_hedge and not isinstance(result, Exception):
                     self._traffic.hedge_won()
             if not isinstance(result, Exception):
+                self._answered_seconds = now
                 self._recent_seconds.append(now - arrival.began_seconds)
                 self._pace.answered(len(result), now_seconds=now, held_back=self._held_back)
                 self._held_back = False
             self._call_threads(besides=1)  # this one goes on by itself
 
     def _may_begin(self) -> bool:
-        return bool(self._waiting) and (self._num_under_way < self._pace.limit or self._waiting[0][1])
+        """Whether the head of the line may go: requests that pause before another try keep no other from it."""
+        has_thread = self._num_under_way + self._num_pausing < self._pace.most
+        return bool(self._waiting) and ((has_thread and self._num_under_way < self._pace.limit) or self._waiting[0][1])
 
     def _call_threads(self, *, besides: int = 0) -> None:
         """See that somebody takes what may begin, besides threads that are about to look."""
@@ -246,7 +251,7 @@ class _Line:
         num_due -= besides
         if num_due <= 0 or self._is_stopped:
             return
-        num_idle = len(self.threads) - self._num_under_way - besides
+        num_idle = len(self.threads) - self._num_under_way - self._num_pausing - besides
         for _ in range(num_due - num_idle):
             thread = threading.Thread(target=self.run, name=f"shoal-read-{len(self.threads)}", daemon=True)
             self.threads.append(thread)
@@ -262,8 +267,16 @@ class _Line:
     def _pause(self, seconds: float) -> bool:
         """Wait before another try; whether to stop instead."""
         with self._lock:
+            self._num_under_way -= 1
+            self._num_pausing += 1
+            self._call_threads()
             self._stopped.wait_for(lambda: self._is_stopped, timeout=seconds)
+            self._num_under_way += 1
+            self._num_pausing -= 1
             return self._is_stopped
+
+    def _is_lively(self) -> bool:
+        return time.monotonic() - self._answered_seconds < _LIVELY_SECONDS
 
     def _failed(self, error: StorageError) -> None:
         self._traffic.retried(error)

@@ -12,10 +12,12 @@ M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -49,17 +51,20 @@ _Result = TypeVar("_Result")
 class RetryRule:
     """How long to go on: pauses of up to ``first_pause_seconds``, doubling to ``most_pause_seconds``.
 
-    After ``deadline_seconds`` since a request was first made it is not made again. A server's own wish
-    (`StorageError.retry_after_seconds`) lengthens a pause.
+    While the store answers other requests, pauses grow to ``lively_pause_seconds`` only: it is not down, and longer
+    ones would relieve nobody. After ``deadline_seconds`` since a request was first made it is not made again. A
+    server's own wish (`StorageError.retry_after_seconds`) lengthens a pause.
     """
 
     first_pause_seconds: float = 0.1
     most_pause_seconds: float = 10.0
+    lively_pause_seconds: float = 1.0
     deadline_seconds: float = 120.0
 
-    def pause_seconds(self, attempt: int, asked_seconds: float | None) -> float:
+    def pause_seconds(self, attempt: int, asked_seconds: float | None, *, is_lively: bool = False) -> float:
         """How long to wait after failed attempt number ``attempt``, from 1."""
-        bound = min(self.most_pause_seconds, self.first_pause_seconds * 2.0 ** min(attempt - 1, 60))
+        most_seconds = min(self.most_pause_seconds, self.lively_pause_seconds if is_lively else math.inf)
+        bound = min(most_seconds, self.first_pause_seconds * 2.0 ** min(attempt - 1, 60))
         return (asked_seconds or 0.0) + _fraction() * bound
 
 
@@ -68,12 +73,14 @@ class Patience:
     """How requests of one thread wait.
 
     ``pause`` waits so many seconds and says whether everything is to stop; ``retried`` is told of each failure that
-    is followed by another try. ``deadline_seconds`` replaces that of the rule.
+    is followed by another try. ``deadline_seconds`` replaces that of the rule. ``is_lively`` says whether the store
+    answers others meanwhile.
     """
 
     pause: Callable[[float], bool]
     retried: Callable[[StorageError], None]
     deadline_seconds: float | None = None
+    is_lively: Callable[[], bool] = bool
 
 
 class StoppedError(StorageError):
@@ -119,22 +126,24 @@ def retried(call: Callable[[], _Result], rule: RetryRule, *, what: str | Callabl
     Raises
     ------
     StorageError
-        The last answer, if it was final; else, after the deadline, one that says how often it was tried, chained to
-        the last answer and no longer transient.
+        The last answer, if it was final (or came, with the same evidence, as often as it is worth attempts); else,
+        after the deadline, one that says how often it was tried, chained to the last answer and no longer transient.
     """
     how = _here.patience
     deadline_seconds = rule.deadline_seconds if how.deadline_seconds is None else how.deadline_seconds
     began = time.monotonic()
-    num_final = 0
+    num_final: Counter[Hashable] = Counter()
     for attempt in itertools.count(1):
         try:
             return call()
         except StorageError as error:
-            num_final += not error.transient
-            if not error.transient and num_final >= error.worth_attempts:
-                raise
+            if not error.transient:
+                # Of one server that lags among many, answers differ in what they say, or good ones come in between.
+                num_final[error.evidence] += 1
+                if num_final[error.evidence] >= error.worth_attempts:
+                    raise
             passed_seconds, done = time.monotonic() - began, what if isinstance(what, str) else what()
-            pause_seconds = rule.pause_seconds(attempt, error.retry_after_seconds)
+            pause_seconds = rule.pause_seconds(attempt, error.retry_after_seconds, is_lively=how.is_lively())
             if passed_seconds + pause_seconds > deadline_seconds:
                 raise _given_up(error, done, attempt, passed_seconds, deadline_seconds) from error
             how.retried(error)
