@@ -1,7 +1,7 @@
 """What an ``index.json`` beside shards says: which shards there are, of which format, how large, of how many samples.
 
 MosaicML Streaming and LitData write one for each directory. It is used after a check: every shard it names must be
-there, and hold what it says (`checked_scan`).
+there, and hold what it says (`shoal.shards.scanning.checked_scan`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from shoal.errors import ShardError, SourceError, UsageError
 from shoal.shards.formats import format_named
-from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
+from shoal.shards.protocol import Buffer, Format
 
-__all__ = ["MANIFEST_NAME", "Expected", "Manifest", "NamedShard", "check_hashes", "checked_scan", "read_manifest"]
+__all__ = ["MANIFEST_NAME", "STALE", "Expected", "Manifest", "NamedShard", "check_hashes", "read_manifest"]
 
 MANIFEST_NAME = "index.json"
-_STALE = "copy the shard again; or, if it is right, write the index.json again or take it away"
+STALE = "copy the shard again; or, if it is right, write the index.json again or take it away"
 _STREAMING = ("mds", "json", "csv", "tsv", "xsv")
 _CODECS = {"zstd": "zst", "gz": "gz", "bz2": "bz2", "br": "br", "snappy": "snappy"}
 
@@ -84,42 +84,6 @@ def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
     return None
 
 
-def checked_scan(
-    format: Format,  # noqa: A002
-    read: ReadBytes,
-    num_bytes: int,
-    *,
-    shard: str,
-    expected: Expected | None,
-) -> ShardScan:
-    """`Format.scan`, and what it finds compared with what is expected.
-
-    Hashes are compared where the scan reads the shard as a whole, as it does of a compressed one.
-
-    Raises
-    ------
-    ShardError
-        The shard is not what was expected, or cannot be scanned.
-    """
-    if expected is None:
-        return format.scan(read, num_bytes, shard=shard)
-    if expected.num_bytes not in (None, num_bytes):
-        msg = f"the index.json beside it says {expected.num_bytes} bytes, and it has {num_bytes}"
-        raise ShardError(msg, shard=shard, byte=min(num_bytes, expected.num_bytes or 0), hint=_STALE)
-
-    def reading(first_byte: int, end_byte: int, /) -> Buffer:
-        data = read(first_byte, end_byte)
-        if first_byte == 0 and end_byte == num_bytes:
-            check_hashes([data], expected, shard=shard)
-        return data
-
-    found = format.scan(reading if expected.hashes else read, num_bytes, shard=shard)
-    if expected.num_samples not in (None, found.num_samples):
-        msg = f"the index.json beside it says {expected.num_samples} samples, and {found.num_samples} are found"
-        raise ShardError(msg, shard=shard, hint=_STALE)
-    return found
-
-
 def check_hashes(data: Iterable[Buffer], expected: Expected, *, shard: str) -> int:
     """Compare the bytes of a whole shard with its hashes; how many of these are known here.
 
@@ -138,7 +102,7 @@ def check_hashes(data: Iterable[Buffer], expected: Expected, *, shard: str) -> i
         wanted = expected.hashes[name]
         if digest.hexdigest() != wanted.lower():
             msg = f"the index.json beside it says {name} {wanted:.80}, and its bytes have {digest.hexdigest()}"
-            raise ShardError(msg, shard=shard, byte=0, hint=_STALE)
+            raise ShardError(msg, shard=shard, byte=0, hint=STALE)
     return len(known)
 
 

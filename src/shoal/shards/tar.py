@@ -87,7 +87,7 @@ class Tar:
             As `parse` and `TarRecords.sample` do.
         """
         first_byte = stretch.first_byte
-        if not stretch.head:
+        if not stretch.head.get("pax_globals"):
             sample = read_plain_sample(Pieces(read), first_byte, end_byte)
             if sample is not None:
                 return sample

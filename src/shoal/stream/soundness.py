@@ -19,13 +19,14 @@ import numpy as np
 from shoal.errors import ShardError
 from shoal.plan.units import UnitRead, starts_in
 from shoal.shards.protocol import ShardScan
+from shoal.shards.scanning import scan_again
 from shoal.storage.protocol import ObjectInfo
 from shoal.storage.urls import without_secrets
 from shoal.stream.indexing.looking import find_all
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.indexing.scan_costs import ReadCosts
 from shoal.stream.indexing.scan_reading import reading_one
-from shoal.stream.indexing.verifying import first_difference, head_text, heads_lie_beside, looks_indexed, rows_of
+from shoal.stream.indexing.verifying import first_difference, head_text, looks_indexed, rows_of
 from shoal.stream.reading.damage import ForgivingRecords
 from shoal.stream.reading.unit_bytes import parse_unit
 from shoal.stream.stages import Damaged
@@ -159,13 +160,12 @@ def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> 
     index, name = opened.index, opened.index.shard_names[shard]
     try:
         with reading_one(opened.store, info.path, info.num_bytes, costs=costs) as read:
-            scan = opened.format.scan(read, info.num_bytes, shard=name)
+            scan = scan_again(opened.format, read, info.num_bytes, shard=name, head=index.shard_heads.get(shard, {}))
     except ShardError as error:
         return Soundness([Damage("unreadable", name, error.byte, None, _words(error))])
     rows = rows_of(index, shard)
     difference = first_difference(rows, scan)
-    same_head = heads_lie_beside(opened.format) or head_text(scan.head) == head_text(index.shard_heads.get(shard, {}))
-    if difference is None and not same_head:
+    if difference is None and head_text(scan.head) != head_text(index.shard_heads.get(shard, {})):
         difference = (0, "what its head says of all samples differs from the index")
     if difference is None:
         return Soundness(num_touched=int(not looks_indexed(index, shard, info)))

@@ -6,6 +6,7 @@ several, one for each stream.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from posixpath import basename, dirname
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 
 from shoal.errors import SourceError, StorageError
 from shoal.shards.folder import METADATA_NAMES, Folder, metadata_rows
+from shoal.shards.foreign import FORMATS_WITH_INDEXES, foreign_names
 from shoal.shards.formats import options_of
 from shoal.shards.manifests import MANIFEST_NAME, Expected, Manifest, NamedShard, check_hashes, read_manifest
 from shoal.shards.protocol import Format
@@ -21,7 +23,9 @@ from shoal.storage.sources import Source
 from shoal.storage.urls import join, relative
 from shoal.stream.indexing.looking import find_all
 
-__all__ = ["MANIFEST_SUFFIXES", "Described", "compare_hashes", "described", "described_files"]
+__all__ = ["MANIFEST_SUFFIXES", "Described", "compare_hashes", "described", "described_files", "foreign_indexes"]
+
+_log = logging.getLogger("shoal")
 
 # With these, a directory gives its manifests along with its shards.
 MANIFEST_SUFFIXES = (MANIFEST_NAME,)
@@ -110,6 +114,31 @@ def described_files(found: Source, format: Folder, store: _Beside) -> Described:
         msg = f"{tables[0]} has no rows for {len(silent)} of {len(names)} files; the first is {min(silent)}"
         raise SourceError(msg, hint="add them, or take the table away")
     return Described(source, format.of_files(source.names, has_rows=bool(tables)), rows=rows)
+
+
+def foreign_indexes(paths: Sequence[str], format: Format, store: _Beside) -> dict[str, tuple[str, int]]:  # noqa: A002
+    """The indexes that other tools left beside shards, with their sizes, by the paths of these.
+
+    Looked for is one beside the first shard, and where there is one, beside all: 2 or 3 looks where there are none.
+    """
+    if format.name not in FORMATS_WITH_INDEXES or not paths:
+        return {}
+    try:
+        names = foreign_names(paths[0])
+        kind = next((names.index(name) for name in dict.fromkeys(names) if store.find(name) is not None), None)
+        if kind is None:
+            return {}
+        infos = find_all([foreign_names(path)[kind] for path in paths], store)
+    except StorageError as error:
+        _log.info("no index of other tools is looked for: %s", error.message)
+        return {}
+    found = {
+        path: (info.path, info.num_bytes)
+        for path, info in zip(paths, infos, strict=True)
+        if info is not None and 0 < info.num_bytes <= _LIMIT_BYTES
+    }
+    _log.info("%d of %d shards have an index of other tools beside them", len(found), len(paths))
+    return found
 
 
 def compare_hashes(what: Described, store: _Beside) -> int:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,12 +27,14 @@ from shoal.shards.folder_index import index_of_files
 from shoal.shards.formats import format_named, options_of
 from shoal.shards.index import Index
 from shoal.shards.index_build import EXTENT_BYTES, ScannedShard, assemble
-from shoal.shards.manifests import Expected, checked_scan
+from shoal.shards.manifests import Expected
 from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
+from shoal.shards.scanning import STALE_INDEXES, checked_scan
 from shoal.storage.cache_place import Scratch, cache_directory
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import Advise, Find, ReadRange, Stat
 from shoal.storage.sources import Source
+from shoal.stream.indexing.beside import foreign_indexes
 from shoal.stream.indexing.looking import stat_all
 from shoal.stream.indexing.scan_frames import scan_from, scan_to_buffers
 from shoal.stream.indexing.scan_pool import WORKERS_VARIABLE, ScanTask, scan_in_processes
@@ -114,8 +117,17 @@ def build_index(
         num_bytes = np.array([info.num_bytes for info in infos], dtype=np.int64)
         versions = [info.version for info in infos]
         return index_of_files(format.name, source.names, num_bytes, versions, rows=rows or {}, metadata=metadata)
+    indexes = foreign_indexes(source.paths, format, store)
     tasks = [
-        ScanTask(number, name, info.path, info.num_bytes, info.version, (expected or {}).get(info.path))
+        ScanTask(
+            number,
+            name,
+            info.path,
+            info.num_bytes,
+            info.version,
+            expected=(expected or {}).get(info.path),
+            index=indexes.get(info.path),
+        )
         for number, (name, info) in enumerate(zip(source.names, infos, strict=True))
     ]
     total_bytes = sum(task.num_bytes for task in tasks)
@@ -129,6 +141,9 @@ def build_index(
     with closing(_scan_all(tasks, scanning, scratch)) as results:
         for task, scan in results:
             scans[task.number] = scan
+    if num_stale := sum(scan.notes.get(STALE_INDEXES, 0) for scan in scans.values()):
+        text = "%s: %d of %d indexes of other tools do not fit their shards, and were not used"
+        _log.warning(text, source.asked, num_stale, len(indexes))
     if traffic.num_requests:
         _log.info("%s: %s", source.asked, traffic)
     shards = [ScannedShard(task.name, task.num_bytes, task.version, scans[task.number]) for task in tasks]
@@ -236,10 +251,11 @@ def _scan_missing(tasks: list[ScanTask], how: _Scanning) -> Generator[tuple[Scan
     else:
         for task in tasks:
             read = _reading(store, task, report)
-            yield (
-                task,
-                checked_scan(shard_format, read, task.num_bytes, shard=task.name, expected=task.expected),
+            index = None if task.index is None else partial(store.read_range, task.index[0], 0, task.index[1])
+            scan = checked_scan(
+                shard_format, read, task.num_bytes, shard=task.name, expected=task.expected, index=index
             )
+            yield task, scan
 
 
 def _known_by_name(format: Format) -> bool:  # noqa: A002

@@ -35,6 +35,7 @@ class ScanTask:
     num_bytes: int
     version: str
     expected: Expected | None = None
+    index: tuple[str, int] | None = None  # one that others left beside it: path and bytes
 
 
 _Answer = tuple[ScanTask, dict[str, Any], ShardScan | None]
@@ -139,6 +140,7 @@ def _converse(
             "path": task.path,
             "name": task.name,
             "num_bytes": task.num_bytes,
+            "index": task.index,
             "expected": None if task.expected is None else astuple(task.expected),
         }
         try:

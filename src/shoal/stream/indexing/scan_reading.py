@@ -147,6 +147,10 @@ class ScanReading:
         parts = [block.view(first_byte, end_byte) for block in blocks if block.first_byte < end_byte]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def fetch_other(self, path: str, num_bytes: int) -> bytes:
+        """All bytes of another object, by one request."""
+        return self._reads.fetch(path, 0, num_bytes)
+
     def close(self) -> None:
         """Let go of all that is held or on its way."""
         while self._blocks:

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
-from shoal.shards.manifests import checked_scan
 from shoal.shards.protocol import Buffer, Format, ShardScan
+from shoal.shards.scanning import checked_scan
 from shoal.stream.indexing.scan_pool import ScanTask
 from shoal.stream.indexing.scan_reading import ScanReading, ScanReads
 
@@ -102,7 +103,8 @@ def _scan(
 ) -> None:
     read = _Told(task, reading, answers, time.monotonic() + _PROGRESS_SECONDS)
     try:
-        scan = checked_scan(format, read, task.num_bytes, shard=task.name, expected=task.expected)
+        index = None if task.index is None else partial(reading.fetch_other, *task.index)
+        scan = checked_scan(format, read, task.num_bytes, shard=task.name, expected=task.expected, index=index)
         answers.put((task, scan))
     except Exception as error:  # noqa: BLE001  # raised where the scans are wanted
         answers.put((task, error))

@@ -12,11 +12,13 @@ import signal
 import sys
 import time
 import traceback
+from functools import partial
 from typing import IO, Any
 
 from shoal.shards.formats import format_named
-from shoal.shards.manifests import Expected, checked_scan
+from shoal.shards.manifests import Expected
 from shoal.shards.protocol import Buffer
+from shoal.shards.scanning import checked_scan
 from shoal.storage.local import LocalStore
 from shoal.stream.indexing.scan_frames import header_of_error, read_frame, write_frame
 
@@ -47,7 +49,8 @@ def _serve(task: dict[str, Any], store: LocalStore, answers: IO[bytes]) -> None:
     try:
         expected = None if task["expected"] is None else Expected(*task["expected"])
         reader = format_named(task["format"], task["options"])
-        scan = checked_scan(reader, read, task["num_bytes"], shard=task["name"], expected=expected)
+        index = None if task["index"] is None else partial(store.read_range, task["index"][0], 0, task["index"][1])
+        scan = checked_scan(reader, read, task["num_bytes"], shard=task["name"], expected=expected, index=index)
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it

@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.shards.index import Index
 from shoal.shards.protocol import Format, ReadBytes, ShardScan
+from shoal.shards.scanning import scan_again
 from shoal.storage.cache_place import Scratch
 from shoal.storage.protocol import Advise, ObjectInfo, ReadRange, Stat
 from shoal.stream.indexing.building import SCAN_RULE
 from shoal.stream.indexing.scan_costs import ReadCosts
 from shoal.stream.indexing.scan_reading import reading_one
 
-__all__ = ["ExtentRows", "ShardCheck", "first_difference", "head_text", "heads_lie_beside", "looks_indexed", "rows_of"]
+__all__ = ["ExtentRows", "ShardCheck", "first_difference", "head_text", "looks_indexed", "rows_of"]
 
 _log = logging.getLogger("shoal")
 
@@ -123,13 +124,15 @@ class ShardCheck:
         sizes = f"{info.num_bytes} bytes" + (f" ({indexed_bytes} when indexed)" * (info.num_bytes != indexed_bytes))
         with reading_one(self._store, info.path, info.num_bytes, costs=self._costs) as read:
             try:
-                scan = self._format.scan(read, info.num_bytes, shard=name)
+                scan = scan_again(
+                    self._format, read, info.num_bytes, shard=name, head=self._index.shard_heads.get(shard, {})
+                )
             except ShardError as error:
                 what = f"is not the one that was indexed, and cannot be scanned: {error.args[0]}"
                 msg = f"this shard, now of {sizes}, {what}"
                 raise ShardError(msg, shard=name, byte=error.byte, hint=_HINT) from error
             difference = first_difference(rows, scan)
-            if difference is None and head_text(scan.head) != head and not heads_lie_beside(self._format):
+            if difference is None and head_text(scan.head) != head:
                 difference = (0, "what its head says of all samples differs from the index")
             if difference is None and rows.checksums is not None:
                 difference = _first_wrong_checksum(rows, read)
@@ -182,11 +185,6 @@ def _first_wrong_checksum(rows: ExtentRows, read: ReadBytes) -> tuple[int, str] 
         if zlib.crc32(read(first, end)) != int(checksum):
             return first, f"bytes [{first}, {end}) do not have the checksum in the index"
     return None
-
-
-def heads_lie_beside(format: Format) -> bool:  # noqa: A002
-    """Whether heads come from a table beside the shards, so that a scan of one does not see its own."""
-    return bool(getattr(format, "head_lies_beside", False))
 
 
 def head_text(head: Mapping[str, Any]) -> str:

@@ -1,0 +1,207 @@
+"""Indexes that other tools leave beside shards, as their sources write them, right and wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import struct
+import tarfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.shards import writers
+
+import shoal
+from shoal.errors import ShardError
+from shoal.shards.foreign import by_borders, scan_by_index
+from shoal.shards.formats import format_named
+from shoal.shards.protocol import ShardScan
+from shoal.shards.scanning import checked_scan, scan_again
+
+
+def made_tar(num_samples: int) -> bytes:
+    members: dict[str, bytes] = {}
+    for number in range(num_samples):
+        members |= {f"{number:03d}.jpg": b"x" * (number * 37 % 1500), f"{number:03d}.cls": b"%d" % number}
+    return writers.tar_of(members)
+
+
+def energon(data: bytes) -> bytes:
+    """As ``energon prepare``: where the first member of each sample begins, and where the last one ends."""
+    offsets, last, end = [], "", 0
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        for member in tar:
+            key = member.name.partition(".")[0]
+            if key != last:
+                offsets.append(member.offset)
+            last, end = key, member.offset_data + -(-member.size // 512) * 512
+    return struct.pack(f"<{len(offsets) + 1}Q", *offsets, end)
+
+
+def wds2idx(data: bytes, version: str = "v1.2") -> bytes:
+    """As DALI's ``wds2idx``: extension, offset, size and name of the components of a sample on a line."""
+    lines: list[list[str]] = []
+    last = ""
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        for member in tar:
+            key, _, extension = member.name.partition(".")
+            if key != last:
+                lines.append([])
+            last = key
+            lines[-1] += [extension, str(member.offset_data), str(member.size)]
+            lines[-1] += [member.name] if version == "v1.2" else []
+    return "\n".join([f"{version} {len(lines)}", *(" ".join(line) for line in lines), ""]).encode()
+
+
+def made_records(num_samples: int) -> bytes:
+    rows = [{"label": np.array([number]), "image": [b"x" * number]} for number in range(num_samples)]
+    return b"".join(writers.framed(writers.example(row)) for row in rows)
+
+
+def tfrecord2idx(data: bytes) -> bytes:
+    lines, position = [], 0
+    while position < len(data):
+        size = int.from_bytes(data[position : position + 8], "little") + 16
+        lines.append(f"{position} {size}\n")
+        position += size
+    return "".join(lines).encode()
+
+
+def made_rec(num_samples: int) -> tuple[bytes, bytes]:
+    """A RecordIO shard and MXNet's index of it."""
+    data, lines = b"", []
+    for number in range(num_samples):
+        lines.append(f"{number}\t{len(data)}\n")
+        data += writers.recordio_record(struct.pack("<IfQQ", 0, 1.0, number, 0) + b"x" * number)
+    return data, "".join(lines).encode()
+
+
+def made(kind: str, num_samples: int) -> tuple[str, bytes, bytes]:
+    """Name of the format, shard, and index of it."""
+    if kind == "recordio":
+        return (kind, *made_rec(num_samples))
+    if kind == "tfrecord":
+        data = made_records(num_samples)
+        return kind, data, tfrecord2idx(data)
+    data = made_tar(num_samples)
+    return (
+        "tar",
+        data,
+        {"energon": energon, "wds2idx": wds2idx, "wds2idx 1.1": lambda d: wds2idx(d, "v1.1")}[kind](data),
+    )
+
+
+KINDS = ("energon", "wds2idx", "wds2idx 1.1", "tfrecord", "recordio")
+
+
+def scan(name: str, data: bytes) -> ShardScan:
+    return format_named(name).scan(lambda first, end: data[first:end], len(data), shard="s")
+
+
+def by_index(name: str, data: bytes, index: bytes) -> tuple[ShardScan | None, int]:
+    """The scan by an index, and how many bytes of the shard it read."""
+    num_read = 0
+
+    def read(first: int, end: int, /) -> bytes:
+        nonlocal num_read
+        assert 0 <= first <= end <= len(data)
+        num_read += end - first
+        return data[first:end]
+
+    return scan_by_index(format_named(name), index, read, len(data), shard="s"), num_read
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_samples", [1, 2, 3, 200])
+def test_an_index_that_fits_gives_the_samples_of_a_scan(kind: str, num_samples: int) -> None:
+    pytest.importorskip("google_crc32c")
+    name, data, index = made(kind, num_samples)
+    expected = scan(name, data)
+    found, num_read = by_index(name, data, index)
+    assert found is not None
+    assert found.sample_starts.tolist() == expected.sample_starts.tolist()
+    assert found.head == {**expected.head, "by_borders": True}
+    again = scan_again(format_named(name), lambda first, end: data[first:end], len(data), shard="s", head=found.head)
+    assert again.layout_crcs.tolist() == found.layout_crcs.tolist() == by_borders(expected).layout_crcs.tolist()
+    if num_samples == 200:
+        assert num_read < len(data) / 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(words=st.lists(st.integers(0, 2**64 - 1), min_size=3, max_size=3))
+def test_a_wrong_index_is_noticed_or_harmless(kind: str, words: list[int]) -> None:
+    name, data, index = made(kind, 6)
+    place = words[0] % len(index)
+    damaged = {
+        0: index[:place],
+        1: index[:place] + bytes([index[place] ^ 1 << words[2] % 8]) + index[place + 1 :],
+        2: index + index[place:],
+        3: index[place:],
+        4: words[2].to_bytes(8, "little") * 7,
+    }[words[1] % 5]
+    found, _ = by_index(name, data, damaged)
+    if found is not None:
+        assert found.sample_starts.tolist() == scan(name, data).sample_starts.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_index_of_another_shard_is_noticed_and_counted(kind: str) -> None:
+    name, data, _ = made(kind, 40)
+    for other in (39, 41, 80):
+        index = made(kind, other)[2]
+        assert by_index(name, data, index)[0] is None
+        found = checked_scan(
+            format_named(name), lambda a, b: data[a:b], len(data), shard="s", index=partial(bytes, index)
+        )
+        assert found.notes["stale_indexes"] == 1
+        assert found.num_samples == 40
+
+
+def test_global_headers_of_a_tar_are_not_passed_over() -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT, pax_headers={"path": "all.txt"}) as tar:
+        tar.addfile(tarfile.TarInfo("a.txt"))
+    data = out.getvalue()
+    assert by_index("tar", data, struct.pack("<2Q", 0, len(data) - 1024))[0] is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_datasets_are_the_same_with_and_without(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    caplog.set_level(logging.INFO, "shoal")
+    suffix = {"tfrecord": ".tfrecord", "recordio": ".rec"}.get(kind, ".tar")
+    for directory in ("with", "without"):
+        (tmp_path / directory).mkdir()
+        for number in range(2):
+            _, data, index = made(kind, 30 + number)
+            shard = tmp_path / directory / f"a b {number}{suffix}"
+            shard.write_bytes(data)
+            if directory == "with":
+                beside = shard.with_name(shard.name + ".idx") if kind == "energon" else shard.with_suffix(".idx")
+                beside.write_bytes(index)
+    one, other = shoal.open(tmp_path / "with"), shoal.open(tmp_path / "without")
+    assert "2 of 2 shards have an index of other tools" in caplog.text
+    assert one.state_dict() == other.state_dict()
+    assert repr(list(one)) == repr(list(other))
+    assert repr(list(one.shuffle(seed=1))) == repr(list(other.shuffle(seed=1)))
+    assert repr(one[45]) == repr(other[45])
+    # The time of a shard changes, and it is scanned again; then its contents do.
+    shard = tmp_path / "with" / f"a b 0{suffix}"
+    os.utime(shard, ns=(1, 1))
+    assert repr(list(shoal.open(tmp_path / "with", index=None))) == repr(list(other))
+    opened = shoal.open(tmp_path / "with")
+    shard.write_bytes(made(kind, 31)[1])
+    with pytest.raises(ShardError, match="not the one that was indexed"):
+        list(opened)
+    # What was found of the other shard does not fit this one any more.
+    assert shoal.open(tmp_path / "with").num_samples == 62
+    assert "1 of 2 indexes of other tools do not fit" in caplog.text
+    assert json.loads(json.dumps(opened.num_samples)) == 61
