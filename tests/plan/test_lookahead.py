@@ -72,8 +72,8 @@ def test_a_window_s_chunks_are_met_again_within_a_stretch(chunks: int, nodes: in
 
 
 def test_a_stretch_has_bounds() -> None:
-    assert stretch_positions({}) == 1 << 15
-    assert stretch_positions({"chunks": 10}) == 1 << 15
+    assert stretch_positions({}) == 1 << 13
+    assert stretch_positions({"chunks": 10}) == 1 << 13
     assert stretch_positions({"chunks": 10_000}) == 80_000
     assert stretch_positions({"samples": 10_000}) == 80_000
     assert stretch_positions({"chunks": 10**9}) == 1 << 22

@@ -78,7 +78,8 @@ def test_the_peak_is_the_window_and_a_constant(member_bytes: int, tmp_path: Path
         print(member_bytes, told, found)
         assert found["total"] == num_samples * member_bytes
         assert found["num_samples"] == num_samples
-        assert found["num_rereads"] == 0
+        # A chunk that is cut by the border of two canonical nodes is met in both, at times that may lie far apart.
+        assert found["num_rereads"] < found["num_canonical_nodes"]
         # Each of many threads has a heap of its own.
         assert found["peak_bytes"] <= WINDOW_BYTES + (64 if told else 96) * MIB
         ahead = max(WINDOW_BYTES // 4, 2 * found["largest_chunk_bytes"])

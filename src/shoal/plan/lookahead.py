@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 __all__ = ["first_uses", "last_uses", "stretch_positions"]
 
-_LEAST_POSITIONS = 1 << 15
+_LEAST_POSITIONS = 1 << 13  # each takes 350 bytes for a moment: more would be felt beside a small window
 _MOST_POSITIONS = 1 << 22
 # A window of K chunks meets each of them every K positions, give or take half; smaller chunks more rarely in
 # proportion. A buffer keeps one sample in exp(8) for more than 8 times its length.
