@@ -34,8 +34,8 @@ FLOORS = {
 # Libraries that may be imported at all, and by whom; design/dependencies.md says why each is there.
 LIBRARIES = {
     "numpy": ("shoal",),
-    "matplotlib": ("shoal.measure.report", "shoal.measure.audit_picture"),
-    "torch": ("shoal.integrations", "shoal.stream.columns.tensors"),
+    "matplotlib": ("shoal.measure.report", "shoal.measure.audit_picture", "shoal.measure.plan_picture"),
+    "torch": ("shoal.integrations", "shoal.stream.columns.tensors", "shoal.shards.image_decoders", "shoal.shards.pickles"),
     "torchdata": ("shoal.integrations",),
     "jax": ("shoal.integrations",),
     "lightning": ("shoal.integrations",),
@@ -46,6 +46,8 @@ LIBRARIES = {
     "fsspec": ("shoal.storage",),
     "pyarrow": ("shoal.shards", "shoal.integrations"),
     "PIL": ("shoal.shards", "shoal.stream"),
+    "msgpack": ("shoal.shards",),
+    "cbor2": ("shoal.shards",),
     "zstandard": ("shoal.shards",),
     "google_crc32c": ("shoal.shards",),
     "backports": ("shoal.shards",),

@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from shoal.cli import output
 from shoal.cli.numbers import at_least_one
-from shoal.cli.order_options import add_order_arguments, asked_order, given_order_options
-from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples
+from shoal.cli.order_options import add_order_arguments
+from shoal.cli.pages import typed_command, write_page
+from shoal.cli.plan_data import planned_data
+from shoal.cli.plan_record import Planned, what_if
+from shoal.cli.source_options import add_json_argument, add_source_arguments, source_of
 from shoal.errors import UsageError
-from shoal.measure.prediction import ChunkLayout, predicted_variance_ratio
-from shoal.order.block import Block
-from shoal.order.partition import Partition
+from shoal.measure.page.plan_page import plan_page
+from shoal.measure.plan_picture import draw_plan
 from shoal.order.resolution import parse_bytes
-from shoal.order.window import Window
-from shoal.plan.ahead import ahead_limit_bytes
-from shoal.plan.cluster import simulate_reads
-from shoal.plan.sizing import Cluster, recommend, textbook, traffic
-from shoal.stream.arrangement import Arrangement, OrderRequest
+from shoal.plan.sizing import Cluster
+from shoal.storage.sources import printed
 
 __all__ = ["add_arguments", "run"]
-
-_MOST_CHUNKS = 1 << 22  # that are laid out where there is no index; more of them change nothing but the time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Reads are simulated, not estimated, where an epoch has up to 2 million samples, and simulated on thinned "
-        "chunks where it has more. Bandwidths are bytes per second: 1.25GB is a 10 Gbit network."
+        "Reads are simulated, not estimated: of the whole epoch where it has up to 2 million samples, else of a part "
+        "that stands for the rest. Bandwidths are bytes per second: 1.25GB is a 10 Gbit network."
     )
     add_source_arguments(parser, is_optional=True)
     data = parser.add_argument_group("data", "instead of SOURCE")
@@ -53,73 +46,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cluster.add_argument("--get-price", type=float, metavar="X", default=0.0, help="of 1000 requests (0)")
     cluster.add_argument("--gigabyte-price", type=float, metavar="X", default=0.0, help="of 10^9 bytes (0)")
     add_order_arguments(parser, default="without any of these, what is recommended")
+    parser.add_argument("--html", metavar="FILE", help="write it as a page that needs no network, with a what-if table")
+    parser.add_argument("--picture", metavar="FILE", help="draw it: .svg, .png or .pdf; needs matplotlib")
     add_json_argument(parser)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Data:
-    """What is to be read: all of it, and its chunks or a model of them with fewer."""
-
-    num_samples: int
-    num_bytes: float
-    num_chunks: int
-    chunk_samples: NDArray[np.int64]
-    chunk_bytes: NDArray[np.int64]
-    order: Window | Block
-    call: str
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Say what is recommended, or what the given order means."""
     cluster = _cluster(arguments)
-    data = _data(arguments, cluster)
-    partition = Partition(cluster.global_batch, cluster.world_size)
+    data = planned_data(arguments, cluster)
     if data.num_samples <= cluster.global_batch:
         msg = f"{data.num_samples:,} samples are no more than a global batch of {cluster.global_batch:,}"
         raise UsageError(msg)
-    reads = simulate_reads(data.order, data.chunk_samples, data.chunk_bytes, partition)
-    scale = data.num_chunks / len(data.chunk_samples)
-    num_reads, read_bytes = reads.num_reads * scale, reads.num_bytes * scale
-    chunk_bytes = data.num_bytes / data.num_chunks
-    layout = ChunkLayout.of(data.chunk_samples)
-    sizes = [size for size in (cluster.global_batch, 4 * cluster.global_batch) if size < layout.num_samples]
-    costs = traffic(
-        cluster,
-        num_samples=data.num_samples,
-        num_reads=num_reads,
-        read_bytes=read_bytes,
-        first_chunks=reads.first_chunks,
-    )
-    window_bytes, largest = int(data.order.chunks * chunk_bytes), int(data.chunk_bytes.max())
-    ahead = ahead_limit_bytes(window_bytes, largest, is_far=arguments.latency > 0.0)
-    # What is in use and what is read ahead; never more than there is for a rank.
-    held = min(reads.held_chunks * chunk_bytes + ahead, read_bytes / cluster.world_size)
-    sequential = textbook(cluster, num_samples=data.num_samples, sample_bytes=data.num_bytes / data.num_samples)
-    record = {
-        "num_samples": data.num_samples,
-        "dataset_bytes": data.num_bytes,
-        "world_size": cluster.world_size,
-        "chunk_bytes": chunk_bytes,
-        "window_chunks": data.order.chunks,
-        "window_bytes": data.order.chunks * chunk_bytes,
-        "num_canonical_nodes": data.order.resolved_nodes if isinstance(data.order, Window) else 1,
-        "call": data.call,
-        "vr": {size: predicted_variance_ratio(data.order, layout, size, rho=arguments.rho) for size in sizes},
-        "rank_memory_bytes": held,
-        "node_memory_bytes": held * cluster.ranks_per_node,
-        "num_requests": round(num_reads),
-        "read_bytes": read_bytes,
-        "amplification": reads.amplification,
-        "is_simulated_exactly": reads.is_exact and scale == 1.0,
-        "concurrency": costs.concurrency,
-        "node_requests_per_second": costs.requests_per_second,
-        "node_traffic_bytes_per_second": costs.node_bytes_per_second,
-        "first_batch_seconds": costs.first_batch_seconds,
-        "epoch_seconds": costs.epoch_seconds,
-        "waiting_share": costs.waiting_share,
-        "epoch_price": costs.epoch_price,
-        "sequential": {name: getattr(sequential, name) for name in sequential.__slots__},
-    }
+    plan = Planned.of(data, cluster, rho=arguments.rho)
+    record = plan.record()
+    if arguments.picture is not None:
+        draw_plan(arguments.picture, plan.figures(), title=_title(arguments, record))
+    if arguments.html is not None:
+        write_page(arguments.html, _page(arguments, plan, record))
     if arguments.json:
         output.emit(record, as_json=True)
     else:
@@ -151,71 +95,6 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
     )
 
 
-def _data(arguments: argparse.Namespace, cluster: Cluster) -> _Data:
-    if bool(arguments.source) == (arguments.num_samples is not None):
-        msg = "a plan is made of SOURCE, or of --num-samples with --sample-bytes; give one of them"
-        raise UsageError(msg)
-    return _of_source(arguments, cluster) if arguments.source else _of_numbers(arguments, cluster)
-
-
-def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> _Data:
-    request = asked_order(arguments)
-    index = open_with_samples(arguments).index
-    num_bytes = int((index.extent_end_byte - index.extent_first_byte).sum())
-    if not given_order_options(arguments):
-        extent_bytes = -(-num_bytes // index.num_extents)
-        sizing = recommend(cluster, dataset_bytes=num_bytes, least_chunk_bytes=extent_bytes)
-        request = OrderRequest(window=sizing.window_bytes, chunk=sizing.chunk_bytes)
-    arrangement = Arrangement(index, request)
-    chunks = arrangement.chunks
-    return _Data(
-        num_samples=index.num_samples,
-        num_bytes=num_bytes,
-        num_chunks=len(chunks),
-        chunk_samples=chunks.num_samples,
-        chunk_bytes=chunks.end_byte - chunks.first_byte,
-        order=_windowed(arrangement.order),
-        call=str(arrangement),
-    )
-
-
-def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> _Data:
-    if arguments.sample_bytes is None:
-        msg = "--num-samples needs --sample-bytes"
-        raise UsageError(msg, hint="--sample-bytes 8KB")
-    sample_bytes = parse_bytes(arguments.sample_bytes, "--sample-bytes")
-    num_samples = arguments.num_samples
-    num_bytes = float(num_samples * sample_bytes)
-    sizing = recommend(cluster, dataset_bytes=num_bytes, least_chunk_bytes=max(1 << 18, sample_bytes))
-    chunk_bytes = sizing.chunk_bytes if arguments.chunk is None else parse_bytes(arguments.chunk, "--chunk")
-    each = max(1, chunk_bytes // sample_bytes)
-    num_chunks = -(-num_samples // each)
-    order: Any = Window(sizing.chunks, sizing.num_canonical_nodes)
-    if arguments.window is not None:
-        alive = min(max(2, parse_bytes(arguments.window, "--window") // chunk_bytes), max(2, num_chunks))
-        order = Window(alive, arguments.num_canonical_nodes)
-    elif arguments.order is not None or arguments.chunks is not None:
-        order = asked_order(arguments).order
-    laid_out = min(num_chunks, max(_MOST_CHUNKS, 8 * _windowed(order).chunks))
-    return _Data(
-        num_samples=num_samples,
-        num_bytes=num_bytes,
-        num_chunks=num_chunks,
-        chunk_samples=np.full(laid_out, each),
-        chunk_bytes=np.full(laid_out, each * sample_bytes),
-        order=_windowed(order),
-        call=f'shuffle(window="{_windowed(order).chunks * each * sample_bytes}", chunk="{each * sample_bytes}")',
-    )
-
-
-def _windowed(order: Any) -> Window | Block:
-    if not isinstance(order, Window | Block):
-        name = "this order" if order is None else f"the order {order.name!r}"
-        msg = f"{name} does not keep to some chunks at a time, so its reads are not planned"
-        raise UsageError(msg, hint="--order window or block; --order full reads each sample by itself")
-    return order
-
-
 def _number(text: str) -> int:
     try:
         number = int(float(text)) if "e" in text.lower() else int(text)
@@ -229,8 +108,7 @@ def _number(text: str) -> int:
 
 def _show(record: dict[str, Any], cluster: Cluster) -> None:
     facts = {name: value for name, value in record.items() if name not in {"vr", "sequential", "call"}}
-    facts["is_simulated_exactly"] = "exactly" if facts.pop("is_simulated_exactly") else "on thinned chunks"
-    facts["reads simulated"] = facts.pop("is_simulated_exactly")
+    facts["reads simulated"] = "wholly" if facts.pop("is_simulated_exactly") else "in part"
     facts["waiting for data"] = f"{facts.pop('waiting_share'):.1%}"
     if not facts["epoch_price"]:
         del facts["epoch_price"]
@@ -250,3 +128,94 @@ def _show(record: dict[str, Any], cluster: Cluster) -> None:
         f"a buffer in {cluster.memory_bytes / 1e9:.4g} GB holds {found['buffer_samples']:,} samples, "
         f"{found['buffer_share']:.3%} of all."
     )
+
+
+def _title(arguments: argparse.Namespace, record: dict[str, Any]) -> str:
+    if arguments.source:
+        return f"Plan for {printed(source_of(arguments))}"
+    dataset = output.format_value("dataset_bytes", record["dataset_bytes"])
+    return f"Plan for {dataset} in {record['num_samples']:,} samples"
+
+
+def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) -> str:
+    """The same as a page."""
+    cluster = plan.cluster
+    ranks = f"{cluster.world_size:,} ranks" if cluster.world_size > 1 else "1 rank"
+    about = f"{ranks} on {cluster.num_nodes:,} {'nodes' if cluster.num_nodes > 1 else 'node'}, global batches of "
+    about += f"{cluster.global_batch:,}; {record['num_samples']:,} samples, "
+    about += output.format_value("dataset_bytes", record["dataset_bytes"])
+
+    def told(*names: str) -> dict[str, str]:
+        return {_FACTS[name]: output.format_value(name, record[name]) for name in names}
+
+    groups = {
+        "What is read at a time": told("chunk_bytes", "window_bytes", "window_chunks", "num_canonical_nodes"),
+        "What it takes": told(
+            "rank_memory_bytes",
+            "node_memory_bytes",
+            "concurrency",
+            "num_requests",
+            "read_bytes",
+            "amplification",
+            "node_requests_per_second",
+            "node_traffic_bytes_per_second",
+            "first_batch_seconds",
+            "epoch_seconds",
+        )
+        | {"Steps wait for data": f"{record['waiting_share']:.1%} of the time"}
+        | ({"Price of an epoch": f"{record['epoch_price']:,.4g}"} if record["epoch_price"] else {}),
+    }
+    return plan_page(
+        plan.figures(),
+        groups,
+        what_if(plan),
+        title=_title(arguments, record),
+        about=about,
+        call=f"ds.{record['call']}",
+        lead=_lead(record, cluster),
+        notes=_notes(plan),
+        made_by=typed_command(arguments.words),
+    )
+
+
+_FACTS = {
+    "chunk_bytes": "Chunk",
+    "window_bytes": "Window",
+    "window_chunks": "Chunks in the window",
+    "num_canonical_nodes": "Canonical nodes",
+    "rank_memory_bytes": "Memory of a rank",
+    "node_memory_bytes": "Memory of a node",
+    "concurrency": "Requests at a time, on a node",
+    "num_requests": "Requests in an epoch",
+    "read_bytes": "Bytes in an epoch",
+    "amplification": "Reads of each chunk",
+    "node_requests_per_second": "Requests of a node",
+    "node_traffic_bytes_per_second": "Traffic of a node",
+    "first_batch_seconds": "First batch, or resume",
+    "epoch_seconds": "Epoch",
+}
+
+
+def _lead(record: dict[str, Any], cluster: Cluster) -> str:
+    ratio = next(iter(record["vr"].values()))
+    mixed = "no more than" if ratio < 1.1 else f"{ratio:.1f} times as much as"
+    memory = output.format_value("node_memory_bytes", record["node_memory_bytes"])
+    waits = record["waiting_share"]
+    steps = "Steps do not wait for data" if waits < 0.005 else f"Steps wait for data {waits:.0%} of the time"
+    return f"Global batches vary {mixed} in a perfect shuffle, with {memory} on each node" + (
+        f". {steps}." if cluster.step_seconds else "; an epoch is as fast as data come."
+    )
+
+
+def _notes(plan: Planned) -> list[str]:
+    reads = plan.reads
+    if plan.is_exact:
+        first = "The reads of the whole epoch were simulated: requests and bytes are what a run makes, within 5 %."
+    else:
+        first = "The epoch is long, so part of it was simulated, and stands for the rest: requests are within about 5 %"
+        first += "." if reads.thinned == 1.0 else f", but chunks had one sample of {reads.thinned:.1f}: within 10 %."
+    mixing = f"VR is predicted for a correlation of {plan.rho:g} inside chunks; 1 is data of which every chunk holds "
+    mixing += "samples of one kind. shoal audit and ds.quality() measure yours."
+    times = "Times follow from latency and bandwidth as given. Decoded samples, batches and Python itself need memory "
+    times += "too. The rows of the table are simulated more coarsely, on even chunks."
+    return [first, mixing, times]

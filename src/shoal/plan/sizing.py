@@ -121,7 +121,29 @@ def recommend(cluster: Cluster, *, dataset_bytes: float, least_chunk_bytes: int 
     chunk_bytes = fitting[0] if fitting else sizes[-1]
     chunks = max(2, wanted if fitting else int(window_bytes / chunk_bytes))
     chunks = min(chunks, max(2, math.ceil(dataset_bytes / chunk_bytes)))
-    return Sizing(chunk_bytes, chunks, max(1, min(64, chunks // 16)))
+    return Sizing(chunk_bytes, chunks, _canonical_nodes(chunks, cluster.world_size))
+
+
+def _canonical_nodes(chunks: int, world_size: int) -> int:
+    """So many that each rank has whole ones, or whole ranks one of them: then few chunks are read by two ranks.
+
+    1000 ranks with 10 chunks each read each chunk 2.7 times with 64 nodes, 1.3 times with 500, and once with 1000.
+
+    >>> [_canonical_nodes(*case) for case in ((2560, 32), (2560, 24), (10_000, 1000), (500, 100))]
+    [64, 48, 1000, 50]
+    """
+    usual = max(1, min(64, chunks // 16))
+    if world_size <= usual:
+        return usual // world_size * world_size
+    most = chunks // _LEAST_CHUNKS_OF_A_RANK
+    return next(
+        (
+            world_size // ranks
+            for ranks in range(1, world_size)
+            if world_size % ranks == 0 and world_size // ranks <= most
+        ),
+        usual,
+    )
 
 
 def traffic(cluster: Cluster, *, num_samples: int, num_reads: float, read_bytes: float, first_chunks: float) -> Traffic:

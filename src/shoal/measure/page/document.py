@@ -40,12 +40,13 @@ summary{cursor:pointer;color:var(--soft);font-size:.9rem;padding:.45rem 0}
 summary:hover{color:var(--ink)}
 :focus-visible{outline:3px solid var(--data);outline-offset:2px;border-radius:2px}
 .scroll{overflow-x:auto;margin:.4rem 0}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.93rem}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
 caption{text-align:left;color:var(--soft);font-size:.9rem;padding:0 0 .5rem;line-height:1.4}
-th,td{padding:.38rem .9rem .38rem 0;text-align:right;vertical-align:baseline;border-bottom:1px solid var(--rule);
+th,td{padding:.38rem .75rem .38rem 0;text-align:right;vertical-align:baseline;border-bottom:1px solid var(--rule);
 white-space:nowrap}
 th{font-weight:600}
 thead th{color:var(--soft);font-weight:500;white-space:normal;line-height:1.25;vertical-align:bottom}
+th:last-child,td:last-child{padding-right:.2rem}
 td.words,th.words{text-align:left}
 td.text{text-align:left;white-space:normal;min-width:14rem;overflow-wrap:anywhere}
 tr.here{font-weight:600}

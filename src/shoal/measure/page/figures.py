@@ -125,7 +125,7 @@ def curve_figure(
         parts += _drawn(line, x, y)
     if len(lines) > 1:
         parts += _legend(lines)
-    return _figure(title, note, says, parts, after)
+    return _figure(title, note, says, parts, after, top=0.0 if len(lines) > 1 else _TOP - 10.0)
 
 
 def heat_figure(
@@ -245,13 +245,13 @@ def _legend(lines: Sequence[Line]) -> list[str]:
     return parts
 
 
-def _figure(title: str, note: str, says: str, parts: Sequence[str], after: str) -> str:
+def _figure(title: str, note: str, says: str, parts: Sequence[str], after: str, *, top: float = 0.0) -> str:
     name = "figure-" + "".join(letter if letter.isalnum() else "-" for letter in title.lower())
     return "\n".join(
         [
             f'<figure aria-labelledby="{name}">',
             f'<figcaption><h3 id="{name}">{escape(title)}</h3><p>{escape(note)}</p></figcaption>',
-            f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="img" aria-label="{escape(says)}">',
+            f'<svg viewBox="0 {top:.0f} {_WIDTH:.0f} {_HEIGHT - top:.0f}" role="img" aria-label="{escape(says)}">',
             *parts,
             "</svg>",
             after,

@@ -1,0 +1,182 @@
+"""What there is to say about a plan: one record for machines, people and the page, and the same for other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.cli.output import format_value
+from shoal.cli.plan_data import PlannedData
+from shoal.measure.page.plan_page import PlanFigures, WhatIf
+from shoal.measure.prediction import ChunkLayout, predicted_variance_ratio
+from shoal.order.partition import Partition
+from shoal.order.window import Window
+from shoal.plan.ahead import ahead_limit_bytes
+from shoal.plan.cluster import ClusterReads, simulate_reads
+from shoal.plan.sizing import Cluster, Traffic, textbook, traffic
+
+__all__ = ["Planned", "what_if"]
+
+_FEW_POSITIONS = 1 << 19  # that are simulated for each row of a table
+_MOST_SIZES = 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """A plan: data in an order, for a cluster, and what was simulated of it."""
+
+    data: PlannedData
+    cluster: Cluster
+    rho: float
+    reads: ClusterReads
+    costs: Traffic
+
+    @staticmethod
+    def of(data: PlannedData, cluster: Cluster, *, rho: float, most_positions: int | None = None) -> Planned:
+        """Simulate the reads of an epoch, and find what they cost."""
+        partition = Partition(cluster.global_batch, cluster.world_size)
+        limit = {} if most_positions is None else {"most_positions": most_positions}
+        reads = simulate_reads(data.order, data.chunk_samples, data.chunk_bytes, partition, **limit)
+        scale = data.num_chunks / len(data.chunk_samples)
+        costs = traffic(
+            cluster,
+            num_samples=data.num_samples,
+            num_reads=reads.num_reads * scale,
+            read_bytes=reads.num_bytes * scale,
+            first_chunks=reads.first_chunks,
+        )
+        return Planned(data, cluster, rho, reads, costs)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the whole epoch was simulated."""
+        return self.reads.is_exact and self.data.num_chunks == len(self.data.chunk_samples)
+
+    @property
+    def read_bytes(self) -> float:
+        """Over all ranks and the whole epoch."""
+        return self.reads.num_bytes * self.data.num_chunks / len(self.data.chunk_samples)
+
+    @property
+    def num_reads(self) -> float:
+        """Over all ranks and the whole epoch."""
+        return self.reads.num_reads * self.data.num_chunks / len(self.data.chunk_samples)
+
+    def rank_bytes(self, held_chunks: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What a rank holds: in use and read ahead; never more than there is for a rank."""
+        data = self.data
+        window_bytes, largest = int(data.order.chunks * data.mean_chunk_bytes), int(data.chunk_bytes.max())
+        ahead = ahead_limit_bytes(window_bytes, largest, is_far=self.cluster.latency_seconds > 0.0)
+        whole = self.read_bytes / self.cluster.world_size
+        return np.minimum(held_chunks.astype(np.float64) * data.mean_chunk_bytes + ahead, whole)
+
+    def ratio(self, batch: int) -> float:
+        """Predicted VR of batches of this size."""
+        layout = ChunkLayout.of(self.data.chunk_samples)
+        return predicted_variance_ratio(self.data.order, layout, batch, rho=self.rho)
+
+    def record(self) -> dict[str, Any]:
+        """Names and values, for machines and people."""
+        data, cluster, costs = self.data, self.cluster, self.costs
+        most = int(data.chunk_samples.sum())
+        sizes = [size for size in (cluster.global_batch, 4 * cluster.global_batch) if size < most]
+        held = float(self.rank_bytes(np.array([self.reads.held_chunks]))[0])
+        sequential = textbook(cluster, num_samples=data.num_samples, sample_bytes=data.num_bytes / data.num_samples)
+        return {
+            "num_samples": data.num_samples,
+            "dataset_bytes": data.num_bytes,
+            "world_size": cluster.world_size,
+            "chunk_bytes": data.mean_chunk_bytes,
+            "window_chunks": data.order.chunks,
+            "window_bytes": data.order.chunks * data.mean_chunk_bytes,
+            "num_canonical_nodes": data.order.resolved_nodes if isinstance(data.order, Window) else 1,
+            "call": data.call,
+            "vr": {size: self.ratio(size) for size in sizes},
+            "rank_memory_bytes": held,
+            "node_memory_bytes": held * cluster.ranks_per_node,
+            "num_requests": round(self.num_reads),
+            "read_bytes": self.read_bytes,
+            "amplification": self.reads.amplification,
+            "is_simulated_exactly": self.is_exact,
+            "concurrency": costs.concurrency,
+            "node_requests_per_second": costs.requests_per_second,
+            "node_traffic_bytes_per_second": costs.node_bytes_per_second,
+            "first_batch_seconds": costs.first_batch_seconds,
+            "epoch_seconds": costs.epoch_seconds,
+            "waiting_share": costs.waiting_share,
+            "epoch_price": costs.epoch_price,
+            "sequential": {name: getattr(sequential, name) for name in sequential.__slots__},
+        }
+
+    def figures(self) -> PlanFigures:
+        """What is drawn of it."""
+        batch, over = self.cluster.global_batch, self.reads.over_time
+        largest = min(self.data.num_samples, int(self.data.chunk_samples.sum())) // 2
+        below = [batch >> power for power in range(6, 0, -1) if batch >> power >= 2]
+        above = [batch << power for power in range(_MOST_SIZES - len(below)) if batch << power <= largest]
+        reads = over.num_reads / max(1, int(over.num_reads.sum()))
+        mean = self.costs.node_bytes_per_second
+        if not self.is_exact:  # the ends weigh more in what was simulated than in the epoch
+            reads = reads / max(1e-12, float(np.median(reads))) / len(reads)
+        return PlanFigures(
+            batch=batch,
+            vr={size: self.ratio(size) for size in (*below, *(above or [batch]))},
+            rank_bytes=self.rank_bytes(over.held_chunks),
+            node_bytes_per_second=reads * len(reads) * mean,
+            node_limit=self.cluster.node_bytes_per_second,
+            heat=over.heat,
+            is_whole=self.is_exact,
+        )
+
+
+def what_if(plan: Planned) -> WhatIf:
+    """The plan with one thing changed at a time, as a table."""
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for name, data, cluster in _changes(plan):
+        if data is None or not cluster.world_size <= cluster.global_batch < data.num_samples // 2:
+            continue
+        changed = plan if not rows else Planned.of(data, cluster, rho=plan.rho, most_positions=_FEW_POSITIONS)
+        rows.append((name, changed.record()))
+    columns: Mapping[str, tuple[str, Any]] = {
+        "Window": ("window_bytes", None),
+        "Chunk": ("chunk_bytes", None),
+        "VR": ("vr", lambda found: f"{next(iter(found.values())):.2f}"),
+        "Memory of a node": ("node_memory_bytes", None),
+        "Requests of a node": ("node_requests_per_second", None),
+        "Traffic of a node": ("node_traffic_bytes_per_second", None),
+        "Reads of a chunk": ("amplification", lambda found: f"{found:.2f}"),
+        "First batch": ("first_batch_seconds", None),
+        "Epoch": ("epoch_seconds", None),
+        "Waiting": ("waiting_share", lambda found: f"{found:.1%}"),
+    }
+    if plan.costs.epoch_price:
+        columns = {**columns, "Price": ("epoch_price", lambda found: f"{found:,.4g}")}
+    texts = [
+        [
+            name,
+            *(said(record[key]) if said else format_value(key, record[key]) for key, said in columns.values()),
+        ]
+        for name, record in rows
+    ]
+    return WhatIf(["Change", *columns], texts)
+
+
+def _changes(plan: Planned) -> list[tuple[str, PlannedData | None, Cluster]]:
+    data, cluster = plan.data, plan.cluster
+    changed = [
+        ("this plan", data, cluster),
+        ("half the window", data.with_chunks(window=0.5), cluster),
+        ("twice the window", data.with_chunks(window=2.0), cluster),
+        ("half the chunk", data.with_chunks(chunk=0.5), cluster),
+        ("twice the chunk", data.with_chunks(chunk=2.0), cluster),
+        ("half the global batch", data, replace(cluster, global_batch=cluster.global_batch // 2)),
+        ("twice the global batch", data, replace(cluster, global_batch=2 * cluster.global_batch)),
+        ("twice the nodes", data, replace(cluster, num_nodes=2 * cluster.num_nodes)),
+    ]
+    if cluster.num_nodes > 1:
+        changed.append(("half the nodes", data, replace(cluster, num_nodes=cluster.num_nodes // 2)))
+    return changed
