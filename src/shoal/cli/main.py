@@ -50,7 +50,9 @@ class Verb:
 # A table and not a search through the folder: `shoal --help` must not import what a verb needs.
 VERBS: Mapping[str, Verb] = {
     "demo": Verb("shoal.cli.demo", "shuffle real files, measure and draw how well, stop and resume elsewhere"),
+    "pack": Verb("shoal.cli.pack", "many files, or rows, into shards with their index"),
     "index": Verb("shoal.cli.index", "find every sample of some shards, and write down where they lie"),
+    "repack": Verb("shoal.cli.repack", "convert shards, cut them anew, mix them once"),
     "verify": Verb("shoal.cli.verify", "check shards against their index, and list every damage"),
     "info": Verb("shoal.cli.info", "what a dataset holds, and what a shuffle of it would be"),
     "head": Verb("shoal.cli.head", "the first samples, or some samples by id, as people want to see them"),

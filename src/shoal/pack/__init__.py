@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shoal.pack.columns import Column
 from shoal.pack.output import Output
+from shoal.pack.packing import pack
 from shoal.pack.sizing import ShardSizing, shard_sizing
 from shoal.pack.unit import Shard, ShardSummary, Unreadable, pack_shard
 from shoal.pack.writer import PackSummary, Writer
@@ -17,6 +18,7 @@ __all__ = [
     "ShardSummary",
     "Unreadable",
     "Writer",
+    "pack",
     "pack_shard",
     "shard_sizing",
 ]

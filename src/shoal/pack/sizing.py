@@ -83,7 +83,7 @@ def shard_sizing(
     wanted = _whole_mib(latency_seconds * bytes_per_second * (1 - _OVERHEAD) / _OVERHEAD)
     by_requests = min(wanted, LARGEST_SHARD_BYTES)
     shard_bytes = by_requests
-    if num_bytes is not None and num_bytes < by_requests * num_readers:
+    if num_readers > 1 and num_bytes is not None and num_bytes < by_requests * num_readers:
         # Down, not up: a shard too large is a shard too few.
         shard_bytes = min(by_requests, max(_LEAST_BYTES, num_bytes // num_readers >> 20 << 20))
     num_shards = None if num_bytes is None else max(1, -(-num_bytes // shard_bytes))

@@ -47,10 +47,14 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An input in the place of its sample, where it could not be read: its name, and why."""
+    """An input in the place of its sample, where it could not be read: its name, and why.
+
+    ``reason`` is kept in the index of what is packed without it, and so names no place of this machine.
+    """
 
     name: str
     error: ShoalError
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def pack_shard(shard: Shard, inputs: Iterable[Sample | Unreadable], out: Output)
     encoder = encoder_named(shard.format, **shard.options)
     making = ShardInMaking(encoder, out.begin_shard(shard.name), shard)
     try:
-        part = making.finish(plan=out.plan, skipped=_filled(making, encoder, inputs, shard, out.url))
+        part = making.finish(plan=out.plan, skipped=_filled(making, encoder, inputs, shard))
     except BaseException:
         making.abandon()
         raise
@@ -99,7 +103,7 @@ def pack_shard(shard: Shard, inputs: Iterable[Sample | Unreadable], out: Output)
 
 
 def _filled(
-    making: ShardInMaking, encoder: Encoder, inputs: Iterable[Sample | Unreadable], shard: Shard, url: str
+    making: ShardInMaking, encoder: Encoder, inputs: Iterable[Sample | Unreadable], shard: Shard
 ) -> list[tuple[str, str]]:
     """Add all inputs; those that were skipped, by name and reason."""
     skipped: list[tuple[str, str]] = []
@@ -107,7 +111,7 @@ def _filled(
         if isinstance(sample, Unreadable):
             if shard.on_error == "raise":
                 raise sample.error
-            skipped.append((sample.name, _reason(sample.error, url)))
+            skipped.append((sample.name, sample.reason))
             continue
         try:
             record = encoder.record(sample)
@@ -192,7 +196,3 @@ class ShardInMaking:
 
 def _name_of(sample: Sample) -> str:
     return str(sample.get("__key__", sample.get("key", "")))
-
-
-def _reason(error: ShoalError, url: str) -> str:
-    return error.message.replace(url, "")

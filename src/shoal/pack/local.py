@@ -1,0 +1,247 @@
+"""Packing on this machine: inputs are listed, planned into shards, and these made by some processes."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+from shoal.errors import SourceError, UsageError
+from shoal.pack.assembling import finish
+from shoal.pack.balance import Repeats, balanced, oversampled
+from shoal.pack.columns import Column, as_columns
+from shoal.pack.datasets import dataset_inputs, is_dataset_on_disk
+from shoal.pack.inputs import InputTable, file_inputs
+from shoal.pack.jobs import Job, peak_bytes
+from shoal.pack.manifests import MANIFEST_SUFFIXES, manifest_inputs
+from shoal.pack.mixing import Mix
+from shoal.pack.output import Output, names_of_shards
+from shoal.pack.planning import PackPlan, plan_shards
+from shoal.pack.running import done_jobs, usable_processors
+from shoal.pack.unit import Shard
+from shoal.pack.writer import PackSummary, summaries_of
+from shoal.shards.encoders import encoder_named
+from shoal.shards.index import Index
+from shoal.shards.index_build import EXTENT_BYTES
+from shoal.storage.small_files import files_below, files_matching
+from shoal.storage.urls import scheme_of, without_secrets
+
+__all__ = ["PackRequest", "Packed", "inputs_of", "pack_inputs", "repeats_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class PackRequest:
+    """How inputs are packed; all of it but ``num_workers`` decides about the bytes that are written."""
+
+    format: str
+    shard_bytes: int
+    columns: Sequence[str | Column] = ()
+    prefix: str = "shard"
+    extent_bytes: int = EXTENT_BYTES
+    on_error: Literal["raise", "skip"] = "raise"
+    shuffle: bool = False
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    num_workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What was packed, and the most memory that all processes together have had."""
+
+    summary: PackSummary
+    num_inputs: int
+    num_workers: int
+    peak_bytes: int
+    repeats: Repeats | None = None
+
+
+PackProgress = Callable[[int, int], None]
+"""Told how far the work is: about how many bytes of shards are done, and in all."""
+
+
+def inputs_of(
+    source: str | os.PathLike[str],
+    *,
+    format: str,  # noqa: A002  # the word of the public interface
+    grouped: bool = False,
+    labelled: bool | None = None,
+    path_column: str | None = None,
+) -> InputTable:
+    """The inputs that a directory, a glob, a manifest or a dataset of Hugging Face's ``save_to_disk`` names.
+
+    Raises
+    ------
+    SourceError
+        It is none of these, or not on this machine.
+    UsageError
+        As `file_inputs` and `manifest_inputs`.
+    """
+    text = os.fspath(source)
+    if scheme_of(text) not in ("", "file"):
+        msg = f"{without_secrets(text)}: inputs are packed from files of this machine"
+        raise SourceError(msg, hint="shards that lie elsewhere are converted by `shoal repack`")
+    path = Path(text.removeprefix("file://")).expanduser().absolute()
+    if path.is_dir():
+        if is_dataset_on_disk(str(path)):
+            return dataset_inputs(str(path), format=format)
+        return file_inputs(files_below(str(path)), format=format, grouped=grouped, labelled=labelled)
+    if path.is_file():
+        if path.name.lower().endswith(MANIFEST_SUFFIXES):
+            return manifest_inputs(str(path), format=format, path_column=path_column)
+        msg = f"{path}: this is neither a directory nor a manifest ({', '.join(MANIFEST_SUFFIXES)})"
+        raise SourceError(msg, hint="name the directory or a glob; shards are converted by `shoal repack`")
+    if not glob.has_magic(str(path)):
+        msg = f"{path}: there is nothing of that name"
+        raise SourceError(msg, hint="name a directory, a glob, a manifest, or a dataset of save_to_disk")
+    return file_inputs(files_matching(str(path)), format=format, grouped=grouped, labelled=labelled)
+
+
+def repeats_of(
+    inputs: InputTable, *, oversample: Mapping[str, Fraction | int], balance: str | None, key: str, seed: int
+) -> Repeats | None:
+    """How often each input is packed; None for once.
+
+    Raises
+    ------
+    UsageError
+        Both are asked for, or inputs have no such classes.
+    """
+    if oversample and balance is not None:
+        msg = "--oversample and --balance both say how often classes come"
+        raise UsageError(msg, hint="give one of them")
+    if balance is not None:
+        return balanced(inputs.labels(balance), seed=seed)
+    return oversampled(inputs.labels(key), oversample, seed=seed) if oversample else None
+
+
+def pack_inputs(
+    inputs: InputTable,
+    url: str | os.PathLike[str],
+    request: PackRequest,
+    *,
+    repeats: Repeats | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: PackProgress | None = None,
+) -> Packed:
+    """Make shards of inputs, and their index; what an earlier run of the same has finished is not made again.
+
+    Memory: the table of inputs, the order of one shard, and what `pack_shard` needs in each process.
+
+    Raises
+    ------
+    UsageError
+        Something is there already, or an input cannot be packed as asked.
+    StorageError
+        An input cannot be read, or a shard not be written.
+    """
+    encoder = encoder_named(request.format, **request.options)
+    columns = _columns(inputs, request.columns)
+    asked = _asked(inputs, request, columns, repeats)
+    digest = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
+    out = Output(url, plan=digest, storage_options=storage_options)
+    finished = out.begin(suffix=encoder.suffix, asked=asked)
+    if finished is not None:
+        summary = PackSummary(out.url, encoder.name, summaries_of(finished), finished.fingerprint)
+        return Packed(summary, len(inputs), 0, peak_bytes(), repeats)
+    try:
+        mix = None
+        if request.shuffle:
+            mix = Mix(len(inputs) if repeats is None else repeats.num_samples, request.seed)
+        plan = plan_shards(inputs.record_bytes(), shard_bytes=request.shard_bytes, repeats=repeats, mix=mix)
+        names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
+        shards = [
+            Shard(name, request.format, request.options, columns, request.extent_bytes, request.on_error)
+            for name in names
+        ]
+        workers = min(request.num_workers or usable_processors(), plan.num_shards)
+        return _made(inputs, plan, shards, out, workers, progress)
+    finally:
+        out.release()
+
+
+def _made(
+    inputs: InputTable,
+    plan: PackPlan,
+    shards: Sequence[Shard],
+    out: Output,
+    workers: int,
+    progress: PackProgress | None,
+) -> Packed:
+    """All shards made, and the index."""
+    parts: dict[int, Index] = {}
+    summaries = {}
+    peaks: dict[int, int] = {}
+    tally = _Tally(plan, progress)
+    for done in done_jobs(_jobs(inputs, plan, shards), out, num_workers=workers, came_to=tally.came_to):
+        parts[done.number], summaries[done.number] = done.part, done.summary
+        peaks[done.process] = done.peak_bytes
+        tally.came_to(done.number, 1.0)
+    ordered = [parts[number] for number in range(plan.num_shards)]
+    index = finish(out, ordered, about=inputs.about())
+    made = tuple(summaries[number] for number in range(plan.num_shards))
+    summary = PackSummary(out.url, index.format, made, index.fingerprint)
+    peaks[os.getpid()] = peak_bytes()
+    return Packed(summary, len(inputs), workers, sum(peaks.values()), plan.repeats)
+
+
+def _jobs(inputs: InputTable, plan: PackPlan, shards: Sequence[Shard]) -> Iterator[Job]:
+    for number, shard in enumerate(shards):
+        chosen, copies = plan.inputs(number)
+        yield Job(number, shard, inputs.samples(chosen, copies), len(chosen), int(plan.shard_record_bytes[number]))
+
+
+class _Tally:
+    """Bytes done, from how far each job is."""
+
+    def __init__(self, plan: PackPlan, progress: PackProgress | None) -> None:
+        self._sizes = plan.shard_record_bytes.tolist()
+        self._total = sum(self._sizes)
+        self._shares: dict[int, float] = {}
+        self._finished = 0
+        self._progress = progress
+
+    def came_to(self, number: int, share: float) -> None:
+        if share >= 1.0:
+            self._shares.pop(number, None)
+            self._finished += self._sizes[number]
+        else:
+            self._shares[number] = share
+        if self._progress is not None:
+            under_way = sum(self._sizes[job] * part for job, part in self._shares.items())
+            self._progress(self._finished + int(under_way), self._total)
+
+
+def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column, ...]:
+    """The columns asked for, found in samples where inputs know better where they are; the class always is one."""
+    columns = tuple(replace(column, path=inputs.column_path(column.path)) for column in as_columns(asked))
+    label = inputs.label_column()
+    if label is not None and all(column.name != "label" for column in columns):
+        columns = (*columns, Column("label", label))
+    return columns
+
+
+def _asked(
+    inputs: InputTable, request: PackRequest, columns: Sequence[Column], repeats: Repeats | None
+) -> dict[str, Any]:
+    """All that decides about what is written, for an unfinished packing to be recognised."""
+    counts = "" if repeats is None else hashlib.blake2b(repeats.times.tobytes(), digest_size=8).hexdigest()
+    return {
+        "inputs (names, sizes, times)": inputs.digest(),
+        "num_inputs": len(inputs),
+        "format": request.format,
+        "shard_bytes": request.shard_bytes,
+        "columns": [[column.name, column.path] for column in columns],
+        "prefix": request.prefix,
+        "extent_bytes": request.extent_bytes,
+        "on_error": request.on_error,
+        "shuffle": request.seed if request.shuffle else None,
+        "repeats": counts,
+        "options": {name: repr(value) for name, value in request.options.items()},
+    }

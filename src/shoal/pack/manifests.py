@@ -1,0 +1,109 @@
+"""Inputs from a table of paths: CSV, JSON Lines, Parquet, or any other format of rows that can be opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.pack.inputs import FileInputs, file_inputs
+from shoal.storage.small_files import files_named
+from shoal.stream.open_dataset import open_dataset
+
+__all__ = ["MANIFEST_SUFFIXES", "manifest_inputs"]
+
+MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+_PATH_COLUMNS = (
+    "path",
+    "file",
+    "file_name",
+    "filename",
+    "file_path",
+    "filepath",
+    "image_path",
+    "image",
+    "audio",
+    "video",
+)
+_TYPED = (".jsonl", ".ndjson", ".parquet")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_OWN = {"tar": (), "jsonl": ("key", "text")}
+
+
+def manifest_inputs(manifest: str, *, format: str, path_column: str | None = None) -> FileInputs:  # noqa: A002
+    """One input for each row: the file at its path, which counts from the manifest, and the row's other columns.
+
+    In a tar shard these are the field ``json``; elsewhere each is a field. The path itself goes into no shard.
+
+    Raises
+    ------
+    UsageError
+        There is no column of paths, a row has none, or two rows would have the same name in a shard.
+    """
+    rows = [dict(row) for row in open_dataset(manifest).partition(rank=0, world_size=1)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    column = path_column or next((name for name in _PATH_COLUMNS if name in names), None)
+    if column is None or column not in names:
+        msg = f"{manifest}: there is no column {column or 'of paths'!r} among {', '.join(names)}"
+        raise UsageError(msg, hint="--path-column says which it is; rows that are samples are packed by `shoal repack`")
+    root = str(Path(manifest).expanduser().absolute().parent)
+    paths = [_relative(row.get(column), root, manifest, number) for number, row in enumerate(rows)]
+    others = [name for name in names if name != column]
+    own = _OWN.get(format.partition(".")[0], ("key", "data"))
+    if taken := [name for name in others if name in own]:
+        msg = f"{manifest}: the column {taken[0]!r} has the name of a field that every sample has"
+        raise UsageError(msg, hint="rename it")
+    typed = _plain if manifest.lower().endswith(_TYPED) else _typed
+    values = {name: typed([row.get(name) for row in rows]) for name in others}
+    extra = [{name: values[name][number] for name in others} for number in range(len(rows))] if others else []
+    inputs = _keyed(paths, root, format)
+    return FileInputs(inputs.files, format, inputs.keys, inputs.fields, inputs.first_file, extra=extra)
+
+
+def _keyed(paths: Sequence[str], root: str, format: str) -> FileInputs:  # noqa: A002
+    """Keys from the names of files; those outside the manifest's directory are named by the last part alone."""
+    outside = [path[:1] == "/" or path.split("/", 1)[0] == ".." for path in paths]
+    named = [path.rpartition("/")[2] if out else path for path, out in zip(paths, outside, strict=True)]
+    files = files_named(root, paths)
+    shown = type(files)(root, named, files.num_bytes, files.modified_ns)
+    keyed = file_inputs(shown, format=format, labelled=False)
+    return FileInputs(files, format, keyed.keys, keyed.fields, keyed.first_file)
+
+
+def _relative(value: Any, root: str, manifest: str, row: int) -> str:
+    if not isinstance(value, str) or not value:
+        msg = f"{manifest}: row {row} has {value!r:.80} where a path should be"
+        raise UsageError(msg, hint="every row names one file")
+    path = Path(value).expanduser()
+    try:
+        return path.relative_to(root).as_posix() if path.is_absolute() else path.as_posix()
+    except ValueError:
+        return str(path)
+
+
+def _typed(values: list[Any]) -> list[Any]:
+    """The texts of a column, as numbers where all of them are."""
+    for kind in (int, float):
+        found = [_number(value, kind) for value in values]
+        if None not in found:
+            return found
+    return values
+
+
+def _plain(values: list[Any]) -> list[Any]:
+    """Values of a column that have types already."""
+    return [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in values]
+
+
+def _number(text: Any, kind: type[int | float]) -> int | float | None:
+    # "007" and "1_000" are texts.
+    if not isinstance(text, str) or not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        return None

@@ -1,0 +1,118 @@
+"""`shoal.pack.pack`: one call for whatever can be packed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+from shoal.errors import UsageError
+from shoal.order.resolution import parse_bytes
+from shoal.pack.columns import Column
+from shoal.pack.local import PackProgress, PackRequest, inputs_of, pack_inputs, repeats_of
+from shoal.pack.sizing import shard_sizing
+from shoal.pack.writer import PackSummary, Writer
+from shoal.shards.protocol import Sample
+
+__all__ = ["pack"]
+
+
+def pack(
+    source: str | os.PathLike[str] | Iterable[Sample],
+    url: str | os.PathLike[str],
+    *,
+    format: str = "tar",  # noqa: A002  # the word of the public interface
+    shard_bytes: int | str | None = None,
+    columns: Sequence[str | Column] = (),
+    prefix: str = "shard",
+    shuffle: bool = False,
+    seed: int = 0,
+    oversample: Mapping[str, Fraction | int] | None = None,
+    balance: str | None = None,
+    grouped: bool = False,
+    labelled: bool | None = None,
+    path_column: str | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    num_workers: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: PackProgress | None = None,
+) -> PackSummary:
+    """Pack files, rows or samples from code into shards with an index; finished shards of a killed run are kept.
+
+    Parameters
+    ----------
+    source
+        A directory of files, a glob, a manifest, a dataset of Hugging Face's ``save_to_disk``; or any iterable of
+        samples, which are written in its order by a `Writer`: what follows about order, repeats, inputs and processes
+        is then not for it.
+    url
+        A directory or URL without shards as yet.
+    format, shard_bytes, columns, prefix, options
+        As for `Writer`. By the rule of `shard_sizing` where ``shard_bytes`` is None.
+    shuffle, seed
+        Mix all samples; the same seed gives the same shards, on any number of processes.
+    oversample, balance
+        How many times as often a class (of the label) comes; or what to balance by: the label or a column.
+    grouped
+        Files that differ only in what follows the first dot of their names are one sample.
+    labelled
+        Whether the first directory of a file is its class; None where all files lie in one.
+    path_column
+        The column of a manifest that has the paths.
+    on_error
+        ``"skip"`` leaves out inputs that cannot be read or written; the summary lists them.
+    num_workers
+        Processes; one per processor where None.
+
+    Returns
+    -------
+    PackSummary
+        Shards with their digests, and what was skipped.
+
+    Raises
+    ------
+    UsageError
+        Something is there already, or cannot be carried out.
+    StorageError
+        An input cannot be read, or a shard not be written.
+
+    Examples
+    --------
+    >>> import tempfile, shoal
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     samples = ({"text": f"document {i}"} for i in range(1000))
+    ...     summary = shoal.pack.pack(samples, directory, format="jsonl", shard_bytes="8KiB")
+    ...     len(summary.shards), shoal.open(directory)[999]
+    (3, {'text': 'document 999'})
+    """
+    if not isinstance(source, str | os.PathLike):
+        if shuffle or oversample or balance is not None or grouped or path_column:
+            msg = "samples from code are packed in the order in which they come, each once"
+            raise UsageError(msg, hint="mix them before, or pack files; `shoal repack --mix` mixes shards")
+        writer = Writer(
+            url,
+            format=format,
+            shard_bytes=shard_bytes,
+            columns=columns,
+            prefix=prefix,
+            options=options,
+            storage_options=storage_options,
+        )
+        with writer:
+            for sample in source:
+                writer.write(sample)
+        return writer.close()
+    inputs = inputs_of(source, format=format, grouped=grouped, labelled=labelled, path_column=path_column)
+    repeats = repeats_of(inputs, oversample=oversample or {}, balance=balance, key="label", seed=seed)
+    sizes = inputs.record_bytes()
+    total = int(sizes.sum() if repeats is None else (sizes * repeats.times).sum())
+    sized = shard_sizing(total).shard_bytes if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes")
+    request = PackRequest(
+        format, sized, columns, prefix, on_error=on_error, shuffle=shuffle, seed=seed, options=options or {},
+        num_workers=num_workers,
+    )  # fmt: skip
+    return pack_inputs(
+        inputs, url, request, repeats=repeats, storage_options=storage_options, progress=progress
+    ).summary

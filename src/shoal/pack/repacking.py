@@ -1,0 +1,395 @@
+"""Shards made of shards: in another format, of another size, mixed once; values and order as they were, or as planned.
+
+The samples are read through the stream, so from anywhere and in any format it knows. Without mixing, each shard reads
+its own stretch of the source and several processes share the work. With mixing (Corgi^2), the samples come in the order
+of one window shuffle, whose window is the memory it takes: afterwards any few neighbours come from places all over that
+window, and what was alike in a chunk is spread thin.
+
+References
+----------
+E. Livne et al., "Corgi^2: A Hybrid Offline-Online Approach To Storage-Aware Data Shuffling For SGD", 2023,
+arXiv:2309.01640.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.partition import Partition
+from shoal.order.plain import Sequential
+from shoal.order.resolution import parse_bytes
+from shoal.order.runs import Runs
+from shoal.pack.assembling import finish
+from shoal.pack.columns import Column, as_columns
+from shoal.pack.jobs import Job, peak_bytes
+from shoal.pack.output import Output, names_of_shards
+from shoal.pack.planning import plan_shards
+from shoal.pack.running import done_jobs, usable_processors
+from shoal.pack.sizing import ShardSizing, shard_sizing
+from shoal.pack.unit import Shard
+from shoal.pack.writer import PackSummary, summaries_of
+from shoal.shards.encoders import encoder_named
+from shoal.shards.index import Index
+from shoal.shards.index_build import EXTENT_BYTES
+from shoal.shards.protocol import Sample
+from shoal.storage.sources import SourceLike
+from shoal.stream.arrangement import Arrangement, OrderRequest
+from shoal.stream.counters import Counters
+from shoal.stream.indexing.opening import Opened, open_source
+from shoal.stream.iteration import Iteration, Recipe
+from shoal.stream.passes import Work
+from shoal.stream.reading.options import ReadingOptions
+from shoal.stream.shipping import pack, unpack
+from shoal.stream.soundness import RECORD_CRCS
+from shoal.stream.stages import Decode, Stage
+
+__all__ = ["MIX_MEMORY_BYTES", "RepackRequest", "Repacked", "repack", "repack_opened"]
+
+MIX_MEMORY_BYTES = 1 << 30
+"""The window of a mixing pass, where nobody says another."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepackRequest:
+    """How shards are made of shards; all of it but ``num_workers`` decides about the bytes that are written.
+
+    Parameters
+    ----------
+    format
+        What is written; None for the format of the source.
+    shard_bytes
+        Bytes that the samples of a shard take in the source; None for the rule of `shard_sizing`.
+    num_readers
+        For that rule.
+    mix, seed, memory_bytes
+        Whether samples are mixed, by which seed, and the window in which they mix.
+    decode
+        Whether fields are decoded by their suffix first: what is text in a tar is bytes, and JSON holds text.
+    columns
+        What of the samples goes into the index, besides the columns that the source's index has.
+    """
+
+    format: str | None = None
+    shard_bytes: int | None = None
+    num_readers: int = 1
+    mix: bool = False
+    seed: int = 0
+    memory_bytes: int = MIX_MEMORY_BYTES
+    decode: bool = False
+    columns: Sequence[str | Column] = ()
+    prefix: str = "shard"
+    extent_bytes: int = EXTENT_BYTES
+    options: Mapping[str, Any] = field(default_factory=dict)
+    num_workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repacked:
+    """What was made, and from what.
+
+    ``source`` is the arrangement of the source whose order the samples have now. ``peak_bytes`` is the most memory that
+    all processes together have had.
+    """
+
+    summary: PackSummary
+    sizing: ShardSizing
+    index: Index
+    source: Arrangement
+    num_workers: int
+    peak_bytes: int
+
+
+Progress = Callable[[int, int], None]
+
+
+def repack(
+    source: SourceLike,
+    url: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002  # the word of the public interface
+    shard_bytes: int | str | None = None,
+    mix: bool = False,
+    seed: int = 0,
+    memory: int | str = MIX_MEMORY_BYTES,
+    decode: bool = False,
+    columns: Sequence[str | Column] = (),
+    prefix: str = "shard",
+    num_workers: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Repacked:
+    """Make new shards of the samples of old ones; finished shards of a killed run are kept.
+
+    Parameters
+    ----------
+    source, storage_options
+        As `shoal.open` takes them; the options are those of both sides.
+    url
+        A directory or URL without shards as yet.
+    format, prefix, columns, options
+        As for `Writer`; the format of the source where None. Columns of the source's index are kept.
+    shard_bytes
+        Bytes that the samples of a shard take in the source; by the rule of `shard_sizing` where None.
+    mix, seed, memory
+        Mix the samples in a window of so many bytes; one pass over the source, and the same seed gives the same shards.
+        Without, the order stays what it is.
+    decode
+        Decode fields by their suffix first (`Dataset.decode`), images not.
+    num_workers
+        Processes; one per processor where None, and one where samples are mixed: each would read a window of its own
+        for each shard.
+
+    Raises
+    ------
+    UsageError
+        Something is there already, or the format cannot hold a sample.
+    ShardError
+        A sample of the source is damaged; `shoal verify` lists all that are.
+    StorageError
+        Something cannot be read or written.
+
+    Examples
+    --------
+    >>> import tempfile, shoal
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     made = shoal.pack.repack("data/docs.jsonl", directory, format="jsonl.gz", shard_bytes="4KiB", num_workers=1)
+    ...     again = shoal.open(directory)
+    ...     made.summary.num_samples, len(made.summary.shards), again[7]["id"]
+    (200, 3, 7)
+    """
+    opened = open_source(source, storage_options=storage_options)
+    request = RepackRequest(
+        format=format,
+        shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
+        mix=mix,
+        seed=seed,
+        memory_bytes=parse_bytes(memory, "memory"),
+        decode=decode,
+        columns=columns,
+        prefix=prefix,
+        options=options or {},
+        num_workers=num_workers,
+    )
+    return repack_opened(opened, url, request, storage_options=storage_options, progress=progress)
+
+
+def repack_opened(
+    opened: Opened,
+    url: str | os.PathLike[str],
+    request: RepackRequest,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Repacked:
+    """`repack` of a dataset that is open."""
+    index = opened.index
+    if not index.num_samples:
+        msg = f"{index.num_shards} shards without a single sample"
+        raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
+    format_name = request.format or index.format
+    encoder = encoder_named(format_name, **request.options)
+    columns = as_columns(request.columns)
+    sizes = _record_bytes(index)
+    sizing = _sizing(request, int(sizes.sum()))
+    asked = _asked(index, request, format_name, columns, sizing)
+    plan_digest = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
+    source = Arrangement(index, _order_of(request))
+    out = Output(url, plan=plan_digest, storage_options=storage_options)
+    finished = out.begin(suffix=encoder.suffix, asked=asked)
+    if finished is not None:
+        summary = PackSummary(out.url, encoder.name, summaries_of(finished), finished.fingerprint)
+        return Repacked(summary, sizing, finished, source, 0, peak_bytes())
+    try:
+        ids = source.epoch(0).ids(0, index.num_samples)
+        plan = plan_shards(sizes[ids], shard_bytes=sizing.shard_bytes)
+        names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
+        shards = [Shard(name, format_name, request.options, columns, request.extent_bytes, "raise") for name in names]
+        workers = min(request.num_workers or (1 if request.mix else usable_processors()), plan.num_shards)
+        reader = _Reader(_work(opened, source, request.decode), needs_keys=encoder.name.partition(".")[0] == "tar")
+        cuts, record_bytes = plan.cuts.tolist(), plan.shard_record_bytes.tolist()
+        jobs = (
+            Job(number, shard, _Samples(reader, *cuts[number : number + 2]), cuts[number + 1] - cuts[number], size)
+            for number, (shard, size) in enumerate(zip(shards, record_bytes, strict=True))
+        )
+        with closing(reader):
+            parts, made, peak = _made(jobs, out, workers, record_bytes, progress)
+        carried = [_carried(index, ids[first:stop]) for first, stop in pairwise(cuts)]
+        joined = finish(out, [_with(part, more, index) for part, more in zip(parts, carried, strict=True)], about={})
+        summary = PackSummary(out.url, joined.format, made, joined.fingerprint)
+        return Repacked(summary, sizing, joined, source, workers, peak)
+    finally:
+        out.release()
+
+
+def _made(
+    jobs: Iterator[Job], out: Output, workers: int, record_bytes: list[int], progress: Progress | None
+) -> tuple[list[Index], tuple[Any, ...], int]:
+    """All shards; their parts of the index, their summaries, and the most memory that was taken."""
+    parts: dict[int, Index] = {}
+    summaries: dict[int, Any] = {}
+    peaks = {os.getpid(): 0}
+    shares = dict.fromkeys(range(len(record_bytes)), 0.0)
+    total = sum(record_bytes)
+
+    def came_to(number: int, share: float) -> None:
+        shares[number] = share
+        if progress is not None:
+            progress(int(sum(share * record_bytes[job] for job, share in shares.items())), total)
+
+    for done in done_jobs(jobs, out, num_workers=workers, came_to=came_to):
+        parts[done.number], summaries[done.number] = done.part, done.summary
+        peaks[done.process] = done.peak_bytes
+        came_to(done.number, 1.0)
+    peaks[os.getpid()] = peak_bytes()
+    numbers = range(len(record_bytes))
+    return [parts[number] for number in numbers], tuple(summaries[number] for number in numbers), sum(peaks.values())
+
+
+class _Reader:
+    """Stretches of an order, read one after the other; one that goes on where the last ended costs nothing more.
+
+    Pickled, it is one for another process, which reads each stretch for itself.
+    """
+
+    def __init__(self, work: Work, *, needs_keys: bool) -> None:
+        self._work, self._needs_keys = work, needs_keys
+        self._iteration: Iteration | None = None
+        self._at = -1
+        self._goes_on = True
+        self._packed: bytes | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._packed is None:
+            self._packed = pack(self._work)
+        return _arrived, (self._packed, self._needs_keys)
+
+    def samples(self, first: int, stop: int) -> Iterator[Sample]:
+        """The samples at the positions ``[first, stop)``."""
+        if self._iteration is None or self._at != first:
+            self.close()
+            self._iteration = self._begun(first, stop)
+        self._at = first
+        ids = self._work.arrangement.epoch(0).ids(first, stop).tolist() if self._needs_keys else None
+        for number, sample in enumerate(islice(self._iteration, stop - first)):
+            self._at += 1
+            if ids is not None and "__key__" not in sample:
+                # Nine digits sort as numbers do; a tar cannot do without.
+                sample = {"__key__": f"{ids[number]:09d}", **sample}  # noqa: PLW2901
+            yield sample
+
+    def close(self) -> None:
+        """Stop reading."""
+        iteration, self._iteration = self._iteration, None
+        if iteration is not None:
+            iteration.close()
+
+    def _begun(self, first: int, stop: int) -> Iteration:
+        work = self._work
+        if not self._goes_on:
+            # Nothing beyond the stretch is read ahead.
+            delivered = replace(work.arrangement, delivered=Runs.span(first, stop), _epochs={})
+            work, first = replace(work, arrangement=delivered), 0
+        return work.iterate(Counters(), epoch=0, start=first, ended=_nothing, state=_no_state)
+
+    def alone(self) -> _Reader:
+        """One that reads nothing beyond what it is asked for."""
+        self._goes_on = False
+        return self
+
+
+def _arrived(packed: bytes, needs_keys: bool) -> _Reader:  # noqa: FBT001  # as pickle calls it
+    return _Reader(unpack(packed), needs_keys=needs_keys).alone()
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """The samples of one new shard."""
+
+    reader: _Reader
+    first: int
+    stop: int
+
+    def __iter__(self) -> Iterator[Sample]:
+        return self.reader.samples(self.first, self.stop)
+
+
+def _work(opened: Opened, source: Arrangement, decode: bool) -> Work:  # noqa: FBT001
+    stages: tuple[Stage, ...] = (Decode(()),) if decode else ()
+    recipe = Recipe(Partition(1, 1, batched=False), 0, stages, ())
+    return Work(opened, source, recipe, ReadingOptions())
+
+
+def _order_of(request: RepackRequest) -> OrderRequest:
+    if not request.mix:
+        return OrderRequest(order=Sequential())
+    return OrderRequest(seed=request.seed, window=request.memory_bytes, num_canonical_nodes=1)
+
+
+def _record_bytes(index: Index) -> NDArray[np.int64]:
+    """The bytes of each sample; of those that have none of their own, their part of an extent."""
+    if index.sample_bytes is not None:
+        return index.sample_bytes.astype(np.int64)
+    each = np.maximum(1, index.extent_decoded_bytes // np.maximum(1, index.extent_num_samples))
+    return np.repeat(each, index.extent_num_samples)
+
+
+def _sizing(request: RepackRequest, num_bytes: int) -> ShardSizing:
+    if request.shard_bytes is None:
+        return shard_sizing(num_bytes, num_readers=request.num_readers)
+    if request.shard_bytes < 1:
+        msg = f"shard_bytes={request.shard_bytes} is not positive"
+        raise UsageError(msg, hint="256MiB, for instance")
+    return ShardSizing(request.shard_bytes, None, 0.0, "as asked for")
+
+
+def _asked(
+    index: Index, request: RepackRequest, format_name: str, columns: Sequence[Column], sizing: ShardSizing
+) -> dict[str, Any]:
+    """All that decides about what is written, for an unfinished repacking to be recognised."""
+    versions = hashlib.blake2b("\0".join(index.shard_versions).encode(), digest_size=8).hexdigest()
+    return {
+        "repack": 1,
+        "source": index.fingerprint,
+        "source (times)": versions,
+        "format": format_name,
+        "shard_bytes": sizing.shard_bytes,
+        "mix": [request.seed, request.memory_bytes] if request.mix else None,
+        "decode": request.decode,
+        "columns": [[column.name, column.path] for column in columns],
+        "prefix": request.prefix,
+        "extent_bytes": request.extent_bytes,
+        "options": {name: repr(value) for name, value in request.options.items()},
+    }
+
+
+def _carried(index: Index, ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """The columns that the source's index has of these samples; checksums are those of other bytes."""
+    return {name: column[ids] for name, column in index.columns.items() if name != RECORD_CRCS}
+
+
+def _with(part: Index, carried: Mapping[str, NDArray[Any]], source: Index) -> Index:
+    """The part of the index of one shard, with columns of the source; those that were asked for anew go before."""
+    texts = {name: words for name, words in source.metadata.get("texts", {}).items() if name not in part.columns}
+    metadata = {**part.metadata, "texts": {**texts, **part.metadata["texts"]}}
+    return replace(part, columns={**carried, **part.columns}, metadata=metadata)
+
+
+def _nothing(_: object) -> None:
+    """Nobody keeps a state of this."""
+
+
+def _no_state(epoch: int, position: int) -> dict[str, Any]:
+    msg = f"a state was asked for at epoch {epoch}, position {position}"
+    raise AssertionError(msg)

@@ -1,0 +1,36 @@
+"""A process that makes shards: started anew, told what to do over a connection, gone when the other end is.
+
+Started as ``python -m shoal.pack.worker DESCRIPTOR``: no module of the user's is imported, and nothing is inherited but
+the connection and the lock of the output.
+"""
+
+from __future__ import annotations
+
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+from shoal.errors import ShoalError
+from shoal.pack.jobs import work
+from shoal.pack.output import Output
+
+__all__ = ["main"]
+
+
+def main(descriptor: int) -> None:
+    """Do jobs until the connection ends."""
+    connection: Connection[Any, Any] = Connection(descriptor)
+    try:
+        out: Output = connection.recv()
+        while (job := connection.recv()) is not None:
+            try:
+                answer: Any = work(job, out, lambda number, share: connection.send((number, share)))
+            except ShoalError as error:
+                answer = error
+            connection.send(answer)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # whoever asked is gone, and the unfinished shard with this process
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,146 @@
+"""Many small files of this machine: listed with their sizes, and read whole, each in four calls to the system."""
+
+# Paths are text in this room, as they are for every other store.
+# ruff: noqa: PTH113, PTH116, PTH118, PTH120, PTH207
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import stat as stat_bits
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import SourceError, StorageError
+from shoal.storage.failures import explained
+
+__all__ = ["FileList", "files_below", "files_matching", "files_named", "read_small"]
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe would otherwise wait for its writer
+_AT_ONCE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileList:
+    """Files below ``root``: their names, sizes and times of modification in ns, as they were when they were listed."""
+
+    root: str
+    names: Sequence[str]
+    num_bytes: NDArray[np.int64]
+    modified_ns: NDArray[np.int64]
+
+
+def files_below(root: str) -> FileList:
+    """All files at any depth, sorted by name, without hidden ones and what hidden directories hold; 4 us each.
+
+    Links are followed, except back to a directory that holds them.
+
+    Raises
+    ------
+    StorageError
+        A directory cannot be listed.
+    """
+    found: list[tuple[str, int, int]] = []
+    _walk(root, "", found, ())
+    found.sort()
+    return FileList(
+        root,
+        [name for name, _, _ in found],
+        np.array([num_bytes for _, num_bytes, _ in found], dtype=np.int64),
+        np.array([modified_ns for _, _, modified_ns in found], dtype=np.int64),
+    )
+
+
+def files_named(root: str, names: Sequence[str]) -> FileList:
+    """The files of these names below ``root`` (or of absolute names), in this order.
+
+    One that cannot be looked at has the size -1: what is wrong with it is said when it is read.
+    """
+    num_bytes = np.full(len(names), -1, dtype=np.int64)
+    modified_ns = np.zeros(len(names), dtype=np.int64)
+    for number, name in enumerate(names):
+        try:
+            found = os.stat(os.path.join(root, name))
+        except OSError:
+            continue
+        if stat_bits.S_ISREG(found.st_mode):
+            num_bytes[number], modified_ns[number] = found.st_size, found.st_mtime_ns
+    return FileList(root, names, num_bytes, modified_ns)
+
+
+def files_matching(pattern: str) -> FileList:
+    """The files that a glob matches, ``**`` any directories, by names below the directory that they have in common.
+
+    Raises
+    ------
+    SourceError
+        There are none.
+    """
+    found = sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
+    if not found:
+        msg = f"{pattern}: matches no files"
+        raise SourceError(msg, hint="** matches any directories, as in 'photos/**/*.jpg'")
+    root = os.path.commonpath([os.path.dirname(path) for path in found])
+    return files_named(root, [os.path.relpath(path, root).replace(os.sep, "/") for path in found])
+
+
+def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
+    """All of a file that has so many bytes and was modified then.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read, or it is another than when it was listed.
+    """
+    try:
+        descriptor = os.open(path, _FLAGS)
+        try:
+            # One byte more than there should be: a file that grew gives itself away.
+            data = os.read(descriptor, max(0, min(num_bytes, _AT_ONCE_BYTES)) + 1)
+            while data and len(data) <= num_bytes and len(data) % _AT_ONCE_BYTES == 1:
+                more = os.read(descriptor, _AT_ONCE_BYTES)
+                data += more
+                if not more:
+                    break
+            found = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise explained(error, path, verb="read") from error
+    if len(data) == num_bytes == found.st_size and found.st_mtime_ns == modified_ns:
+        return data
+    if not stat_bits.S_ISREG(found.st_mode):
+        raise explained(OSError(errno.EISDIR, ""), path, verb="read")
+    now = f"now it has {found.st_size}"
+    if num_bytes == found.st_size:
+        now = "it was written to" if found.st_mtime_ns != modified_ns else f"{len(data)} could be read"
+    msg = f"{path}: this file changed while it was being packed: it had {num_bytes} bytes when it was listed, and {now}"
+    raise StorageError(msg, hint="let nobody write to inputs while they are packed; the same command lists them anew")
+
+
+def _walk(root: str, directory: str, found: list[tuple[str, int, int]], above: tuple[tuple[int, int], ...]) -> None:
+    try:
+        here = os.stat(os.path.join(root, directory))
+        key = (here.st_dev, here.st_ino)
+        if key in above:
+            return
+        with os.scandir(os.path.join(root, directory)) as entries:
+            for entry in entries:
+                if entry.name[0] == ".":
+                    continue
+                name = f"{directory}{entry.name}"
+                if entry.is_dir():
+                    _walk(root, f"{name}/", found, (*above, key))
+                elif entry.is_file():
+                    info = entry.stat()
+                    found.append((name, info.st_size, info.st_mtime_ns))
+                else:
+                    found.append((name, -1, 0))
+    except StorageError:
+        raise
+    except OSError as error:
+        raise explained(error, os.path.join(root, directory), verb="list") from error

@@ -1,0 +1,86 @@
+"""`shoal pack`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.pack.files import make_files
+
+from shoal.cli.main import main
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, Any, str]:
+    code = main(["pack", *map(str, words), "--workers", "1"])
+    said = capsys.readouterr()
+    return code, json.loads(said.out) if said.out.startswith("{") else said.out, said.err
+
+
+def test_a_directory_is_packed_and_what_was_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_files(tmp_path / "in")
+    words: list[str | Path] = [
+        tmp_path / "in",
+        tmp_path / "out",
+        "--shuffle",
+        "--balance",
+        "label",
+        "--columns",
+        "length,bytes=length",
+    ]
+    code, said, _ = run(capsys, *words, "--json")
+    assert code == 0
+    assert (said["num_inputs"], said["num_samples"], said["num_skipped"]) == (95, 180, 0)
+    assert said["classes"][2] == {"class": "zebra", "num_inputs": 5, "num_samples": 60}
+    assert "of the time goes into waiting" in said["shard_bytes_because"]
+    assert said["peak_memory_bytes"] > 1 << 20
+    code, again, _ = run(capsys, *words)
+    assert code == 0
+    assert said["digest"] in again
+    assert "shards of earlier runs" in again
+    assert main(["verify", str(tmp_path / "out")]) == 0
+    assert main(["info", str(tmp_path / "out")]) == 0
+
+
+def test_sizes_by_rule_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_files(tmp_path / "in", classes={"a": 3})
+    _, said, _ = run(capsys, tmp_path / "in", tmp_path / "out", "--readers", "8", "--format", "jsonl.zst", "--json")
+    assert said["shard_bytes"] == 1 << 20
+    assert said["shard_bytes_because"].startswith("1 MiB: ")
+    assert said["format"] == "jsonl.zst"
+
+
+def test_skipped_inputs_are_counted_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_files(tmp_path / "in")
+    (tmp_path / "in" / "cat" / "broken.txt").symlink_to("nowhere")
+    code, _, err = run(capsys, tmp_path / "in", tmp_path / "out")
+    assert code == 2
+    assert "cat/broken.txt" in err
+    code, said, _ = run(capsys, tmp_path / "in", tmp_path / "skipped", "--on-error", "skip", "--json")
+    assert code == 0
+    assert said["num_skipped"] == 1
+    assert said["skipped"][0]["name"] == "cat/broken.txt"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--oversample", "zebra=2", "--balance", "label"], "give one of them"),
+        (["--oversample", "zebra"], "class=times"),
+        (["--oversample", "zebra=2", "--oversample", "zebra=3"], "say it once"),
+        (["--oversample", "lion=2"], "no input is of the class 'lion'"),
+        (["--format", "zip"], "no format 'zip' to write"),
+        (["--shard-bytes", "many"], "--shard-bytes"),
+        (["--columns", "nothing"], "'nothing'"),
+        (["--no-label", "--balance", "label"], "no 'label'"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    make_files(tmp_path / "in")
+    code, _, err = run(capsys, tmp_path / "in", tmp_path / "out", *words)
+    assert code == 2
+    assert message in err
+    assert not (tmp_path / "out" / "shoal.index").exists()

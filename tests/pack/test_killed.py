@@ -1,0 +1,109 @@
+"""Killed at any moment, and begun again by the same command: as if nothing had happened."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.pack.contents import contents_of
+from tests.pack.files import make_files
+
+from shoal.cli.main import main
+
+CLASSES = {"a": 300, "b": 200, "c": 100}
+OPTIONS = ["--shuffle", "--seed", "5", "--balance", "label", "--shard-bytes", "60KB", "--columns", "length"]
+
+
+def command(source: Path, out: Path, *, workers: int) -> list[str]:
+    return [sys.executable, "-m", "shoal", "pack", str(source), str(out), "--workers", str(workers), *OPTIONS]
+
+
+def run_and_kill(words: list[str], seconds: float) -> bool:
+    """Whether it was killed before it was done."""
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        _, said = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        return True
+    assert process.returncode == 0, said.decode()
+    return False
+
+
+def check_killed(tmp_path: Path, num_kills: int, *, workers: int) -> None:
+    """Kill at random moments until it is done, over and over; then compare."""
+    source = make_files(tmp_path / "in", classes=CLASSES)
+    assert main(["pack", str(source), str(tmp_path / "calm"), *OPTIONS, "--workers", "1"]) == 0
+    calm = contents_of(tmp_path / "calm")
+    began = time.monotonic()
+    assert not run_and_kill(command(source, tmp_path / "timed", workers=workers), 60)
+    whole_seconds = time.monotonic() - began
+    moments = np.random.default_rng(workers)
+    killed = rounds = 0
+    while killed < num_kills:
+        rounds += 1
+        out = tmp_path / f"killed-{rounds}"
+        while killed < num_kills and run_and_kill(
+            command(source, out, workers=workers), moments.uniform(0.15, 1) * whole_seconds
+        ):
+            killed += 1
+            if (out / "shoal.index").exists():  # then all else is there, too
+                left = contents_of(out)
+                assert {name: left.get(name) for name in calm} == calm
+        assert not run_and_kill(command(source, out, workers=workers), 60)
+        assert contents_of(out) == calm  # hidden files count
+        assert not (out / ".shoal-pack").exists()
+
+
+def test_killed_twice(tmp_path: Path) -> None:
+    check_killed(tmp_path, 2, workers=2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("workers", [1, 3])
+def test_killed_a_hundred_times(tmp_path: Path, workers: int) -> None:
+    check_killed(tmp_path, 50, workers=workers)
+
+
+def limited(words: list[str], most_bytes: int) -> subprocess.CompletedProcess[bytes]:
+    """Run where no file may become larger: to a program that writes, a disk that is full."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+
+    return subprocess.run(words, capture_output=True, check=False, preexec_fn=limit)
+
+
+def test_a_full_disk_leaves_nothing_that_looks_finished_and_the_rest_is_made_later(tmp_path: Path) -> None:
+    source = make_files(tmp_path / "in", classes=CLASSES)
+    words = command(source, tmp_path / "out", workers=1)
+    found = limited(words, 30_000)
+    assert found.returncode == 2
+    assert b"could not write" in found.stderr
+    left = contents_of(tmp_path / "out")
+    assert sorted(left) == [".shoal-pack/lock", ".shoal-pack/plan.json"]
+    assert main(words[3:]) == 0
+    assert main(["pack", str(source), str(tmp_path / "calm"), *OPTIONS]) == 0
+    assert contents_of(tmp_path / "out") == contents_of(tmp_path / "calm")
+
+
+def test_other_arguments_do_not_go_on_with_what_was_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make_files(tmp_path / "in", classes=CLASSES)
+    words: list[Any] = command(source, tmp_path / "out", workers=1)
+    limited(words, 30_000)
+    assert main([*words[3:], "--seed", "6"]) == 2
+    said = capsys.readouterr().err
+    assert "another packing was begun here and not finished: repeats was" in said
+    assert "shuffle was 5, is 6" in said
+    (source / "a" / "new.txt").write_text("one more")
+    assert main(words[3:]) == 2
+    assert "num_inputs was 600, is 601" in capsys.readouterr().err

@@ -1,0 +1,267 @@
+"""Files into shards: what is a sample, in which order, how often, and what cannot be packed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.pack.contents import contents_of
+from tests.pack.files import make_files
+
+import shoal
+from shoal.errors import SourceError, StorageError, UsageError
+from shoal.pack import PackSummary, pack
+from shoal.pack.local import inputs_of
+from shoal.pack.planning import plan_shards
+from shoal.shards.index import Index
+from shoal.storage.local import LocalStore
+from shoal.stream.indexing.index_files import load_index
+
+
+def index_in(directory: Path) -> Index:
+    return load_index(str(directory / "shoal.index"), store=LocalStore())
+
+
+def packed(source: Path | str, out: Path, **options: Any) -> PackSummary:
+    return pack(source, out, **{"shard_bytes": 40_000, "num_workers": 1, **options})
+
+
+def test_each_file_is_a_sample_and_its_directory_a_class(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "in")
+    summary = packed(files, tmp_path / "out")
+    assert summary.num_samples == 95
+    assert [shard.num_bytes <= 44_000 for shard in summary.shards] == [True] * len(summary.shards)
+    index = index_in(tmp_path / "out")
+    assert index.metadata["classes"] == ["cat", "dog", "zebra"]
+    assert Counter(index.columns["label"].tolist()) == {0: 30, 1: 60, 2: 5}
+    dataset = shoal.open(tmp_path / "out")
+    assert dataset[94] == {"__key__": "zebra/004", "txt": b"zebra 4 " * 5, "cls": b"2"}
+    assert "label" not in index_in_of(files, tmp_path / "plain", labelled=False).columns
+
+
+def index_in_of(files: Path, out: Path, **options: Any) -> Index:
+    packed(files, out, **options)
+    return index_in(out)
+
+
+@pytest.mark.parametrize("name", ["mds", "parquet", "arrow", "tfrecord", "jsonl", "jsonl.zst"])
+def test_files_into_rows(tmp_path: Path, name: str) -> None:
+    files = make_files(tmp_path / "in")
+    packed(files, tmp_path / "out", format=name, shard_bytes=3000)
+    row = shoal.open(tmp_path / "out")[94]
+    assert set(row) == {"key", "text" if "jsonl" in name else "data", "label", "class"}
+    content = row.get("data", row.get("text"))
+    assert content == ("zebra 4 " * 5 if "jsonl" in name else b"zebra 4 " * 5)
+    assert index_in(tmp_path / "out").columns["label"].tolist()[94] == 2
+
+
+def test_files_of_one_name_are_one_sample_if_asked(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.jpg").write_bytes(bytes(number))
+        (tmp_path / f"{number}.meta.json").write_text(json.dumps({"lang": "de", "n": number}))
+    with pytest.raises(UsageError, match="--group"):
+        (tmp_path / "0.png").write_bytes(b"x")
+        packed(tmp_path, tmp_path / "out")
+    (tmp_path / "0.png").unlink()
+    packed(tmp_path, tmp_path / "out", grouped=True, columns=["n=meta.json.n", "lang=meta.json.lang"])
+    assert shoal.open(tmp_path / "out")[3] == {"__key__": "3", "jpg": bytes(3), "meta.json": b'{"lang": "de", "n": 3}'}
+    index = index_in(tmp_path / "out")
+    assert index.columns["n"].tolist() == [0, 1, 2, 3, 4]
+    assert index.metadata["texts"] == {"lang": ["de"]}
+
+
+def test_names_that_become_the_same_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.b.txt").write_text("")
+    (tmp_path / "a_b.txt").write_text("")
+    with pytest.raises(UsageError, match=r"'a\.b\.txt' and 'a_b\.txt' would both be the sample 'a_b'"):
+        packed(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shuffle_is_of_all_samples_and_the_same_on_any_number_of_processes(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "in")
+    options = {"shuffle": True, "seed": 3, "columns": ["length"], "oversample": {"zebra": Fraction(5, 2)}}
+    one = packed(files, tmp_path / "one", **options)
+    packed(files, tmp_path / "four", num_workers=4, **options)
+    assert contents_of(tmp_path / "one") == contents_of(tmp_path / "four")
+    labels = index_in(tmp_path / "one").columns["label"]
+    assert np.count_nonzero(np.diff(labels)) > 30
+    assert packed(files, tmp_path / "other", **{**options, "seed": 4}).digest != one.digest
+
+
+def test_repeated_classes_come_exactly_as_often_as_promised(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "in")
+    packed(files, tmp_path / "over", oversample={"zebra": Fraction(5, 2), "cat": 2})
+    assert Counter(index_in(tmp_path / "over").columns["label"].tolist()) == {0: 60, 1: 60, 2: 13}
+    packed(files, tmp_path / "even", balance="label")
+    assert Counter(index_in(tmp_path / "even").columns["label"].tolist()) == {0: 60, 1: 60, 2: 60}
+    keys = [sample["__key__"] for sample in shoal.open(tmp_path / "even")]
+    assert len(set(keys)) == 180
+    assert {key.partition("~")[0] for key in keys if key.startswith("zebra")} == {f"zebra/{i:03d}" for i in range(5)}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_manifests(tmp_path: Path, suffix: str) -> None:
+    files = make_files(tmp_path / "in")
+    rows: list[dict[str, Any]] = [
+        {"file": f"{name}/{number:03d}.txt", "animal": name, "weight": number / 2, "code": f"0{number}"}
+        for name in ("cat", "zebra")
+        for number in range(5)
+    ]
+    rows[3]["file"] = str(files / rows[3]["file"])  # absolute, and yet known by the name below the manifest
+    manifest = files / f"list.{suffix}"
+    if suffix == "csv":
+        manifest.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]))
+    elif suffix == "jsonl":
+        manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(rows), manifest)
+    packed(manifest, tmp_path / "out", columns=["animal", "weight"], balance="animal")
+    found = shoal.open(tmp_path / "out").decode()[3]
+    assert found["__key__"] == "cat/003"
+    assert found["json"] == {"animal": "cat", "weight": 1.5, "code": "03"}
+    index = index_in(tmp_path / "out")
+    assert index.columns["weight"].tolist() == [row["weight"] for row in rows]
+    assert index.metadata["texts"] == {"animal": ["cat", "zebra"]}
+    packed(manifest, tmp_path / "rows", format="parquet", columns=["weight"])
+    assert shoal.open(tmp_path / "rows")[3]["code"] == "03"
+
+
+def test_a_manifest_without_paths_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
+    with pytest.raises(UsageError, match="no column 'of paths' among text"):
+        packed(tmp_path / "a.jsonl", tmp_path / "out")
+    (tmp_path / "b.jsonl").write_text('{"path": "x.txt"}\n{"path": null}\n')
+    with pytest.raises(UsageError, match="row 1 has None where a path should be"):
+        packed(tmp_path / "b.jsonl", tmp_path / "out")
+
+
+def test_globs(tmp_path: Path) -> None:
+    make_files(tmp_path / "in")
+    assert packed(f"{tmp_path}/in/**/00*.txt", tmp_path / "out").num_samples == 25
+    with pytest.raises(SourceError, match="matches no files"):
+        packed(f"{tmp_path}/in/*.jpg", tmp_path / "none")
+    with pytest.raises(SourceError, match="nothing of that name"):
+        packed(tmp_path / "absent", tmp_path / "none")
+    with pytest.raises(SourceError, match="files of this machine"):
+        packed("s3://bucket/files", tmp_path / "none")
+
+
+def save_to_disk(directory: Path, columns: dict[str, list[Any]], features: dict[str, Any]) -> None:
+    """As `datasets` does it: Arrow streams, and what describes them."""
+    import pyarrow as pa
+
+    directory.mkdir()
+    table = pa.table(columns)
+    names = []
+    for number, start in enumerate(range(0, table.num_rows, 40)):
+        names.append(f"data-{number:05d}-of-00003.arrow")
+        part = table.slice(start, 40)
+        with pa.OSFile(str(directory / names[-1]), "wb") as file, pa.ipc.new_stream(file, part.schema) as stream:
+            stream.write_table(part, max_chunksize=16)
+    (directory / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (directory / "dataset_info.json").write_text(json.dumps({"features": features}))
+
+
+def test_datasets_on_disk(tmp_path: Path) -> None:
+    images: list[dict[str, Any]] = [
+        {"bytes": b"\xff\xd8\xff" + bytes([i]), "path": f"/home/me/{i}"} for i in range(100)
+    ]
+    columns: dict[str, list[Any]] = {
+        "text": [f"t{i}" for i in range(100)],
+        "label": [i % 2 for i in range(100)],
+        "image": images,
+    }
+    features = {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}, "text": {"_type": "Value"}}
+    save_to_disk(tmp_path / "hf", columns, features)
+    packed(tmp_path / "hf", tmp_path / "out", columns=["label"], shuffle=True, oversample={"yes": 2})
+    samples = list(shoal.open(tmp_path / "out").decode())
+    assert len(samples) == 150
+    assert sorted({s["__key__"].partition("~")[0] for s in samples}) == [f"{i:09d}" for i in range(100)]
+    for sample in samples:
+        number = int(sample["__key__"].partition("~")[0])
+        assert sample["text"] == f"t{number}"
+        assert sample["label.cls"] == number % 2
+        assert sample["image.jpg"] == images[number]["bytes"]
+    index = index_in(tmp_path / "out")
+    assert Counter(index.columns["label"].tolist()) == {0: 50, 1: 100}
+    assert index.metadata["classes"] == {"label": ["no", "yes"]}
+    packed(tmp_path / "hf", tmp_path / "rows", format="parquet")
+    assert shoal.open(tmp_path / "rows")[7] == {"text": "t7", "label": 1, "image": images[7]["bytes"]}
+    assert_nothing_of(b"/home/me", tmp_path / "out", tmp_path / "rows")
+
+
+def test_splits_are_packed_one_by_one(tmp_path: Path) -> None:
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(SourceError, match="splits train, test"):
+        packed(tmp_path, tmp_path / "out")
+
+
+def assert_nothing_of(secret: bytes, *directories: Path) -> None:
+    for directory in directories:
+        for path in directory.rglob("*"):
+            assert path.is_dir() or secret not in path.read_bytes(), path
+
+
+def test_no_path_of_this_machine_gets_into_shards_or_index(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "in")
+    unreadable = files / "cat" / "000.txt"
+    unreadable.unlink()
+    unreadable.symlink_to(files / "nowhere")
+    for name in ("tar", "parquet", "mds"):
+        summary = packed(files, tmp_path / name, format=name, on_error="skip")
+        assert [entry[0] for entry in summary.skipped] == ["cat/000.txt"]
+        assert_nothing_of(str(tmp_path).encode(), tmp_path / name)
+        assert_nothing_of(os.uname().nodename.encode(), tmp_path / name)
+
+
+def test_what_cannot_be_read_ends_the_run_or_is_listed(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "in")
+    os.mkfifo(files / "dog" / "pipe.txt")
+    with pytest.raises(StorageError, match=r"dog/pipe\.txt"):
+        packed(files, tmp_path / "out")
+    assert not (tmp_path / "out" / "shoal.index").exists()
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+    summary = packed(files, tmp_path / "skipped", on_error="skip")
+    assert summary.num_samples == 95
+    assert [name for name, _ in summary.skipped] == ["dog/pipe.txt"]
+    assert index_in(tmp_path / "skipped").metadata["skipped"][0][0] == "dog/pipe.txt"
+
+
+def test_what_a_format_cannot_hold_is_listed_too(tmp_path: Path) -> None:
+    make_files(tmp_path / "in")
+    (tmp_path / "in" / "dog" / "bad.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="byte 0 of the file is no UTF-8 text"):
+        packed(tmp_path / "in", tmp_path / "out", format="jsonl")
+    summary = packed(tmp_path / "in", tmp_path / "skipped", format="jsonl", on_error="skip")
+    assert [name for name, _ in summary.skipped] == ["dog/bad"]
+    assert summary.num_samples == 95
+
+
+def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "in")
+    inputs = inputs_of(files, format="tar")
+    (files / "cat" / "001.txt").write_text("longer than before, and by another hand")
+    numbers = np.arange(len(inputs))
+    found = [sample for sample in inputs.samples(numbers, 0 * numbers) if not isinstance(sample, dict)]
+    assert len(found) == 1
+    with pytest.raises(StorageError, match="changed while it was being packed: it had"):
+        raise found[0].error
+
+
+def test_shards_are_cut_evenly() -> None:
+    sizes = np.random.default_rng(0).integers(1, 100, 10_000)
+    plan = plan_shards(sizes, shard_bytes=20_000)
+    assert plan.num_shards == -(-int(sizes.sum()) // 20_000)
+    assert plan.shard_record_bytes.sum() == sizes.sum()
+    assert plan.shard_record_bytes.max() - plan.shard_record_bytes.min() < 200
+    assert plan_shards(np.array([5, 10**6, 5]), shard_bytes=10).num_shards <= 3
