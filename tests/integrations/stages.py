@@ -57,6 +57,12 @@ def slowly(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
+def slowly_noted(path: str, sample: dict[str, Any]) -> dict[str, Any]:
+    with Path(path).open("a") as file:
+        file.write(".")
+    return slowly(sample)
+
+
 def never(sample: dict[str, Any]) -> dict[str, Any]:
     time.sleep(1000)
     return sample

@@ -9,6 +9,7 @@ import os
 import pickle
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,18 @@ def test_a_timeout(tars: Dataset) -> None:
     loader = DataLoader(tars.map(stages.slowly).batch(30), num_workers=1, timeout=0.2)
     with pytest.raises(WorkerError, match=r"timeout=0.2 seconds"):
         list(loader)
+
+
+def test_closing_does_not_wait_for_batches_in_work(tars: Dataset, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    ds = tars.map(partial(stages.slowly_noted, str(notes))).batch(90)
+    iterator = iter(DataLoader(ds, num_workers=2))
+    while not notes.exists() or notes.stat().st_size < 4:
+        time.sleep(0.002)
+    iterator.close()
+    assert notes.stat().st_size < 90  # neither of the two first batches was finished
+    with pytest.raises(StopIteration):
+        next(iterator)
 
 
 def test_what_cannot_travel_is_said_with_what_to_do(tars: Dataset) -> None:

@@ -29,8 +29,8 @@ _SECONDS_TO_END = 2.0
 class Workshop:
     """What a worker holds: a maker of steps, and the last touch that turns a batch into what the loader promises."""
 
-    def __init__(self, work: Work, num_workers: int, finish: Callable[[Any], Any]) -> None:
-        self._maker, self._finish = StepMaker(work, num_workers), finish
+    def __init__(self, work: Work, num_workers: int, finish: Callable[[Any], Any], stop: Any) -> None:
+        self._maker, self._finish = StepMaker(work, num_workers, stop), finish
 
     def __getitem__(self, task: Task) -> Made:
         made = self._maker.make(task)
@@ -61,7 +61,9 @@ class Workers:
     def __init__(self, work: Work, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> None:
         self._work, self._num_workers = work, num_workers
         self._tasks = _Tasks()
-        workshop: Any = Workshop(work, num_workers, finish)
+        # An event of multiprocessing would wait for those who wait for it, of whom one may have been killed.
+        stopped, self._stop = options["multiprocessing_context"].Pipe(duplex=False)
+        workshop: Any = Workshop(work, num_workers, finish, stopped)
         self._loader: Any = torch.utils.data.DataLoader(
             workshop,
             batch_size=None,
@@ -103,6 +105,7 @@ class Workers:
         self._closed = True
         _open.discard(self)
         if made is not None and self._pid == os.getpid():  # a forked child has no workers, only their queues
+            self._stop.send_bytes(b"stop")  # torch would wait until the batches in work are made
             made._shutdown_workers()  # noqa: SLF001  # else it happens when the garbage collector likes
 
     def _explained(self, error: Exception) -> Exception:

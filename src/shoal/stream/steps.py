@@ -6,7 +6,9 @@ any number of epochs and resumed positions, and a new one begins wherever it is 
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import threading
 import traceback
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,6 +18,7 @@ from shoal.stream.counters import Counters
 from shoal.stream.deliveries import Proof
 from shoal.stream.iteration import Iteration, Place
 from shoal.stream.passes import Work
+from shoal.stream.reading.retrying import StoppedError
 from shoal.stream.reading.skips import MOST_LISTED
 from shoal.stream.shipping import pack, unpack
 
@@ -57,14 +60,18 @@ class Made(NamedTuple):
 
 
 class StepMaker:
-    """Makes the steps of one worker of a rank; steps that follow each other cost no more than iterating does."""
+    """Makes the steps of one worker of a rank; steps that follow each other cost no more than iterating does.
 
-    def __init__(self, work: Work, num_workers: int) -> None:
-        self._work, self._num_workers = work, num_workers
+    ``stop`` is the end of a pipe. When something can be read there, the batch in work is given up at its next sample.
+    """
+
+    def __init__(self, work: Work, num_workers: int, stop: Any) -> None:
+        self._work, self._num_workers, self._stop = work, num_workers, stop
+        self._watch: threading.Thread | None = None
         self._forget()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _arrived, (pack(self._work), self._num_workers)
+        return _arrived, (pack(self._work), self._num_workers, self._stop)
 
     def _forget(self) -> None:
         self._iteration: Iteration | None = None
@@ -74,7 +81,13 @@ class StepMaker:
 
     def make(self, task: Task) -> Made:
         """The batch of a task; an error comes back as one, so that it keeps its type on its way."""
+        if self._watch is None:
+            self._watch = threading.Thread(target=self._close_when_told, name="shoal-stop", daemon=True)
+            self._watch.start()
         try:
+            if self._stop.poll():
+                msg = "the loader was closed"
+                raise StoppedError(msg)  # noqa: TRY301  # as it would be in the middle of a batch
             batch, proof = self._made(task)
         except Exception as error:  # noqa: BLE001  # raised again by the process that asked
             self._next = None
@@ -106,9 +119,14 @@ class StepMaker:
 
     def close(self) -> None:
         """Stop reading."""
-        if self._iteration is not None:
-            self._iteration.close()
-        self._iteration = self._next = None
+        iteration, self._iteration, self._next = self._iteration, None, None
+        if iteration is not None:
+            iteration.close()
+
+    def _close_when_told(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stop.poll(None)  # not read: the other workers want to see it too
+        self.close()
 
     def _counts(self) -> dict[str, Any]:
         """What was added to the counts since the last time."""
@@ -117,8 +135,8 @@ class StepMaker:
         return {name: _since(before.get(name), value) for name, value in now.items()}
 
 
-def _arrived(packed: bytes, num_workers: int) -> StepMaker:
-    return StepMaker(unpack(packed), num_workers)
+def _arrived(packed: bytes, num_workers: int, stop: Any) -> StepMaker:
+    return StepMaker(unpack(packed), num_workers, stop)
 
 
 def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
