@@ -123,6 +123,7 @@ TARGETS: dict[str, Callable[[], Iterator[Input]]] = {
     "tf_example": _inputs_of_examples,
     **{f"codec {codec}": lambda codec=codec: _inputs_of_codec(codec) for codec in CODECS},  # type: ignore[misc]
     "tar.gz": lambda: _inputs_of_format("tar.gz"),
+    "jsonl.zst": lambda: _inputs_of_format("jsonl.zst"),
     "tfrecord.zst": lambda: _inputs_of_format("tfrecord.zst"),
 }
 

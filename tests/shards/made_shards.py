@@ -246,4 +246,8 @@ def made(name: str, *, huge: bool = True) -> Made:
     if not codec:
         return replace(plain, shards=chosen)
     shards = {f"{shard}.{codec}": (writers.COMPRESS[codec](data), samples) for shard, (data, samples) in chosen.items()}
+    if name == "jsonl.zst":  # of several frames, which are pieces
+        lines = [b'{"n": %d, "x": "%s"}\n' % (number, b"x" * 33_000) for number in range(7)]
+        data = b"".join(map(writers.COMPRESS[codec], lines))
+        shards[f"some frames.{name}"] = (data, [{"n": number, "x": "x" * 33_000} for number in range(7)])
     return Made(FORMATS[name], shards, detects_damage=codec in _CODECS_WITH_CHECKSUMS)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.shards.writers import COMPRESS, tar_of
+from tests.shards.writers import COMPRESS, framed, tar_of
 
+import shoal
 from shoal.errors import ShardError
 from shoal.shards.codecs import CODECS, CodecError, decompress
 from shoal.shards.compressed import Compressed
 from shoal.shards.formats import format_named, format_of
 from shoal.shards.jsonl import JsonLines
 from shoal.shards.protocol import Stretch
+from shoal.testing import check_format
 
 pytest.importorskip("brotli")
 pytest.importorskip("cramjam")
@@ -107,3 +110,64 @@ def test_another_shard_is_noticed() -> None:
     found = format.scan(lambda first, end: one[first:end], len(one), shard="a")
     with pytest.raises(ShardError, match="says 2 samples in this shard, and 1 are inside"):
         format.parse(other, Stretch("a", 0, 2, None, found.head))
+
+
+@pytest.mark.parametrize("codec", OF_MEMBERS)
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tar", "tfrecord"])
+def test_members_that_end_with_a_sample_are_pieces(codec: str, kind: str) -> None:
+    format = format_named(f"{kind}.{codec}")  # noqa: A001
+    size = 30_000  # so that three make a piece of 64 KiB or more
+    rows = [bytes([97 + number % 26]) * size for number in range(10)]
+    if kind == "tar":
+        parts = [tar_of({f"{n}.txt": row})[: 512 + size + -size % 512] for n, row in enumerate(rows)] + [bytes(10_240)]
+        expected: list[Any] = [{"__key__": str(n), "txt": row} for n, row in enumerate(rows)]
+    elif kind == "tfrecord":
+        parts, expected = [framed(row) for row in rows], [{"record": row} for row in rows]
+    elif kind == "csv":
+        parts = [b"a,b\n", *(b"1,%s\n" % row for row in rows)]
+        expected = [{"a": "1", "b": row.decode()} for row in rows]
+    else:
+        parts = [b"\xef\xbb\xbf\n\n", *(b'{"x": "%s"}\n' % row for row in rows), b"\n \n"]
+        expected = [{"x": row.decode()} for row in rows]
+    data = b"".join(map(COMPRESS[codec], parts))
+    found = format.scan(lambda first, end: data[first:end], len(data), shard="a")
+    assert found.piece_samples is not None
+    assert len(found.piece_samples) == 4
+    assert found.piece_decoded_bytes is not None
+    assert found.piece_decoded_bytes.sum() == sum(map(len, parts))
+    report = check_format(format, {"a": (data, expected)}, num_damaged=12)
+    assert report.num_stretches == 10
+    # Cut elsewhere than at samples, they are one piece.
+    whole = b"".join(parts)
+    data = b"".join(COMPRESS[codec](whole[at : at + 70_000]) for at in range(0, len(whole), 70_000))
+    found = format.scan(lambda first, end: data[first:end], len(data), shard="a")
+    assert found.piece_samples is not None
+    assert found.piece_samples.tolist() == [10]
+    assert samples_of(format, data) == expected
+
+
+def test_a_piece_that_holds_more_than_the_index_says_is_not_decompressed() -> None:
+    format = format_named("jsonl.gz")  # noqa: A001
+    lines = [b'{"x": "%s"}\n' % (b"y" * 70_000)] * 3
+    data = b"".join(gzip.compress(line) for line in lines)
+    found = format.scan(lambda first, end: data[first:end], len(data), shard="a")
+    begin, end = found.sample_starts[1:3].tolist()
+    bomb = gzip.compress(bytes(50_000_000))
+    padded = (bomb + data)[: end - begin]
+    for wrong in (padded, bytes(end - begin), data[begin : end - 6] + b"\xfe\xfe" + data[end - 4 : end]):
+        with pytest.raises(ShardError) as caught:
+            format.parse(wrong, Stretch("a", begin, 1, None, found.head))
+        assert caught.value.byte is not None
+    for place in ((begin + 1, end), (begin, end - 1)):
+        with pytest.raises(ShardError, match="no pieces of this shard lie at"):
+            format.parse(data[slice(*place)], Stretch("a", place[0], 1, None, found.head))
+
+
+def test_frames_of_a_dataset_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    lines = [b'{"n": %d, "x": "%s"}\n' % (n, b"y" * 20_000) for n in range(200)]
+    frames = [COMPRESS["zst"](b"".join(lines[at : at + 5])) for at in range(0, 200, 5)]
+    (tmp_path / "a.jsonl.zst").write_bytes(b"".join(frames))
+    ds = shoal.open(tmp_path / "a.jsonl.zst").shuffle(seed=1, window="1MiB", chunk="100KB")
+    assert sorted(sample["n"] for sample in ds) == list(range(200))
+    assert next(iter(shoal.open(tmp_path / "a.jsonl.zst").skip(150)))["n"] == 150

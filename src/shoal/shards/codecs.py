@@ -8,19 +8,30 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
 from shoal.shards.protocol import Buffer
 
-__all__ = ["CODECS", "CODEC_OF_SUFFIX", "CodecError", "decompress"]
+__all__ = ["CODECS", "CODEC_OF_SUFFIX", "CodecError", "Member", "decompress", "decompress_members"]
 
 _PIECE_BYTES = 1 << 20
 _ZSTD_INPUT_BYTES = 512  # at a time: a block of 128 KiB can hide in 4 bytes, so this gives at most 16 MiB
 
 
+# What was decompressed next, or, behind a member, where in the compressed bytes it ends.
+_Part = bytes | int
+
+
 class CodecError(ValueError):
     """Bytes that are not what a codec writes, or that give more than is allowed."""
+
+
+class Member(NamedTuple):
+    """One of several that were compressed apart: where it ends, in the compressed bytes and in what they hold."""
+
+    end_byte: int
+    content_end_byte: int
 
 
 def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
@@ -35,18 +46,36 @@ def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
     UsageError
         The library of the codec is not installed.
     """
+    return decompress_members(codec, data, limit_bytes=limit_bytes)[0]
+
+
+def decompress_members(codec: str, data: Buffer, *, limit_bytes: int) -> tuple[bytearray, list[Member]]:
+    """The same, and where its members or frames end; the last one ends with ``data``, padding included.
+
+    Raises
+    ------
+    CodecError
+        The bytes are damaged or cut short, or give more than ``limit_bytes``.
+    UsageError
+        The library of the codec is not installed.
+    """
     result = bytearray()
+    members: list[Member] = []
     try:
         for piece in CODECS[codec](memoryview(data), limit_bytes):
+            if isinstance(piece, int):
+                members.append(Member(piece, len(result)))
+                continue
             if len(result) + len(piece) > limit_bytes:
                 raise _too_much(limit_bytes)
             result += piece
     except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
         raise CodecError(str(error)) from None
-    return result
+    return result, [*members[:-1], Member(len(data), len(result))]
 
 
-def _gzip(data: memoryview, limit_bytes: int) -> Iterator[bytes]:  # noqa: ARG001  # bounded by its pieces
+def _gzip(data: memoryview, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001  # bounded by its pieces
+    num_bytes = len(data)
     while len(data):
         member = zlib.decompressobj(wbits=31)
         rest: Buffer = data
@@ -57,12 +86,14 @@ def _gzip(data: memoryview, limit_bytes: int) -> Iterator[bytes]:  # noqa: ARG00
                 raise _cut_short()
             yield piece
         data = _without_padding(data[len(data) - len(member.unused_data) :])
+        yield num_bytes - len(data)
 
 
-def _keeping_input(new: Callable[[], Any]) -> Callable[[memoryview, int], Iterator[bytes]]:
+def _keeping_input(new: Callable[[], Any]) -> Callable[[memoryview, int], Iterator[_Part]]:
     """Codecs of the standard library that keep what they have not used yet."""
 
-    def pieces(data: memoryview, limit_bytes: int) -> Iterator[bytes]:  # noqa: ARG001
+    def pieces(data: memoryview, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
+        num_bytes = len(data)
         while len(data):
             member = new()
             yield member.decompress(data, _PIECE_BYTES)
@@ -71,11 +102,13 @@ def _keeping_input(new: Callable[[], Any]) -> Callable[[memoryview, int], Iterat
                     raise _cut_short()
                 yield member.decompress(b"", _PIECE_BYTES)
             data = _without_padding(data[len(data) - len(member.unused_data) :])
+            yield num_bytes - len(data)
 
     return pieces
 
 
-def _zstd(data: memoryview, limit_bytes: int) -> Iterator[bytes]:  # noqa: ARG001
+def _zstd(data: memoryview, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
+    num_bytes = len(data)
     library = _library("zstandard", "zstd")
     try:
         while len(data):
@@ -87,11 +120,12 @@ def _zstd(data: memoryview, limit_bytes: int) -> Iterator[bytes]:  # noqa: ARG00
                 yield frame.decompress(data[used : used + _ZSTD_INPUT_BYTES])
                 used = min(used + _ZSTD_INPUT_BYTES, len(data))
             data = data[used - len(frame.unused_data) :]
+            yield num_bytes - len(data)
     except library.ZstdError as error:
         raise CodecError(str(error)) from None
 
 
-def _brotli(data: memoryview, limit_bytes: int) -> Iterator[bytes]:  # noqa: ARG001
+def _brotli(data: memoryview, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
     library = _library("brotli", "brotli")
     stream = library.Decompressor()
     try:
@@ -105,7 +139,7 @@ def _brotli(data: memoryview, limit_bytes: int) -> Iterator[bytes]:  # noqa: ARG
         raise CodecError(str(error)) from None
 
 
-def _snappy(data: memoryview, limit_bytes: int) -> Iterator[bytes]:
+def _snappy(data: memoryview, limit_bytes: int) -> Iterator[_Part]:
     """One raw block, whose size is written before it."""
     library = _library("cramjam", "snappy")
     try:
@@ -137,7 +171,7 @@ def _library(module: str, extra: str) -> Any:
         raise UsageError(msg, hint=f"pip install 'shoal[{extra}]'") from None
 
 
-CODECS: Mapping[str, Callable[[memoryview, int], Iterator[bytes]]] = MappingProxyType(
+CODECS: Mapping[str, Callable[[memoryview, int], Iterator[_Part]]] = MappingProxyType(
     {
         "gz": _gzip,
         "bz2": _keeping_input(bz2.BZ2Decompressor),

@@ -1,19 +1,26 @@
-"""Shards that are compressed as a whole: read whole, decompressed in memory, and then like any other.
+"""Shards that are compressed: read in pieces, decompressed in memory, and then like any other.
 
-Nothing inside such a shard can be read alone, so it is one piece: one extent, one chunk, one read.
+What was compressed as one can only be read as one. A shard made of several members or frames, as ``zstd`` with a frame
+size, ``bgzip`` or ``cat`` make them, is cut where one of them ends with a sample; others are one piece: one extent, one
+chunk, one read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.shards.codecs import CODEC_OF_SUFFIX, CodecError, decompress
+from shoal.shards.codecs import CODEC_OF_SUFFIX, CodecError, Member, decompress_members
+from shoal.shards.index_build import EXTENT_BYTES
 from shoal.shards.protocol import Buffer, Format, ReadBytes, Records, Sample, ShardScan, Stretch
 
 __all__ = ["Compressed", "CompressedRecords"]
@@ -45,7 +52,7 @@ class Compressed:
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Decompress the shard and find the samples inside; memory O(both sizes of it).
 
-        The layout CRC is that of the compressed bytes.
+        The layout CRC of a piece is that of its compressed bytes.
 
         Raises
         ------
@@ -53,29 +60,34 @@ class Compressed:
             It cannot be decompressed, or what is inside is none of the format.
         """
         stored = read(0, num_bytes)
-        inside = self._decompressed(stored, shard)
+        inside, members = self._decompressed(stored, shard, self.limit_bytes)
         found = self.inner.scan(_reading(inside), len(inside), shard=shard)
         if not found.num_samples:
             return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=found.notes)
+        pieces = _pieces(found, members, num_bytes)
+        view = memoryview(stored)
+        crcs = [crc32(view[first:end]) for first, end in pairwise(pieces.starts.tolist())]
         return ShardScan(
-            np.array([0, num_bytes], dtype=np.int64),
-            np.array([crc32(stored)], dtype=np.uint32),
-            head={"inner": dict(found.head)},
+            pieces.starts,
+            np.array(crcs, dtype=np.uint32),
+            head={"inner": dict(found.head)} | ({} if len(crcs) == 1 else _packed(pieces, found)),
             notes=found.notes,
-            piece_samples=np.array([found.num_samples], dtype=np.int64),
-            piece_decoded_bytes=np.array([len(inside)], dtype=np.int64),
+            piece_samples=pieces.num_samples,
+            piece_decoded_bytes=np.diff(pieces.content_starts),
         )
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CompressedRecords:
-        """Decompress a shard and open what is inside.
+        """Decompress a shard, or some consecutive pieces of one, and open what is inside.
 
         Raises
         ------
         ShardError
-            It cannot be decompressed, or does not hold ``num_samples`` samples.
+            It cannot be decompressed, or does not hold so many samples.
         """
+        if "pieces" in stretch.head:
+            return self._parse_pieces(buffer, stretch)
         shard = stretch.shard
-        inside = self._decompressed(buffer, shard)
+        inside, _ = self._decompressed(buffer, shard, self.limit_bytes)
         found = self.inner.scan(_reading(inside), len(inside), shard=shard)
         if found.num_samples != stretch.num_samples or found.piece_samples is not None:
             msg = f"the index says {stretch.num_samples} samples in this shard, and {found.num_samples} are inside"
@@ -83,32 +95,101 @@ class Compressed:
         begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
         starts = (found.sample_starts - begin).tolist()
         within = Stretch(shard, begin, stretch.num_samples, starts, stretch.head.get("inner", {}))
-        return CompressedRecords(self.inner.parse(memoryview(inside)[begin:end], within), crc32(buffer))
+        return CompressedRecords(self.inner.parse(memoryview(inside)[begin:end], within), [crc32(buffer)])
 
-    def _decompressed(self, stored: Buffer, shard: str) -> bytearray:
+    def _parse_pieces(self, buffer: Buffer, stretch: Stretch) -> CompressedRecords:
+        head, end_byte = stretch.head, stretch.first_byte + len(buffer)
+        starts, content_starts = _unpacked(head["pieces"])
+        first, end = (int(np.searchsorted(starts, byte)) for byte in (stretch.first_byte, end_byte))
+        if end >= len(starts) or starts[first] != stretch.first_byte or starts[end] != end_byte or first == end:
+            msg = f"by the index no pieces of this shard lie at bytes [{stretch.first_byte}, {end_byte})"
+            raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_HINT)
+        begin, stop = int(content_starts[first]), int(content_starts[end])
+        inside, _ = self._decompressed(buffer, stretch.shard, stop - begin, stretch.first_byte)
+        if len(inside) != stop - begin:
+            msg = f"these bytes hold {len(inside)}, and by the index {stop - begin}"
+            raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_HINT)
+        # What precedes the first sample of a shard and follows its last one belongs to none.
+        low, high = max(begin, int(head["begin"])), min(stop, int(head["end"]))
+        within = Stretch(stretch.shard, low, stretch.num_samples, None, head.get("inner", {}))
+        view = memoryview(buffer)
+        borders = [int(byte) - stretch.first_byte for byte in starts[first : end + 1]]
+        crcs = [crc32(view[one:other]) for one, other in pairwise(borders)]
+        return CompressedRecords(self.inner.parse(memoryview(inside)[low - begin : high - begin], within), crcs)
+
+    def _decompressed(
+        self, stored: Buffer, shard: str, limit_bytes: int, first_byte: int | None = None
+    ) -> tuple[bytearray, list[Member]]:
         if not stored:  # a shard of no bytes has no samples, whatever its codec would write for that
-            return bytearray()
+            return bytearray(), []
         try:
-            return decompress(self.codec, stored, limit_bytes=self.limit_bytes)
+            return decompress_members(self.codec, stored, limit_bytes=limit_bytes)
         except CodecError as error:
-            msg = f"this shard of {len(stored)} bytes cannot be decompressed ({self.codec}): {error}"
-            raise ShardError(msg, shard=shard, hint=_HINT) from None
+            msg = f"these {len(stored)} bytes cannot be decompressed ({self.codec}): {error}"
+            raise ShardError(msg, shard=shard, byte=first_byte, hint=_HINT) from None
+
+
+class _Pieces(NamedTuple):
+    """The pieces of a shard: borders in its bytes and in what they hold, shape (num_pieces + 1,), and their samples."""
+
+    starts: NDArray[np.int64]
+    content_starts: NDArray[np.int64]
+    num_samples: NDArray[np.int64]
+
+
+def _pieces(found: ShardScan, members: Sequence[Member], num_bytes: int) -> _Pieces:
+    """Cut where a member ends with a sample, into pieces that hold 64 KiB or more."""
+    # What holds for all that follows would have to be known of each piece.
+    members = members if "pax_globals" not in found.head else members[-1:]
+    ends = np.array([member.content_end_byte for member in members], dtype=np.int64)
+    samples = np.searchsorted(found.sample_starts, ends)
+    at_sample = found.sample_starts[np.minimum(samples, len(found.sample_starts) - 1)] == ends
+    cuts, content_cuts, counts = [0], [0], [0]
+    for place in np.flatnonzero(at_sample[:-1]).tolist():
+        num_before, content_end = int(samples[place]), int(ends[place])
+        if content_end - content_cuts[-1] >= EXTENT_BYTES and counts[-1] < num_before < found.num_samples:
+            cuts.append(members[place].end_byte)
+            content_cuts.append(content_end)
+            counts.append(num_before)
+    starts = np.array([*cuts, num_bytes], dtype=np.int64)
+    content_starts = np.array([*content_cuts, int(ends[-1])], dtype=np.int64)
+    num_samples = np.array([*counts[1:], found.num_samples], dtype=np.int64) - np.array(counts, dtype=np.int64)
+    return _Pieces(starts, content_starts, num_samples)
+
+
+def _packed(pieces: _Pieces, found: ShardScan) -> dict[str, Any]:
+    """The pieces as a head keeps them: about 10 bytes for each."""
+    table = np.stack([np.diff(pieces.starts), np.diff(pieces.content_starts)]).astype("<i8")
+    return {
+        "pieces": base64.b64encode(zlib.compress(table.tobytes())).decode(),
+        "begin": int(found.sample_starts[0]),
+        "end": int(found.sample_starts[-1]),
+    }
+
+
+@lru_cache(maxsize=256)
+def _unpacked(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where pieces begin, in a shard and in what it holds; shape (num_pieces + 1,)."""
+    table = np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<i8").reshape(2, -1)
+    starts = np.zeros((2, table.shape[1] + 1), dtype=np.int64)
+    np.cumsum(table, axis=1, out=starts[:, 1:])
+    return starts[0], starts[1]
 
 
 class CompressedRecords:
     """The samples of a shard that was decompressed, handed out by number."""
 
-    __slots__ = ("_crc", "_records")
+    __slots__ = ("_crcs", "_records")
 
-    def __init__(self, records: Records, crc: int) -> None:
-        self._records, self._crc = records, crc
+    def __init__(self, records: Records, crcs: Sequence[int]) -> None:
+        self._records, self._crcs = records, crcs
 
     def __len__(self) -> int:
         return len(self._records)
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """The CRC of the piece, as `Compressed.scan` gives it; shape (1,)."""
-        return np.array([self._crc], dtype=np.uint32)
+        """The CRC of each piece, as `Compressed.scan` gives it; shape (num_pieces,)."""
+        return np.array(self._crcs, dtype=np.uint32)
 
     def sample(self, number: int) -> Sample:
         """Sample ``number`` of the shard."""
