@@ -41,6 +41,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 - [Prometheus](#prometheus): `shoal.prometheus`
 - [Torch](#torch): `shoal.torch`
 - [JAX](#jax): `shoal.jax`
+- [Hugging Face](#hugging-face): `shoal.huggingface`
 - [Errors](#errors): `shoal.errors`
 - [Command line](#command-line): `shoal VERB`
 """
@@ -59,6 +60,7 @@ def page() -> str:
     parts += [*member("shoal.prometheus.write", shoal.prometheus.write)]
     parts += ["## Torch\n", text_of(shoal.torch), *door(shoal.torch)]
     parts += ["## JAX\n", text_of(shoal.jax), *door(shoal.jax)]
+    parts += ["## Hugging Face\n", text_of(shoal.huggingface), *door(shoal.huggingface)]
     parts += ["## Errors\n", text_of(shoal.errors), *errors()]
     parts += ["## Command line\n", *command_line()]
     return "\n".join(part.rstrip() + "\n" for part in parts)

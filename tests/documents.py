@@ -8,18 +8,23 @@ from dataclasses import dataclass
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w+-]*).*$")
 _NOT_RUN = re.compile(r"^\s*<!--\s*not run:(?P<reason>.*?)-->\s*$")
+_RUN_WITH = re.compile(r"^\s*<!--\s*run with (?P<environment>[\w-]+)\s*-->\s*$")
 _LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)(?:\s+\"[^\"]*\")?\)")
 _HEADING = re.compile(r"^#{1,6}\s+(?P<text>.+?)\s*#*$")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: ``line`` is that of its first line of code; ``not_run`` the reason, None for "run it"."""
+    """A fenced block: ``line`` is that of its first line of code; ``not_run`` the reason, None for "run it".
+
+    ``run_with`` names the environment that `make integration` runs it in, and it alone; None is our own.
+    """
 
     language: str
     code: str
     line: int
     not_run: str | None
+    run_with: str | None = None
 
 
 def blocks_of(text: str) -> list[Block]:
@@ -36,9 +41,11 @@ def blocks_of(text: str) -> list[Block]:
         if number == len(lines):
             msg = f"the code block that begins on line {first} has no end"
             raise ValueError(msg)
-        mark = _NOT_RUN.match(lines[first - 2]) if first >= 2 else None
+        above = lines[first - 2] if first >= 2 else ""
+        mark, other = _NOT_RUN.match(above), _RUN_WITH.match(above)
         code = "".join(f"{line[indent:]}\n" for line in lines[first:number])
-        blocks.append(Block(fence["language"], code, first + 1, mark["reason"].strip() if mark else None))
+        reason, environment = mark and mark["reason"].strip(), other and other["environment"]
+        blocks.append(Block(fence["language"], code, first + 1, reason, environment))
         number += 1
     return blocks
 

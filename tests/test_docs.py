@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.documents import Block, anchors_of, blocks_of, commands_of, links_of
+from tests.integration.installs import ENVIRONMENTS
 from tests.samples import write_sample_data
 
 ROOT = Path(__file__).parent.parent
@@ -75,6 +76,8 @@ def run_blocks_in(namespace: dict[str, Any], blocks: list[Block], path: Path) ->
     for block in blocks:
         if block.not_run is not None:
             assert block.not_run, f"{path}:{block.line}: a block that is not run needs a reason"
+        elif block.run_with is not None:
+            assert block.run_with in ENVIRONMENTS, f"{path}:{block.line}: nobody knows {block.run_with!r}"
         elif block.language == "python":
             # Blank lines before the code, so that a traceback shows the line of the page.
             code = "\n" * (block.line - 1) + block.code
@@ -109,6 +112,11 @@ x = 1
 sing()
 ```
 
+<!-- run with jax -->
+```python
+sing_in_chorus()
+```
+
 1. in a list
 
    ```python
@@ -131,12 +139,14 @@ def test_blocks_are_found_with_their_lines_and_reasons() -> None:
     assert [(block.language, block.line, block.not_run) for block in blocks] == [
         ("python", 4, None),
         ("python", 8, "it would sing"),
-        ("python", 14, None),
-        ("console", 18, None),
+        ("python", 13, None),
+        ("python", 19, None),
+        ("console", 23, None),
     ]
-    assert blocks[2].code == "assert x == 1\n"
-    assert commands_of(blocks[3].code) == ["echo one \\\n  two", "true"]
-    assert links_of(PAGE) == [(24, "#a-page"), (24, "other.md#b")]
+    assert [block.run_with for block in blocks] == [None, None, "jax", None, None]
+    assert blocks[3].code == "assert x == 1\n"
+    assert commands_of(blocks[4].code) == ["echo one \\\n  two", "true"]
+    assert links_of(PAGE) == [(29, "#a-page"), (29, "other.md#b")]
     assert anchors_of(PAGE) == {"a-page"}
 
 
@@ -151,6 +161,7 @@ def test_a_page_runs_in_one_namespace_and_skips_what_is_marked(tmp_path: Path) -
         "```console\n$ false\n```\n",
         "```console\n$ false | true\n```\n",
         "<!-- not run: -->\n```python\nx = 1\n```\n",
+        "<!-- run with nothing-known -->\n```python\nx = 1\n```\n",
     ],
 )
 def test_a_page_that_does_not_work_fails(page: str, tmp_path: Path) -> None:

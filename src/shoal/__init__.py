@@ -27,6 +27,7 @@ from shoal import errors
 
 if _TYPE_CHECKING:
     from shoal import formats, measure, orders, pack
+    from shoal import huggingface as huggingface
     from shoal import jax as jax
     from shoal import torch as torch
     from shoal.stream.certificates import merge_certificates
@@ -42,7 +43,7 @@ __all__ = [
     "open",
     "orders",
     "pack",
-]  # and torch and jax, which a star must not import
+]  # and torch, jax and huggingface, which a star must not import
 
 
 def __getattr__(name: str) -> _Any:
@@ -57,6 +58,8 @@ def __getattr__(name: str) -> _Any:
         import shoal.pack as found  # noqa: PLC0415
     elif name == "torch":
         import shoal.torch as found  # noqa: PLC0415
+    elif name == "huggingface":
+        import shoal.huggingface as found  # noqa: PLC0415
     elif name == "jax":
         import shoal.jax as found  # noqa: PLC0415
     elif name == "merge_certificates":

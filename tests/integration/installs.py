@@ -19,9 +19,13 @@ TESTING = ("pytest==9.2.0", "pytest-timeout==2.4.0", "hypothesis==6.170.15")
 ENVIRONMENTS = {
     "frameworks": ("accelerate==1.15.0", "lightning==2.6.6", "transformers==5.23.0"),
     "jax": ("jax==0.10.2", *TESTING),
+    "datasets": ("datasets==5.2.0", "torchdata==0.11.0", "pillow>=11", *TESTING),
+    "ray": ("ray[train]==2.60.0",),
+    # Whose users may want to come here.
+    "peers": ("webdataset==1.0.2", "mosaicml-streaming==0.13.0", "litdata==0.2.76", "torchdata==0.11.0"),
 }
-_WITH_TORCH = {"frameworks"}
-_SECONDS = 180
+_WITH_TORCH = {"frameworks", "datasets", "ray", "peers"}
+_SECONDS = 400
 
 
 class CannotHaveError(Exception):

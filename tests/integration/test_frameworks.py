@@ -53,8 +53,9 @@ def test_jax_goes_on_with_another_number_of_processes(python: PythonWith, tmp_pa
         assert lines[0].startswith(at) if at else lines == []
 
 
-def test_the_door_of_jax(python: PythonWith, tmp_path: Path) -> None:
-    inside(python("jax"), "inside_jax.py", tmp_path)
+@pytest.mark.parametrize("library", ["jax", "datasets"])
+def test_a_door_works_with_the_library_behind_it(library: str, python: PythonWith, tmp_path: Path) -> None:
+    inside(python(library), f"inside_{library}.py", tmp_path)
 
 
 def inside(python: Path, tests: str, folder: Path) -> None:

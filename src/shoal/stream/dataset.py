@@ -30,6 +30,7 @@ from shoal.stream.cursor import Cursor
 from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
 from shoal.stream.deliveries import RecordHashes
 from shoal.stream.description import Description
+from shoal.stream.handing_over import handed_over
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Iteration, Recipe, read_sample
 from shoal.stream.judging import quality_of
@@ -339,6 +340,10 @@ class Dataset:
     def as_map(self) -> MapView:
         """The samples by id, for code that insists on a list; `shoal.torch.BatchSampler` gives it the order."""
         return MapView(self._opened, self._arrangement, self._description.stages)
+
+    def to_hf(self, *, features: Any = None) -> Any:
+        """The samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""
+        return handed_over(self, "huggingface", "to_hf", features=features)
 
     # ---- running
 
