@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import gzip
+import os
 import re
 import warnings
+from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.errors import ShuffleWarning
 from shoal.orders import Block, Full, Window
 from shoal.stream.dataset import Dataset
-from shoal.stream.mixing import warning_about
+from shoal.stream.mixing import rereads, warning_about
 
 
 def said(ds: Dataset, global_batch: int) -> str:
@@ -46,3 +50,23 @@ def test_the_global_batch_counts_and_not_the_rank_s(tars: Dataset) -> None:
         iter(ds).close()
     with pytest.warns(ShuffleWarning, match="global batches of 32"):
         iter(ds.partition(rank=0, world_size=8)).close()
+
+
+def test_an_order_that_reads_pieces_again_and_again_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    lines = b"".join(b'{"x": "%s"}\n' % os.urandom(1000).hex().encode() for _ in range(100))
+    for number in range(3):
+        (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines))
+    ds = shoal.open(tmp_path / "*.jsonl.gz")
+    factor, more_bytes = rereads(ds.shuffle(Full()).resolved)
+    total = sum(path.stat().st_size for path in tmp_path.glob("*.gz"))
+    assert (factor, more_bytes) == (100.0, 99 * total)
+    with pytest.warns(
+        ShuffleWarning, match=r"'full' reads .* jsonl\.gz .* a piece of 100 samples .* 100 times its bytes"
+    ):
+        iter(ds.shuffle("full")).close()
+    # What is read once is no matter, nor is what can be read alone.
+    assert said(ds.shuffle(), 10) == said(ds, 10) == ""
+    assert rereads(ds.shuffle().resolved) == (1.0, 0)
+    (tmp_path / "plain.jsonl").write_bytes(lines)
+    assert said(shoal.open(tmp_path / "plain.jsonl").shuffle("full"), 10) == ""

@@ -1,15 +1,20 @@
-"""Says before a run when a window is too small for the batches cut from it."""
+"""Says before a run when a window is too small for the batches cut from it, or an order reads pieces many times."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from shoal.measure.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.order.window import Window
+from shoal.plan.units import RecordUnits
 from shoal.stream.arrangement import Arrangement
 
-__all__ = ["variance_ratio_bound", "warning_about"]
+__all__ = ["rereads", "variance_ratio_bound", "warning_about"]
 
 _MOST_VARIANCE_RATIO = 1.2
 _LEAST_CHUNKS_OF_NODE = 8
+_MOST_REREADS = 2.0
+_LITTLE_BYTES = 1 << 20  # more than once: not worth a word
 
 
 def variance_ratio_bound(arrangement: Arrangement, global_batch: int) -> float | None:
@@ -24,7 +29,9 @@ def variance_ratio_bound(arrangement: Arrangement, global_batch: int) -> float |
 
 
 def warning_about(arrangement: Arrangement, global_batch: int) -> str:
-    """What to tell the user about this window and batch size; empty when all is well, or the order is no window."""
+    """What to tell the user about this order and batch size; empty when all is well."""
+    if message := _about_rereads(arrangement):
+        return message
     order = arrangement.order
     if not isinstance(order, Window) or order.chunks >= len(arrangement.chunks):
         return ""
@@ -46,6 +53,36 @@ def warning_about(arrangement: Arrangement, global_batch: int) -> str:
             "nodes would do"
         )
     return ""
+
+
+def rereads(arrangement: Arrangement) -> tuple[float, int]:
+    """How many times its bytes an epoch reads where samples are read one by one, and how many bytes that is more.
+
+    (1.0, 0) where a sample can be read alone, or chunks are read at once.
+    """
+    index = arrangement.index
+    if not isinstance(arrangement.units, RecordUnits) or index.sample_bytes is not None:
+        return 1.0, 0
+    borders, stored = index.extent_first_sample, arrangement.stored
+    counts = index.extent_num_samples if stored is None else stored.count_between(borders)
+    num_bytes = (index.extent_end_byte - index.extent_first_byte).astype(np.float64)
+    once = float(num_bytes[counts > 0].sum())
+    each = float((num_bytes * counts).sum())
+    return each / max(once, 1.0), int(each - once)
+
+
+def _about_rereads(arrangement: Arrangement) -> str:
+    factor, more_bytes = rereads(arrangement)
+    if factor < _MOST_REREADS or more_bytes < _LITTLE_BYTES:
+        return ""
+    index = arrangement.index
+    piece_samples = index.num_samples / index.num_extents
+    return (
+        f"the order {arrangement.order.name!r} reads its samples one by one, and of these {index.format} shards no "
+        f"less than a piece of {piece_samples:.0f} samples can be read: an epoch reads {factor:.0f} times its bytes "
+        f"({more_bytes / 2**30:,.1f} GiB more). The window, .shuffle(window=...), reads each piece once; or write "
+        "smaller row groups, or shards without compression"
+    )
 
 
 def _worst(order: Window, layout: ChunkLayout, global_batch: int) -> float:
