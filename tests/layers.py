@@ -35,7 +35,12 @@ FLOORS = {
 LIBRARIES = {
     "numpy": ("shoal",),
     "matplotlib": ("shoal.measure.report", "shoal.measure.audit_picture", "shoal.measure.plan_picture"),
-    "torch": ("shoal.integrations", "shoal.stream.columns.tensors", "shoal.shards.image_decoders", "shoal.shards.pickles"),
+    "torch": (
+        "shoal.integrations",
+        "shoal.stream.columns.tensors",
+        "shoal.shards.image_decoders",
+        "shoal.shards.pickles",
+    ),
     "torchdata": ("shoal.integrations",),
     "jax": ("shoal.integrations",),
     "lightning": ("shoal.integrations",),

@@ -93,8 +93,9 @@ def test_decode_knows_common_suffixes_and_leaves_the_rest() -> None:
 
 
 def test_decode_never_runs_pickles() -> None:
-    with pytest.raises(ValueError, match="allow_pickle"):
+    with pytest.raises(UsageError, match="can run any code") as caught:
         run(Decode(()), {"npy": npy(np.array([{}], dtype=object))})
+    assert "allow_pickle=True" in caught.value.hint
 
 
 def test_later_decoders_win_and_pickle_along() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from shoal.errors import ShardError
 from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
 from shoal.shards.columns import wanted_of
+from shoal.shards.hf_features import features_in
 from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
 
 __all__ = ["Arrow"]
@@ -123,6 +124,12 @@ class Arrow:
             msg = f"its record batches cannot be read: {error}"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
         return TableRecords(table, [batch.crc for batch in batches], shard=shard, constants=partition_fields(shard))
+
+    def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What Hugging Face ``datasets`` says of the columns in the schema of a shard."""
+        pa = arrow_library("Arrow")
+        prefix = zlib.decompress(base64.b64decode(head["prefix"]))
+        return features_in(pa.ipc.open_stream(prefix + _END).schema.metadata)
 
     def _options(self, pa: Any, stream: bytes, shard: str) -> Any:
         """How the stream is read: only the columns that are wanted."""

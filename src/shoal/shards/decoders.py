@@ -1,6 +1,7 @@
 """From the bytes of a field to what they mean, by the field's suffix, as WebDataset names them.
 
-Nothing here can run code from a dataset: pickles and torch files stay bytes.
+Nothing here runs code from a dataset unless it was allowed: pickles and torch files stay bytes. Video and audio stay
+bytes in any case.
 """
 
 from __future__ import annotations
@@ -8,75 +9,113 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from shoal.errors import UsageError
+from shoal.shards.image_decoders import IMAGE_SPECS, IMAGE_SUFFIXES, image_decoder
+from shoal.shards.pickles import array_loader, torch_loader, unpickler
 
-__all__ = ["DECODERS", "IMAGE_SPECS", "Decoder", "image_decoder"]
+__all__ = ["IMAGE_SPECS", "IMAGE_SUFFIXES", "Decoder", "decoder_for", "decoders_of", "known_decoders"]
 
 Decoder = Callable[[bytes], Any]
 
-IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "bmp", "gif", "tif", "tiff", "webp")
-IMAGE_SPECS = {"pil": None, "pilrgb": "RGB", "rgb8": "RGB", "l8": "L", "rgb": "RGB", "l": "L"}
-"""Names of image decoders: PIL images as stored or RGB; arrays of uint8; arrays of float32 from 0 to 1."""
+_GZIP_LIMIT_BYTES = 1 << 30
+_PICKLES = ("pkl", "pickle", "pyd")
+_TORCH = ("pth", "pt")
 
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8")
 
 
-def _npy(data: bytes) -> Any:
-    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+def _npz(load: Decoder) -> Decoder:
+    def decode(data: bytes) -> dict[str, Any]:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return {name.removesuffix(".npy"): load(archive.read(name)) for name in archive.namelist()}
+
+    return decode
 
 
-def _npz(data: bytes) -> dict[str, Any]:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return {name.removesuffix(".npy"): _npy(archive.read(name)) for name in archive.namelist()}
-
-
-DECODERS: Mapping[str, Decoder] = {
-    "txt": _text,
-    "text": _text,
-    "transcript": _text,
-    "cls": int,
-    "cls2": int,
-    "index": int,
-    "count": int,
-    "inx": int,
-    "id": int,
-    "json": json.loads,
-    "jsn": json.loads,
-    "npy": _npy,
-    "npz": _npz,
-}
-"""What `Dataset.decode` does unless told otherwise, by the last part of a field's suffix."""
-
-
-def image_decoder(spec: str) -> dict[str, Decoder]:
-    """Decoders of all image suffixes for one of `IMAGE_SPECS`; needs Pillow.
-
-    "pil" gives images as they are stored, "pilrgb" RGB images; "rgb8" and "l8" uint8 arrays of shape (height, width, 3)
-    and (height, width); "rgb" and "l" the same as float32 from 0 to 1.
-    """
+def _msgpack(data: bytes) -> Any:
     try:
-        from PIL import Image  # noqa: PLC0415  # optional
+        import msgpack  # noqa: PLC0415  # optional
     except ImportError:
-        msg = f"decode({spec!r}) needs Pillow, which is not installed"
-        raise UsageError(msg, hint="pip install pillow") from None
-    mode = IMAGE_SPECS[spec]
+        msg = "fields of MessagePack need msgpack, which is not installed"
+        raise UsageError(msg, hint="pip install 'shoal[msgpack]'") from None
+    return msgpack.unpackb(data, strict_map_key=False)
 
-    def decode(data: bytes) -> Any:
-        image: Image.Image = Image.open(io.BytesIO(data))
-        if mode is None:
-            image.load()  # now, while an error still knows its sample
-            return image
-        image = image.convert(mode)
-        if spec.startswith("pil"):
-            return image
-        array = np.asarray(image)
-        return array if spec.endswith("8") else array.astype(np.float32) / np.float32(255)
 
-    return dict.fromkeys(IMAGE_SUFFIXES, decode)
+def _cbor(data: bytes) -> Any:
+    try:
+        import cbor2  # noqa: PLC0415  # optional
+    except ImportError:
+        msg = "fields of CBOR need cbor2, which is not installed"
+        raise UsageError(msg, hint="pip install 'shoal[cbor]'") from None
+    return cbor2.loads(data)
+
+
+_PLAIN: Mapping[str, Decoder] = {
+    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    **dict.fromkeys(("cls", "cls2", "index", "count", "inx", "id"), int),
+    **dict.fromkeys(("json", "jsn"), json.loads),
+    **dict.fromkeys(("mp", "msg", "msgpack"), _msgpack),
+    "cbor": _cbor,
+}
+
+
+def decoders_of(name: str | None, *, allow_pickle: bool = False) -> dict[str, Decoder]:
+    """Decoders by suffix: for None those of fields that mean one thing, else an image decoder for all images.
+
+    Raises
+    ------
+    UsageError
+        There is no such decoder, or what it needs is not installed.
+    """
+    if name is not None:
+        if name not in IMAGE_SPECS:
+            msg = f"decode() knows no decoder named {name!r}; it knows {', '.join(known_decoders())}"
+            raise UsageError(msg, hint="a mapping from suffix to function decodes anything else")
+        return dict.fromkeys(IMAGE_SUFFIXES, image_decoder(name))
+    load = array_loader(allow_pickle=allow_pickle)
+    found = {**_PLAIN, "npy": load, "npz": _npz(load)}
+    if allow_pickle:
+        unpickle = unpickler("a pickle", allow_pickle=True, how="")
+        found |= dict.fromkeys(_PICKLES, unpickle) | dict.fromkeys(_TORCH, torch_loader())
+    return found
+
+
+def known_decoders() -> tuple[str, ...]:
+    """The names that `shoal.stream.dataset.Dataset.decode` takes."""
+    return (*IMAGE_SPECS, "hf", "hf-names")
+
+
+def decoder_for(field: str, decoders: Mapping[str, Decoder]) -> Decoder | None:
+    """What decodes a field, by the last part of its name; ``.gz`` before that is taken off first.
+
+    >>> decoder_for("meta.json.gz", {"json": json.loads})(zlib.compress(b"[1]", wbits=31))
+    [1]
+    """
+    stem, _, suffix = field.rpartition(".")
+    found = decoders.get(suffix.lower())
+    if found is not None or suffix.lower() != "gz" or not stem:
+        return found
+    inner = decoder_for(stem, decoders)
+    return None if inner is None else lambda data: inner(_gunzipped(data))
+
+
+def _gunzipped(data: bytes) -> bytes:
+    """What gzip made smaller: all members, but not more than a gibibyte."""
+    found, left = bytearray(), data
+    while left:
+        member = zlib.decompressobj(wbits=31)
+        found += member.decompress(left, _GZIP_LIMIT_BYTES + 1 - len(found))
+        if len(found) > _GZIP_LIMIT_BYTES:
+            msg = f"a field of {len(data)} bytes has more than {_GZIP_LIMIT_BYTES} bytes once decompressed"
+            raise ValueError(msg)
+        if not member.eof:
+            msg = f"a field of {len(data)} bytes ends inside of its gzip stream"
+            raise ValueError(msg)
+        left = member.unused_data
+    return bytes(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.shards.mds_encodings import decoder_of
+from shoal.shards.pickles import unpickler
 
 __all__ = ["leaf_decoder"]
 
@@ -43,10 +43,7 @@ def leaf_decoder(leaf: str, *, allow_pickle: bool) -> Callable[[bytes], Any]:
     """
     kind, _, more = leaf.partition(":")
     if kind == "pickle":
-        if allow_pickle:
-            return pickle.loads
-        msg = "these chunks have leaves of pickles, which can run any code when they are read"
-        raise UsageError(msg, hint="if you trust whoever wrote them: LitData(index, allow_pickle=True)")
+        return unpickler("a leaf of pickles", allow_pickle=allow_pickle, how="LitData(index, allow_pickle=True)")
     if kind in ("no_header_numpy", "no_header_tensor"):
         number, types = (
             int(more) if more.isdigit() else -1,

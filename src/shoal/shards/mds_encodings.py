@@ -5,9 +5,7 @@ All integers are little-endian. Pickles are code, and are refused unless they we
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -15,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.shards.image_decoders import open_image
+from shoal.shards.pickles import unpickler
 
 __all__ = ["ENCODINGS", "Decode", "array_of", "decoder_of", "fixed_bytes_of"]
 
@@ -86,9 +86,9 @@ def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:
     if encoding in _SCALARS:
         scalar = _SCALARS[encoding]
         return lambda data: np.frombuffer(data, scalar, count=1)[0]
-    if encoding == "pkl" and not allow_pickle:
-        msg = "this shard has a column of pickles, which can run any code when they are read"
-        raise UsageError(msg, hint="if you trust whoever wrote it: format=shoal.formats.Mds(allow_pickle=True)")
+    if encoding == "pkl":
+        how = "format=shoal.formats.Mds(allow_pickle=True)"
+        return unpickler("a column of pickles", allow_pickle=allow_pickle, how=how)
     if encoding not in _DECODERS:
         msg = f"there is no MDS encoding {encoding!r}"
         raise UsageError(msg, hint=f"those known are {', '.join(ENCODINGS)}")
@@ -133,9 +133,9 @@ def _byte(data: bytes, at: int) -> int:
 
 
 def _image(data: bytes) -> Any:
-    library = _pillow()
+    _pillow()
     try:
-        image = library.open(io.BytesIO(data))
+        image = open_image(data)
         if image.width * image.height > _MOST_PIXELS_OF_FEW_BYTES + _MOST_PIXELS_A_BYTE * len(data):
             msg = f"an image of {len(data)} bytes claims {image.width} x {image.height} pixels"
             raise ValueError(msg)  # noqa: TRY301  # as all that is wrong with it
@@ -203,7 +203,6 @@ _DECODERS: dict[str, Decode] = {
     "str_float": lambda data: float(data.decode("utf-8")),
     "str_decimal": _decimal,
     "json": json.loads,
-    "pkl": pickle.loads,
     "pil": _raw_image,
     "jpeg": _image,
     "png": _image,

@@ -9,7 +9,7 @@ import base64
 import io
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ import numpy as np
 from shoal.errors import ShardError
 from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
 from shoal.shards.columns import wanted_of
+from shoal.shards.hf_features import features_in
 from shoal.shards.parquet_footer import GroupPlace, groups_in
 from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
 
@@ -114,6 +115,10 @@ class Parquet:
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
         constants = {k: v for k, v in partition_fields(shard).items() if self.columns is None or k in self.columns}
         return TableRecords(table, [group.crc for group in groups], shard=shard, constants=constants)
+
+    def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What Hugging Face ``datasets`` says of the columns in the footer of a shard."""
+        return features_in(_metadata(zlib.decompress(base64.b64decode(head["footer"]))).metadata)
 
     def _chosen(self, opened: Any, shard: str) -> list[str] | None:
         if self.columns is None and self._wanted is None:

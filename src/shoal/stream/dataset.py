@@ -31,6 +31,7 @@ from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
 from shoal.stream.deliveries import RecordHashes
 from shoal.stream.description import Description
 from shoal.stream.handing_over import handed_over
+from shoal.stream.features import features_of
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Iteration, Recipe, read_sample
 from shoal.stream.judging import quality_of
@@ -41,7 +42,7 @@ from shoal.stream.ranks import Ranks
 from shoal.stream.reading.chunk_caching import cache_counts, expect_windows
 from shoal.stream.reading.options import reading_options
 from shoal.stream.requests import Batching, count_of, order_request
-from shoal.stream.stages import Columns, Decode, Filter, Map, Rename, ToTuple, WithIds, run_stages
+from shoal.stream.stages import FEATURES, Columns, Decode, Filter, Map, Rename, ToTuple, WithIds, run_stages
 
 __all__ = ["Dataset"]
 
@@ -142,12 +143,30 @@ class Dataset:
         """
         return Dataset(self._description.then(Filter(function), "filter()"))
 
-    def decode(self, *decoders: str | Mapping[str, Decoder]) -> Dataset:
-        """Fields from bytes to what their suffix means: json, txt, cls, npy, npz, and images where asked.
+    def decode(self, *decoders: str | Mapping[str, Decoder], allow_pickle: bool = False) -> Dataset:
+        """Fields from bytes to what their suffix means, as WebDataset names them; images and features where asked.
 
-        ``decode("pil")`` gives PIL images, ``"rgb8"`` arrays; ``decode({"flac": function})`` anything else.
+        Without arguments ``txt``, ``cls``, ``json``, ``npy``, ``npz``, ``mp`` and ``cbor`` (and others of their kind,
+        also with ``.gz`` after it) are decoded, and everything else stays bytes: video and audio, too.
+
+        Parameters
+        ----------
+        decoders
+            "pil", "rgb8", "rgb", "torchrgb", ... for images; "hf" for what Hugging Face ``datasets`` says of columns
+            (images as pictures, audio as the bytes of its file), "hf-names" for that with classes by name; or mappings
+            from suffix to function, ``{"flac": function}``. Later ones win.
+        allow_pickle
+            Whether ``pkl``, ``pickle``, ``pyd``, ``pth``, ``pt`` and arrays of objects are read, which runs whatever
+            code is in them; without it they stay bytes, and such an array is an error.
+
+        Raises
+        ------
+        UsageError
+            There is no such decoder, the library that it needs is not installed, or no features are described.
         """
-        return Dataset(self._description.then(Decode(decoders), "decode()"))
+        features = features_of(self._opened) if any(name in FEATURES for name in decoders) else None
+        stage = Decode(decoders, allow_pickle=allow_pickle, features=features)
+        return Dataset(self._description.then(stage, "decode()"))
 
     def rename(self, **names: str) -> Dataset:
         """Fields under new names: ``rename(image="jpg;jpeg;png")`` takes the first alternative that is there."""

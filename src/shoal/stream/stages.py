@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shoal.errors import ShoalError, UsageError
-from shoal.shards.decoders import DECODERS, IMAGE_SPECS, Decoder, image_decoder
+from shoal.shards.decoders import Decoder, decoder_for, decoders_of
+from shoal.shards.hf_features import feature_decoders
 
 __all__ = [
     "DROPPED",
+    "FEATURES",
     "Columns",
     "Damaged",
     "Decode",
@@ -25,6 +27,11 @@ __all__ = [
     "WithIds",
     "run_stages",
 ]
+
+FEATURES = ("hf", "hf-names")
+"""Decoders of what Hugging Face says of its columns."""
+
+_MOST_NAMES = 1 << 12  # of fields whose decoder is kept
 
 DROPPED = object()
 """What a filter gives in place of a sample it does not want."""
@@ -155,20 +162,28 @@ class Decode:
     """Bytes to what they mean, by the last part of each field's name ("seg.png" is a png).
 
     ``specs`` are names of image decoders ("pil", "rgb8", ...) or mappings from suffix to function; later ones win.
-    Values that are no bytes, and fields that nothing is known of, stay as they are.
+    Values that are no bytes, and fields that nothing is known of, stay as they are. ``features`` are those that
+    Hugging Face describes, where "hf" or "hf-names" is among the specs: they are decoded by their own names.
     """
 
-    def __init__(self, specs: Sequence[str | Mapping[str, Decoder]]) -> None:
-        self._specs = tuple(specs)
-        self._decoders: dict[str, Decoder] = dict(DECODERS)
+    def __init__(
+        self,
+        specs: Sequence[str | Mapping[str, Decoder]],
+        *,
+        allow_pickle: bool = False,
+        features: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._specs, self._allow_pickle, self._features = tuple(specs), allow_pickle, features
+        self._decoders: dict[str, Decoder] = decoders_of(None, allow_pickle=allow_pickle)
+        self._of_features: dict[str, Callable[[Any], Any]] = {}
         for spec in specs:
-            if isinstance(spec, str):
-                if spec not in IMAGE_SPECS:
-                    msg = f"decode() knows no decoder named {spec!r}; it knows {', '.join(IMAGE_SPECS)}"
-                    raise UsageError(msg, hint="a mapping from suffix to function decodes anything else")
-                self._decoders |= image_decoder(spec)
+            if spec in FEATURES:
+                self._of_features = feature_decoders(features or {}, names=spec == "hf-names")
+            elif isinstance(spec, str):
+                self._decoders |= decoders_of(spec)
             else:
                 self._decoders |= spec
+        self._found: dict[str, Decoder | None] = {}
 
     @property
     def has_functions(self) -> bool:
@@ -184,20 +199,37 @@ class Decode:
         return f"decode({', '.join(map(repr, self._specs))})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Decode, (self._specs,)
+        return _decode, (self._specs, self._allow_pickle, self._features)
 
     def __call__(self, sample: Any, _: int) -> Any:
         """The sample with its fields decoded."""
         decoded = {}
         for name, value in _fields(sample, "decode()").items():
-            is_data = isinstance(value, bytes | memoryview)
-            decoder = self._decoders.get(name.rpartition(".")[2]) if is_data else None
             try:
-                decoded[name] = value if decoder is None else decoder(bytes(value))
+                decoded[name] = self._value(name, value)
             except Exception as error:
-                error.add_note(f"shoal: decoding the field {name!r} ({len(value)} bytes)")
+                size = f" ({len(value)} bytes)" if isinstance(value, bytes | memoryview) else ""
+                error.add_note(f"shoal: decoding the field {name!r}{size}")
                 raise
         return decoded
+
+    def _value(self, name: str, value: Any) -> Any:
+        if name in self._of_features:
+            return None if value is None else self._of_features[name](value)
+        if not isinstance(value, bytes | memoryview):
+            return value
+        if name not in self._found and len(self._found) < _MOST_NAMES:
+            self._found[name] = decoder_for(name, self._decoders)
+        decoder = self._found[name] if name in self._found else decoder_for(name, self._decoders)
+        return value if decoder is None else decoder(bytes(value))
+
+
+def _decode(
+    specs: Sequence[str | Mapping[str, Decoder]],
+    allow_pickle: bool,  # noqa: FBT001
+    features: Mapping[str, Any] | None,
+) -> Decode:
+    return Decode(specs, allow_pickle=allow_pickle, features=features)
 
 
 def _check_callable(verb: str, function: object) -> None:

@@ -1,0 +1,114 @@
+"""From the bytes of an image to a picture, an array or a tensor; names and values are those of WebDataset."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.errors import UsageError
+
+__all__ = ["IMAGE_SPECS", "IMAGE_SUFFIXES", "image_decoder", "open_image"]
+
+IMAGE_SUFFIXES = (
+    *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "ppm", "pgm", "pbm", "pnm", "bmp", "dib", "gif", "tif", "tiff"),
+    *("webp", "jp2", "j2k", "jpx", "tga", "ico", "avif"),
+)
+# What a file is follows from its bytes and not from its name. Others are left out: Pillow has some read by a program
+# of its own (PostScript by Ghostscript), and many that nobody has looked at for long.
+_READ = frozenset(("JPEG", "MPO", "PNG", "PPM", "BMP", "DIB", "GIF", "TIFF", "WEBP", "JPEG2000", "TGA", "ICO", "AVIF"))
+
+
+class _Spec(NamedTuple):
+    """What an image becomes: "pil", "numpy" or "torch"; its bands (None: as it is); whether from 0 to 1."""
+
+    kind: str
+    mode: str | None
+    is_float: bool = False
+
+
+IMAGE_SPECS: Mapping[str, _Spec] = {
+    "pilraw": _Spec("pil", None),
+    "pil": _Spec("pil", "RGB"),
+    "pill": _Spec("pil", "L"),
+    "pilrgb": _Spec("pil", "RGB"),
+    "pilrgba": _Spec("pil", "RGBA"),
+    **{f"{mode}8": _Spec("numpy", mode.upper()) for mode in ("l", "rgb", "rgba")},
+    **{mode: _Spec("numpy", mode.upper(), is_float=True) for mode in ("l", "rgb", "rgba")},
+    **{f"torch{mode}8": _Spec("torch", mode.upper()) for mode in ("l", "rgb", "rgba")},
+    **{f"torch{mode}": _Spec("torch", mode.upper(), is_float=True) for mode in ("l", "rgb", "rgba")},
+    "torch": _Spec("torch", "RGB", is_float=True),
+}
+"""Names of image decoders."""
+
+
+def image_decoder(name: str) -> Callable[[bytes], Any]:
+    """The decoder for one of `IMAGE_SPECS`; needs Pillow, and torch where it gives tensors.
+
+    "pil" gives RGB images, "pilraw" images as they are stored. "rgb8" gives uint8 arrays of shape (height, width, 3),
+    "rgb" the same as float32 from 0 to 1, "l8" and "l" arrays of shape (height, width) of grey; "torchrgb8" and so on
+    tensors with the bands first, shape (3, height, width).
+
+    Raises
+    ------
+    UsageError
+        What it needs is not installed.
+    """
+    spec = IMAGE_SPECS[name]
+    _pillow(f"decode({name!r})")
+    torch = _torch(f"decode({name!r})") if spec.kind == "torch" else None
+
+    def decode(data: bytes) -> Any:
+        image = open_image(data)
+        if spec.mode is None:
+            image.load()  # now, while an error still knows its sample
+            return image
+        image = image.convert(spec.mode)
+        if spec.kind == "pil":
+            return image
+        array = np.asarray(image)
+        array = array.astype(np.float32) / np.float32(255) if spec.is_float else array
+        if torch is None:
+            return array
+        return torch.from_numpy((array.transpose(2, 0, 1) if array.ndim == 3 else array).copy())
+
+    return decode
+
+
+def open_image(data: bytes) -> Any:
+    """The image in these bytes, its pixels not yet read; whatever Pillow raises where there is none it reads."""
+    library = _pillow("an image")
+    return library.open(io.BytesIO(data), formats=_formats(library))
+
+
+def _formats(library: Any) -> tuple[str, ...]:
+    """The formats that are read, as far as this Pillow has them."""
+    if not _known:
+        library.init()
+        _known.extend(sorted(_READ & library.OPEN.keys()))
+    return tuple(_known)
+
+
+_known: list[str] = []
+
+
+def _pillow(what: str) -> Any:
+    try:
+        from PIL import Image  # noqa: PLC0415  # optional
+    except ImportError:
+        msg = f"{what} needs Pillow, which is not installed"
+        raise UsageError(msg, hint="pip install 'shoal[images]'") from None
+    return Image
+
+
+def _torch(what: str) -> Any:
+    try:
+        import torch  # noqa: PLC0415  # optional, and slow to import
+    except ImportError:
+        msg = f"{what} needs torch, which is not installed"
+        raise UsageError(
+            msg, hint="install it as pytorch.org says, or take arrays: rgb8, rgb"
+        ) from None
+    return torch

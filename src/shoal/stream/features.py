@@ -1,0 +1,27 @@
+"""What Hugging Face ``datasets`` says of the columns of a dataset, by the heads of its shards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.stream.indexing.opening import Opened
+
+__all__ = ["features_of"]
+
+
+def features_of(opened: Opened) -> dict[str, Any]:
+    """The features of the first shard that has samples; those of all are taken to be the same. Reads no shard.
+
+    Raises
+    ------
+    UsageError
+        The format has none, or nobody described them.
+    """
+    describe = getattr(opened.format, "features", None)
+    heads = opened.index.shard_heads
+    found = next((describe(head) for _, head in sorted(heads.items())), None) if describe is not None else None
+    if found is None:
+        msg = f'decode("hf") needs the features that datasets keeps in shards; these {opened.index.format} have none'
+        raise UsageError(msg, hint="they are in what save_to_disk(), to_parquet() and push_to_hub() write")
+    return dict(found)
