@@ -13,7 +13,7 @@
     │   └── ForkError         a stream used in a forked child of the process that opened it, where that is not safe
     └── WorkerError           a worker process that ended, or gave no answer in time (also a RuntimeError)
 
-    ShuffleWarning            (a UserWarning) the order does as asked, and mixes less, or reads more, than is usually wanted
+    ShuffleWarning            (a UserWarning) the order does as asked, and mixes less or reads more than usually wanted
 
 A message says what was asked and what was found; ``hint`` says what to do about it and is printed on a line of its
 own. Errors cross process borders, so each one pickles with all it knows.
