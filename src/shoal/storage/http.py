@@ -199,9 +199,7 @@ class HttpStore:
     def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> BaseHTTPResponse:
         try:
             with unlogged():
-                return self._pools.of(url).request(
-                    "GET", url, headers=headers, preload_content=False, redirect=False, retries=False
-                )
+                return self._pools.get(url, headers)
         except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
             self._moved.pop(path, None)
             raise broken(error, path, verb=verb, secrets=self._secrets(path, url)) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -16,12 +16,14 @@ from shoal.storage.http_options import HttpOptions
 from shoal.storage.urls import struck_out, without_secrets
 
 if TYPE_CHECKING:
-    from urllib3 import PoolManager
+    from urllib3 import HTTPConnectionPool, PoolManager
+    from urllib3.response import BaseHTTPResponse
 
 __all__ = ["Pools", "broken", "unlogged"]
 
 # More than any stream asks for at a time: a connection over this would be thrown away after one use.
 _MAX_IDLE_PER_HOST = 256
+_MAX_HOSTS = 256
 
 
 class Pools:
@@ -32,13 +34,31 @@ class Pools:
         self._pid = 0
         self._managers: dict[str, PoolManager] = {}
         self._of_hosts: dict[str, PoolManager] = {}
+        self._pools: dict[str, HTTPConnectionPool] = {}
 
-    def of(self, url: str) -> PoolManager:
-        """The connections for ``url``, through the proxy that is to be used for it."""
+    def get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
+        """The head of the answer to one GET, its body to be read; redirects are for the caller, as are other tries.
+
+        A host that is asked without a proxy is asked by its own connections: the manager parses URLs and finds these
+        anew for each request, a tenth of all that a request costs.
+        """
+        manager = self._manager_of(url)
+        begin = url.find("/", url.find("//") + 2)
+        target = url[begin:] if begin > 0 else ""
+        ask: dict[str, Any] = {"headers": headers, "preload_content": False, "redirect": False, "retries": False}
+        if manager.proxy is not None or not target or "/." in target:
+            return manager.request("GET", url, **ask)
+        host = url[:begin]
+        if len(self._pools) >= _MAX_HOSTS:
+            self._pools.clear()  # long before the manager closes one of them
+        pool = self._pools.get(host) or self._pools.setdefault(host, manager.connection_from_url(host))
+        return pool.urlopen("GET", target, assert_same_host=False, **ask)
+
+    def _manager_of(self, url: str) -> PoolManager:
         if self._pid != os.getpid():
             # Never closed here: the parent's sockets and locks are not ours to touch, not even at the end.
-            _left_alone.append((self._managers, self._of_hosts))
-            self._managers, self._of_hosts, self._pid = {}, {}, os.getpid()
+            _left_alone.append((self._managers, self._of_hosts, self._pools))
+            self._managers, self._of_hosts, self._pools, self._pid = {}, {}, {}, os.getpid()
         host = url[: url.find("/", url.find("//") + 2)]
         return self._of_hosts.get(host) or self._of_hosts.setdefault(host, self._made_for(url))
 
@@ -49,7 +69,7 @@ class Pools:
 
     def close(self) -> None:
         """Close the connections of this process that nobody reads from."""
-        managers, self._managers, self._of_hosts = self._managers, {}, {}
+        managers, self._managers, self._of_hosts, self._pools = self._managers, {}, {}, {}
         if self._pid == os.getpid():
             for manager in managers.values():
                 manager.clear()
@@ -66,6 +86,7 @@ def _manager(options: HttpOptions, proxy: str) -> PoolManager:
         raise UsageError(msg, hint="pip install 'shoal[remote]'") from error
     settings: dict[str, Any] = {
         "maxsize": _MAX_IDLE_PER_HOST,
+        "num_pools": 2 * _MAX_HOSTS,
         "timeout": urllib3.Timeout(connect=options.connect_timeout_seconds, read=options.timeout_seconds),
         "ca_certs": options.ca_bundle,
         "cert_reqs": "CERT_REQUIRED",
