@@ -125,6 +125,7 @@ def repack(
     decode: bool = False,
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
+    extent_bytes: int | str = EXTENT_BYTES,
     num_workers: int | None = None,
     options: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -138,7 +139,7 @@ def repack(
         As `shoal.open` takes them; the options are those of both sides.
     url
         A directory or URL without shards as yet.
-    format, prefix, columns, options
+    format, prefix, columns, extent_bytes, options
         As for `Writer`; the format of the source where None. Columns of the source's index are kept.
     shard_bytes
         Bytes that the samples of a shard take in the source; by the rule of `shard_sizing` where None.
@@ -164,10 +165,11 @@ def repack(
     --------
     >>> import tempfile, shoal
     >>> with tempfile.TemporaryDirectory() as directory:
-    ...     made = shoal.pack.repack("data/docs.jsonl", directory, format="jsonl.gz", shard_bytes="4KiB", num_workers=1)
-    ...     again = shoal.open(directory)
-    ...     made.summary.num_samples, len(made.summary.shards), again[7]["id"]
-    (200, 3, 7)
+    ...     samples = ({"text": f"document {i}"} for i in range(200))
+    ...     old = shoal.pack.pack(samples, f"{directory}/old", format="jsonl")
+    ...     new = shoal.pack.repack(old.url, f"{directory}/new", format="jsonl.gz", shard_bytes="2KiB", num_workers=1)
+    ...     new.summary.num_samples, len(new.summary.shards), shoal.open(f"{directory}/new")[7]
+    (200, 3, {'text': 'document 7'})
     """
     opened = open_source(source, storage_options=storage_options)
     request = RepackRequest(
@@ -179,6 +181,7 @@ def repack(
         decode=decode,
         columns=columns,
         prefix=prefix,
+        extent_bytes=parse_bytes(extent_bytes, "extent_bytes"),
         options=options or {},
         num_workers=num_workers,
     )

@@ -137,7 +137,7 @@ class Certificate:
 
 
 def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One certificate of what several ranks, or several parts of a run, have delivered together.
+    r"""One certificate of what several ranks, or several parts of a run, have delivered together.
 
     Parameters
     ----------
@@ -159,18 +159,17 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
 
     Examples
     --------
-    >>> import shoal
-    >>> ds = shoal.open("data/docs.jsonl").shuffle(seed=3).batch(32)
-    >>> parts = []
-    >>> for rank in range(3):
-    ...     part = ds.partition(rank=rank, world_size=3)
-    ...     for batch in part:
+    >>> import pathlib, tempfile, shoal
+    >>> def delivered(path, *, rank=0, world_size=1, size=10):
+    ...     ds = shoal.open(path).shuffle(seed=3).batch(size).partition(rank=rank, world_size=world_size)
+    ...     for batch in ds:
     ...         pass
-    ...     parts.append(part.certificate())
-    >>> alone = shoal.open("data/docs.jsonl").shuffle(seed=3).batch(50)
-    >>> for batch in alone:
-    ...     pass
-    >>> shoal.merge_certificates(parts) == alone.certificate()
+    ...     return ds.certificate()
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = pathlib.Path(directory, "docs.jsonl")
+    ...     _ = path.write_text("".join(f'{{"id": {number}}}\n' for number in range(100)))
+    ...     ranks = [delivered(path, rank=rank, world_size=3) for rank in range(3)]
+    ...     shoal.merge_certificates(ranks) == delivered(path, size=25)
     True
     """
     merged: Certificate | None = None

@@ -1,0 +1,76 @@
+"""`shoal repack` says what it made, and what that is good for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cli.calls import Calls, make_shards
+
+import shoal
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make_shards(tmp_path, monkeypatch, num_shards=8, samples_per_shard=64)
+
+
+@pytest.fixture
+def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
+    return Calls(capsys)
+
+
+def test_before_and_after(data: Path, calls: Calls, tmp_path: Path) -> None:
+    calls.text("index", data, "--extent-bytes", "8KiB")
+    words = (
+        "--mix",
+        "--extent-bytes",
+        "8KiB",
+        "--memory",
+        "256KiB",
+        "--shard-bytes",
+        "128KiB",
+        "--columns",
+        "label=cls",
+        "--global-batch",
+        "16",
+    )
+
+    said = calls.json("repack", data, tmp_path / "out", *words, "--window", "64KiB")
+    assert (said["format"], said["num_samples"], said["num_workers"]) == ("tar", 512, 1)
+    assert said["num_shards"] > 1
+    assert said["peak_memory_bytes"] > 0
+    position, label = said["mixedness"]
+    assert (position["key"], label["key"]) == ("position in the source", "label")
+    for row in (position, label):
+        assert row["rho_before"] > 0.9
+        assert row["rho_after"] < 0.5
+        assert row["vr_after"] < row["vr_before"]
+    assert shoal.open(tmp_path / "out").num_samples == 512
+
+
+def test_for_people(data: Path, calls: Calls, tmp_path: Path) -> None:
+    text = calls.text("repack", data, tmp_path / "out", "--to", "parquet", "--shard-bytes", "300KiB")
+    assert "as asked for" in text
+    assert "rho before" in text
+    assert calls.text("verify", tmp_path / "out").count("damages") > 0
+
+
+def test_what_cannot_be_predicted_is_no_error(data: Path, calls: Calls, tmp_path: Path) -> None:
+    said = calls.json("repack", data, tmp_path / "out", "--window", "64KiB")
+    assert "mixedness" not in said
+    assert "no shuffle is predicted: window=65,536 bytes holds 1 chunks" in calls.complaints
+
+
+def test_several_sources_are_one_list(data: Path, calls: Calls, tmp_path: Path) -> None:
+    shards = sorted(data.glob("*.tar"))[:3]
+    said = calls.json("repack", *shards, tmp_path / "out", "--to", "mds", "--decode")
+    assert (said["num_samples"], said["format"]) == (192, "mds")
+    assert shoal.open(tmp_path / "out")[100]["txt"] == "sample 0100"
+
+
+def test_refusals(data: Path, calls: Calls, tmp_path: Path) -> None:
+    assert "no format 'zip'" in calls.refused("repack", data, tmp_path / "out", "--to", "zip")
+    assert "files already" in calls.refused("repack", data, data)
+    assert "--memory" in calls.refused("repack", data, tmp_path / "out", "--mix", "--memory", "much")
+    assert not (tmp_path / "out").exists()

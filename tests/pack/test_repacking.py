@@ -1,0 +1,269 @@
+"""Shards of shards hold the same samples, in the same order or in the one that was planned."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.pack.contents import contents_of
+from tests.samples import write_jsonl, write_tar, write_tar_shards
+
+import shoal
+from shoal.errors import ShardError, UsageError
+from shoal.measure.quality import chunk_correlation, variance_ratio
+from shoal.pack.mixedness import POSITION, mixedness
+from shoal.pack.repacking import repack
+from shoal.pack.writer import Writer
+
+ROWS = ["jsonl", "jsonl.gz", "mds", "parquet", "arrow"]
+FORMATS = [*ROWS, "tar", "tfrecord"]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+def write(url: Path, samples: Iterable[dict[str, Any]], name: str, **options: Any) -> Path:
+    with Writer(url, format=name, shard_bytes=3000, **options) as writer:
+        for sample in samples:
+            writer.write(sample)
+    return url
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"text": f"document {number} " * (number % 5 + 1), "label": number % 4, "score": number / 8}
+
+
+def sample_of(number: int, name: str) -> dict[str, Any]:
+    if name == "tar":
+        return {"__key__": f"k/{number:04d}", "txt": f"text {number}", "json": {"label": number % 4}, "bin": b"\0" * 9}
+    return row(number)
+
+
+def all_of(url: Path) -> list[dict[str, Any]]:
+    ds = shoal.open(url)
+    return [ds[number] for number in range(ds.num_samples)]
+
+
+def assert_same(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
+    assert len(first) == len(second)
+    for one, other in zip(first, second, strict=True):
+        assert list(one) == list(other)
+        for name, value in one.items():
+            assert type(value) is type(other[name])
+            assert np.array_equal(value, other[name])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_values_types_keys_and_order_stay(tmp_path: Path, name: str) -> None:
+    source = write(tmp_path / "a", (sample_of(number, name) for number in range(120)), name)
+    made = repack(source, tmp_path / "b", shard_bytes="5000", num_workers=1)
+    assert made.summary.format == name
+    assert 1 < len(made.summary.shards) < len(list(source.iterdir()))
+    assert_same(all_of(source), all_of(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("target", ROWS)
+@pytest.mark.parametrize("source", ["jsonl", "mds", "parquet"])
+def test_rows_go_from_any_format_to_any_other(tmp_path: Path, source: str, target: str) -> None:
+    first = write(tmp_path / "a", map(row, range(60)), source)
+    repack(first, tmp_path / "b", format=target, shard_bytes="2000", num_workers=1)
+    found = all_of(tmp_path / "b")
+    assert [{name: np.ravel(value)[0] for name, value in sample.items()} for sample in found] == list(
+        map(row, range(60))
+    )
+
+
+def test_files_become_rows_and_files_again(tmp_path: Path) -> None:
+    write_tar_shards(tmp_path / "a", num_shards=2, samples_per_shard=20)
+    for target in ("mds", "parquet", "arrow"):
+        repack(tmp_path / "a", tmp_path / target, format=target, num_workers=1)
+        repack(tmp_path / target, tmp_path / f"{target}-tar", format="tar", num_workers=1)
+        assert_same(all_of(tmp_path / "a"), all_of(tmp_path / f"{target}-tar"))
+    repack(tmp_path / "a", tmp_path / "lines", format="jsonl", decode=True, num_workers=1)
+    assert all_of(tmp_path / "lines")[7] == {"__key__": "0007", "txt": "sample 0007", "cls": 0}
+    with pytest.raises(UsageError, match="bytes is nothing that JSON can hold"):
+        repack(tmp_path / "a", tmp_path / "none", format="jsonl", num_workers=1)
+
+
+def test_rows_without_keys_get_some_in_tars(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", num_docs=30)
+    repack(tmp_path / "a.jsonl", tmp_path / "b", format="tar", num_workers=1)
+    assert [sample["__key__"] for sample in all_of(tmp_path / "b")] == [f"{number:09d}" for number in range(30)]
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False), st.text(max_size=9)
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(samples=st.lists(st.dictionaries(st.text(min_size=1, max_size=5), VALUES, min_size=1), min_size=1, max_size=20))
+def test_any_rows_stay_what_they_are(tmp_path_factory: pytest.TempPathFactory, samples: list[dict[str, Any]]) -> None:
+    folder = tmp_path_factory.mktemp("rows")
+    write(folder / "a", samples, "jsonl")
+    repack(folder / "a", folder / "b", format="jsonl.zst", shard_bytes=50, num_workers=1)
+    repack(folder / "b", folder / "c", format="jsonl", shard_bytes=3000, num_workers=1)
+    assert_same(all_of(folder / "a"), all_of(folder / "c"))
+    shards = [sorted((folder / name).glob("*.jsonl")) for name in "ac"]
+    assert b"".join(path.read_bytes() for path in shards[0]) == b"".join(path.read_bytes() for path in shards[1])
+
+
+@pytest.mark.parametrize("mix", [False, True])
+def test_processes_make_the_same_bytes(tmp_path: Path, mix: bool) -> None:
+    source = write(tmp_path / "a", map(row, range(300)), "jsonl")
+    for workers in (1, 3):
+        repack(source, tmp_path / str(workers), shard_bytes="2KiB", mix=mix, seed=3, memory="8KiB", num_workers=workers)
+    assert contents_of(tmp_path / "1") == contents_of(tmp_path / "3")
+
+
+def test_equal_input_gives_equal_shards_wherever_it_lies(tmp_path: Path) -> None:
+    source = write(tmp_path / "a", map(row, range(100)), "jsonl")
+    shutil.copytree(source, tmp_path / "copy")
+    made = [repack(tmp_path / name, tmp_path / f"{name}-b", format="mds", num_workers=1) for name in ("a", "copy")]
+    assert made[0].summary.digest == made[1].summary.digest
+    # And shards that shoal has written come out as they are, if they are cut the same.
+    one = repack(source, tmp_path / "one", shard_bytes="1MiB", num_workers=1)
+    two = repack(tmp_path / "one", tmp_path / "two", shard_bytes="1MiB", num_workers=1)
+    assert one.summary.digest == two.summary.digest
+
+
+def mixed_order(source: Path, *, memory: str, seed: int) -> list[int]:
+    order = shoal.open(source).shuffle(seed=seed, window=memory, num_canonical_nodes=1)
+    ids: list[int] = order.ids().tolist()
+    return ids
+
+
+def test_mixed_samples_come_in_the_order_of_one_shuffle(tmp_path: Path) -> None:
+    samples = [row(number) for number in range(3000)]
+    source = write(tmp_path / "a", samples, "jsonl", extent_bytes=512)
+    made = repack(source, tmp_path / "b", shard_bytes="16KiB", mix=True, seed=4, memory="20KiB", num_workers=1)
+    ids = mixed_order(source, memory="20KiB", seed=4)
+    assert sorted(ids) == list(range(3000))
+    assert ids != sorted(ids)
+    assert all_of(tmp_path / "b") == [samples[number] for number in ids]
+    other = repack(source, tmp_path / "c", shard_bytes="16KiB", mix=True, seed=5, memory="20KiB", num_workers=1)
+    assert made.summary.digest != other.summary.digest
+    assert "Window(chunks=" in str(made.source)
+
+
+def sorted_lines(url: Path, *, num_samples: int, num_labels: int) -> Path:
+    """Lines of 64 bytes, sorted by label, in extents of 16 lines."""
+    run = num_samples // num_labels
+    samples = ({"text": "x" * 40, "label": 100 + number // run} for number in range(num_samples))
+    with Writer(url, format="jsonl", shard_bytes="1MiB", columns=["label"], extent_bytes=1024) as writer:
+        for sample in samples:
+            writer.write(sample)
+    return url
+
+
+def test_mixing_makes_chunks_unlike_as_was_predicted(tmp_path: Path) -> None:
+    """h_D - 1 falls by the number of chunks in the window; VR after is what a shuffle of the new shards then has."""
+    source = sorted_lines(tmp_path / "a", num_samples=16384, num_labels=64)
+    made = repack(source, tmp_path / "b", mix=True, memory="64KiB", shard_bytes="256KiB", extent_bytes=1024)
+    chunks = made.source.order.parameters["chunks"]
+    position, label = mixedness(made.source, made.index, batch=64, window="16KiB")
+    assert (position.key, label.key) == (POSITION, "label")
+    assert label.rho_before > 0.95
+    assert position.rho_before > 0.99
+    assert label.rho_after < label.rho_before / 4
+    assert label.vr_after < label.vr_before / 2
+    # What was reported is what is found in the new shards.
+    ds = shoal.open(tmp_path / "b").shuffle(seed=1, window="16KiB")
+    labels = np.array([sample["label"] for sample in all_of(tmp_path / "b")])
+    sizes = np.diff(ds.resolved.order_borders)
+    assert label.rho_after == pytest.approx(chunk_correlation(labels, sizes))
+    measured = [
+        variance_ratio(labels[shoal.open(tmp_path / "b").shuffle(seed=seed, window="16KiB").ids()], 64)
+        for seed in range(6)
+    ]
+    assert np.mean(measured) == pytest.approx(label.vr_after, rel=0.25)
+    # Corgi^2: among neighbours, of n chunks that mix, one in n comes from the same one.
+    assert label.rho_after == pytest.approx(1 / chunks, abs=2 / chunks)
+
+
+def test_columns_of_the_index_go_with_their_samples(tmp_path: Path) -> None:
+    samples = [
+        {"text": f"t{number}", "label": number % 7, "kind": "even" if number % 2 else "odd"} for number in range(200)
+    ]
+    source = write(tmp_path / "a", samples, "jsonl", columns=["label", "kind"], extent_bytes=512)
+    made = repack(
+        source, tmp_path / "b", mix=True, memory="4KiB", columns=["length"], num_workers=1, shard_bytes="1KiB"
+    )
+    found = all_of(tmp_path / "b")
+    words = made.index.metadata["texts"]["kind"]
+    assert made.index.columns["label"].tolist() == [sample["label"] for sample in found]
+    assert [words[code] for code in made.index.columns["kind"].tolist()] == [sample["kind"] for sample in found]
+    assert made.index.columns["length"].tolist() == [len(sample["text"]) + len(sample["kind"]) for sample in found]
+    chosen = shoal.open(tmp_path / "b").select(label=3)
+    assert all(sample["label"] == 3 for sample in chosen)
+
+
+def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
+    source = write(tmp_path / "a", map(row, range(50)), "jsonl")
+    repack(source, tmp_path / "b", shard_bytes="2KiB", num_workers=1)
+    before = contents_of(tmp_path / "b")
+    again = repack(source, tmp_path / "b", shard_bytes="2KiB", num_workers=1)  # the same: done before
+    assert all(shard.done_before for shard in again.summary.shards)
+    with pytest.raises(UsageError, match="there is a dataset already"):
+        repack(source, tmp_path / "b", shard_bytes="3KiB", num_workers=1)
+    with pytest.raises(UsageError, match="there is a dataset already"):
+        repack(source, source, shard_bytes="3KiB", num_workers=1)
+    assert contents_of(tmp_path / "b") == before
+
+
+def flip(path: Path, byte: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("harm", [lambda path: flip(path, 2000), lambda path: flip(path, 512)])
+def test_damage_of_the_source_ends_it(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    source = write(tmp_path / "a", map(row, range(200)), "jsonl")
+    harm(sorted(source.glob("*.jsonl"))[2])
+    with pytest.raises(ShardError, match="shard-000002"):
+        repack(source, tmp_path / "b", shard_bytes="2KiB", num_workers=1)
+    assert not (tmp_path / "b" / "shoal.index").exists()
+
+
+def test_a_source_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "a.tar"
+    path.parent.mkdir()
+    write_tar(path, [{"__key__": f"{number}".encode(), "txt": b"x" * 100} for number in range(40)])
+    index = shoal.open(path).resolved.index
+    # Stopped in the middle, by a sample that cannot be written.
+    with pytest.raises(UsageError):
+        repack(path, tmp_path / "b", format="jsonl", shard_bytes="8KiB", num_workers=1)
+    write_tar(path, [{"__key__": f"{number}".encode(), "txt": b"y" * 100} for number in range(40)])
+    assert shoal.open(path).resolved.index.fingerprint == index.fingerprint
+    with pytest.raises(UsageError, match=r"another packing was begun here.*source \(times\)"):
+        repack(path, tmp_path / "b", format="jsonl", shard_bytes="8KiB", num_workers=1)
+
+
+def test_memory_stays_near_the_window(tmp_path: Path) -> None:
+    """The source is read once for all shards: as many chunks as there are, whatever the number of shards."""
+    source = sorted_lines(tmp_path / "a", num_samples=8192, num_labels=8)
+    reads: list[int] = []
+    store = type(shoal.open(source)._opened.store)
+    original = store.read_range
+
+    def counted(self: Any, path: str, first_byte: int, end_byte: int) -> bytes:
+        if path.endswith(".jsonl"):
+            reads.append(end_byte - first_byte)
+        return original(self, path, first_byte, end_byte)
+
+    patch = pytest.MonkeyPatch()
+    with patch.context() as patched:
+        patched.setattr(store, "read_range", counted)
+        made = repack(source, tmp_path / "b", mix=True, memory="64KiB", shard_bytes="32KiB", num_workers=1)
+    assert len(made.summary.shards) > 8
+    size = sum(path.stat().st_size for path in source.glob("*.jsonl"))
+    assert size <= sum(reads) < 1.2 * size
