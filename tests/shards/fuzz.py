@@ -22,13 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.shards import test_foreign as foreign_indexes
 from tests.shards import writers
 from tests.shards.made_shards import made
 
-from shoal.errors import UsageError
+from shoal.errors import SourceError, UsageError
 from shoal.shards.codecs import CODECS, CodecError, decompress
+from shoal.shards.folder import metadata_rows
+from shoal.shards.foreign import scan_by_index
 from shoal.shards.formats import FORMATS
 from shoal.shards.litdata import LitData
+from shoal.shards.manifests import read_manifest
 from shoal.shards.protocol import Format, ShardScan
 from shoal.shards.tf_example import NotAnExampleError, parse_example
 from shoal.testing import Damage, damaged
@@ -117,9 +121,66 @@ def _take_packed(codec: str, damage: Damage) -> bool:
     return False
 
 
+def _inputs_of_foreign_indexes() -> Iterator[Input]:
+    for kind in foreign_indexes.KINDS:
+        for num_samples in (1, 9):
+            name, data, index = foreign_indexes.made(kind, num_samples)
+            known = KnownShard("shard", data, [], format_name=name)
+            starts = known.scan(FORMATS[name]).sample_starts.tolist()
+            yield Input(f"{kind} {num_samples}", index, _index_taker(known, starts))
+
+
+def _index_taker(known: KnownShard, starts: list[int]) -> Try:
+    def take(damage: Damage) -> bool:
+        reader = FORMATS[known.format_name]
+        found = scan_by_index(reader, damage.data, known.read, len(known.data), shard=known.name)
+        if found is not None and found.sample_starts.tolist() != starts:
+            msg = f"samples are said to begin at {found.sample_starts.tolist()}, and do at {starts}"
+            raise AssertionError(msg)
+        return found is None
+
+    return take
+
+
+def _inputs_of_manifests() -> Iterator[Input]:
+    for path in sorted([*(_DATA / "mds").glob("*/index.json"), _DATA / "litdata" / "index.json"]):
+        yield Input(str(path.parent.name), path.read_bytes(), _take_manifest)
+
+
+def _take_manifest(damage: Damage) -> bool:
+    try:
+        found = read_manifest(damage.data, path="index.json")
+    except SourceError:
+        return True
+    if found is not None and any(".." in shard.name.split("/") or shard.name[0] == "/" for shard in found.shards):
+        msg = "a shard that lies elsewhere"
+        raise AssertionError(msg)
+    return found is None
+
+
+def _inputs_of_tables() -> Iterator[Input]:
+    rows = [{"file_name": f"a b/{number}.jpg", "text": 'a, "b"', "n": number} for number in range(9)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    cells = "file_name,text\n" + "".join(f'{row["file_name"]},"x ""y"", z"\n' for row in rows)
+    for name, text in (("metadata.jsonl", lines), ("metadata.csv", cells)):
+        yield Input(name, text.encode(), lambda damage, name=name: _take_table(damage, name))  # type: ignore[misc]
+
+
+def _take_table(damage: Damage, name: str) -> bool:
+    try:
+        metadata_rows(damage.data, name=name, path=name)
+    except SourceError:
+        return True
+    return False
+
+
 TARGETS: dict[str, Callable[[], Iterator[Input]]] = {
     **{name: lambda name=name: _inputs_of_format(name) for name in FORMATS if "." not in name},  # type: ignore[misc]
     "litdata": _inputs_of_litdata,
+    "folder": lambda: _inputs_of_format("folder"),
+    "foreign indexes": _inputs_of_foreign_indexes,
+    "manifests": _inputs_of_manifests,
+    "tables": _inputs_of_tables,
     "tf_example": _inputs_of_examples,
     **{f"codec {codec}": lambda codec=codec: _inputs_of_codec(codec) for codec in CODECS},  # type: ignore[misc]
     "tar.gz": lambda: _inputs_of_format("tar.gz"),

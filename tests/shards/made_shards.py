@@ -15,6 +15,7 @@ from tests.shards import writers
 
 from shoal.shards.arrow import Arrow
 from shoal.shards.delimited import Delimited
+from shoal.shards.folder import Folder
 from shoal.shards.formats import FORMATS, format_named
 from shoal.shards.jsonl import JsonLines
 from shoal.shards.mds import Mds
@@ -223,7 +224,15 @@ def _arrow() -> Made:
     return Made(Arrow(), files | _tables("stream.arrow", partial(write, pa.ipc.new_stream)))
 
 
+def _folder() -> Made:
+    shards: Shards = {
+        f"a b/{word}.jpg": (word.encode(), [{"__key__": f"a b/{word}", "jpg": word.encode()}]) for word in _WORDS[1:]
+    }
+    return Made(Folder(), shards | {"none.jpg": (b"", [])})
+
+
 _PLAIN: Mapping[str, Callable[[], Made]] = {
+    "folder": _folder,
     "tar": _tar,
     "jsonl": _jsonl,
     "tfrecord": _tfrecord,
