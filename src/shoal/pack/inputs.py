@@ -180,6 +180,29 @@ class FileSamples:
     extra: Sequence[Mapping[str, Any]] | None
 
     def __iter__(self) -> Iterator[Sample | Unreadable]:
+        if self.extra is None and self.format.partition(".")[0] == "tar" and len(self.keys) == len(self.names):
+            return self._single_members()
+        return self._all_kinds()
+
+    def _single_members(self) -> Iterator[Sample | Unreadable]:
+        """The usual way, one file a sample of a tar: a third of the time of what can do all."""
+        directory = f"{self.root.rstrip('/')}/"
+        classes = [b"%d" % label for label in range(len(self.classes))]
+        for key, copy, name, suffix, num_bytes, modified_ns, label in zip(
+            self.keys, self.copies, self.names, self.fields, self.num_bytes, self.modified_ns, self.labels, strict=True
+        ):
+            path = directory + name if name[0] != "/" else name
+            try:
+                data = read_small(path, num_bytes, modified_ns)
+            except StorageError as raised:
+                yield Unreadable(_shown(name), raised, raised.message.replace(path, _shown(name)))
+                continue
+            sample = {"__key__": f"{key}~{copy + 1}" if copy else key, suffix: data}
+            if label >= 0:
+                sample["cls"] = classes[label]
+            yield sample
+
+    def _all_kinds(self) -> Iterator[Sample | Unreadable]:
         make = _MAKERS.get(self.format.partition(".")[0], _as_row)
         at, directory = 0, f"{self.root.rstrip('/')}/"
         for number, (key, copy, count, label) in enumerate(

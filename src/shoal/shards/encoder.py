@@ -126,14 +126,15 @@ class AppendedShard:
 
     def add(self, record: Record) -> Sequence[Buffer]:
         """Add a record; its bytes."""
+        parts, num_bytes, layout_crc, _ = record
         crc = 0
-        for part in record.parts:
+        for part in parts:
             crc = crc32(part, crc)
         self._crcs.append(crc)
-        self._layout_crcs.append(record.layout_crc)
-        self._position += record.num_bytes
+        self._layout_crcs.append(layout_crc)
+        self._position += num_bytes
         self._ends.append(self._position)
-        return record.parts
+        return parts
 
     def finish(self) -> Sequence[Buffer]:
         """End the shard."""

@@ -26,12 +26,13 @@ _NAME_BYTES, _PREFIX_BYTES = 100, 155
 _MOST_OCTAL_BYTES = 8**11 - 1
 _PADDINGS = tuple(bytes(-size % BLOCK_BYTES) for size in range(BLOCK_BYTES))
 _MODE_AND_OWNERS = b"0000644\0" + 2 * b"0000000\0"
-_TIME = b"00000000000\0"
+_AFTER_SIZE = b"\0" + b"00000000000\0"  # and the time
 _REST = bytes(100) + b"ustar\x0000" + bytes(80)  # no link, no owners' names, no device
 _AFTER_PREFIX = bytes(12)
 _NO_PREFIX = bytes(_PREFIX_BYTES)
+_PLAIN = b"\0 0" + _REST + _NO_PREFIX + _AFTER_PREFIX
 # Of all that is the same in each header: its bytes in sum, the checksum itself counted as spaces.
-_FIXED_SUM = sum(_MODE_AND_OWNERS + _TIME + _REST) + 8 * ord(" ")
+_FIXED_SUM = sum(_MODE_AND_OWNERS + _AFTER_SIZE + _REST) + 8 * ord(" ")
 
 _TEXTS = frozenset(("txt", "text", "transcript"))
 _INTEGERS = frozenset(("cls", "cls2", "index", "count", "inx", "id"))
@@ -86,7 +87,7 @@ class TarEncoder:
 def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
     """The header of a member, after PAX records where it needs some."""
     name = f"{key}.{suffix}"
-    if key_and_suffix(name) != (key, suffix) or name[0] == "/" or _is_odd(name):
+    if key_and_suffix(name) != (key, suffix) or not name.isprintable() or name[0] == "/" or ".." in name.split("/"):
         found = key_and_suffix(name)
         what = f"as key {found[0]!r} and field {found[1]!r}" if found else "as no part of a sample"
         msg = f"the key {key!r} and the field {suffix!r} make the member {name!r}, which would be read {what}"
@@ -104,26 +105,15 @@ def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
     return _long_header(encoded, num_bytes)
 
 
-def _is_odd(name: str) -> bool:
-    return not name.isprintable() or (".." in name and ".." in name.split("/"))
-
-
 def _header(name: bytes, num_bytes: int, *, prefix: bytes = _NO_PREFIX, kind: bytes = b"0") -> bytes:
     size = b"%011o" % num_bytes
-    total = _FIXED_SUM + sum(name) + sum(size) + kind[0] + (sum(prefix) if prefix is not _NO_PREFIX else 0)
-    return b"".join(
-        (
-            name.ljust(_NAME_BYTES, b"\0"),
-            _MODE_AND_OWNERS,
-            size,
-            b"\0",
-            _TIME,
-            b"%06o\0 " % total,
-            kind,
-            _REST,
-            prefix,
-            _AFTER_PREFIX,
-        )
+    total = _FIXED_SUM + sum(name) + sum(size) + kind[0]
+    if prefix is _NO_PREFIX and kind == b"0":  # nearly all: one step
+        return b"%b%b%b%b%06o%b" % (name.ljust(_NAME_BYTES, b"\0"), _MODE_AND_OWNERS, size, _AFTER_SIZE, total, _PLAIN)
+    total += sum(prefix)
+    after = (kind, _REST, prefix, _AFTER_PREFIX)
+    return b"%b%b%b%b%06o\0 " % (name.ljust(_NAME_BYTES, b"\0"), _MODE_AND_OWNERS, size, _AFTER_SIZE, total) + b"".join(
+        after
     )
 
 

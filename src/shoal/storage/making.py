@@ -95,7 +95,8 @@ class GrowingFile:
             os.unlink(self._temporary)
 
     def _flush(self) -> None:
-        rest = memoryview(b"".join(self._waiting))
+        waiting = self._waiting
+        rest = memoryview(waiting[0] if len(waiting) == 1 else b"".join(waiting))
         self._waiting, self._waiting_bytes = [], 0
         while rest:
             rest = rest[os.write(self._descriptor, rest) :]

@@ -100,12 +100,9 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
         descriptor = os.open(path, _FLAGS)
         try:
             # One byte more than there should be: a file that grew gives itself away.
-            data = os.read(descriptor, max(0, min(num_bytes, _AT_ONCE_BYTES)) + 1)
-            while data and len(data) <= num_bytes and len(data) % _AT_ONCE_BYTES == 1:
-                more = os.read(descriptor, _AT_ONCE_BYTES)
-                data += more
-                if not more:
-                    break
+            data = os.read(descriptor, num_bytes + 1 if 0 <= num_bytes < _AT_ONCE_BYTES else _AT_ONCE_BYTES)
+            if len(data) == _AT_ONCE_BYTES:
+                data = _read_on(descriptor, data, num_bytes)
             found = os.fstat(descriptor)
         finally:
             os.close(descriptor)
@@ -122,6 +119,15 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
     raise StorageError(msg, hint="let nobody write to inputs while they are packed; the same command lists them anew")
 
 
+def _read_on(descriptor: int, data: bytes, num_bytes: int) -> bytes:
+    """The rest of a large file; one call to the system gives at most 2 GiB."""
+    parts, have = [data], len(data)
+    while have <= num_bytes and (more := os.read(descriptor, _AT_ONCE_BYTES)):
+        parts.append(more)
+        have += len(more)
+    return b"".join(parts)
+
+
 def _walk(root: str, directory: str, found: list[tuple[str, int, int]], above: tuple[tuple[int, int], ...]) -> None:
     try:
         here = os.stat(os.path.join(root, directory))
@@ -130,16 +136,16 @@ def _walk(root: str, directory: str, found: list[tuple[str, int, int]], above: t
             return
         with os.scandir(os.path.join(root, directory)) as entries:
             for entry in entries:
-                if entry.name[0] == ".":
+                name = entry.name
+                if name[0] == ".":
                     continue
-                name = f"{directory}{entry.name}"
-                if entry.is_dir():
-                    _walk(root, f"{name}/", found, (*above, key))
-                elif entry.is_file():
+                if entry.is_file():
                     info = entry.stat()
-                    found.append((name, info.st_size, info.st_mtime_ns))
+                    found.append((directory + name, info.st_size, info.st_mtime_ns))
+                elif entry.is_dir():
+                    _walk(root, f"{directory}{name}/", found, (*above, key))
                 else:
-                    found.append((name, -1, 0))
+                    found.append((directory + name, -1, 0))
     except StorageError:
         raise
     except OSError as error:
