@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import StateError
+from shoal.order.gaps import Gaps
 from shoal.order.seeds import MAX_SEED
 from shoal.order.state import STATE_VERSION, State
 
@@ -32,13 +33,20 @@ def test_the_largest_state_is_under_a_kilobyte() -> None:
 
 def test_the_fields_of_a_state() -> None:
     assert STATE.to_dict() == {
-        "version": STATE_VERSION,
+        "version": 1,
         "epoch": 3,
         "position": 70,
         "seed": 5,
         "order": ORDER,
         "index": "a1b2c3d4e5f60718",
     }
+
+
+def test_gaps_make_a_state_that_older_ones_refuse() -> None:
+    gapped = State(3, 70, 5, ORDER, "a1b2c3d4e5f60718", Gaps.of([(3, 10, 20), (4, 0, 5)]))
+    told = gapped.to_dict()
+    assert told == {**STATE.to_dict(), "version": STATE_VERSION, "without": [[3, 10, 20], [4, 0, 5]]}
+    assert State.from_dict(json.loads(json.dumps(told))) == gapped
 
 
 def test_a_state_of_this_stream_is_taken() -> None:

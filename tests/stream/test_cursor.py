@@ -194,7 +194,7 @@ def test_what_is_no_state_is_said_so(ds: Dataset) -> None:
         (None, "the dict that state_dict"),
         (json.dumps(good), "the dict that state_dict"),
         ({}, "not a state"),
-        ({**good, "version": 2}, "version 2"),
+        ({**good, "version": 3}, "version 3"),
         ({**good, "position": -1}, "position must be an integer"),
         ({**good, "epoch": 1.5}, "epoch must be an integer"),
         ({**good, "position": 198}, "position 198 of an epoch of 197"),

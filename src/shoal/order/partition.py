@@ -23,12 +23,13 @@ nothing is repeated, and ranks may differ by one sample.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.order.gaps import WithoutGaps
 from shoal.order.protocol import BoundOrder, Laned
 from shoal.order.seeds import draws, key
 from shoal.order.sorting import order_by
@@ -45,8 +46,9 @@ _DEAL_KEY = key(0, 0, "deal")
 class Share:
     """What one rank gets of some consecutive global batches.
 
-    ``ids``, ``positions``, ``chunks`` (int64) and ``repeated`` (bool) have shape (num_samples,); batch ``i`` of these
-    is ``[batch_first[i], batch_first[i + 1])`` of them.
+    ``ids``, ``positions`` (of the order itself, also where some of these are left out), ``chunks`` (int64) and
+    ``repeated`` (bool) have shape (num_samples,); batch ``i`` of these is ``[batch_first[i], batch_first[i + 1])`` of
+    them.
     """
 
     ids: NDArray[np.int64]
@@ -119,7 +121,10 @@ class Partition:
         shares = [self._whole_batches(order, rank, begin, middle)]
         if middle < end and self.remainder != "drop":
             shares.append(self._last_batch(order, rank, middle, end))
-        return _joined(shares)
+        found = _joined(shares)
+        if isinstance(order, WithoutGaps):
+            return replace(found, positions=order.untouched_positions(found.positions))
+        return found
 
     def dealt(self, order: BoundOrder, first: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The chunk of each sample of the whole global batches ``[first, stop)``, and the rank that gets it.
@@ -133,7 +138,7 @@ class Partition:
         positions = np.arange(begin, end)
         batch = (positions - begin) // self.global_batch
         batch_bits = max(1, (stop - first).bit_length())
-        by_rank = dealing_order(order, batch, batch_bits, positions % order.num_canonical_nodes, chunks)
+        by_rank = dealing_order(order, batch, batch_bits, _nodes_of(order, positions), chunks)
         sizes = [self._size_of(rank, self.global_batch) for rank in range(self.world_size)]
         ranks = np.empty(len(chunks), dtype=np.int64)
         ranks[by_rank] = np.tile(np.repeat(np.arange(self.world_size), sizes), max(0, stop - first))
@@ -145,7 +150,7 @@ class Partition:
         num_batches = (end - begin) // self.global_batch
         if self.world_size > 1:
             batch = (positions - begin) // self.global_batch
-            nodes = positions % order.num_canonical_nodes
+            nodes = _nodes_of(order, positions)
             dealt = dealing_order(order, batch, max(1, num_batches.bit_length()), nodes, chunks)
             low, high = self._cut(rank, self.global_batch)
             mine = np.sort(dealt.reshape(num_batches, self.global_batch)[:, low:high], axis=1).reshape(-1)
@@ -161,7 +166,7 @@ class Partition:
         by_position = np.lexsort((repeated, positions))
         positions, repeated = positions[by_position], repeated[by_position]
         ids, chunks = _locate_some(order, positions)
-        nodes = positions % order.num_canonical_nodes
+        nodes = _nodes_of(order, positions)
         dealt = dealing_order(order, np.zeros_like(positions), 1, nodes, chunks)
         mine = np.sort(dealt[slice(*self._cut(rank, len(positions)))])
         return Share(ids[mine], positions[mine], chunks[mine], repeated[mine], np.array([0, len(mine)]))
@@ -190,11 +195,19 @@ def dealing_order(
     chunks: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """The samples sorted for dealing: by batch, canonical node, lane of the chunk, position."""
+    order = order.untouched if isinstance(order, WithoutGaps) else order
     if isinstance(order, Laned):
         lanes = order.lanes(chunks).astype(np.uint64)
     else:
         lanes = draws(_DEAL_KEY, chunks) >> np.uint64(64 - _LANE_BITS)
     return order_by((batch, batch_bits), (nodes, order.num_canonical_nodes.bit_length()), (lanes, _LANE_BITS))
+
+
+def _nodes_of(order: BoundOrder, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The canonical node of each position."""
+    untouched = order.untouched_positions(positions) if isinstance(order, WithoutGaps) else positions
+    nodes: NDArray[np.int64] = untouched % order.num_canonical_nodes
+    return nodes
 
 
 def check_rank(rank: int, world_size: int) -> None:

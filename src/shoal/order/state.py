@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.errors import StateError
+from shoal.errors import StateError, UsageError
+from shoal.order.gaps import NO_GAPS, Gaps
 
 __all__ = ["STATE_VERSION", "State"]
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+_WITHOUT_GAPS = 1  # what a state has that names none: the fields of the first release
 
 _FIELDS = ("version", "epoch", "position", "seed", "order", "index")
 
@@ -26,7 +28,7 @@ class State:
     """A place in the stream, and what the stream is.
 
     ``order`` holds the name, version and resolved parameters of the order, and whatever else chooses samples; ``index``
-    the fingerprint of the dataset.
+    the fingerprint of the dataset; ``gaps`` what the run leaves out.
     """
 
     epoch: int
@@ -34,17 +36,19 @@ class State:
     seed: int
     order: Mapping[str, Any]
     index: str
+    gaps: Gaps = NO_GAPS
 
     def to_dict(self) -> dict[str, Any]:
         """The state as JSON types; under 1 KB."""
-        return {
-            "version": STATE_VERSION,
+        found = {
+            "version": STATE_VERSION if self.gaps else _WITHOUT_GAPS,
             "epoch": self.epoch,
             "position": self.position,
             "seed": self.seed,
             "order": dict(self.order),
             "index": self.index,
         }
+        return found | ({"without": [list(each) for each in self.gaps.ranges]} if self.gaps else {})
 
     @staticmethod
     def from_dict(given: Any) -> State:
@@ -57,7 +61,7 @@ class State:
             msg = f"the state has version {version}; this shoal reads up to {STATE_VERSION}"
             raise StateError(msg, hint="the state was saved by a newer shoal: upgrade this one")
         missing = [name for name in _FIELDS if name not in given]
-        if missing or version != STATE_VERSION:
+        if missing or version not in (_WITHOUT_GAPS, STATE_VERSION):
             msg = f"not a state of shoal: missing {missing}" if missing else f"the state has version {version!r}"
             raise StateError(msg, hint=f"a state has the fields {', '.join(_FIELDS)}")
         order = given["order"]
@@ -65,7 +69,7 @@ class State:
             msg = "the state's order must be a dict and its index a fingerprint"
             raise StateError(msg)
         numbers = {name: _count(name, given[name]) for name in ("epoch", "position", "seed")}
-        return State(order=dict(order), index=given["index"], **numbers)
+        return State(order=dict(order), index=given["index"], gaps=_gaps(given), **numbers)
 
     def check(self, *, seed: int, order: Mapping[str, Any], index: str, num_samples: int) -> None:
         """`StateError`, naming the field and both sides, unless the state belongs to a stream of this description."""
@@ -89,6 +93,14 @@ class State:
         if self.position > num_samples:
             msg = f"the state is at position {self.position} of an epoch of {num_samples} samples"
             raise StateError(msg)
+
+
+def _gaps(given: Mapping[str, Any]) -> Gaps:
+    try:
+        return Gaps.of([(epoch, start, stop) for epoch, start, stop in given.get("without", ())])
+    except (TypeError, ValueError, UsageError) as error:
+        msg = f"the state's positions to leave out are no ranges [epoch, start, stop]: {error}"
+        raise StateError(msg, hint="the state was changed after it was saved") from None
 
 
 def _count(name: str, value: object) -> int:

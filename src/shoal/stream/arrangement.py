@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shoal.errors import StateError, UsageError
 from shoal.order.buffer import Buffer
 from shoal.order.chosen import ChosenPositions
+from shoal.order.gaps import NO_GAPS, Gaps, WithoutGaps
 from shoal.order.plain import Full, Sequential
 from shoal.order.protocol import BoundOrder, Order
 from shoal.order.resolution import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
@@ -69,18 +70,19 @@ class Arrangement:
     """A dataset with its order resolved.
 
     ``stored`` are the stored samples that take part, ``delivered`` the positions of each epoch that are delivered;
-    None is all of them.
+    None is all of them. ``gaps`` are positions that are left out of some epochs.
     """
 
     index: Index
     request: OrderRequest
     stored: Runs | None = None
     delivered: Runs | None = None
+    gaps: Gaps = NO_GAPS
     _epochs: dict[int, BoundOrder] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what is quickly found again: bound orders and chunks may be large, and a pickle goes to processes."""
-        kept = ("index", "request", "stored", "delivered")
+        kept = ("index", "request", "stored", "delivered", "gaps")
         return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}}
 
     @cached_property
@@ -133,7 +135,7 @@ class Arrangement:
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch, over all ranks."""
+        """Samples of an epoch, over all ranks, before any gap."""
         return len(self.delivered) if self.delivered is not None else self.num_stored
 
     @property
@@ -141,7 +143,25 @@ class Arrangement:
         """Stored samples that take part."""
         return self.index.num_samples if self.stored is None else len(self.stored)
 
+    def num_samples_of(self, epoch: int) -> int:
+        """Samples of one epoch, over all ranks, without what is left out."""
+        left = self.gaps.left(epoch, self.num_samples)
+        return self.num_samples if left is None else len(left)
+
+    def number_of(self, epoch: int, position: int) -> int:
+        """How many positions before this one are left in an epoch: what iterators count."""
+        return self.gaps.number_of(position, epoch, self.num_samples)
+
+    def position_of(self, epoch: int, number: int) -> int:
+        """The position that comes after so many of an epoch that are left: what states name."""
+        return self.gaps.position_of(number, epoch, self.num_samples)
+
     def epoch(self, epoch: int) -> BoundOrder:
+        """The order of one epoch without its gaps, numbered anew from 0; see `untouched`."""
+        left, order = self.gaps.left(epoch, self.num_samples), self.untouched(epoch)
+        return order if left is None else WithoutGaps(order, left)
+
+    def untouched(self, epoch: int) -> BoundOrder:
         """The order of one epoch, over the stored samples that take part, numbered from 0; the last two are kept."""
         if epoch not in self._epochs:
             if len(self._epochs) > 1:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import StateError, UsageError
+from shoal.order.gaps import NO_GAPS, Gaps
 from shoal.order.state import State
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.deliveries import Proof, RecordHashes
@@ -33,6 +34,11 @@ class Part:
     def plus(self, other: Part) -> Part:
         """Both together."""
         return Part(min(self.start, other.start), max(self.end, other.end), self.proof.plus(other.proof))
+
+    def among(self, arrangement: Arrangement, epoch: int) -> Part:
+        """The same in positions of the order, where it counts what is left of an epoch that has gaps."""
+        start, end = arrangement.gaps.span_of(self.start, self.end, epoch, arrangement.num_samples)
+        return Part(start, end, self.proof)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
@@ -88,6 +94,8 @@ class Certificate:
         What of the records went into the sums: "records", "extents" or "none".
     epochs
         What was delivered of each.
+    gaps
+        Positions that the run left out: in the ranges of ``epochs``, and not in the sums.
     """
 
     index: str
@@ -95,10 +103,11 @@ class Certificate:
     order: Mapping[str, Any]
     checksums: str
     epochs: Mapping[int, Part] = field(default_factory=dict)
+    gaps: Gaps = NO_GAPS
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types; 80 bytes an epoch and 200 more."""
-        return {
+        found = {
             "version": VERSION,
             "index": self.index,
             "seed": self.seed,
@@ -106,6 +115,7 @@ class Certificate:
             "checksums": self.checksums,
             "epochs": {str(epoch): part.to_dict() for epoch, part in sorted(self.epochs.items())},
         }
+        return found | ({"without": [list(each) for each in self.gaps.ranges]} if self.gaps else {})
 
     @staticmethod
     def from_dict(given: Any) -> Certificate:
@@ -124,10 +134,10 @@ class Certificate:
             raise StateError(msg, hint="another shoal made it: use that one, or run again")
         try:
             epochs = {int(epoch): _part(part) for epoch, part in given["epochs"].items()}
-            return Certificate(
-                str(given["index"]), int(given["seed"]), dict(given["order"]), str(given["checksums"]), epochs
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            index, seed, order = str(given["index"]), int(given["seed"]), dict(given["order"])
+            gaps = Gaps.of(tuple(each) for each in given.get("without", ()))
+            return Certificate(index, seed, order, str(given["checksums"]), epochs, gaps)
+        except (AttributeError, KeyError, TypeError, ValueError, UsageError) as error:
             msg = f"the certificate was changed after it was made: {type(error).__name__}: {error}"
             raise StateError(msg) from None
 
@@ -182,7 +192,7 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
         epochs = dict(merged.epochs)
         for epoch, part in one.epochs.items():
             epochs[epoch] = epochs[epoch].plus(part) if epoch in epochs else part
-        merged = replace(merged, epochs=epochs)
+        merged = replace(merged, epochs=epochs, gaps=merged.gaps.plus(one.gaps))
     if merged is None:
         msg = "there are no certificates to merge"
         raise UsageError(msg, hint="give those of all ranks")
@@ -203,6 +213,7 @@ def differences(certificate: Certificate, arrangement: Arrangement) -> list[str]
     certificate.at(0).check(
         seed=arrangement.request.seed, order=arrangement.state_order, index=index.fingerprint, num_samples=0
     )
+    arrangement = replace(arrangement, gaps=certificate.gaps, _epochs={})
     hashes = RecordHashes(index)
     if hashes.kind != certificate.checksums:
         sides = f"checksums of {certificate.checksums}; this index has those of {hashes.kind}"
@@ -221,15 +232,19 @@ def differences(certificate: Certificate, arrangement: Arrangement) -> list[str]
 
 def _difference(part: Part, arrangement: Arrangement, hashes: RecordHashes, epoch: int) -> str:
     num_delivered, total = part.proof
-    num_due = part.end - part.start
+    first, stop = (arrangement.number_of(epoch, position) for position in (part.start, part.end))
+    num_due = stop - first
     if num_delivered != num_due:
         more = "more" if num_delivered > num_due else "fewer"
         return f"{num_delivered} samples were delivered, {abs(num_delivered - num_due)} {more} than there are"
-    order, expected = arrangement.epoch(epoch), 0
+    gaps, expected = arrangement.gaps, 0
+    order = arrangement.untouched(epoch)
     for start in range(part.start, part.end, _BLOCK_POSITIONS):
-        end = min(start + _BLOCK_POSITIONS, part.end)
-        ids = arrangement.stored_ids(order.ids(start, end))
-        expected += int(hashes.of(epoch, np.arange(start, end), ids).sum(dtype=np.uint64))
+        positions = np.arange(start, min(start + _BLOCK_POSITIONS, part.end))
+        ids = arrangement.stored_ids(order.ids(start, start + len(positions)))
+        left = gaps.left(epoch, arrangement.num_samples)
+        kept = slice(None) if left is None else left.numbers(positions) >= 0
+        expected += int(hashes.of(epoch, positions[kept], ids[kept]).sum(dtype=np.uint64))
     if expected % 2**64 != total:
         return f"as many samples as there are, but not the same ones, or others in their places ({total:016x})"
     return ""

@@ -12,7 +12,8 @@ class Cursor:
     """Where iterators begin and what they have come to.
 
     An iterator begins at the position loaded for the epoch, else at its start. A loaded position serves every iterator
-    of its epoch until one of them has come to the end: so a look at the first batch loses nothing.
+    of its epoch until one of them has come to the end: so a look at the first batch loses nothing. Positions count what
+    is left of an epoch that has gaps.
     """
 
     def __init__(self) -> None:

@@ -30,11 +30,12 @@ from shoal.stream.cursor import Cursor
 from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
 from shoal.stream.deliveries import RecordHashes
 from shoal.stream.description import Description
-from shoal.stream.handing_over import handed_over
 from shoal.stream.features import features_of
+from shoal.stream.handing_over import handed_over
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Iteration, Recipe, read_sample
 from shoal.stream.judging import quality_of
+from shoal.stream.leaving_out import gaps_of
 from shoal.stream.map_view import MapView
 from shoal.stream.mixing import warning_about
 from shoal.stream.passes import Pass, Work
@@ -121,6 +122,24 @@ class Dataset:
         """All but the first samples: of storage before `shuffle`, of every epoch's order after it."""
         count = count_of(num_samples, "skip()")
         return Dataset(self._description.only(Runs.span(min(count, self.num_samples), self.num_samples), "skip()"))
+
+    def without(self, steps: Any = None, *, positions: Any = None, epoch: int = 0) -> Dataset:
+        """Past some bad batches: these are left out of an epoch, and everything else comes as it would have come.
+
+        The order stays untouched: the positions left out are listed in states, and a state from before loads here.
+        Batches are cut from what is left, so ranks still get equally many. `ids` has the order itself.
+
+        Parameters
+        ----------
+        steps
+            One step or several, as `batch_ids` counts them: with the global batch of this dataset at this world size.
+        positions
+            Ranges ``(start, stop)`` of positions instead, as ``shoal trace`` shows them; they depend on no batch size.
+        epoch
+            Whose steps or positions these are.
+        """
+        gaps = gaps_of(self._description, self._arrangement, steps, positions, count_of(epoch, "without(epoch=)"))
+        return Dataset(self._description.without(self._arrangement.gaps.plus(gaps)))
 
     def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Dataset:
         """The part of one rank of so many, instead of what torchrun, SLURM, MPI or a running library says.
@@ -288,7 +307,7 @@ class Dataset:
 
     def ids(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
         """The sample ids at global positions ``[start, stop)`` of an epoch, reading nothing; 0.1 us each."""
-        order = self._arrangement.epoch(count_of(epoch, "ids(epoch=)"))
+        order = self._arrangement.untouched(count_of(epoch, "ids(epoch=)"))
         return self._arrangement.stored_ids(order.ids(start, order.num_samples if stop is None else stop))
 
     def batch_ids(
@@ -333,11 +352,11 @@ class Dataset:
         rank, world_size = self._description.ranks.resolve()
         partition = self._description.partition(world_size)
         if self._description.batching is not None:
-            return partition.num_batches(self.num_samples)
+            return partition.num_batches(self._arrangement.num_samples_of(self.epoch))
         if self._description.filters:
             msg = "how many samples filter() keeps is not known before they are read"
             raise TypeError(msg)
-        return partition.num_samples_of(rank, self.num_samples)
+        return partition.num_samples_of(rank, self._arrangement.num_samples_of(self.epoch))
 
     def __getitem__(self, sample_id: SupportsIndex) -> Any:
         """The sample with this id, through all stages but filters; one read."""
@@ -389,7 +408,8 @@ class Dataset:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was saved: at any world size, with any batch size.
 
-        Numbers that `shuffle` left open (a window in bytes) are taken from the state.
+        Numbers that `shuffle` left open (a window in bytes) are taken from the state. What its run left out
+        (`without`) is left out here too, beside what this dataset leaves out.
 
         Raises
         ------
@@ -398,7 +418,8 @@ class Dataset:
         """
         saved = State.from_dict(state)
         request = self._description.order_request.adopting(saved)
-        arrangement = replace(self._arrangement, request=request, _epochs={})
+        gaps = self._description.gaps.plus(saved.gaps)
+        arrangement = replace(self._arrangement, request=request, gaps=gaps, _epochs={})
         saved.check(
             seed=request.seed,
             order=arrangement.state_order,
@@ -406,7 +427,7 @@ class Dataset:
             num_samples=arrangement.num_samples,
         )
         self.__dict__["_arrangement"] = arrangement
-        self._cursor.begin(saved.epoch, saved.position)
+        self._cursor.begin(saved.epoch, arrangement.number_of(saved.epoch, saved.position))
         self._cursor.delivered.forget()
 
     def certificate(self) -> dict[str, Any]:
@@ -419,9 +440,9 @@ class Dataset:
         """
         arrangement, opened = self._arrangement, self._opened
         kind = RecordHashes(opened.index).kind
-        parts = self._cursor.delivered.parts()
+        parts = {epoch: part.among(arrangement, epoch) for epoch, part in self._cursor.delivered.parts().items()}
         seed, index = arrangement.request.seed, opened.index.fingerprint
-        return Certificate(index, seed, arrangement.state_order, kind, parts).to_dict()
+        return Certificate(index, seed, arrangement.state_order, kind, parts, arrangement.gaps).to_dict()
 
     def check_certificate(self, certificate: Mapping[str, Any]) -> None:
         """Find out from the index alone whether exactly the samples that were due have been delivered.
@@ -466,4 +487,5 @@ class Dataset:
 
     def _state_at(self, arrangement: Arrangement, epoch: int, position: int) -> dict[str, Any]:
         seed, index = arrangement.request.seed, self._opened.index.fingerprint
-        return State(epoch, position, seed, arrangement.state_order, index).to_dict()
+        position = arrangement.position_of(epoch, position)
+        return State(epoch, position, seed, arrangement.state_order, index, arrangement.gaps).to_dict()

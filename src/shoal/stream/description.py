@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.order.gaps import NO_GAPS, Gaps
 from shoal.order.partition import Partition
 from shoal.order.plain import Sequential
 from shoal.order.runs import Runs
@@ -36,6 +37,8 @@ class Description:
         Ids of the samples that were chosen before `shuffle`; None for all.
     delivered
         Positions of an epoch that were chosen after it; None for all.
+    gaps
+        Positions that are left out of some epochs.
     stages, batching, batch_stages
         What happens to each sample, how batches are cut, and what happens to each of them.
     """
@@ -44,6 +47,7 @@ class Description:
     request: OrderRequest | None = None
     stored: Runs | None = None
     delivered: Runs | None = None
+    gaps: Gaps = NO_GAPS
     stages: tuple[Stage, ...] = ()
     batching: Batching | None = None
     batch_stages: tuple[Stage, ...] = ()
@@ -67,6 +71,7 @@ class Description:
 
     def in_order(self, request: OrderRequest) -> Description:
         """The same samples in another order."""
+        self._refuse_after_gaps("shuffle()")
         return replace(self, request=request)
 
     def selected(self, samples: Any) -> Description:
@@ -88,6 +93,7 @@ class Description:
     def only(self, runs: Runs, verb: str) -> Description:
         """Only these samples, counted among those that are left; of storage before `shuffle`, of epochs after it."""
         self.refuse_after_batch(verb)
+        self._refuse_after_gaps(verb)
         if self.filters:
             msg = f"{verb} counts samples before any filter, and stands after filter()"
             raise UsageError(msg, hint=f"put {verb} before filter()")
@@ -125,6 +131,24 @@ class Description:
             raise UsageError(msg, hint="give all options in one call")
         return replace(self, reading=options)
 
+    def without(self, gaps: Gaps) -> Description:
+        """Without these positions, and those that are left out already."""
+        joined = self.gaps.plus(gaps)
+        for epoch, _, stop in joined.ranges:
+            if stop > self.num_samples:
+                msg = f"without() was given positions up to {stop} of epoch {epoch}, which has {self.num_samples}"
+                raise UsageError(msg)
+            left = joined.left(epoch, self.num_samples)
+            if left is not None and not len(left):
+                msg = f"without() leaves none of the {self.num_samples} samples of epoch {epoch}"
+                raise UsageError(msg)
+        return replace(self, gaps=joined)
+
+    def _refuse_after_gaps(self, verb: str) -> None:
+        if self.gaps:
+            msg = f"{verb} would give the positions that without() leaves out to other samples"
+            raise UsageError(msg, hint=f"put {verb} before without()")
+
     def refuse_after_batch(self, verb: str) -> None:
         """Raise if there are batches already, which this verb cannot take."""
         if self.batching is not None:
@@ -156,7 +180,7 @@ class Description:
 
     def arrangement(self) -> Arrangement:
         """The order in integers."""
-        return Arrangement(self.opened.index, self.order_request, self.stored, self.delivered)
+        return Arrangement(self.opened.index, self.order_request, self.stored, self.delivered, self.gaps)
 
     def partition(self, world_size: int) -> Partition:
         """How epochs are cut and dealt at this world size."""

@@ -375,7 +375,8 @@ def _delivered(batch: Any, repeated: NDArray[np.bool_], source: _Source) -> Any:
             batch = stage(batch, -1)
     except Exception as error:
         place = source.place
-        start = place.start + place.num_yielded * place.partition.global_batch
+        number = place.start + place.num_yielded * place.partition.global_batch
+        start = source.arrangement.position_of(place.epoch, number)
         error.add_note(f"shoal: in {stage!r} of the global batch at position {start} of epoch {place.epoch}")
         raise
     counters = source.counters

@@ -66,7 +66,7 @@ class Pass:
     """A rank's work from a position to the end of an epoch, and who is told how far it has come.
 
     ``follow`` is given the place that moves, ``ended`` the place once it came to its end; ``state`` makes a state of
-    epoch and position.
+    epoch and position. Positions, ``start`` too, count what is left of the epoch.
     """
 
     work: Work
@@ -79,13 +79,13 @@ class Pass:
 
     def place(self) -> Place:
         """Where it begins: to be moved on by whoever receives the batches."""
-        num_samples = self.work.arrangement.num_samples
+        num_samples = self.work.arrangement.num_samples_of(self.epoch)
         return Place(self.epoch, self.start, self.work.recipe.partition, num_samples)
 
     @property
     def num_steps(self) -> int:
         """Batches to come, or positions without batches."""
-        return self.work.recipe.partition.num_batches(self.work.arrangement.num_samples, self.start)
+        return self.work.recipe.partition.num_batches(self.work.arrangement.num_samples_of(self.epoch), self.start)
 
     def with_threads(self, *, num_threads: int | None, limit_bytes: int) -> Pass:
         """The same with samples decoded in threads, where that gains, or as many as were asked for."""
