@@ -145,7 +145,7 @@ def test_keeps_few_descriptors_open(tmp_path: Path) -> None:
     store = LocalStore(max_open=8)
     for _ in range(3):
         assert [store.read_range(str(path), 0, 1)[0] for path in paths] == list(range(40))
-    assert count_descriptors() - before == 8
+    assert 4 <= count_descriptors() - before <= 8
     store.close()
     assert count_descriptors() == before
     assert store.read_range(str(paths[3]), 0, 1) == b"\x03"

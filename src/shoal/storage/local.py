@@ -253,7 +253,8 @@ class LocalStore:
     def _close_oldest(self, count: int) -> None:
         if count > 0:
             by_age = sorted(self._open.copy().items(), key=lambda item: item[1].last_used_ns)
-            for path, _ in by_age[:count]:
+            # A quarter at once: where every file is read once, sorting for each took half of the time.
+            for path, _ in by_age[: count + self._max_open // 4]:
                 self._open.pop(path, None)
 
     def _opened(self, path: str) -> _OpenFile:
