@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.laws.history import Leg, by_hand, by_torchrun, check_history
+from tests.integration.laws.history import Leg, by_hand, by_script, by_torchrun, check_history
 from tests.stream.made import write_tars
 
 LEGS = (Leg(2, 1, "rank"), Leg(3, 0, "job"), Leg(1, 2, "end"))
@@ -30,6 +30,12 @@ def test_jax_at_five_sizes_in_one_epoch(python: Callable[[str], Path], tmp_path:
     write_data(tmp_path)
     legs = [Leg(1, 0, "job"), Leg(2, 0, "rank"), Leg(3, 0, "rank"), Leg(4, 0, "job"), Leg(6, 0, "rank")]
     check_history("train_jax.py", [*legs, Leg(2, 0, "end")], tmp_path, by_hand(python("jax")))
+
+
+def test_ray_train_at_other_numbers_of_workers(python: Callable[[str], Path], tmp_path: Path) -> None:
+    write_data(tmp_path)
+    legs = [Leg(2, 1, "rank"), Leg(3, 0, "job"), Leg(1, 0, "end")]
+    check_history("train_ray.py", legs, tmp_path, by_script(python("ray")))
 
 
 def write_data(folder: Path) -> None:

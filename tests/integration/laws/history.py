@@ -50,6 +50,17 @@ def by_torchrun(python: Path) -> Launch:
     return commands
 
 
+def by_script(python: Path) -> Launch:
+    """One process, which starts the ranks itself."""
+
+    def commands(
+        script: Sequence[str], leg: Leg, environment: dict[str, str]
+    ) -> list[tuple[list[str], dict[str, str]]]:
+        return [([str(python), *script], {**environment, "NUM_PROCESSES": str(leg.world_size)})]
+
+    return commands
+
+
 def by_hand(python: Path) -> Launch:
     """A process for each rank, which are told of each other; what JAX calls a cluster."""
 
@@ -106,6 +117,8 @@ def _run(script: str, leg: Leg, number: int, folder: Path, launch: Launch, draw:
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "JAX_PLATFORMS": "cpu",
+        "RAY_AUTH_MODE": "disabled",  # else it would leave a token in the home directory
+        "RAY_USAGE_STATS_ENABLED": "0",
     }
     begin, log = _num_saves(out), out / f"log-{number}"
     with log.open("wb") as stream:
