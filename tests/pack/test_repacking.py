@@ -104,7 +104,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(samples=st.lists(st.dictionaries(st.text(min_size=1, max_size=5), VALUES, min_size=1), min_size=1, max_size=20))
 def test_any_rows_stay_what_they_are(tmp_path_factory: pytest.TempPathFactory, samples: list[dict[str, Any]]) -> None:
     folder = tmp_path_factory.mktemp("rows")
@@ -118,10 +118,10 @@ def test_any_rows_stay_what_they_are(tmp_path_factory: pytest.TempPathFactory, s
 
 @pytest.mark.parametrize("mix", [False, True])
 def test_processes_make_the_same_bytes(tmp_path: Path, mix: bool) -> None:
-    source = write(tmp_path / "a", map(row, range(300)), "jsonl")
-    for workers in (1, 3):
+    source = write(tmp_path / "a", map(row, range(200)), "jsonl")
+    for workers in (1, 2):
         repack(source, tmp_path / str(workers), shard_bytes="2KiB", mix=mix, seed=3, memory="8KiB", num_workers=workers)
-    assert contents_of(tmp_path / "1") == contents_of(tmp_path / "3")
+    assert contents_of(tmp_path / "1") == contents_of(tmp_path / "2")
 
 
 def test_equal_input_gives_equal_shards_wherever_it_lies(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def sorted_lines(url: Path, *, num_samples: int, num_labels: int) -> Path:
 
 def test_mixing_makes_chunks_unlike_as_was_predicted(tmp_path: Path) -> None:
     """h_D - 1 falls by the number of chunks in the window; VR after is what a shuffle of the new shards then has."""
-    source = sorted_lines(tmp_path / "a", num_samples=16384, num_labels=64)
+    source = sorted_lines(tmp_path / "a", num_samples=8192, num_labels=64)
     made = repack(source, tmp_path / "b", mix=True, memory="64KiB", shard_bytes="256KiB", extent_bytes=1024)
     chunks = made.source.order.parameters["chunks"]
     position, label = mixedness(made.source, made.index, batch=64, window="16KiB")
@@ -182,7 +182,7 @@ def test_mixing_makes_chunks_unlike_as_was_predicted(tmp_path: Path) -> None:
     assert label.rho_after == pytest.approx(chunk_correlation(labels, sizes))
     measured = [
         variance_ratio(labels[shoal.open(tmp_path / "b").shuffle(seed=seed, window="16KiB").ids()], 64)
-        for seed in range(6)
+        for seed in range(4)
     ]
     assert np.mean(measured) == pytest.approx(label.vr_after, rel=0.25)
     # Corgi^2: among neighbours, of n chunks that mix, one in n comes from the same one.

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix", metavar="NAME", default="shard", help="shards are named NAME-000000 (shard)")
     text = "smallest ranges that the new index tells apart (64KiB): a chunk is at least one"
     parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=text)
-    text = "processes (one per processor; one with --mix, whose window each would read for itself)"
+    text = "processes (one per processor; one below 256 MiB, and one with --mix, or each would read a window)"
     parser.add_argument("--workers", type=at_least_one, metavar="N", help=text)
     text = "samples of a global batch, for the VR that is predicted (256)"
     parser.add_argument("--global-batch", type=at_least_one, metavar="N", default=256, help=text)

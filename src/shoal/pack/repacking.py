@@ -59,6 +59,8 @@ __all__ = ["MIX_MEMORY_BYTES", "RepackRequest", "Repacked", "repack", "repack_op
 MIX_MEMORY_BYTES = 1 << 30
 """The window of a mixing pass, where nobody says another."""
 
+_SMALL_BYTES = 256 << 20  # below, starting processes costs more than they save
+
 
 @dataclass(frozen=True, slots=True)
 class RepackRequest:
@@ -149,8 +151,8 @@ def repack(
     decode
         Decode fields by their suffix first (`Dataset.decode`), images not.
     num_workers
-        Processes; one per processor where None, and one where samples are mixed: each would read a window of its own
-        for each shard.
+        Processes; where None one per processor, but one for less than 256 MiB, and one where samples are mixed: each
+        would read a window of its own for each shard.
 
     Raises
     ------
@@ -219,7 +221,8 @@ def repack_opened(
         plan = plan_shards(sizes[ids], shard_bytes=sizing.shard_bytes)
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
         shards = [Shard(name, format_name, request.options, columns, request.extent_bytes, "raise") for name in names]
-        workers = min(request.num_workers or (1 if request.mix else usable_processors()), plan.num_shards)
+        alone = request.mix or int(sizes.sum()) < _SMALL_BYTES
+        workers = min(request.num_workers or (1 if alone else usable_processors()), plan.num_shards)
         reader = _Reader(_work(opened, source, request.decode), needs_keys=encoder.name.partition(".")[0] == "tar")
         cuts, record_bytes = plan.cuts.tolist(), plan.shard_record_bytes.tolist()
         jobs = (
