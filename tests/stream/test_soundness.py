@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.samples import write_jsonl, write_tar, write_tar_shards
 
 from shoal.errors import UsageError
+from shoal.pack.writer import Writer
 from shoal.shards.index import Index, locate, sample_starts
 from shoal.storage.local import LocalStore
 from shoal.stream.indexing.building import build_index
@@ -21,6 +22,7 @@ from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.indexing.index_files import load_index, save_index
 from shoal.stream.soundness import RECORD_CRCS, Damage, Soundness
 from shoal.stream.verification import mend_index, open_to_verify, verify
+from shoal.testing import RangeServer
 
 
 def write_index(directory: Path, *, checksums: bool = True, records: bool = False, extent_bytes: int = 4096) -> Index:
@@ -69,7 +71,7 @@ def test_sound_shards(data: Path, checksums: bool) -> None:
     assert found.num_bytes == int((index.extent_end_byte - index.extent_first_byte).sum())
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1, exclude_max=True), mask=st.integers(1, 255), records=st.booleans())
 def test_a_byte_that_changed_is_told_with_its_sample(
     tmp_path_factory: pytest.TempPathFactory, place: float, mask: int, records: bool
@@ -215,3 +217,45 @@ def test_some_shards_by_name(data: Path) -> None:
 
 def test_damage_knows_whose_it_is() -> None:
     assert [Damage(kind, "", None, None, "").is_of_index for kind in ("changed", "cut", "index")] == [True, False, True]
+
+
+FORMATS = ["tar", "mds", "parquet", "arrow", "jsonl", "jsonl.zst", "tfrecord", "tar.gz"]
+
+
+def packed(directory: Path, name: str) -> Path:
+    """Shards as shoal writes them, with their index."""
+    keyed = name.startswith("tar")
+    with Writer(directory, format=name, shard_bytes=4000) as writer:
+        for number in range(60):
+            text = f"document {number} " * (number % 5 + 1)
+            writer.write({"__key__": f"{number:03d}", "txt": text} if keyed else {"text": text, "label": number})
+    return directory
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_is_checked_with_and_without_checksums(tmp_path: Path, name: str) -> None:
+    data = packed(tmp_path / "data", name)
+    shards = sorted(path for path in data.iterdir() if path.name.startswith("shard"))
+    assert found_in(data).damages == []
+    assert found_in(data).num_by_parsing == 0
+    index = load_index(str(data / "shoal.index"), store=LocalStore())
+    for extent in (0, index.num_extents - 1):
+        path = shards[int(index.extent_shard[extent])]
+        good = path.read_bytes()
+        flip(path, int(index.extent_first_byte[extent] + index.extent_end_byte[extent]) // 2, 0xFF)
+        damages = found_in(data).damages
+        assert [(damage.kind, damage.shard) for damage in damages] == [("checksum", path.name)]
+        path.write_bytes(good)
+    save_index(replace(index, extent_checksum=None, columns={}), data / "shoal.index", store=LocalStore())
+    found = found_in(data)
+    assert (found.damages, found.num_by_checksum, found.num_by_parsing) == ([], 0, index.num_extents)
+
+
+def test_shards_far_away_are_checked_as_near_ones(data: Path) -> None:
+    write_index(data)
+    flip(data / "train-000001.tar", 600)
+    with RangeServer(data) as server:
+        found = verify(open_to_verify(f"{server.url}/train-00000{{0..2}}.tar", index=f"{server.url}/shoal.index"))
+    assert [(damage.kind, damage.shard, damage.first_byte) for damage in found.damages] == [
+        ("checksum", "train-000001.tar", 0)
+    ]

@@ -18,6 +18,7 @@ import numpy as np
 
 from shoal.errors import ShardError
 from shoal.plan.units import UnitRead, starts_in
+from shoal.shards.index import Index
 from shoal.shards.protocol import ShardScan
 from shoal.shards.scanning import scan_again
 from shoal.storage.protocol import ObjectInfo
@@ -132,7 +133,7 @@ def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None 
         finally:
             for answer in under_way:
                 answer.cancel()
-    found.damages = _without_echoes(found.damages, {name: number for number, name in enumerate(index.shard_names)})
+    found.damages = _without_echoes(found.damages, index)
     return found
 
 
@@ -308,13 +309,16 @@ def _extent(opened: Opened, extent: int) -> UnitRead:
     )
 
 
-def _without_echoes(damages: list[Damage], numbers: dict[str, int]) -> list[Damage]:
+def _without_echoes(damages: list[Damage], index: Index) -> list[Damage]:
     """Sorted by place; what a scan says of a shard is left out where its extents say it more exactly."""
+    numbers = {name: number for number, name in enumerate(index.shard_names)}
     anew = {damage.shard for damage in damages if damage.kind == "changed"}
     first_lost: dict[str, int] = {}
     for damage in damages:
         if damage.samples:
-            first_lost[damage.shard] = min(first_lost.get(damage.shard, 1 << 62), damage.first_byte or 0)
+            extent = int(np.searchsorted(index.extent_first_sample, damage.samples[0], side="right")) - 1
+            first_byte = int(index.extent_first_byte[extent])
+            first_lost[damage.shard] = min(first_lost.get(damage.shard, first_byte), first_byte)
     kept = []
     for damage in damages:
         if damage.shard in anew:
