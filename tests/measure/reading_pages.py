@@ -77,7 +77,11 @@ def faults(page: str) -> list[str]:
     # Whatever is shown may hold an address; what the browser acts upon may not.
     for element in elements:
         for name, value in element.attributes.items():
-            if name not in {"content", "aria-label", "alt"} and (_ADDRESS.search(value) or "url(" in value):
+            if (
+                name not in {"content", "aria-label", "alt"}
+                and not value.startswith("data:image/")
+                and (_ADDRESS.search(value) or "url(" in value)
+            ):
                 found.append(f"<{element.tag} {name}> names another address: {value[:60]}")
             if name.startswith("on") or element.tag in {"script", "iframe", "link", "form", "object"}:
                 found.append(f"<{element.tag} {name}> could run or load something")

@@ -204,7 +204,7 @@ def test_what_is_no_state_is_said_so(ds: Dataset) -> None:
         with pytest.raises(StateError, match=message):
             ds.load_state_dict(wrong)  # type: ignore[arg-type]
     with pytest.raises(StateError, match="newer shoal: upgrade"):
-        ds.load_state_dict({**good, "version": 2})
+        ds.load_state_dict({**good, "version": 3})
 
 
 def test_a_copy_of_the_dataset_accepts_the_state(tmp_path: Path, ds: Dataset, tars: Dataset) -> None:

@@ -8,32 +8,33 @@ is the first batch after it, step -1 the last one before it.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from shoal.cli import output
 from shoal.cli.numbers import at_least_one, at_least_zero, sample_ids
-from shoal.cli.order_options import add_order_arguments, asked_order, given_order_options, read_state
-from shoal.cli.preview import json_value, printable
-from shoal.cli.progress import Progress
-from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples
-from shoal.errors import UsageError
-from shoal.order.partition import REMAINDERS, Partition, Share, check_rank
-from shoal.shards.index import locate
-from shoal.stream.arrangement import Arrangement
-from shoal.stream.dataset import Dataset
-from shoal.stream.description import Description
-from shoal.stream.indexing.opening import Opened
-from shoal.stream.requests import request_of_state
+from shoal.cli.order_options import add_order_arguments
+from shoal.cli.pages import typed_command, write_page
+from shoal.cli.preview import printable
+from shoal.cli.source_options import add_json_argument, add_source_arguments, source_of
+from shoal.cli.trace_page import TracedSamples, trace_page
+from shoal.cli.trace_rows import (
+    Row,
+    add_other_epochs,
+    add_places,
+    id_of_key,
+    ids_of_shard,
+    rows_of_samples,
+    rows_of_step,
+)
+from shoal.cli.trace_run import TracedRun, asked_run
+from shoal.order.partition import REMAINDERS
+from shoal.storage.sources import printed
 
 __all__ = ["add_arguments", "run"]
 
-_KEY = "__key__"
-Row = dict[str, Any]
+_FEW = 256  # samples that are read to be shown
+_OF_SHARD = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--step", type=int, metavar="T", help="which samples are in this step")
     what.add_argument("--sample", type=sample_ids, metavar="I,J,...", help="in which step these samples are, by id")
     what.add_argument("--key", metavar="NAME", help="the same by key; reads the shards until it is found")
+    what.add_argument("--shard", metavar="NAME", help="the same of all samples of a shard")
+    around = "with --step: so many steps before and after it as well (0)"
+    parser.add_argument("--context", type=at_least_zero, metavar="N", default=0, help=around)
     size = parser.add_mutually_exclusive_group(required=True)
     size.add_argument("--batch-size", type=at_least_one, metavar="B", help="samples of a batch on each rank")
     size.add_argument("--global-batch", type=at_least_one, metavar="N", help="samples of a batch over all ranks")
@@ -55,183 +59,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch (that of the state, else 0)")
     parser.add_argument("--remainder", choices=REMAINDERS, default="keep", help="as Dataset.batch() takes it (keep)")
     parser.add_argument("--keys", action="store_true", help="show the key of each sample, which reads it")
+    parser.add_argument("--show", action="store_true", help="show the samples themselves, which reads them")
+    seen = "at which step of these epochs each sample comes, with the same global batch"
+    parser.add_argument("--epochs", type=sample_ids, metavar="E,E,...", help=seen)
+    limit = f"most samples that are shown or put on the page ({_FEW}), or told of a shard ({_OF_SHARD})"
+    parser.add_argument("--limit", type=at_least_one, metavar="N", help=limit)
+    page = "write a page that needs no network, with texts and thumbnails of the samples"
+    parser.add_argument("--html", metavar="FILE", help=page)
     parser.add_argument("--state", metavar="FILE", help="JSON of a state_dict(): its order, seed and epoch")
     parser.add_argument("--from-state", action="store_true", help="count steps from the position of the state")
     add_order_arguments(parser, default="without any of these, and without --state, that of shuffle()")
     add_json_argument(parser)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The run that is asked about: its data and order, and how its epoch is cut from position ``start`` on."""
-
-    opened: Opened
-    arrangement: Arrangement
-    partition: Partition
-    epoch: int
-    start: int
-    ranks: range
-    shows_keys: bool
-
-    @property
-    def first_step(self) -> int:
-        """The first whole batch before the start of counting; 0 where that is the start of the epoch."""
-        return -(self.start // self.partition.global_batch)
-
-    @property
-    def end_step(self) -> int:
-        """One more than the last step."""
-        return self.partition.num_batches(self.arrangement.num_samples, self.start)
-
-    def share(self, rank: int, step: int) -> Share:
-        """What a rank gets in a step."""
-        return self.partition.share(self.arrangement.epoch(self.epoch), rank, step, step + 1, self.start)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Answer the question that was asked."""
-    asked = _asked_run(arguments)
-    if arguments.step is not None:
-        record, rows = _step(asked, arguments.step), _rows_of_step(asked, arguments.step)
-    else:
-        ids = arguments.sample if arguments.key is None else [_id_of(asked.opened, arguments.key)]
-        record, rows = {}, _rows_of_samples(asked, ids)
-    rows = _with_places(asked, rows)
-    partition = asked.partition
+    asked = asked_run(arguments)
+    record, rows = _answer(asked, arguments)
+    add_places(asked, rows, keys=arguments.keys)
+    epochs = arguments.epochs
+    if epochs is None and arguments.html is not None:
+        epochs = [epoch for epoch in (asked.epoch - 1, asked.epoch + 1) if epoch >= 0]
+    if epochs is not None:
+        add_other_epochs(asked, rows, epochs)
     about = {
         "order": str(asked.arrangement),
         "epoch": asked.epoch,
-        "global_batch": partition.global_batch,
-        "world_size": partition.world_size,
-        "counted_from": asked.start,
+        "global_batch": asked.partition.global_batch,
+        "world_size": asked.partition.world_size,
+        "counted_from": asked.counted_from,
         **record,
     }
+    samples = TracedSamples(asked.opened, arguments.limit or _FEW)
+    if arguments.html is not None:
+        source, made_by = printed(source_of(arguments)), typed_command(arguments.words)
+        write_page(arguments.html, trace_page(about, rows, samples, source=source, made_by=made_by))
     if arguments.json:
+        if arguments.show:
+            samples.add_fields(rows)
         output.emit({"fingerprint": asked.opened.index.fingerprint, **about, "samples": rows}, as_json=True)
-    else:
-        _show(about, rows)
+        return 0
+    _show(about, rows)
+    if arguments.show:
+        samples.show(rows)
     return 0
 
 
-def _asked_run(arguments: argparse.Namespace) -> _Run:
-    state = None if arguments.state is None else read_state(arguments.state)
-    if state is not None and (options := given_order_options(arguments)):
-        msg = f"--state has the order already, and {options[0]} asks for one"
-        raise UsageError(msg, hint="leave out one of them")
-    if state is None and arguments.from_state:
-        msg = "--from-state counts from the position of a state, and there is none"
-        raise UsageError(msg, hint="--state FILE names it")
-    request = asked_order(arguments) if state is None else request_of_state(state)
-    world_size = arguments.world_size
-    if arguments.rank is not None:
-        check_rank(arguments.rank, world_size)
-    opened = open_with_samples(arguments)
-    arrangement = Arrangement(opened.index, request)
-    epoch, start = arguments.epoch or 0, 0
-    if state is not None:
-        fingerprint, samples = opened.index.fingerprint, arrangement.num_samples
-        state.check(seed=request.seed, order=arrangement.state_order, index=fingerprint, num_samples=samples)
-        epoch = state.epoch if arguments.epoch is None else arguments.epoch
-        start = state.position if arguments.from_state else 0
-        if arguments.from_state and epoch != state.epoch:
-            msg = f"--from-state counts from position {start} of epoch {state.epoch}, and --epoch asks for {epoch}"
-            raise UsageError(msg, hint="leave out one of them")
-    size = arguments.global_batch if arguments.batch_size is None else arguments.batch_size * world_size
-    ranks = range(world_size) if arguments.rank is None else range(arguments.rank, arguments.rank + 1)
-    return _Run(
-        opened, arrangement, Partition(size, world_size, arguments.remainder), epoch, start, ranks, arguments.keys
-    )
-
-
-def _step(asked: _Run, step: int) -> Row:
-    """What there is to say about a step as a whole, once it is known to be one."""
-    first, end = asked.first_step, asked.end_step
-    if not first <= step < end:
-        msg = f"step {step} was asked for; epoch {asked.epoch} has steps {first} to {end - 1}"
-        if asked.start:
-            msg += f", counted from position {asked.start}"
-        hint = "negative steps lie before the position of a state, with --state FILE --from-state"
-        if step >= end > 0:
-            hint = f"counted over all epochs that is --epoch {step // end} --step {step % end}"
-        if asked.start:
-            hint = "without --from-state, steps count from the start of the epoch"
-        raise UsageError(msg, hint=hint)
-    first_position = asked.start + step * asked.partition.global_batch
-    end_position = min(first_position + asked.partition.global_batch, asked.arrangement.num_samples)
-    return {"step": step, "num_steps": end, "first_position": first_position, "end_position": end_position}
-
-
-def _rows_of_step(asked: _Run, step: int) -> list[Row]:
-    return [row for rank in asked.ranks for row in _rows_of_share(asked, rank, step)]
-
-
-def _rows_of_share(asked: _Run, rank: int, step: int, *, only: NDArray[np.int64] | None = None) -> Iterator[Row]:
-    share = asked.share(rank, step)
-    ids = asked.arrangement.stored_ids(share.ids)
-    places = np.arange(len(ids)) if only is None else np.flatnonzero(np.isin(ids, only))
-    columns = (places, ids[places], share.positions[places], share.repeated[places])
-    for place, sample, position, repeat in zip(*(column.tolist() for column in columns), strict=True):
-        yield {
-            "sample": sample,
-            "step": step,
-            "rank": rank,
-            "place": place,
-            "position": position,
-            "repeat": repeat,
+def _answer(asked: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list[Row]]:
+    """What there is to say about the question as a whole, and the deliveries."""
+    if arguments.step is not None:
+        asked.check_step(arguments.step)
+        first, end = asked.positions(arguments.step)
+        record = {
+            "step": arguments.step,
+            "num_steps": asked.end_step,
+            "first_position": first,
+            "end_position": end,
         }
-
-
-def _rows_of_samples(asked: _Run, ids: list[int]) -> list[Row]:
-    """Every time these samples are delivered to the ranks in question; without step and rank those that are not."""
-    wanted = np.array(ids, dtype=np.int64)
-    locate(asked.opened.index, wanted)  # which refuses what is no sample
-    positions = asked.arrangement.epoch(asked.epoch).positions(wanted)
-    deliveries: dict[int, list[Row]] = {sample: [] for sample in ids}
-    for step in sorted(_steps_of(asked, positions)):
-        for rank in asked.ranks:
-            for row in _rows_of_share(asked, rank, step, only=wanted):
-                deliveries[row["sample"]].append(row)
-    rows: list[Row] = []
-    for sample, position in dict(zip(ids, positions.tolist(), strict=True)).items():
-        nowhere = {"sample": sample, "step": None, "rank": None, "place": None, "position": position, "repeat": False}
-        rows += deliveries[sample] or [nowhere]
-    return rows
-
-
-def _steps_of(asked: _Run, positions: NDArray[np.int64]) -> set[int]:
-    """The steps that may hold the samples at these positions: their own, and the last, which may repeat samples."""
-    steps = set(((positions - asked.start) // asked.partition.global_batch).tolist())
-    return {step for step in {*steps, asked.end_step - 1} if asked.first_step <= step < asked.end_step}
-
-
-def _id_of(opened: Opened, key: str) -> int:
-    """The id of the first sample with this key, found by reading the dataset from its start."""
-    dataset = Dataset(Description(opened)).partition(rank=0, world_size=1)
-    with Progress(total=opened.index.num_samples, label=f"looking for {printable(key)}") as progress:
-        for number, sample in enumerate(dataset):
-            if _KEY not in sample:
-                msg = f"samples of format {opened.index.format} have no keys"
-                raise UsageError(msg, hint="--sample takes ids, which `shoal head` shows")
-            if sample[_KEY] == key:
-                return number
-            progress.advance()
-    msg = f"none of {opened.index.num_samples} samples has the key {key!r}"
-    raise UsageError(msg, hint="keys are names of tar members up to the first dot, directories included")
-
-
-def _with_places(asked: _Run, rows: list[Row]) -> list[Row]:
-    """The rows with where their samples lie, and with their keys where those were asked for."""
-    index = asked.opened.index
-    columns = locate(index, [row["sample"] for row in rows])
-    dataset = Dataset(Description(asked.opened))
-    with Progress(total=len(rows), label="reading keys") as progress:
-        for row, shard, first_byte, end_byte in zip(rows, *(column.tolist() for column in columns), strict=True):
-            row["shard"] = json_value(index.shard_names[shard])
-            row["first_byte"], row["end_byte"] = first_byte, end_byte
-            if asked.shows_keys:
-                row["key"] = json_value(dataset[row["sample"]].get(_KEY))
-                progress.advance()
-    return rows
+        around = range(
+            max(asked.first_step, arguments.step - arguments.context),
+            min(asked.end_step, arguments.step + arguments.context + 1),
+        )
+        if arguments.context:
+            record["steps"] = [around.start, around.stop - 1]
+        return record, [row for step in around for row in rows_of_step(asked, step)]
+    if arguments.shard is not None:
+        limit = arguments.limit or _OF_SHARD
+        ids, num_samples = ids_of_shard(asked.opened, arguments.shard, asked, limit)
+        rows = sorted(rows_of_samples(asked, ids), key=lambda row: row["position"])
+        return {"shard": arguments.shard, "num_samples": num_samples, "num_shown": len(ids)}, rows
+    ids = arguments.sample if arguments.key is None else [id_of_key(asked.opened, arguments.key)]
+    return {}, rows_of_samples(asked, ids)
 
 
 def _show(about: Mapping[str, Any], rows: list[Row]) -> None:
@@ -239,10 +137,16 @@ def _show(about: Mapping[str, Any], rows: list[Row]) -> None:
     text = {name: value for name, value in about.items() if name != "counted_from" or value}
     output.emit(text)
     hidden = {"repeat"} if not any(row["repeat"] for row in rows) else set()
-    hidden |= {"step"} if "step" in about else set()
+    hidden |= {"step"} if "step" in about and "steps" not in about else set()
     output.say()
-    shown = [{name: _cell(value) for name, value in row.items() if name not in hidden} for row in rows]
+    shown = [{name: _cell(value) for name, value in _columns(row).items() if name not in hidden} for row in rows]
     output.say(output.format_table(shown) if shown else "no samples")
+
+
+def _columns(row: Row) -> Row:
+    """A row with a column for each other epoch."""
+    seen = {f"step in epoch {epoch}": step for epoch, step in row.get("seen", {}).items()}
+    return {name: value for name, value in row.items() if name not in ("seen", "fields")} | seen
 
 
 def _cell(value: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-__all__ = ["bullets", "document", "facts", "figures", "fold", "paragraph", "section", "table"]
+__all__ = ["bullets", "cards", "document", "facts", "figures", "fold", "paragraph", "section", "table"]
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = """
@@ -55,6 +55,14 @@ dt{color:var(--soft);font-size:.87rem;line-height:1.3}
 dd{margin:.1rem 0 0;font-weight:600;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 ul{padding-left:1.1rem;max-width:46rem}
 li{margin:.5rem 0}
+.cards{list-style:none;padding:0;max-width:none;display:grid;gap:.9rem;
+grid-template-columns:repeat(auto-fill,minmax(min(100%,19rem),1fr))}
+.cards>li{margin:0;padding:.8rem .9rem;background:var(--panel);border:1px solid var(--rule);border-radius:.4rem;
+overflow-wrap:anywhere;display:flow-root}
+.cards p{margin:.3rem 0;line-height:1.45}
+.cards .soft{font-size:.87rem}
+.cards .text{display:-webkit-box;-webkit-box-orient:vertical;-webkit-line-clamp:6;overflow:hidden}
+.cards img{float:right;margin:.1rem 0 .5rem .8rem}
 .bad{color:var(--bad)}
 footer{margin-top:3rem;padding-top:1rem;padding-bottom:2.5rem;color:var(--soft);font-size:.87rem}
 img{max-width:100%;height:auto;border-radius:.2rem;display:block}
@@ -134,6 +142,15 @@ def bullets(items: Sequence[tuple[str, str, bool]]) -> str:
         for name, text, is_bad in items
     ]
     return "<ul>\n" + "\n".join([*lines, "</ul>"])
+
+
+def cards(items: Sequence[tuple[str, str, Sequence[str]]]) -> str:
+    """Things side by side where there is room: a heading, what stands beside it softly, and paragraphs as HTML."""
+    lines = [
+        f'<li><h3>{escape(name)} <span class="soft">{escape(beside)}</span></h3>' + "".join(parts) + "</li>"
+        for name, beside, parts in items
+    ]
+    return '<ul class="cards">\n' + "\n".join([*lines, "</ul>"])
 
 
 def figures(*drawn: str) -> str:
