@@ -280,3 +280,44 @@ def test_when_one_of_two_fails_the_other_counts(start: Callable[..., Arrivals], 
     made = arrivals.ask([request(number) for number in range(21)])
     assert [arrivals.wait(arrival) for arrival in made] == [content(request(number)) for number in range(21)]
     assert (counters.num_hedges, counters.num_hedges_won) == (1, 0)
+
+
+def test_a_second_request_that_is_late_too_is_followed_by_a_third(
+    gate: Gate, start: Callable[..., Arrivals], counters: Counters
+) -> None:
+    """And one that there is no room for is made when there is."""
+    asked, times = request(7), iter(range(10))
+
+    def third_time(one: Request) -> bytes:
+        if next(times) < 2:
+            gate(one)
+        return content(one)
+
+    arrivals = start(third_time, hedge_bytes=25)
+    assert arrivals.wait(arrivals.ask([asked])[0]) == content(asked)
+    assert (counters.num_hedges, counters.num_hedges_won) == (2, 1)
+
+
+def test_several_may_wait_at_the_same_time(gate: Gate, start: Callable[..., Arrivals]) -> None:
+    """Each is woken by its own answer, also when others began to wait after it, and are answered before."""
+    arrivals = start(gate)
+    made = arrivals.ask([request(number) for number in range(2)])
+    got: dict[int, bytes] = {}
+
+    def wait_for(number: int) -> None:
+        got[number] = arrivals.wait(made[number])
+
+    waiting = [threading.Thread(target=wait_for, args=(number,), daemon=True) for number in range(2)]
+    for arrival, thread in zip(made, waiting, strict=True):
+        thread.start()
+        while not arrival.is_awaited:
+            time.sleep(0.001)
+    for number in (1, 0):
+        gate.answer(number)
+        waiting[number].join(10)
+        assert got[number] == content(request(number))
+
+
+def test_who_waits_looks_after_answers_that_come_too_slowly(gate: Gate, start: Callable[..., Arrivals]) -> None:
+    arrivals = start(gate, watch=gate.answer_all)
+    assert arrivals.wait(arrivals.ask([request(3)])[0]) == content(request(3))

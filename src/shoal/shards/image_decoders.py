@@ -108,7 +108,5 @@ def _torch(what: str) -> Any:
         import torch  # noqa: PLC0415  # optional, and slow to import
     except ImportError:
         msg = f"{what} needs torch, which is not installed"
-        raise UsageError(
-            msg, hint="install it as pytorch.org says, or take arrays: rgb8, rgb"
-        ) from None
+        raise UsageError(msg, hint="install it as pytorch.org says, or take arrays: rgb8, rgb") from None
     return torch

@@ -16,6 +16,7 @@ from urllib.parse import urljoin, urlsplit
 from shoal.errors import StorageError
 from shoal.storage.answers import is_missing, refusal
 from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, read_whole, version_of
+from shoal.storage.http_bodies import Bodies
 from shoal.storage.http_options import HttpOptions
 from shoal.storage.http_pools import Pools, broken, unlogged
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader
@@ -52,6 +53,7 @@ class HttpStore:
         self._firsts: dict[str, _First] = {}  # made once, since parsing URLs takes longer than the rest of our part
         self._moved: dict[str, _Moved] = {}
         self._pools = Pools(self._options)
+        self._bodies = Bodies(self._options.timeout_seconds)
 
     def __repr__(self) -> str:
         return "HttpStore()"
@@ -93,7 +95,7 @@ class HttpStore:
             if announced is not None and announced.strip() != str(end - first):
                 msg = f"could not {verb} {path}: the server announced {announced} bytes for them"
                 raise StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
-            data = self._body(answer, end - first, path, verb)
+            data = self._body(answer.response, end - first, path, verb)
         check_length(path, first_byte, end_byte, len(data), info.num_bytes)
         return data
 
@@ -196,7 +198,12 @@ class HttpStore:
         _, question, query = other.partition("#")[0].partition("?")
         return f"{scheme}{mark}{user}{at}{rest}{question}{query}"
 
+    def cut_overdue(self) -> None:
+        """Give up answers that come too slowly, in other threads; to be called now and then by who waits for them."""
+        self._bodies.cut_overdue()
+
     def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> BaseHTTPResponse:
+        self._bodies.cut_overdue()
         try:
             with unlogged():
                 return self._pools.get(url, headers)
@@ -245,10 +252,10 @@ class HttpStore:
         version = version_of(answer.headers.get("ETag")) or answer.headers.get("Last-Modified", "")
         return self._known.met(path, int(match[3]), version)
 
-    def _body(self, answer: BaseHTTPResponse | _Answer, num_bytes: int, path: str, verb: str) -> bytes:
+    def _body(self, response: BaseHTTPResponse, num_bytes: int, path: str, verb: str) -> bytes:
         """At most so many bytes: a server that never ends costs no memory."""
         try:
-            return answer.read(num_bytes, decode_content=False)
+            return self._bodies.read(response, num_bytes)
         except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
             raise broken(error, path, verb=verb) from None
 
@@ -274,26 +281,26 @@ class _Answer:
     """An answer whose connection is kept when (nearly) all of it was read, and is closed otherwise."""
 
     def __init__(self, response: BaseHTTPResponse) -> None:
-        self._response: Any = response
+        self.response: Any = response
         self.status = response.status
         self.headers = response.headers
-        self.read = response.read
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        left = self._response.length_remaining
+        left = self.response.length_remaining
         if left is None or left > _DRAINED_BYTES:
-            self._response.close()
+            self.response.close()
         else:
-            self._response.drain_conn()
-        self._response.release_conn()
+            self.response.drain_conn()
+        self.response.release_conn()
 
 
 def _restore(options: HttpOptions, full: dict[str, str], of_hosts: dict[str, str]) -> HttpStore:
     store = HttpStore()
     store._options, store._pools = options, Pools(options)  # noqa: SLF001  # the same module
+    store._bodies = Bodies(options.timeout_seconds)  # noqa: SLF001  # the same
     store._full, store._of_hosts = full, of_hosts  # noqa: SLF001  # the same
     return store
 

@@ -86,9 +86,19 @@ class Delivery:
                 self._send_pieces(head, sent[:half])
                 self.wait(pause_seconds)
                 head, sent = b"", sent[half:]
+            if self._kind == "trickle":
+                head, sent = self._trickle(head, sent, pause_seconds)
             self._send_pieces(head, sent, before_last)
         if self._kind in {"reset", "reset_in_body"}:
             self._reset()
+
+    def _trickle(self, head: bytes, body: memoryview, pause_seconds: float) -> tuple[bytes, memoryview]:
+        """Send all but the last byte, one at a time; what is left."""
+        for place in range(len(body) - 1):
+            self._connection.sendall(head + body[place : place + 1])
+            head = b""
+            self.wait(pause_seconds)
+        return head, body[-1:]
 
     def _send_pieces(self, head: bytes, body: memoryview, before_last: Callable[[], object] | None = None) -> None:
         """The head at once; each byte of the body when a connection of this speed would have carried it."""

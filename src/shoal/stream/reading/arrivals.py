@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import statistics
 import threading
@@ -32,24 +33,37 @@ _RECENT = 64  # answers, by which a late one is told
 _LATE_AFTER_MEDIANS = 3.0
 _LATE_AFTER_SECONDS = 0.05
 _LATE_AT_FIRST_SECONDS = 1.0
+_MOST_HEDGES = 3
+_WATCH_SECONDS = 1.0
 _LIVELY_SECONDS = 10.0  # so long after an answer a store is taken to be there
 
 
 class Arrival:
     """The answer to a request, once it has come.
 
-    ``num_takers`` are those who still want it; the last one takes the bytes along.
+    ``num_takers`` are those who still want it; the last one takes the bytes along. ``num_hedges`` counts how often it
+    was asked for once more, ``asked_seconds`` is when last.
     """
 
-    __slots__ = ("began_seconds", "is_hedged", "num_takers", "num_under_way", "request", "result", "took_seconds")
+    __slots__ = (
+        "asked_seconds",
+        "began_seconds",
+        "is_awaited",
+        "num_hedges",
+        "num_takers",
+        "num_under_way",
+        "request",
+        "result",
+        "took_seconds",
+    )
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.num_takers = len(request.places)
         self.result: bytes | Exception | None = None
-        self.num_under_way = 0
-        self.is_hedged = False
-        self.began_seconds = self.took_seconds = 0.0
+        self.num_under_way = self.num_hedges = 0
+        self.is_awaited = False
+        self.began_seconds = self.asked_seconds = self.took_seconds = 0.0
 
 
 class Arrivals:
@@ -63,6 +77,8 @@ class Arrivals:
         How many bytes of second requests for late ones may be under way; 0 for none.
     most_at_a_time
         Requests under way, at most.
+    watch
+        Called about every second while somebody waits: what gives up answers that come too slowly.
     """
 
     def __init__(
@@ -73,8 +89,9 @@ class Arrivals:
         deadline_seconds: float,
         hedge_bytes: int = 0,
         most_at_a_time: int = 64,
+        watch: Callable[[], None] | None = None,
     ) -> None:
-        self._line = _Line(carry_out, traffic, Pace(most=most_at_a_time), deadline_seconds, hedge_bytes)
+        self._line = _Line(carry_out, traffic, Pace(most=most_at_a_time), deadline_seconds, hedge_bytes, watch)
         _lines.add(self._line)
         # Also when the consumer forgets to: no thread waits for something to do once this object is gone.
         self._finalizer = weakref.finalize(self, _close, self._line, os.getpid())
@@ -104,9 +121,10 @@ class _Line:
         pace: Pace,
         deadline_seconds: float,
         hedge_bytes: int,
+        watch: Callable[[], None] | None,
     ) -> None:
-        self._carry_out, self._traffic, self._pace = carry_out, traffic, pace
-        self._deadline_seconds, self._hedge_bytes = deadline_seconds, hedge_bytes
+        self._carry_out, self._traffic, self._pace, self._watch = carry_out, traffic, pace, watch
+        self._deadline_seconds, self._hedge_bytes, self._most_hedge_bytes = deadline_seconds, hedge_bytes, hedge_bytes
         # One that a thread may take twice: the garbage collector can close a stream in the middle of anything.
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
@@ -116,7 +134,6 @@ class _Line:
         self._num_under_way = self._num_pausing = 0
         self._is_stopped = False
         self._held_back = False
-        self._awaited: Arrival | None = None
         self._answered_seconds = float("-inf")
         self._recent_seconds: deque[float] = deque(maxlen=_RECENT)
         self.threads: list[threading.Thread] = []
@@ -135,14 +152,17 @@ class _Line:
 
     def wait(self, arrival: Arrival) -> bytes:
         with self._lock:
-            self._awaited = arrival
+            arrival.is_awaited = True
             while arrival.result is None:
                 if self._is_stopped:
                     msg = "the stream was closed while it waited for bytes"
                     raise StoppedError(msg)
                 self._held_back |= bool(self._waiting)
-                self._arrived.wait(self._patience_with(arrival))
-            self._awaited = None
+                seconds = self._patience_with(arrival)
+                if self._watch is not None:
+                    self._watch()
+                    seconds = min(_WATCH_SECONDS, math.inf if seconds is None else seconds)
+                self._arrived.wait(seconds)
             result = arrival.result
             arrival.num_takers -= 1
             if not arrival.num_takers:
@@ -153,24 +173,28 @@ class _Line:
 
     def _patience_with(self, arrival: Arrival) -> float | None:
         """How long to wait for one before it is late; now late, it is asked for a second time."""
-        if not self._hedge_bytes or arrival.is_hedged or arrival.request.num_bytes > self._hedge_bytes:
+        num_bytes = arrival.request.num_bytes
+        if num_bytes > self._most_hedge_bytes or arrival.num_hedges >= _MOST_HEDGES:
             return None
-        if not arrival.num_under_way:
+        if not arrival.num_under_way or num_bytes > self._hedge_bytes:  # not begun, or no room: look again soon
             return _LATE_AFTER_SECONDS
         usual_seconds = statistics.median(self._recent_seconds) if len(self._recent_seconds) > 7 else None
         if usual_seconds is None:
             late_after = _LATE_AT_FIRST_SECONDS
         else:
             late_after = max(_LATE_AFTER_SECONDS, _LATE_AFTER_MEDIANS * usual_seconds)
-        left_seconds = arrival.began_seconds + late_after - time.monotonic()
+        # The second may be late itself: it is given more time than the first, and the third more again.
+        late_after *= float(1 << arrival.num_hedges)
+        left_seconds = arrival.asked_seconds + late_after - time.monotonic()
         if left_seconds > 0:
             return left_seconds
-        arrival.is_hedged = True
-        self._hedge_bytes -= arrival.request.num_bytes
+        arrival.num_hedges += 1
+        arrival.asked_seconds = time.monotonic()
+        self._hedge_bytes -= num_bytes
         self._traffic.hedged()
         self._waiting.appendleft((arrival, True))
         self._call_threads()
-        return None
+        return late_after
 
     def stop(self) -> None:
         with self._lock:
@@ -211,7 +235,7 @@ class _Line:
                     self._num_under_way += 1
                     arrival.num_under_way += 1
                     if not is_hedge:
-                        arrival.began_seconds = time.monotonic()
+                        arrival.began_seconds = arrival.asked_seconds = time.monotonic()
                     return arrival, is_hedge
                 self._work.wait()
             return None
@@ -228,14 +252,14 @@ class _Line:
             if is_first and not (isinstance(result, Exception) and arrival.num_under_way):
                 arrival.result = result
                 arrival.took_seconds = now - arrival.began_seconds
-                if arrival is self._awaited:
+                if arrival.is_awaited:
                     self._arrived.notify_all()
                 if is_hedge and not isinstance(result, Exception):
                     self._traffic.hedge_won()
             if not isinstance(result, Exception):
                 self._answered_seconds = now
                 self._recent_seconds.append(now - arrival.began_seconds)
-                self._pace.answered(len(result), now_seconds=now, held_back=self._held_back)
+                self._pace.answered(arrival.request.num_bytes, now_seconds=now, held_back=self._held_back)
                 self._held_back = False
             self._call_threads(besides=1)  # this one goes on by itself
 

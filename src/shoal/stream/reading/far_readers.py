@@ -12,6 +12,7 @@ from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.arrivals import Arrival, Arrivals
 from shoal.stream.reading.options import ReadingOptions
+from shoal.stream.reading.retrying import tries_of
 from shoal.stream.reading.traffic import Traffic
 from shoal.stream.reading.unit_bytes import parse_again, read_bytes
 
@@ -60,7 +61,11 @@ class FarReaders:
             return read_bytes(opened, request.shard, request.first_byte, request.end_byte, traffic)
 
         self._arrivals = Arrivals(
-            carry_out, traffic, deadline_seconds=options.deadline_seconds, hedge_bytes=hedge_bytes
+            carry_out,
+            traffic,
+            deadline_seconds=options.deadline_seconds,
+            hedge_bytes=hedge_bytes,
+            watch=getattr(tries_of(opened.store)[0], "cut_overdue", None),
         )
 
     def ask(self, reads: Sequence[UnitRead]) -> list[Promise]:
