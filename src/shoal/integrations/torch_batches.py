@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["pinned", "tensors"]
+__all__ = ["can_pin", "pinned", "pinned_array", "tensors"]
 
 
 def tensors(value: Any) -> Any:
@@ -40,6 +41,24 @@ def _tensor(array: np.ndarray[Any, Any]) -> Any:
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array)
+
+
+def can_pin() -> bool:
+    """Whether there is an accelerator that pinned memory is for; a warning if not, as torch's own loader gives."""
+    if torch.accelerator.is_available():
+        return True
+    warnings.warn("pin_memory=True, and no accelerator is found: batches are not pinned", stacklevel=3)
+    return False
+
+
+def pinned_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array in pinned memory, of which torch makes a pinned tensor; an ordinary one where torch has no such type."""
+    try:
+        kind = torch.from_numpy(np.empty(0, dtype)).dtype
+    except TypeError:
+        return np.empty(shape, dtype)
+    array: np.ndarray[Any, Any] = torch.empty(shape, dtype=kind, pin_memory=True).numpy()
+    return array
 
 
 def pinned(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 
 from shoal.errors import UsageError
-from shoal.integrations.torch_batches import pinned
+from shoal.integrations.torch_batches import can_pin, pinned, pinned_array
 from shoal.integrations.torch_workers import Workers
 from shoal.stream.ahead import Ahead
 from shoal.stream.deliveries import Proof
@@ -89,11 +89,14 @@ class InThread:
     def __init__(
         self, run: Pass, finish: Callable[[Any], Any], num_ahead: int, *, limit_bytes: int, pin_memory: bool
     ) -> None:
+        pins = pin_memory and can_pin()
+        if pins:
+            run = run.gathered_into(pinned_array)
         self._iteration = run.work.iterate(
             run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state
         )
         batches: Iterator[Any] = map(finish, self._iteration)
-        if pin_memory and torch.accelerator.is_available():
+        if pins:
             batches = map(partial(_pinned_for, torch.accelerator.current_device_index()), batches)
         place = self._iteration.place
         batches = ((batch, place.proof) for batch in batches)  # in the thread that makes them, so that both belong

@@ -52,7 +52,8 @@ class Recipe:
     """What becomes of samples: stages of one, batches or not, stages of a batch; and who makes which batches.
 
     Worker ``worker`` of ``num_workers`` makes those of the rank's batches whose step leaves this remainder.
-    ``threaded`` says which of the stages are run in threads; None for none.
+    ``threaded`` says which of the stages are run in threads; None for none. ``allocate`` makes the arrays of batches
+    that are gathered from columns.
     """
 
     partition: Partition
@@ -64,6 +65,7 @@ class Recipe:
     num_workers: int = 1
     formatting: Formatting = field(default_factory=Formatting)
     threaded: Threaded | None = None
+    allocate: Callable[..., NDArray[Any]] = np.empty
 
     @property
     def stacks(self) -> bool:
@@ -320,7 +322,8 @@ def _gathering(source: _Source, budget: Budget, fetch: Fetch, options: ReadingOp
         return None
     num_units = budget.units.num_units
     unit_rows = opened.index.num_samples / max(1, num_units)
-    return Gathering(fetch, num_units=num_units, unit_rows=unit_rows, formatting=recipe.formatting)
+    formatting, allocate = recipe.formatting, recipe.allocate
+    return Gathering(fetch, num_units=num_units, unit_rows=unit_rows, formatting=formatting, allocate=allocate)
 
 
 def _gathered_batches(stretches: Iterator[Gathered], source: _Source) -> Iterator[Any]:

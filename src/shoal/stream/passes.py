@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from numpy.typing import NDArray
+
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.counters import Counters
 from shoal.stream.decoding import threaded
@@ -92,6 +94,10 @@ class Pass:
         recipe = self.work.recipe
         how = threaded(recipe.stages, num_threads=num_threads, limit_bytes=limit_bytes)
         return replace(self, work=replace(self.work, recipe=replace(recipe, threaded=how)))
+
+    def gathered_into(self, allocate: Callable[..., NDArray[Any]]) -> Pass:
+        """The same with batches of columns in arrays that this makes of a shape and a type."""
+        return replace(self, work=replace(self.work, recipe=replace(self.work.recipe, allocate=allocate)))
 
     def iterate(self) -> Iteration:
         """Begin, in this process."""

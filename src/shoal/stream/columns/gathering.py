@@ -6,7 +6,7 @@ There is Python for each unit and each batch, and none for a sample, but where u
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,10 +52,20 @@ class Gathering:
         Units of the dataset, which have ``unit_rows`` samples each, more or less.
     formatting
         What becomes of gathered columns.
+    allocate
+        Makes the arrays that batches are gathered into, given a shape and a type.
     """
 
-    def __init__(self, fetch: Fetch, *, num_units: int, unit_rows: float, formatting: Formatting) -> None:
-        self._fetch, self._formatting = fetch, formatting
+    def __init__(
+        self,
+        fetch: Fetch,
+        *,
+        num_units: int,
+        unit_rows: float,
+        formatting: Formatting,
+        allocate: Callable[..., NDArray[Any]] = np.empty,
+    ) -> None:
+        self._fetch, self._formatting, self._allocate = fetch, formatting, allocate
         self._index, self._format = fetch.opened.index, fetch.opened.format
         self._shards: dict[int, tuple[int | None, int]] = {}
         self._num_units, self._unit_rows = num_units, unit_rows
@@ -88,7 +98,7 @@ class Gathering:
             number = stretch.table(at, stop)
             if number >= 0 and samples is None and (rows is None or rows.table is self._tables[number]):
                 if rows is None:
-                    rows = self._tables[number].rows(end - begin)
+                    rows = self._tables[number].rows(end - begin, self._allocate)
                 rows.gather(at - begin, *stretch.places(at, stop))
             else:
                 if samples is None:

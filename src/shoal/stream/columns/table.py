@@ -6,7 +6,7 @@ out of one array costs 0.2 us for 4 KiB each, out of an array for each unit thre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -77,9 +77,9 @@ class Table:
         for cells in self.cells:
             cells.pop(first, None)
 
-    def rows(self, num_rows: int) -> Rows:
-        """Memory for so many rows gathered from here."""
-        return Rows(self, num_rows)
+    def rows(self, num_rows: int, allocate: Callable[..., NDArray[Any]] = np.empty) -> Rows:
+        """Memory for so many rows gathered from here; ``allocate`` makes an array of a shape and a type."""
+        return Rows(self, num_rows, allocate)
 
     def sample(self, first: int, number: int) -> Sample:
         """The sample that row ``number`` of those put at ``first`` stands for."""
@@ -133,10 +133,11 @@ class Table:
 class Rows:
     """Rows gathered from a table, in memory of their own; they may be gathered in parts."""
 
-    def __init__(self, table: Table, num_rows: int) -> None:
+    def __init__(self, table: Table, num_rows: int, allocate: Callable[..., NDArray[Any]] = np.empty) -> None:
         self.table = table
+        self._may_replace = allocate is np.empty
         self._arrays: list[Any] = [
-            None if array is None else np.empty((num_rows, *array.shape[1:]), array.dtype) for array in table.arrays
+            None if array is None else allocate((num_rows, *array.shape[1:]), array.dtype) for array in table.arrays
         ]
         self._cells: list[list[Any]] = [[] for _ in table.arrays]
 
@@ -157,7 +158,7 @@ class Rows:
         if source.flags.c_contiguous:
             # Clipping, since to raise numpy first writes elsewhere; whoever asks knows the rows to be there.
             np.take(source, rows, axis=0, out=target[at : at + len(rows)], mode="clip")
-        elif len(rows) == len(target):  # a field of records, of which take() would copy all
+        elif len(rows) == len(target) and self._may_replace:  # a field of records, of which take() would copy all
             self._arrays[place] = source[rows]
         else:
             target[at : at + len(rows)] = source[rows]

@@ -1,0 +1,97 @@
+"""Workers started in every way, by a parent that has read or has not, from every kind of place: never wrong bytes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.storage.servers import Place, moto, place_of_kind
+from tests.stream.made import check_batch, flat, open_finely, write_tars
+
+from shoal.errors import ForkError
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
+from shoal.torch import DataLoader
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
+]
+NUM = 90
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("starts")
+    write_tars(directory / "data", [40, 50])
+    open_finely(directory / "data")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    pytest.importorskip("obstore")
+    with moto() as url:
+        yield url
+
+
+def place_of(kind: str, request: pytest.FixtureRequest) -> Any:
+    endpoint = request.getfixturevalue("endpoint") if kind == "s3" else ""
+    return place_of_kind(kind, f"starts-{next(_numbers)}", endpoint)
+
+
+def dataset(kind: str, place: Place | None, local: Path) -> Dataset:
+    index = local / "fine.index"
+    if place is None:
+        return open_dataset(local / "data", index=index)
+    for path in sorted((local / "data").glob("*.tar")):
+        place.put(path.name, path.read_bytes())
+    return open_dataset([f"{place.root}/s-{n:03d}.tar" for n in (0, 1)], index=index, storage_options=place.options)
+
+
+def check(ds: Dataset, context: str, *, kind: str, used: bool) -> None:
+    ds = ds.shuffle(seed=4, chunk="6KiB").with_ids().batch(8)
+    if used:
+        with iter(ds) as iterator:
+            next(iterator)
+    ds.set_epoch(0)
+    loader = DataLoader(ds, num_workers=2, multiprocessing_context=context, timeout=60)
+    refused: ForkError | None = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # that a process with threads forks is the point
+            batches = [{**batch, "__id__": batch["__id__"].numpy()} for batch in loader]
+    except ForkError as error:
+        refused = error
+    if refused is not None:
+        # obstore's threads stay behind in the parent, and a forked child would wait for them for ever.
+        assert (context, kind) == ("fork", "s3")
+        assert "forkserver" in refused.hint or "spawn" in refused.hint
+        return
+    assert (context, kind, used) != ("fork", "s3", True)
+    assert flat(check_batch(batch) for batch in batches) == ds.ids().tolist()
+    assert len(ds.ids()) == NUM
+
+
+CONTEXTS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak)]
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["unused", "used"])
+@pytest.mark.parametrize("kind", ["local", "http", "s3"])
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_workers_read_right_bytes_or_say_at_once_that_they_cannot(
+    context: str, kind: str, used: bool, local: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "local":
+        check(dataset(kind, None, local), context, kind=kind, used=used)
+    else:
+        with place_of(kind, request) as place:
+            check(dataset(kind, place, local), context, kind=kind, used=used)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("shoal-make")]
