@@ -25,7 +25,7 @@ header{padding-top:2.25rem}
 h1{font-size:1.7rem;line-height:1.2;margin:0 0 .35rem;letter-spacing:-.01em;overflow-wrap:anywhere}
 h2{font-size:1.2rem;margin:2.4rem 0 .7rem;line-height:1.3}
 h3{font-size:1rem;margin:0 0 .15rem;line-height:1.35}
-p{margin:.4rem 0;max-width:46rem}
+p{margin:.4rem 0;max-width:46rem;overflow-wrap:anywhere}
 .lead{font-size:1.12rem;line-height:1.5;max-width:44rem;margin-top:.9rem}
 .soft,figcaption p{color:var(--soft)}
 figcaption p{font-size:.9rem;line-height:1.4;margin:0 0 .6rem}
