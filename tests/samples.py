@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -54,7 +55,12 @@ def write_jsonl(path: Path, *, num_docs: int = NUM_DOCS) -> Path:
 
 
 def write_sample_data(directory: Path) -> Path:
-    """Write what the documentation reads: ``data/train-000000.tar`` to ``-000003.tar`` and ``data/docs.jsonl``."""
+    """Write what the documentation reads: ``data/train-000000.tar`` to ``-000003.tar`` and ``data/docs.jsonl``.
+
+    And ``mds/`` and ``litdata/``: 200 small documents, as MosaicML Streaming and LitData wrote them.
+    """
     write_tar_shards(directory / "data")
     write_jsonl(directory / "data" / "docs.jsonl")
+    for name in ("mds", "litdata"):
+        shutil.copytree(Path(__file__).parent / "guides" / name, directory / name)
     return directory
