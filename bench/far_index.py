@@ -2,11 +2,12 @@
 
 ``python bench/far_index.py`` writes tars of small, middling and large members (payloads are holes of sparse files),
 serves them from another process over http, and indexes them as `shoal.open` would, next to the same with either way
-forced: a request for each stretch of headers, or all bytes.
+forced: a request for each stretch of headers, or all bytes; and by the indexes that Energon would leave beside them.
 """
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import tarfile
@@ -29,6 +30,7 @@ NUM_SHARDS = 16
 # Bytes of a member, members of a shard.
 SHAPES = ((4096, 8000), (100_000, 640), (1_000_000, 300), (10_000_000, 100))
 ROUNDS = 2
+BY_INDEX = "by .tar.idx"
 
 
 class Forced(ReadCosts):
@@ -54,6 +56,7 @@ def main() -> None:
         "chosen": ReadCosts,
         "headers only": lambda: Forced(1),
         "all bytes": lambda: Forced(1 << 40),
+        BY_INDEX: ReadCosts,
     }
     print(f"{NUM_SHARDS} shards, {LATENCY_SECONDS * 1000:.0f} ms, {BYTES_PER_SECOND / 1e6:.0f} MB/s a connection")
     print(f"{'members':24}{'way':14}{'requests':>10}{'MB read':>10}{'of MB':>10}{'seconds':>9}   (best of {ROUNDS})")
@@ -70,7 +73,9 @@ def main() -> None:
                 assert server.stdout is not None
                 url = server.stdout.readline().strip()
                 for name, costs in ways.items():
-                    runs = [scan(url, costs(), member_bytes, num_members) for _ in range(ROUNDS)]
+                    runs = [
+                        scan(url, costs(), member_bytes, num_members, by_index=name == BY_INDEX) for _ in range(ROUNDS)
+                    ]
                     requests, read, whole, seconds = min(runs, key=lambda run: run[-1])
                     shape = f"{num_members:,} x {member_bytes:,}"
                     print(f"{shape:24}{name:14}{requests:10,}{read / 1e6:10,.1f}{whole / 1e6:10,.0f}{seconds:9.2f}")
@@ -84,6 +89,9 @@ def serve(directory: str) -> None:
 
 
 def write(path: Path, member_bytes: int, num_members: int) -> None:
+    stride = 512 + (member_bytes + 511) // 512 * 512
+    starts = range(0, stride * num_members + 1, stride)
+    path.with_name(f"{path.name}.idx").write_bytes(struct.pack(f"<{num_members + 1}Q", *starts))
     with path.open("wb") as file:
         for number in range(num_members):
             info = tarfile.TarInfo(f"{number:06d}.bin")
@@ -93,14 +101,17 @@ def write(path: Path, member_bytes: int, num_members: int) -> None:
         file.truncate(file.tell() + 1024)
 
 
-def scan(url: str, costs: ReadCosts, member_bytes: int, num_members: int) -> tuple[int, int, int, float]:
+def scan(
+    url: str, costs: ReadCosts, member_bytes: int, num_members: int, *, by_index: bool
+) -> tuple[int, int, int, float]:
     """Requests, bytes read, bytes of the shards and seconds."""
     source = f"{url}/{{000..{NUM_SHARDS - 1:03d}}}.tar"
     store = patient(open_store(source))
     found = expand(source, suffixes=(".tar",), store=store)
     tasks = []
     for number, path in enumerate(found.paths):
-        tasks.append(ScanTask(number, found.names[number], path, store.stat(path).num_bytes, ""))
+        index = (f"{path}.idx", 8 * (num_members + 1)) if by_index else None
+        tasks.append(ScanTask(number, found.names[number], path, store.stat(path).num_bytes, "", index=index))
     reads = ScanReads(store, costs)
     began = time.perf_counter()
     scans = list(scan_in_threads(tasks, format_named("tar"), reads, came_to=lambda *_: None))

@@ -72,7 +72,7 @@ class ShardCheck:
         self._store = store
         self._format = format
         self._costs = ReadCosts()
-        self._accepted: set[int] = set()
+        self._accepted = bytearray(index.num_shards)  # 1 for those that may be used
         self._versions: dict[int, str] = {}
         self._renew_locks()
         _checks.add(self)
@@ -92,23 +92,28 @@ class ShardCheck:
         StorageError
             It is not there, or cannot be read.
         """
-        if shard in self._accepted:
+        if self._accepted[shard]:
             return
         with self._locks.setdefault(shard, threading.Lock()):
-            if shard not in self._accepted:
+            if not self._accepted[shard]:
                 self._look(shard)
-                self._accepted.add(shard)
+                self._accepted[shard] = 1
+        self._locks.pop(shard, None)  # a folder has as many shards as samples
 
     def version(self, shard: int) -> str:
         """What the store said was the version of a shard when it was checked; "" where it says nothing."""
-        return self._versions.get(shard, "")
+        kept = self._versions.get(shard)
+        if kept is not None:
+            return kept
+        return self._index.shard_versions[shard] if self._accepted[shard] else ""
 
     def _look(self, shard: int) -> None:
         path = self._paths[shard]
         # Opened before it is looked at: from here on the store itself raises if the file is replaced.
         self._store.read_range(path, 0, 0)
         info = self._store.stat(path)
-        self._versions[shard] = info.version
+        if info.version != self._index.shard_versions[shard]:
+            self._versions[shard] = info.version
         if looks_indexed(self._index, shard, info):
             return
         rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
