@@ -44,8 +44,9 @@ fuzz: .venv/stamp ## damaged shards for every parser; FUZZ="--each 100000" for m
 bench: .venv/stamp ## the measurements of bench/; write what they say into bench/LOG.md
 	set -e; for script in bench/*.py; do test ! -e "$$script" || $(BIN)/python "$$script"; done
 
-compat: .venv/stamp ## the golden digests on every Python and numpy at hand
+compat: .venv/stamp ## the golden digests on every Python and numpy at hand, and what other packages wrote and read
 	$(BIN)/python tests/compat/run.py
+	$(BIN)/python tests/compat/peers/run.py
 
 integration: .venv/stamp ## streams from real servers, and examples in real frameworks; what cannot be had is skipped
 	$(BIN)/python -m pytest -m integration tests/integration

@@ -71,26 +71,33 @@ class Arrow:
             The messages lead out of the shard, or a dictionary comes after a record batch.
         """
         batches: list[_Message] = []
+        late: list[_Message] = []  # dictionaries after the first record batch, which a file may have
         begin = len(_FILE_MAGIC) if bytes(read(0, min(8, num_bytes))) == _FILE_MAGIC else 0
+        is_file, schema = begin > 0, b""
+        if is_file and bytes(read(begin, min(begin + 4, num_bytes))) != _CONTINUATION:
+            schema, begin = _from_footer(read, num_bytes, shard)
         prefix_end = begin
         for message in _messages(read, begin, num_bytes, shard):
             if message.kind == _BATCH:
                 batches += [message] if message.num_rows else []
-            elif batches or (message.kind == _SCHEMA) != (message.first_byte == begin):
+            elif is_file and batches and message.kind == _DICTIONARY:
+                late.append(message)
+            elif batches or (message.kind == _SCHEMA) != (message.first_byte == begin and not schema):
                 msg = f"{_NAMES[message.kind]} lies at bytes [{message.first_byte}, {message.end_byte}), where none may"
                 hint = "write the shard again with one schema and whole dictionaries before the first record batch"
                 raise ShardError(msg, shard=shard, byte=message.first_byte, hint=hint)
             else:
                 prefix_end = message.end_byte
-        if prefix_end == begin or prefix_end - begin > _HEAD_LIMIT_BYTES:
+        if (prefix_end == begin and not schema) or prefix_end - begin > _HEAD_LIMIT_BYTES:
             msg = f"schema and dictionaries have {prefix_end - begin} bytes"
             raise ShardError(msg, shard=shard, byte=begin, hint=_NO_SHARD)
-        prefix = bytes(read(begin, prefix_end))
+        prefix = schema + bytes(read(begin, prefix_end))
+        prefix += b"".join(bytes(read(message.first_byte, message.end_byte)) for message in late)
         starts = [batch.first_byte for batch in batches] + [batch.end_byte for batch in batches[-1:]]
         return ShardScan(
             np.array(starts or [0], dtype=np.int64),
             np.array([batch.crc for batch in batches], dtype=np.uint32),
-            head={"prefix": base64.b64encode(zlib.compress(prefix)).decode()},
+            head={"prefix": base64.b64encode(zlib.compress(prefix)).decode(), **({"late": True} if late else {})},
             piece_samples=np.array([batch.num_rows for batch in batches], dtype=np.int64),
         )
 
@@ -110,6 +117,9 @@ class Arrow:
             return view[first - first_byte : end - first_byte]
 
         found = list(_messages(read, first_byte, first_byte + len(view), shard))
+        if stretch.head.get("late"):  # dictionaries between these batches, which the head has already
+            found = [message for message in found if message.kind != _DICTIONARY]
+            view = memoryview(b"".join(read(message.first_byte, message.end_byte) for message in found))
         batches = [message for message in found if message.num_rows]
         num_rows = sum(message.num_rows for message in batches)
         if num_rows != stretch.num_samples or any(message.kind != _BATCH for message in found):
@@ -139,6 +149,40 @@ class Arrow:
         known = pa.ipc.open_stream(stream).schema.names
         chosen = wanted_of(known, wanted)
         return pa.ipc.IpcReadOptions(included_fields=[known.index(name) for name in chosen])
+
+
+def _from_footer(read: ReadBytes, num_bytes: int, shard: str) -> tuple[bytes, int]:
+    """The message of the schema of a file, and the byte where dictionaries and record batches begin, by its footer.
+
+    For files of which only the footer has the schema as a message should be: that is how polars writes them.
+    """
+    tail = bytes(read(max(0, num_bytes - 10), num_bytes))
+    size = int.from_bytes(tail[:4], "little")
+    if tail[4:] != _FILE_MAGIC[:6] or size + 18 > num_bytes or size > _HEAD_LIMIT_BYTES:
+        msg = f"no message begins here, and no footer ends the file: {tail!r}"
+        raise ShardError(msg, shard=shard, byte=len(_FILE_MAGIC), hint=_NO_SHARD)
+    footer = bytes(read(num_bytes - 10 - size, num_bytes))
+    pa = arrow_library("Arrow")
+    try:
+        schema = pa.ipc.open_file(pa.py_buffer(_FILE_MAGIC + footer)).schema.serialize().to_pybytes()
+        places = [place for field in (2, 3) for place in _blocks(footer, field)]
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
+        msg = f"the footer of {size} bytes cannot be read: {error}"
+        raise ShardError(msg, shard=shard, byte=num_bytes - 10 - size, hint=_NO_SHARD) from None
+    return schema, min(places, default=num_bytes)
+
+
+def _blocks(footer: bytes, number: int) -> list[int]:
+    """Where the messages begin that a field of a footer lists: a vector of structs of 24 bytes."""
+    place = _place(footer, struct.unpack_from("<I", footer)[0], number)
+    if not place:
+        return []
+    place += struct.unpack_from("<I", footer, place)[0]
+    count = struct.unpack_from("<I", footer, place)[0]
+    if 24 * count > len(footer):
+        msg = f"{count} blocks"
+        raise ValueError(msg)
+    return [struct.unpack_from("<q", footer, place + 4 + 24 * block)[0] for block in range(count)]
 
 
 def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str) -> Iterator[_Message]:

@@ -42,7 +42,14 @@ def joined(column: Any) -> Any:
     pa = arrow_library("Arrow")
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     is_whole = not isinstance(array, pa.ChunkedArray)
-    return array.dictionary_decode() if is_whole and pa.types.is_dictionary(array.type) else array
+    return _without_dictionary(pa, array) if is_whole and pa.types.is_dictionary(array.type) else array
+
+
+def _without_dictionary(pa: Any, array: Any) -> Any:
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(array.type.value_type)
+    if plain is not None:  # which pyarrow cannot take values of
+        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(plain))
+    return array.dictionary_decode()
 
 
 def constant_column(value: str, num_rows: int) -> tuple[Kind, Any]:
@@ -103,11 +110,14 @@ def gathered_cells(arrays: Sequence[Any], which: NDArray[np.int64], rows: NDArra
     """Row ``rows[i]`` of array ``which[i]``, for each i, as one array of its own."""
     pa = arrow_library("Arrow")
     copying_seconds = sum(array.nbytes for array in arrays) / _COPIED_BYTES_A_SECOND
-    if copying_seconds > _SLICE_SECONDS * len(rows):
-        pairs = zip(which.tolist(), rows.tolist(), strict=True)
-        return pa.concat_arrays([arrays[number].slice(row, 1) for number, row in pairs])
-    starts = np.cumsum([0, *(len(array) for array in arrays)])
-    return pa.concat_arrays(arrays).take(pa.array(starts[which] + rows))
+    if copying_seconds < _SLICE_SECONDS * len(rows):
+        starts = np.cumsum([0, *(len(array) for array in arrays)])
+        try:
+            return pa.concat_arrays(arrays).take(pa.array(starts[which] + rows))
+        except pa.ArrowNotImplementedError:
+            pass  # of views it can take no values
+    pairs = zip(which.tolist(), rows.tolist(), strict=True)
+    return pa.concat_arrays([arrays[number].slice(row, 1) for number, row in pairs])
 
 
 def joined_cells(parts: Sequence[Any]) -> Any:

@@ -1,0 +1,101 @@
+"""The environments of other packages, each made once below ``.compat/``, with the versions pinned here.
+
+What cannot be had (no network, no such wheel, no such program) is `CannotHaveError` with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+HOME = Path(__file__).parent.parent.parent.parent / ".compat" / "peers"
+TORCH = "2.13.0"
+_SECONDS = 900
+
+
+class CannotHaveError(Exception):
+    """A package or program that this machine cannot have, and why."""
+
+
+class Peer(NamedTuple):
+    """What a peer needs: packages, torch before them, a program of this machine instead."""
+
+    packages: tuple[str, ...] = ()
+    torch: bool = False
+    program: str = ""
+
+
+PEERS = {
+    "polars": Peer(("polars==2.1.0",)),
+    "duckdb": Peer(("duckdb==2.0.0", "pyarrow==26.0.1")),
+    "pyarrow": Peer(("pyarrow==18.1.0",)),
+    "datasets": Peer(("datasets==5.2.0", "pillow>=11")),
+    "tfrecord": Peer(("tfrecord==1.14.6",)),
+    "webdataset": Peer(("webdataset==1.0.2", "pillow>=11", "msgpack==1.2.4")),
+    "streaming": Peer(("mosaicml-streaming==0.13.0",), torch=True),
+    "litdata": Peer(("litdata==0.2.76",), torch=True),
+    "gnutar": Peer(program="tar"),
+    "bsdtar": Peer(program="bsdtar"),
+}
+# mosaicml-streaming imports torchvision for one function, and PyPI's torchvision does not load next to every torch.
+_TORCHVISION = {
+    "__init__.py": "",
+    "transforms/__init__.py": "",
+    "transforms/functional.py": "def to_tensor(image):\n    raise NotImplementedError\n",
+    "datasets/__init__.py": "class VisionDataset:\n    pass\n",
+}
+
+
+def python_of(name: str) -> Path:
+    """The Python that has a peer; the one running where the peer is a program."""
+    peer = PEERS[name]
+    if peer.program:
+        if shutil.which(peer.program) is None:
+            msg = f"{peer.program} is not installed"
+            raise CannotHaveError(msg)
+        return Path(sys.executable)
+    home = HOME / f"{name}-python{sys.version_info[0]}.{sys.version_info[1]}"
+    python, done, wanted = home / "bin" / "python", home / "done", " ".join(peer.packages)
+    if not done.exists() or done.read_text() != wanted:
+        _run(sys.executable, "-m", "venv", "--clear", home)
+        pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        if peer.torch:
+            _run(*pip, f"torch=={TORCH}")  # on its own and first, as in the Makefile
+        _run(*pip, *peer.packages)
+        if name == "streaming":
+            _without_torchvision(python)
+        done.write_text(wanted)
+    return python
+
+
+def run_in(python: Path, script: Path, *arguments: str | Path) -> None:
+    """Run a script with a peer's Python, without our own package in sight."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(HOME / "hf"), "LITDATA_DISABLE_VERSION_CHECK": "1"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | offline
+    _run(python, script, *arguments, environment=environment)
+
+
+def _without_torchvision(python: Path) -> None:
+    _run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "torchvision")
+    said = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    found = subprocess.run([python, "-c", said], capture_output=True, text=True, check=True)
+    for name, text in _TORCHVISION.items():
+        path = Path(found.stdout.strip(), "torchvision", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _run(*command: str | Path, environment: dict[str, str] | None = None) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS, env=environment)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        msg = f"{Path(command[0]).name}: {error}"
+        raise CannotHaveError(msg) from error
+    if done.returncode:
+        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-6:])
+        msg = f"{' '.join(str(word) for word in command[:5])} ended with {done.returncode}:\n{said}"
+        raise (CannotHaveError if "pip" in map(str, command) else RuntimeError)(msg)

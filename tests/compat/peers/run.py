@@ -1,0 +1,100 @@
+"""Reads with shoal what other packages wrote with writers of their own, and the other way round; one line for each.
+
+``python tests/compat/peers/run.py [PEER ...]`` makes the environments that are missing, has each peer write shards and
+read them itself, and compares values, types and order with what shoal reads from the same files. Exit code 1 if any
+differs; what this machine cannot have is skipped by name.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from tests.compat.peers.environments import PEERS, CannotHaveError, python_of, run_in
+from tests.compat.peers.plainly import plain
+
+import shoal
+
+HERE = Path(__file__).parent
+_TABLES = ("polars", "duckdb", "pyarrow", "datasets")
+
+
+def described(peer: str, about: str) -> Callable[[shoal.Dataset], shoal.Dataset]:
+    """What is asked of shoal so that it gives what the peer's reader gives."""
+    if peer in _TABLES:
+        return lambda ds: ds.format("python")
+    if about.startswith("decoded "):
+        return lambda ds: ds.decode(about.removeprefix("decoded "))
+    return lambda ds: ds
+
+
+def difference(expected: list[Any], found: list[Any]) -> str:
+    """What is wrong first; empty where nothing is."""
+    if len(expected) != len(found):
+        return f"{len(found)} rows, and the peer reads {len(expected)}"
+    for row, (one, other) in enumerate(zip(expected, found, strict=True)):
+        if one != other:
+            fields = dict(one[1]), dict(other[1])
+            names = [name for name in fields[0] if fields[0][name] != fields[1].get(name)] or [*fields[1]]
+            name = names[0]
+            return f"row {row}, {name!r}: {fields[1].get(name)!r:.200}, and the peer reads {fields[0].get(name)!r:.200}"
+    return ""
+
+
+def sorted_fields(rows: list[Any]) -> list[Any]:
+    """Rows with their fields by name, where a format keeps no order of them."""
+    return [[kind, sorted(fields)] for kind, fields in rows]
+
+
+def differences(peer: str, directory: Path) -> dict[str, str]:
+    """For each source that a peer wrote, what of it shoal reads otherwise; empty where nothing is."""
+    known = json.loads((directory / "expected.json").read_text())
+    found = {}
+    for about, (source, number) in known["sources"].items():
+        expected = known["rows"][number]
+        try:
+            ds = described(peer, about)(shoal.open(f"{directory}/{source}"))
+            rows = json.loads(json.dumps([plain(sample) for sample in ds]))
+            batched = sum(len(next(iter(batch.values()))) for batch in ds.shuffle(seed=0).batch(8))
+        except shoal.errors.ShoalError as error:
+            found[about] = str(error)
+            continue
+        if peer == "tfrecord":
+            rows, expected = sorted_fields(rows), sorted_fields(expected)
+        found[about] = difference(expected, rows)
+        if not found[about] and batched != len(expected):
+            found[about] = f"batches have {batched} rows of {len(expected)}"
+    return found
+
+
+def main() -> int:
+    warnings.simplefilter("ignore", shoal.errors.ShuffleWarning)
+    names = sys.argv[1:] or list(PEERS)
+    num_wrong = 0
+    for name in names:
+        directory = Path(tempfile.mkdtemp(prefix=f"shoal-{name}-"))
+        try:
+            run_in(python_of(name), HERE / "writes.py", name, directory)
+        except CannotHaveError as error:
+            print(f"{name:12} skipped: {error}", flush=True)
+            continue
+        else:
+            found = differences(name, directory)
+            wrong = [f"    {about}: {what}" for about, what in found.items() if what]
+            print(f"{name:12} {len(found) - len(wrong)} of {len(found)} sources equal", *wrong, sep="\n", flush=True)
+            num_wrong += len(wrong)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+    return int(bool(num_wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
