@@ -268,7 +268,8 @@ class Dataset:
             way together. Where the order needs more, chunks are let go and read again: ``num_rereads`` in `stats`.
         verify
             Checksums of the index are compared when bytes arrive from far away ("arrival"), or also for files of this
-            machine ("always"). An index has them if it was made with ``shoal index --checksum``.
+            machine, and for samples that are read alone, which are then read with their extent ("always"). An index
+            has them if it was made with ``shoal index --checksum``.
         deadline
             Seconds for which one read from far away is tried again before its error is raised.
         hedge
@@ -372,7 +373,8 @@ class Dataset:
         number %= total
         refuse_as_list()
         described = self._description
-        sample = read_sample(with_chosen(self._opened, described.stages), self._arrangement, number)
+        opened, verifies = with_chosen(self._opened, described.stages), described.reading.verify == "always"
+        sample = read_sample(opened, self._arrangement, number, verifies=verifies)
         return described.formatting.sample(run_stages(described.stages_of_one, sample, number))
 
     def as_map(self) -> MapView:

@@ -31,7 +31,7 @@ from shoal.stream.indexing.opening import Opened
 from shoal.stream.pace import Pace
 from shoal.stream.progress_line import ProgressLine
 from shoal.stream.reading.budgeting import Budget, budget_of
-from shoal.stream.reading.damage import forgiving_sample
+from shoal.stream.reading.damage import forgiving_sample, verified_sample
 from shoal.stream.reading.fetch import Fetch
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.pins import Pins
@@ -137,7 +137,8 @@ class Iteration:
         self.place = Place(epoch, start, recipe.partition, order.num_samples, first_step, ledger=ledger)
         kind = Singles if arrangement.by_singles else Fetch
         skips = skips_of(options, opened.index, counters)
-        budget = budget_of(arrangement, options.memory_limit_bytes, is_far=not opened.store.reads_ahead)
+        is_far, verifies = not opened.store.reads_ahead, options.verify == "always"
+        budget = budget_of(arrangement, options.memory_limit_bytes, is_far=is_far, verifies=verifies)
         self._reading = kind(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
         shares = ledger.noting(shares_of(order, arrangement, recipe, self.place))
         self._decoders = _decoders_of(recipe, skips)
@@ -421,8 +422,10 @@ def _alone(source: _Source, sample_id: int) -> Any:
     return SKIPPED if type(made) is Damaged else made
 
 
-def read_sample(opened: Opened, arrangement: Arrangement, sample_id: int) -> Any:
-    """One sample by id, read on its own."""
+def read_sample(opened: Opened, arrangement: Arrangement, sample_id: int, *, verifies: bool = False) -> Any:
+    """One sample by id, read on its own; with ``verifies`` in its whole extent, if that has a checksum."""
+    if verifies and arrangement.index.extent_checksum is not None:
+        return verified_sample(opened, sample_id)
     read = RecordUnits(arrangement.index).reads(np.array([sample_id]))[0]
     return read_records(opened, read).sample(sample_id - read.first_sample)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from shoal.plan.ahead import ahead_limit_bytes, divide
 from shoal.plan.keeping import Keeping
 from shoal.plan.units import ChunkUnits, RecordUnits, SlicedUnits, Units
+from shoal.shards.index import Index
 from shoal.stream.arrangement import Arrangement
 
 __all__ = ["Budget", "budget_of"]
@@ -35,11 +36,14 @@ class Budget:
         return chunks if self.chunks_are_units else self.units.of(ids)
 
 
-def budget_of(arrangement: Arrangement, memory_limit_bytes: int | None, *, is_far: bool) -> Budget:
+def budget_of(
+    arrangement: Arrangement, memory_limit_bytes: int | None, *, is_far: bool, verifies: bool = False
+) -> Budget:
     """The budget for reading in an order, from a store that is far away or not.
 
     A chunk larger than half the window (or an eighth of the limit) is read sample by sample, where the index knows
-    where they are.
+    where they are. With ``verifies``, what would be the read of a single sample is that of its whole extent, since only
+    that has a checksum.
 
     Raises
     ------
@@ -54,15 +58,17 @@ def budget_of(arrangement: Arrangement, memory_limit_bytes: int | None, *, is_fa
         int(chunk_bytes.max(initial=0)) if memory_limit_bytes is None else memory_limit_bytes // _PART_OF_LIMIT,
     )
     units, is_sliced = arrangement.units, chunk_bytes > most_bytes
+    alone = replace(index, sample_bytes=None) if verifies and index.extent_checksum is not None else index
     largest_bytes = int(chunk_bytes.max(initial=1))
     if isinstance(units, RecordUnits):
         is_sliced[:] = True
+        units = units if alone is index else RecordUnits(alone)
     elif is_sliced.any() and index.sample_bytes is not None and not arrangement.by_singles:
-        units = SlicedUnits(index, table, is_sliced)
+        units = SlicedUnits(alone, table, is_sliced)
     else:
         is_sliced[:] = False
     if memory_limit_bytes is not None or isinstance(units, SlicedUnits):
-        largest_bytes = _largest(arrangement, is_sliced)
+        largest_bytes = _largest(arrangement, is_sliced, alone)
     ahead_bytes, keeping = ahead_limit_bytes(window_bytes, largest_bytes, is_far=is_far), None
     if memory_limit_bytes is not None:
         ahead_bytes, keep_bytes = divide(memory_limit_bytes, ahead_bytes, largest_bytes)
@@ -74,9 +80,9 @@ def budget_of(arrangement: Arrangement, memory_limit_bytes: int | None, *, is_fa
     return Budget(units, ahead_bytes, keeping, isinstance(units, ChunkUnits) and not arrangement.by_shards)
 
 
-def _largest(arrangement: Arrangement, is_sliced: NDArray[np.bool_]) -> int:
-    """The bytes of the largest unit."""
-    table, index = arrangement.chunks, arrangement.index
+def _largest(arrangement: Arrangement, is_sliced: NDArray[np.bool_], index: Index) -> int:
+    """The bytes of the largest unit; without sample sizes in ``index``, samples are read with their whole extents."""
+    table = arrangement.chunks
     largest = int(table.decoded_bytes[~is_sliced].max(initial=1))
     if not is_sliced.any():
         return largest

@@ -23,7 +23,7 @@ from shoal.stream.reading.integrity import wrong_extent
 from shoal.stream.reading.unit_bytes import parse_unit, read_unit
 from shoal.stream.stages import Damaged
 
-__all__ = ["ForgivingRecords", "damage_or_raise", "forgiving_records", "forgiving_sample"]
+__all__ = ["ForgivingRecords", "damage_or_raise", "forgiving_records", "forgiving_sample", "verified_sample"]
 
 
 def damage_or_raise(opened: Opened, read: UnitRead, error: ShardError) -> Damaged:
@@ -101,6 +101,20 @@ def forgiving_sample(opened: Opened, sample_id: int) -> Sample | Damaged:
     read = _extent(opened, extent) if whole else _single(opened, _extent(opened, extent), sample_id)
     records = forgiving_records(opened, read, partial(checked_unit, opened, read))
     return records.sample(sample_id - read.first_sample)
+
+
+def verified_sample(opened: Opened, sample_id: int) -> Sample:
+    """One sample out of its whole extent, which is compared with its checksum.
+
+    Raises
+    ------
+    ShardError
+        The bytes are others, or cannot be parsed, or the shard is not the one that was indexed.
+    StorageError
+        Bytes could not be had.
+    """
+    read = _extent(opened, int(np.searchsorted(opened.index.extent_first_sample, sample_id, side="right")) - 1)
+    return parse_unit(opened, read, checked_unit(opened, read)).sample(sample_id - read.first_sample)
 
 
 class ForgivingRecords:
