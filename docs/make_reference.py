@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import shoal
+import shoal.pack
 import shoal.prometheus
 from shoal.cli.main import VERBS, main
 from shoal.stream.counters import Counters
@@ -38,6 +39,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 - [Orders](#orders): `shoal.orders`
 - [Formats](#formats): `shoal.formats`
 - [Measuring](#measuring): `shoal.measure`
+- [Packing](#packing): `shoal.pack`
 - [Prometheus](#prometheus): `shoal.prometheus`
 - [Torch](#torch): `shoal.torch`
 - [JAX](#jax): `shoal.jax`
@@ -55,6 +57,7 @@ def page() -> str:
     parts += ["## Orders\n", text_of(shoal.orders), *orders()]
     parts += ["## Formats\n", text_of(shoal.formats), *formats()]
     parts += ["## Measuring\n", text_of(shoal.measure), *measuring()]
+    parts += ["## Packing\n", text_of(shoal.pack), *door(shoal.pack)]
     parts += ["## Prometheus\n", text_of(shoal.prometheus)]
     parts += [*member("shoal.prometheus.text", shoal.prometheus.text)]
     parts += [*member("shoal.prometheus.write", shoal.prometheus.write)]
