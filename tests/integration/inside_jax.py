@@ -50,6 +50,10 @@ def test_batches_are_those_of_the_dataset_as_arrays(ds: shoal.Dataset) -> None:
     assert all(isinstance(batch["__id__"], jax.Array) for batch in batches)
     assert ids_of(batches) == [batch["__id__"].tolist() for batch in ds.batch(16)]
     assert len(loader) == len(batches) == 13
+    received = iter(shoal.jax.DataLoader(described := ds.batch(16)))
+    next(received)
+    assert described.certificate()["epochs"]["0"]["num_samples"] == 16  # not what was made ahead
+    described.check_certificate(described.certificate())
 
 
 def test_a_sharding_makes_arrays_over_all_devices(ds: shoal.Dataset, sharding: Any) -> None:

@@ -132,7 +132,7 @@ class DataIterator:
             raise self._failure
         began = self._pace.clock()
         try:
-            batch = self._next()
+            batch, proof = self._next()
         except StopIteration:
             raise
         except KeyboardInterrupt:
@@ -147,6 +147,7 @@ class DataIterator:
         finally:
             self._pace.add(began, self._pace.clock())
         self.place.num_yielded += 1
+        self.place.received = proof
         if self.place.num_yielded >= self._run.num_steps:
             self._run.ended(self.place)  # now, since a loop that counts to len() never asks for more
         return batch
@@ -160,6 +161,7 @@ class DataIterator:
         self._iteration.close()
 
     def _next(self) -> Any:
+        """The next batch, and all that was delivered with it."""
         while not self._closed:
             try:
                 return next(self._batches)
@@ -193,7 +195,9 @@ class DataIterator:
             msg = f"no epoch has a batch of {shares.global_batch}: there are {self.place.num_samples} samples"
             raise UsageError(msg, hint='a smaller batch, or remainder="pad"')
         # The device is that of this thread: another one may make the arrays.
-        batches = _placed(run, self._iteration, loader.sharding, jax_library().config.jax_default_device)
+        placed = _placed(run, self._iteration, loader.sharding, jax_library().config.jax_default_device)
+        made = self._iteration.place
+        batches = ((batch, made.proof) for batch in placed)  # in the thread that makes them, so that both belong
         if loader.prefetch:
             self._ahead = Ahead(batches, limit=loader.prefetch, close=self._iteration.close)
         self._batches = self._ahead or batches

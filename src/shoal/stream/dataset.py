@@ -435,7 +435,7 @@ class Dataset:
     def certificate(self) -> dict[str, Any]:
         """What this rank really delivered since this object was made, or a state was loaded: a few numbers an epoch.
 
-        A sum over position, id and checksum of every sample that `iter`, or a `shoal.torch.DataLoader`, has given;
+        A sum over position, id and checksum of every sample that `iter`, or a DataLoader of shoal, has given;
         marked repeats, and what `filter` dropped, do not count. Summed over ranks (`shoal.merge_certificates`) it is
         the same for any world size, workers and batch size, and changes if a sample was missing, came twice, was
         another or came elsewhere. Keep it beside the state: a run that goes on from there merges both.
