@@ -6,5 +6,6 @@
 from __future__ import annotations
 
 from shoal.integrations.jax_loader import DataIterator, DataLoader, partition
+from shoal.integrations.jax_processes import compare_ranks
 
-__all__ = ["DataIterator", "DataLoader", "partition"]
+__all__ = ["DataIterator", "DataLoader", "compare_ranks", "partition"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.laws.history import Leg, by_hand, by_script, by_torchrun, check_history
+from tests.integration.laws.history import Leg, by_hand, by_script, by_torchrun, check_history, environment_of
 from tests.stream.made import write_tars
 
 LEGS = (Leg(2, 1, "rank"), Leg(3, 0, "job"), Leg(1, 2, "end"))
@@ -41,3 +43,47 @@ def test_ray_train_at_other_numbers_of_workers(python: Callable[[str], Path], tm
 def write_data(folder: Path) -> None:
     """477 samples, of which the last global batch of an epoch is not whole."""
     write_tars(folder / "data", [70, 1, 0, 147, 62, 60, 35, 102])
+
+
+def test_ranks_of_a_mesh_share_samples_and_one_that_differs_is_found(
+    python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    write_data(tmp_path)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    done = agreed([[*launcher, "agree_torch.py", "data"]], python("frameworks"), tmp_path)
+    assert sorted(done) == [f"rank {rank} agrees" for rank in range(4)]
+
+
+def test_processes_of_a_mesh_share_samples_and_one_that_differs_is_found(
+    python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    write_data(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    commands = [["agree_jax.py", "data", coordinator, "4", str(process)] for process in range(4)]
+    done = agreed(commands, python("jax"), tmp_path)
+    assert sorted(done) == [f"process {process} agrees" for process in range(4)]
+
+
+def agreed(commands: list[list[str]], python: Path, folder: Path) -> list[str]:
+    """The lines about agreement that scripts of the laws print, started together."""
+    laws = Path(__file__).parent / "laws"
+    environment = environment_of(folder)
+    jobs = [
+        subprocess.Popen(
+            [python, *(str(laws / word) if word.endswith(".py") else word for word in command)],
+            env=environment,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for command in commands
+    ]
+    try:
+        printed = [job.communicate(timeout=200)[0] for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()
+    assert [job.returncode for job in jobs] == [0] * len(jobs), "\n".join(printed)[-5000:]
+    return [line for text in printed for line in text.splitlines() if line.endswith(" agrees")]

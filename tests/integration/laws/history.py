@@ -105,13 +105,10 @@ def check_history(script: str, legs: Sequence[Leg], folder: Path, launch: Launch
     assert len(set(begins)) == len(legs), f"a leg made no checkpoint: {begins}"
 
 
-def _run(script: str, leg: Leg, number: int, folder: Path, launch: Launch, draw: random.Random) -> None:
-    out = folder / "out"
-    arguments = [str(ROOT / "tests" / "integration" / "laws" / script), str(folder / "data"), str(out)]
-    arguments += [str(leg.num_workers), leg.form]
-    environment = {
+def environment_of(folder: Path) -> dict[str, str]:
+    """The environment of a job, which has our source and keeps what it makes in a folder."""
+    return {
         **os.environ,
-        "SHOAL_LEG": str(number),
         "SHOAL_CACHE_DIR": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "OMP_NUM_THREADS": "1",
@@ -120,6 +117,13 @@ def _run(script: str, leg: Leg, number: int, folder: Path, launch: Launch, draw:
         "RAY_AUTH_MODE": "disabled",  # else it would leave a token in the home directory
         "RAY_USAGE_STATS_ENABLED": "0",
     }
+
+
+def _run(script: str, leg: Leg, number: int, folder: Path, launch: Launch, draw: random.Random) -> None:
+    out = folder / "out"
+    arguments = [str(ROOT / "tests" / "integration" / "laws" / script), str(folder / "data"), str(out)]
+    arguments += [str(leg.num_workers), leg.form]
+    environment = {**environment_of(folder), "SHOAL_LEG": str(number)}
     begin, log = _num_saves(out), out / f"log-{number}"
     with log.open("wb") as stream:
         jobs = [
