@@ -1,8 +1,8 @@
 """Reads with shoal what other packages wrote with writers of their own, and the other way round; one line for each.
 
 ``python tests/compat/peers/run.py [PEER ...]`` makes the environments that are missing, has each peer write shards and
-read them itself, and compares values, types and order with what shoal reads from the same files. Exit code 1 if any
-differs; what this machine cannot have is skipped by name.
+read them itself, and compares values, types and order with what shoal reads from the same files; then has each of them
+read what `shoal.pack` wrote. Exit code 1 if any differs; what this machine cannot have is skipped by name.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+import numpy as np
 from tests.compat.peers.environments import PEERS, CannotHaveError, python_of, run_in
 from tests.compat.peers.plainly import plain
 
@@ -75,6 +76,63 @@ def differences(peer: str, directory: Path) -> dict[str, str]:
     return found
 
 
+def rows_to_write(form: str) -> list[dict[str, Any]]:
+    """Samples for `shoal.pack`, as a format takes them."""
+    rows: list[dict[str, Any]] = []
+    for row in range(60):
+        data = bytes(range(row % 7)) + b"."
+        if form == "tar":
+            name = f"sub/{row:04d}" + "-long" * (30 * (row % 2))
+            rows.append({"__key__": name, "txt": f"row é {row}".encode(), "bin": data})
+        elif form == "tfrecord":
+            numbers = {"id": [row - 5], "real": [row / 4, -1.5]}
+            rows.append({"bytes": data, **numbers, "text": f"row é {row}".encode()})
+        else:
+            tokens = np.arange(8, dtype=np.uint16) + row
+            rows.append({"id": row - 5, "real": row / 4, "text": f"row é {row}", "bytes": data, "tokens": tokens})
+    return rows
+
+
+def _as_read(row: dict[str, Any], form: str) -> dict[str, Any]:
+    """A sample as readers of a format give it: those of tables have lists of numbers."""
+    if form not in ("parquet", "arrow"):
+        return row
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
+
+
+WRITTEN = {
+    "polars": ("parquet", "arrow"),
+    "duckdb": ("parquet",),
+    "pyarrow": ("parquet", "arrow"),
+    "datasets": ("parquet", "arrow"),
+    "tfrecord": ("tfrecord",),
+    "webdataset": ("tar",),
+    "streaming": ("mds",),
+}
+"""What each peer reads of what `shoal.pack` writes."""
+
+
+def differences_in_reading(peer: str, directory: Path) -> dict[str, str]:
+    """For each format that a peer reads, what of it the peer's own reader reads otherwise than it was written."""
+    expected = {}
+    for form in WRITTEN[peer]:
+        rows = rows_to_write(form)
+        with shoal.pack.Writer(directory / form, format=form, shard_bytes=2000) as writer:
+            for row in rows:
+                writer.write(dict(row))
+        expected[form] = json.loads(json.dumps([plain(_as_read(row, form)) for row in rows]))
+    run_in(python_of(peer), HERE / "reads.py", peer, directory)
+    read = json.loads((directory / "read.json").read_text())
+    return {form: difference(expected[form], read[form]) for form in WRITTEN[peer]}
+
+
+def told(name: str, what: str, found: dict[str, str]) -> int:
+    """Print what was equal and what was not; the number of the latter."""
+    wrong = [f"    {about}: {what}" for about, what in found.items() if what]
+    print(f"{name:12} {len(found) - len(wrong)} of {len(found)} {what}", *wrong, sep="\n", flush=True)
+    return len(wrong)
+
+
 def main() -> int:
     warnings.simplefilter("ignore", shoal.errors.ShuffleWarning)
     names = sys.argv[1:] or list(PEERS)
@@ -82,15 +140,13 @@ def main() -> int:
     for name in names:
         directory = Path(tempfile.mkdtemp(prefix=f"shoal-{name}-"))
         try:
-            run_in(python_of(name), HERE / "writes.py", name, directory)
+            run_in(python_of(name), HERE / "writes.py", name, directory / "theirs")
+            num_wrong += told(name, "of its sources are read as it reads them", differences(name, directory / "theirs"))
+            if name in WRITTEN:
+                found = differences_in_reading(name, directory / "ours")
+                num_wrong += told(name, "of our formats are read by it as they were written", found)
         except CannotHaveError as error:
             print(f"{name:12} skipped: {error}", flush=True)
-            continue
-        else:
-            found = differences(name, directory)
-            wrong = [f"    {about}: {what}" for about, what in found.items() if what]
-            print(f"{name:12} {len(found) - len(wrong)} of {len(found)} sources equal", *wrong, sep="\n", flush=True)
-            num_wrong += len(wrong)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
     return int(bool(num_wrong))

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from litdata import StreamingDataset  # type: ignore[import-not-found]
-from litdata.streaming.writer import BinaryWriter  # type: ignore[import-not-found]
+from litdata import StreamingDataset
+from litdata.streaming.writer import BinaryWriter
 
 OUT = Path(__file__).parent / "litdata"
 

@@ -43,7 +43,7 @@ MEMBERS = [
 
 def main() -> None:
     """Write the archive, and what WebDataset makes of it."""
-    from webdataset.tariterators import group_by_keys, tar_file_expander  # type: ignore[import-not-found]
+    from webdataset.tariterators import group_by_keys, tar_file_expander
 
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
