@@ -236,3 +236,19 @@ def test_far_away_a_manifest_is_found_too() -> None:
     assert what.format is not None
     assert what.format.name == "litdata"
     assert [path.rsplit("/", 1)[1] for path in what.source.paths] == [f"chunk-0-{n}.bin" for n in range(3)]
+
+
+@pytest.mark.parametrize(("name", "count"), [("merged", 100), ("xsv", 50), ("tsv_zstd", 50)])
+def test_what_streaming_wrote_is_found(name: str, count: int, tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
+    ds = shoal.open(copied(f"found/{name}", tmp_path / "data"))
+    assert list(ds) == [{"n": 100 * (n // 50) + n % 50, "t": f"row {n % 50} \u00e9"} for n in range(count)]
+    assert main(["index", str(tmp_path / "data"), "--checksum"]) == 0  # hashes are compared on the way
+
+
+def test_what_litdata_compressed_is_found(tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
+    items = list(shoal.open(copied("found/litdata_zstd", tmp_path / "data")))
+    assert [(item["i"], item["s"], item["a"].tolist()) for item in items] == [
+        (n, f"item {n}", list(range(n % 5))) for n in range(30)
+    ]

@@ -84,7 +84,10 @@ def _made(name: str, text: str) -> Format:
         inner = _WITH_OPTIONS[plain](options)
     except (LookupError, TypeError) as error:
         msg = f"the format {name!r} has no options {options!r:.200} ({type(error).__name__}: {error})"
-        raise SourceError(msg, hint="give the format as an object of shoal.formats, with format=") from None
+        hint = "give the format as an object of shoal.formats, with format="
+        if plain == LitData.name:
+            hint = "leave out format= and name the directory: the index.json there says what the chunks hold"
+        raise SourceError(msg, hint=hint) from None
     return Compressed(inner, codec) if codec else inner
 
 
