@@ -39,7 +39,7 @@ def flipped(tmp_path: Path) -> Dataset:
 
 def accepted(ds: Dataset) -> Dataset:
     """Whose shards are taken for those that were indexed, as if their times had not changed."""
-    ds._opened.check._accepted.update(range(2))
+    ds._opened.check._accepted[:2] = b"\1\1"
     return ds
 
 

@@ -11,7 +11,9 @@ from shoal.shards.protocol import Records, Sample
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.arrivals import Arrival, Arrivals
+from shoal.stream.reading.integrity import wrong_extent
 from shoal.stream.reading.options import ReadingOptions
+from shoal.stream.reading.parts import Whole, in_parts
 from shoal.stream.reading.retrying import tries_of
 from shoal.stream.reading.traffic import Traffic
 from shoal.stream.reading.unit_bytes import parse_again, read_bytes
@@ -33,12 +35,13 @@ _HEDGED_PART = 8
 
 
 class Promise:
-    """The answer that a read will be in, from byte ``begin`` on."""
+    """The answer that a read will be in, from byte ``begin`` on; or the answers that its parts will be in."""
 
-    __slots__ = ("arrival", "begin")
+    __slots__ = ("arrival", "begin", "parts")
 
     def __init__(self, arrival: Arrival, begin: int) -> None:
         self.arrival, self.begin = arrival, begin
+        self.parts: list[Arrival] | None = None
 
 
 class FarReaders:
@@ -57,8 +60,14 @@ class FarReaders:
         self._most_request_bytes = min(max(limit // _REQUESTS_AHEAD, _LEAST_REQUEST_BYTES), _MOST_REQUEST_BYTES)
         self.group_bytes = max(1, min(limit // _GROUPS_AHEAD, self._most_request_bytes))
 
+        self._wholes = wholes = dict[tuple[int, int, int], Whole]()  # by the place of each part
+
         def carry_out(request: Request) -> bytes:
-            return read_bytes(opened, request.shard, request.first_byte, request.end_byte, traffic)
+            data = read_bytes(opened, *request[:3], traffic)
+            if (whole := wholes.get(request[:3])) is None:
+                return data
+            whole.put(request, data)
+            return b""
 
         self._arrivals = Arrivals(
             carry_out,
@@ -73,13 +82,24 @@ class FarReaders:
         requests = coalesce(reads, most_bytes=self._most_request_bytes if self._opened.cache is None else 0)
         self._ledger.reserve(sum(request.num_bytes for request in requests))
         promises: dict[int, Promise] = {}
-        for arrival in self._arrivals.ask(requests):
+        asked: list[Request] = []
+        for request in requests:
+            parts = in_parts(request)
+            asked += parts
+            if len(parts) > 1:
+                self._wholes |= dict.fromkeys((part[:3] for part in parts), Whole(request))
+        for arrival in self._arrivals.ask(asked):
             for place in arrival.request.places:
-                promises[place] = Promise(arrival, reads[place].first_byte - arrival.request.first_byte)
+                begin = reads[place].first_byte - arrival.request.first_byte
+                promise = promises.setdefault(place, Promise(arrival, begin))
+                if arrival.request[:3] in self._wholes:
+                    promise.parts = [*(promise.parts or ()), arrival]
         return [promises[place] for place in range(len(reads))]
 
     def get(self, read: UnitRead, promise: Promise) -> bytes:
         """Wait for the request that has this read."""
+        if promise.parts is not None:
+            return self._together(read, promise.parts)
         arrival = promise.arrival
         if len(arrival.request.places) == 1:
             self._ledger.use(read.num_bytes)
@@ -114,6 +134,21 @@ class FarReaders:
     def close(self) -> None:
         """Drop what has not begun, and wait a little for what has."""
         self._arrivals.close()
+
+    def _together(self, read: UnitRead, parts: Sequence[Arrival]) -> bytes:
+        """Wait for all parts of a read."""
+        self._ledger.use(read.num_bytes)
+        try:
+            for part in parts:
+                self._arrivals.wait(part)
+        finally:
+            wholes = [self._wholes.pop(part.request[:3]) for part in parts]
+        data = wholes[0].taken()
+        # What has a checksum may lie on both sides of a border between parts.
+        if wrong_extent(self._opened.index, read.shard, read.first_byte, data) is None:
+            return data
+        self._traffic.corrupt()
+        return self._alone(read)
 
     def _alone(self, read: UnitRead) -> bytes:
         request = Request(read.shard, read.first_byte, read.end_byte, (0,))
