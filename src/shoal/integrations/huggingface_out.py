@@ -74,10 +74,10 @@ class Examples:
         state = self._state_dict if self._state_dict is not None else self._init_state_dict()
         self._check(state)
         state["start"] = state["start"] or self._first_state()
-        iteration = self._iteration(state["start"], state["taken"])
-        for sample in iteration:
-            state["taken"] = iteration.place.num_yielded
-            yield state["taken"], sample
+        with self._iteration(state["start"], state["taken"]) as iteration:
+            for sample in iteration:
+                state["taken"] = iteration.place.num_yielded
+                yield state["taken"], sample
 
     @property
     def num_shards(self) -> int:

@@ -75,10 +75,13 @@ def by_hand(python: Path) -> Launch:
     return commands
 
 
-def check_history(script: str, legs: Sequence[Leg], folder: Path, launch: Launch, *, seed: int = 0) -> None:
+def check_history(
+    script: str, legs: Sequence[Leg], folder: Path, launch: Launch, *, seed: int = 0
+) -> list[tuple[int, int]]:
     """Run the legs one after the other, each from the last checkpoint of all before it, and compare what was consumed.
 
-    Every sample once an epoch, and the global batches of a run that was never stopped.
+    Every sample once an epoch, and the global batches of a run that was never stopped. Given back is where the legs
+    began, as epoch and position.
     """
     out = folder / "out"
     out.mkdir()
@@ -103,6 +106,7 @@ def check_history(script: str, legs: Sequence[Leg], folder: Path, launch: Launch
     }
     assert {at: sorted(ids) for at, ids in consumed.items()} == expected
     assert len(set(begins)) == len(legs), f"a leg made no checkpoint: {begins}"
+    return begins
 
 
 def environment_of(folder: Path) -> dict[str, str]:
