@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.calls import Calls
-from tests.stream.made import flat, open_finely, write_lines
+from tests.stream.made import flat, open_finely, write_lines, write_tars
 
-from shoal.orders import Window
+import shoal
+from shoal.orders import Block, Window
+from shoal.testing import RangeServer
 
 
 @pytest.fixture
@@ -74,3 +77,33 @@ def test_what_cannot_be_planned(calls: Calls, tmp_path: Path) -> None:
     assert "has no sample for each of 512 ranks" in calls.refused(*words, "--nodes", 512)
     assert "must not be negative" in calls.refused(*words, "--latency", -1)
     assert "does not keep to some chunks" in calls.refused(*words, "--order", "full")
+
+
+@pytest.mark.parametrize(
+    ("order", "world_size"),
+    [(["--chunks", 24, "--num-canonical-nodes", 3], 3), (["--order", "block", "--chunks", 20], 1)],
+)
+def test_requests_of_a_plan_are_in_the_log_of_the_server(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: list[Any], world_size: int
+) -> None:
+    """Requests and bytes over the wire, to a server that counts them, within 5 % of what was planned."""
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    write_tars(tmp_path / "data", [500] * 6)
+    index = tmp_path / "fine.index"
+    with RangeServer(tmp_path / "data") as server:
+        urls = [server.url_of(shard.name) for shard in sorted((tmp_path / "data").glob("*.tar"))]
+        calls.text("index", *urls, "--extent-bytes", 16384, "--output", index)
+        words = ["plan", *urls, "--index", index, *order, "--chunk", "32KiB", "--global-batch", 18]
+        record = calls.json(*words, "--ranks-per-node", world_size, "--latency", 0.01)
+        asked = Block(20) if "block" in order else Window(24, 3)
+        ds = shoal.open(urls, index=index).shuffle(asked, chunk="32KiB").batch(global_batch_size=18)
+        before, held = len(server.exchanges), []
+        for rank in range(world_size):
+            mine = ds.partition(rank=rank, world_size=world_size)
+            assert sum(len(batch["__key__"]) for batch in mine)
+            held.append(mine.stats()["peak_held_bytes"])
+        log = [exchange for exchange in server.exchanges[before:] if exchange.method == "GET"]
+    assert record["is_simulated_exactly"]
+    assert len(log) == pytest.approx(record["num_requests"], rel=0.05)
+    assert sum(exchange.num_bytes for exchange in log) == pytest.approx(record["read_bytes"], rel=0.05)
+    assert max(held) == pytest.approx(record["rank_memory_bytes"], rel=0.05)
