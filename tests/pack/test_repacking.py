@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,6 +21,7 @@ from shoal.measure.quality import chunk_correlation, variance_ratio
 from shoal.pack.mixedness import POSITION, mixedness
 from shoal.pack.repacking import repack
 from shoal.pack.writer import Writer
+from shoal.shards.index import locate
 
 ROWS = ["jsonl", "jsonl.gz", "mds", "parquet", "arrow"]
 FORMATS = [*ROWS, "tar", "tfrecord"]
@@ -267,3 +269,56 @@ def test_memory_stays_near_the_window(tmp_path: Path) -> None:
     assert len(made.summary.shards) > 8
     size = sum(path.stat().st_size for path in source.glob("*.jsonl"))
     assert size <= sum(reads) < 1.2 * size
+
+
+@pytest.mark.parametrize(("workers", "mix"), [(1, False), (2, False), (1, True)])
+def test_damaged_samples_are_left_out_and_listed(tmp_path: Path, workers: int, mix: bool) -> None:
+    samples = [{"__key__": f"{number:04d}", "txt": f"text {number}", "label.cls": number} for number in range(200)]
+    source = write(tmp_path / "a", samples, "tar", columns=["label=label.cls"], extent_bytes=2000)
+    index = shoal.open(source).resolved.index
+    shards, starts, _ = (part.tolist() for part in locate(index, np.arange(200)))
+    names = sorted(path.name for path in source.glob("*.tar"))
+    lost = [0, 77, 78, 199]
+    for number in lost:
+        path = source / names[shards[number]]
+        times = path.stat().st_mtime_ns
+        flip(path, starts[number] + 512)
+        os.utime(path, ns=(times, times))  # nobody but the checksums can know
+    with pytest.raises(ShardError, match="checksum"):
+        repack(source, tmp_path / "none", shard_bytes="20KiB", num_workers=workers, mix=mix, memory="60KiB")
+    made = repack(
+        source,
+        tmp_path / "b",
+        shard_bytes="20KiB",
+        num_workers=workers,
+        mix=mix,
+        memory="60KiB",
+        on_error="skip",
+    )
+    extents = np.searchsorted(index.extent_first_sample, lost, side="right")
+    gone = [number for number in range(200) if np.searchsorted(index.extent_first_sample, number, "right") in extents]
+    assert sorted(int(name.removeprefix("sample ")) for name, _ in made.summary.skipped) == gone
+    assert "damaged" in made.summary.skipped[0][1]
+    found = all_of(tmp_path / "b")
+    assert sorted(sample["__key__"] for sample in found) == [f"{n:04d}" for n in range(200) if n not in gone]
+    assert made.index.columns["label"].tolist() == [int(sample["label.cls"]) for sample in found]
+    assert mixedness(made.source, made.index) == []
+
+
+def test_what_a_format_cannot_hold_is_left_out_and_listed(tmp_path: Path) -> None:
+    samples = [
+        {"__key__": f"{number}", "bin": b"x"} if number % 5 == 0 else {"__key__": f"{number}", "cls": number}
+        for number in range(50)
+    ]
+    source = write(tmp_path / "a", samples, "tar", columns=["length"])
+    made = repack(source, tmp_path / "b", format="jsonl", decode=True, on_error="skip", num_workers=1)
+    assert [name for name, _ in made.summary.skipped] == [f"sample {number}" for number in range(0, 50, 5)]
+    assert [sample["cls"] for sample in all_of(tmp_path / "b")] == [number for number in range(50) if number % 5]
+    assert len(made.index.columns["length"]) == 40
+
+
+def test_where_things_lie_is_not_written_down(tmp_path: Path) -> None:
+    source = write(tmp_path / "secret-home" / "a", map(row, range(50)), "jsonl")
+    repack(source, tmp_path / "b", shard_bytes="1KiB", num_workers=1)
+    for path in (tmp_path / "b").rglob("*"):
+        assert b"secret-home" not in path.read_bytes()

@@ -28,6 +28,8 @@ from shoal.shards.index_build import EXTENT_BYTES
 
 __all__ = ["add_arguments", "run"]
 
+_MOST_LISTED = 20
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
@@ -55,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix", metavar="NAME", default="shard", help="shards are named NAME-000000 (shard)")
     text = "smallest ranges that the new index tells apart (64KiB): a chunk is at least one"
     parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=text)
+    text = "a sample that is damaged, or that the format cannot hold, ends the run, or is left out and listed (raise)"
+    parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help=text)
     text = "processes (one per processor; one below 256 MiB, and one with --mix, or each would read a window)"
     parser.add_argument("--workers", type=at_least_one, metavar="N", help=text)
     text = "samples of a global batch, for the VR that is predicted (256)"
@@ -77,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         columns=[name for names in arguments.columns for name in names.split(",")],
         prefix=arguments.prefix,
         extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
+        on_error=arguments.on_error,
         num_workers=arguments.workers,
     )
     if arguments.window is not None:
@@ -97,6 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
     except UsageError as error:  # the shards are there whatever cannot be predicted of them
         found = []
         output.complain(f"note: no shuffle is predicted: {error.message}")
+    if skipped := made.summary.skipped:
+        listed = skipped if arguments.json else skipped[:_MOST_LISTED]
+        record["skipped"] = [{"name": name, "reason": printable(reason)} for name, reason in listed]
     if found:
         record["mixedness"] = [asdict(one) for one in found]
     output.emit(record, as_json=arguments.json)
@@ -115,6 +123,7 @@ def _record(made: Repacked, elapsed_seconds: float) -> dict[str, Any]:
         "shard_bytes": made.sizing.shard_bytes,
         "shard_bytes_because": made.sizing.reason,
         "order": str(made.source),
+        "num_skipped": len(summary.skipped),
         "num_workers": made.num_workers,
         "peak_memory_bytes": made.peak_bytes,
         "fingerprint": summary.fingerprint,

@@ -49,11 +49,11 @@ def mixedness(
     Returns
     -------
     list of Mixedness
-        The position first. Empty where there are too few samples to compare batches, or so many (2^27) that their keys
-        would take more memory than the repacking. O(N log N).
+        The position first. Empty where there are too few samples to compare batches, so many (2^27) that their keys
+        would take more memory than the repacking, or where some were left out. O(N log N).
     """
     num_samples = made.num_samples
-    if num_samples < 2 * batch or num_samples > _MOST_SAMPLES:
+    if num_samples < 2 * batch or num_samples > _MOST_SAMPLES or num_samples != source.num_samples:
         return []
     request = OrderRequest(window=window)
     before, after = Arrangement(source.index, request), Arrangement(made, request)

@@ -19,28 +19,29 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UsageError
+from shoal.errors import ShardError, UsageError
 from shoal.order.partition import Partition
 from shoal.order.plain import Sequential
 from shoal.order.resolution import parse_bytes
 from shoal.order.runs import Runs
 from shoal.pack.assembling import finish
-from shoal.pack.columns import Column, as_columns
+from shoal.pack.columns import Column, ColumnValues, as_columns
 from shoal.pack.jobs import Job, peak_bytes
 from shoal.pack.output import Output, names_of_shards
 from shoal.pack.planning import plan_shards
 from shoal.pack.running import done_jobs, usable_processors
 from shoal.pack.sizing import ShardSizing, shard_sizing
-from shoal.pack.unit import Shard
+from shoal.pack.unit import Shard, Unreadable
 from shoal.pack.writer import PackSummary, summaries_of
+from shoal.shards.encoder import Encoder
 from shoal.shards.encoders import encoder_named
-from shoal.shards.index import Index
+from shoal.shards.index import Index, locate
 from shoal.shards.index_build import EXTENT_BYTES
 from shoal.shards.protocol import Sample
 from shoal.storage.sources import SourceLike
@@ -59,6 +60,7 @@ __all__ = ["MIX_MEMORY_BYTES", "RepackRequest", "Repacked", "repack", "repack_op
 MIX_MEMORY_BYTES = 1 << 30
 """The window of a mixing pass, where nobody says another."""
 
+_SKIPPED = "sample "
 _SMALL_BYTES = 256 << 20  # below, starting processes costs more than they save
 
 
@@ -92,6 +94,7 @@ class RepackRequest:
     columns: Sequence[str | Column] = ()
     prefix: str = "shard"
     extent_bytes: int = EXTENT_BYTES
+    on_error: Literal["raise", "skip"] = "raise"
     options: Mapping[str, Any] = field(default_factory=dict)
     num_workers: int | None = None
 
@@ -128,6 +131,7 @@ def repack(
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
     extent_bytes: int | str = EXTENT_BYTES,
+    on_error: Literal["raise", "skip"] = "raise",
     num_workers: int | None = None,
     options: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -150,6 +154,8 @@ def repack(
         Without, the order stays what it is.
     decode
         Decode fields by their suffix first (`Dataset.decode`), images not.
+    on_error
+        ``"skip"`` leaves out samples that are damaged, or that the format cannot hold; the summary lists them.
     num_workers
         Processes; where None one per processor, but one for less than 256 MiB, and one where samples are mixed: each
         would read a window of its own for each shard.
@@ -184,6 +190,7 @@ def repack(
         columns=columns,
         prefix=prefix,
         extent_bytes=parse_bytes(extent_bytes, "extent_bytes"),
+        on_error=on_error,
         options=options or {},
         num_workers=num_workers,
     )
@@ -220,10 +227,12 @@ def repack_opened(
         ids = source.epoch(0).ids(0, index.num_samples)
         plan = plan_shards(sizes[ids], shard_bytes=sizing.shard_bytes)
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
-        shards = [Shard(name, format_name, request.options, columns, request.extent_bytes, "raise") for name in names]
+        shards = [
+            Shard(name, format_name, request.options, columns, request.extent_bytes, request.on_error) for name in names
+        ]
         alone = request.mix or int(sizes.sum()) < _SMALL_BYTES
         workers = min(request.num_workers or (1 if alone else usable_processors()), plan.num_shards)
-        reader = _Reader(_work(opened, source, request.decode), needs_keys=encoder.name.partition(".")[0] == "tar")
+        reader = _Reader(_work(opened, source, request), encoder, columns)
         cuts, record_bytes = plan.cuts.tolist(), plan.shard_record_bytes.tolist()
         jobs = (
             Job(number, shard, _Samples(reader, *cuts[number : number + 2]), cuts[number + 1] - cuts[number], size)
@@ -231,8 +240,9 @@ def repack_opened(
         )
         with closing(reader):
             parts, made, peak = _made(jobs, out, workers, record_bytes, progress)
-        carried = [_carried(index, ids[first:stop]) for first, stop in pairwise(cuts)]
-        joined = finish(out, [_with(part, more, index) for part, more in zip(parts, carried, strict=True)], about={})
+        stretches = [ids[first:stop] for first, stop in pairwise(cuts)]
+        parts = [_with_columns(part, index, numbers) for part, numbers in zip(parts, stretches, strict=True)]
+        joined = finish(out, parts, about={})
         summary = PackSummary(out.url, joined.format, made, joined.fingerprint)
         return Repacked(summary, sizing, joined, source, workers, peak)
     finally:
@@ -269,35 +279,38 @@ class _Reader:
     Pickled, it is one for another process, which reads each stretch for itself.
     """
 
-    def __init__(self, work: Work, *, needs_keys: bool) -> None:
-        self._work, self._needs_keys = work, needs_keys
+    def __init__(self, work: Work, encoder: Encoder, columns: Sequence[Column], *, goes_on: bool = True) -> None:
+        self._work, self._encoder, self._columns, self._goes_on = work, encoder, columns, goes_on
+        self._needs_keys = encoder.name.partition(".")[0] == "tar"
         self._iteration: Iteration | None = None
+        self._pending: tuple[int, Sample] | None = None  # read, and for a stretch to come
         self._at = -1
-        self._goes_on = True
         self._packed: bytes | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._packed is None:
             self._packed = pack(self._work)
-        return _arrived, (self._packed, self._needs_keys)
+        return _arrived, (self._packed, self._encoder, self._columns)
 
-    def samples(self, first: int, stop: int) -> Iterator[Sample]:
+    def samples(self, first: int, stop: int) -> Iterator[Sample | Unreadable]:
         """The samples at the positions ``[first, stop)``."""
         if self._iteration is None or self._at != first:
             self.close()
             self._iteration = self._begun(first, stop)
         self._at = first
-        ids = self._work.arrangement.epoch(0).ids(first, stop).tolist() if self._needs_keys else None
-        for number, sample in enumerate(islice(self._iteration, stop - first)):
+        for sample_id in self._work.arrangement.epoch(0).ids(first, stop).tolist():
+            found = self._pending or next(self._iteration, None)
+            is_here = found is not None and found[0] == sample_id
+            self._pending = None if is_here else found
             self._at += 1
-            if ids is not None and "__key__" not in sample:
-                # Nine digits sort as numbers do; a tar cannot do without.
-                sample = {"__key__": f"{ids[number]:09d}", **sample}  # noqa: PLW2901
-            yield sample
+            if found is not None and is_here:
+                yield self._finished(sample_id, found[1])
+            else:
+                yield self._damaged(sample_id)
 
     def close(self) -> None:
         """Stop reading."""
-        iteration, self._iteration = self._iteration, None
+        iteration, self._iteration, self._pending = self._iteration, None, None
         if iteration is not None:
             iteration.close()
 
@@ -309,14 +322,37 @@ class _Reader:
             work, first = replace(work, arrangement=delivered), 0
         return work.iterate(Counters(), epoch=0, start=first, ended=_nothing, state=_no_state)
 
-    def alone(self) -> _Reader:
-        """One that reads nothing beyond what it is asked for."""
-        self._goes_on = False
-        return self
+    def _finished(self, sample_id: int, sample: Sample) -> Sample | Unreadable:
+        if self._needs_keys and "__key__" not in sample:
+            sample = {"__key__": f"{sample_id:09d}", **sample}  # nine digits sort as numbers do
+        if self._work.options.skips:
+            # Found here, where its number is known, by which columns of the source are left out, too.
+            try:
+                self._encoder.record(sample)
+                ColumnValues(self._columns).add(sample)
+            except UsageError as error:
+                return Unreadable(f"{_SKIPPED}{sample_id}", error, error.message)
+        return sample
+
+    def _damaged(self, sample_id: int) -> Unreadable:
+        index = self._work.opened.index
+        shard = index.shard_names[int(locate(index, [sample_id])[0][0])]
+        error = ShardError("this sample is damaged", shard=shard, hint="`shoal verify` says how")
+        return Unreadable(f"{_SKIPPED}{sample_id}", error, error.message)
 
 
-def _arrived(packed: bytes, needs_keys: bool) -> _Reader:  # noqa: FBT001  # as pickle calls it
-    return _Reader(unpack(packed), needs_keys=needs_keys).alone()
+def _arrived(packed: bytes, encoder: Encoder, columns: Sequence[Column]) -> _Reader:
+    return _Reader(unpack(packed), encoder, columns, goes_on=False)
+
+
+class _Numbered:
+    """A stage that gives a sample together with its id."""
+
+    has_functions = False
+
+    def __call__(self, sample: Any, sample_id: int, /) -> Any:
+        """Both."""
+        return sample_id, sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,14 +363,15 @@ class _Samples:
     first: int
     stop: int
 
-    def __iter__(self) -> Iterator[Sample]:
+    def __iter__(self) -> Iterator[Sample | Unreadable]:
         return self.reader.samples(self.first, self.stop)
 
 
-def _work(opened: Opened, source: Arrangement, decode: bool) -> Work:  # noqa: FBT001
-    stages: tuple[Stage, ...] = (Decode(()),) if decode else ()
+def _work(opened: Opened, source: Arrangement, request: RepackRequest) -> Work:
+    stages: tuple[Stage, ...] = (*([Decode(())] if request.decode else []), _Numbered())
     recipe = Recipe(Partition(1, 1, batched=False), 0, stages, ())
-    return Work(opened, source, recipe, ReadingOptions())
+    # Damage must not be given a new checksum under which it passes.
+    return Work(opened, source, recipe, ReadingOptions(on_error=request.on_error, verify="always"))
 
 
 def _order_of(request: RepackRequest) -> OrderRequest:
@@ -375,21 +412,25 @@ def _asked(
         "decode": request.decode,
         "columns": [[column.name, column.path] for column in columns],
         "prefix": request.prefix,
+        "on_error": request.on_error,
         "extent_bytes": request.extent_bytes,
         "options": {name: repr(value) for name, value in request.options.items()},
     }
 
 
-def _carried(index: Index, ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """The columns that the source's index has of these samples; checksums are those of other bytes."""
-    return {name: column[ids] for name, column in index.columns.items() if name != RECORD_CRCS}
+def _with_columns(part: Index, source: Index, ids: NDArray[np.int64]) -> Index:
+    """The part of the index of one shard, with columns of the source; those that were asked for anew go before.
 
-
-def _with(part: Index, carried: Mapping[str, NDArray[Any]], source: Index) -> Index:
-    """The part of the index of one shard, with columns of the source; those that were asked for anew go before."""
-    texts = {name: words for name, words in source.metadata.get("texts", {}).items() if name not in part.columns}
-    metadata = {**part.metadata, "texts": {**texts, **part.metadata["texts"]}}
-    return replace(part, columns={**carried, **part.columns}, metadata=metadata)
+    Checksums of records do not go along: they are those of other bytes.
+    """
+    if not (names := [name for name in source.columns if name != RECORD_CRCS and name not in part.columns]):
+        return part
+    skipped = [int(str(name).removeprefix(_SKIPPED)) for name, _ in part.metadata["skipped"]]
+    kept = ids[~np.isin(ids, skipped)]
+    words = source.metadata.get("texts", {})
+    texts = {name: words[name] for name in names if name in words} | dict(part.metadata["texts"])
+    carried = {name: source.columns[name][kept] for name in names}
+    return replace(part, columns={**carried, **part.columns}, metadata={**part.metadata, "texts": texts})
 
 
 def _nothing(_: object) -> None:

@@ -109,6 +109,7 @@ def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None 
     num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _FAR_THREADS
     found = Soundness()
     costs = ReadCosts()
+    first_extent = index.shard_first_extent.tolist()
     under_way: deque[Future[Soundness]] = deque()
 
     def finish_oldest() -> None:
@@ -124,7 +125,7 @@ def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None 
     with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-verify") as threads:
         try:
             for shard, info in enumerate(infos):
-                for work in _works(opened, shard, info, costs):
+                for work in _works(opened, shard, info, costs, first_extent[shard : shard + 2]):
                     under_way.append(threads.submit(work))
                     if len(under_way) >= 3 * num_threads:
                         finish_oldest()
@@ -137,14 +138,15 @@ def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None 
     return found
 
 
-def _works(opened: Opened, shard: int, info: ObjectInfo | None, costs: ReadCosts) -> Iterator[Callable[[], Soundness]]:
-    """What is to be done for one shard."""
-    first, end = opened.index.shard_first_extent[shard : shard + 2].tolist()
+def _works(
+    opened: Opened, shard: int, info: ObjectInfo | None, costs: ReadCosts, extents: list[int]
+) -> Iterator[Callable[[], Soundness]]:
+    """What is to be done for one shard, whose extents are ``[extents[0], extents[1])``."""
     if info is None:
         yield lambda: _missing(opened, shard)
         return
     yield lambda: _scanned(opened, shard, info, costs)
-    for stretch in _stretches(opened, shard, first, end):
+    for stretch in _stretches(opened, shard, *extents):
         yield lambda stretch=stretch: _read(opened, stretch, info)  # type: ignore[misc]  # bound now, not later
 
 
