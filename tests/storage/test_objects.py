@@ -14,7 +14,7 @@ from shoal.errors import ForkError, SourceError, StorageError, UsageError
 from shoal.storage.object_options import _sorted, place_of
 from shoal.storage.objects import ObjectStore
 from shoal.storage.sources import expand
-from shoal.testing import Fault, RangeServer
+from shoal.testing import Fault, RangeServer, answers
 
 DATA = bytes(range(256)) * 300
 
@@ -79,6 +79,41 @@ def test_a_changed_etag_is_not_transient() -> None:
         with pytest.raises(StorageError, match="changed while it was being read") as caught:
             store.read_range("s3://bucket/a.tar", 0, 5)
         assert not caught.value.transient
+
+
+def listed_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have listings of the server show etags of another kind, as some stores do for what was uploaded in parts."""
+    key_xml = answers._key_xml
+    monkeypatch.setattr(answers, "_key_xml", lambda *what: key_xml(*what).replace("&quot;</ETag>", "-12&quot;</ETag>"))
+
+
+def test_a_listing_may_show_etags_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed_otherwise(monkeypatch)
+    objects = {"bucket/d/a.tar": DATA, "bucket/d/b.tar": DATA[:-1]}
+    with RangeServer(objects) as server:
+        store = unsigned(server)
+        infos = list(store.list("s3://bucket/d"))
+        assert all(info.version.endswith("-12") for info in infos)
+        assert store.read_range("s3://bucket/d/a.tar", 3, 9) == DATA[3:9]
+        num_requests = server.num_requests()
+        assert store.read_range("s3://bucket/d/a.tar", 3, 9) == DATA[3:9]
+        assert server.num_requests() == num_requests + 1  # it is asked once
+        objects["bucket/d/a.tar"] = DATA[::-1]
+        with pytest.raises(StorageError, match="changed"):
+            store.read_range("s3://bucket/d/a.tar", 3, 9)
+
+
+@pytest.mark.parametrize("quirky", [False, True])
+def test_what_was_replaced_after_it_was_listed_is_noticed(quirky: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if quirky:
+        listed_otherwise(monkeypatch)
+    objects = {"bucket/d/a.tar": DATA}
+    with RangeServer(objects) as server:
+        store = unsigned(server)
+        list(store.list("s3://bucket/d"))
+        objects["bucket/d/a.tar"] = DATA[::-1]
+        with pytest.raises(StorageError, match="changed"):
+            store.read_range("s3://bucket/d/a.tar", 3, 9)
 
 
 def test_who_is_not_there() -> None:

@@ -37,6 +37,7 @@ class ObjectStore:
         self._known = Known()
         self._clients: dict[tuple[str, str, str], Any] = {}
         self._answered: set[str] = set()
+        self._only_listed: set[str] = set()  # of which nothing was read since they were listed
 
     def __repr__(self) -> str:
         return "ObjectStore()"
@@ -122,7 +123,10 @@ class ObjectStore:
             for meta in _without_directories(meta for found in stream for meta in found):
                 self._answered.add(place.bucket)
                 if not directory or meta["path"].startswith(f"{directory}/"):
-                    yield self._met(f"{place.root}/{meta['path']}", meta)
+                    path = f"{place.root}/{meta['path']}"
+                    if self._known.get(path) is None:
+                        self._only_listed.add(path)
+                    yield self._known.met(path, meta["size"], version_of(meta["e_tag"]))
         except Exception as error:  # noqa: BLE001  # the same
             raise self._failure(error, prefix, place, verb="list") from None
 
@@ -166,6 +170,7 @@ class ObjectStore:
         """Let go of the clients, and forget what objects looked like."""
         self._clients.clear()
         self._known.forget()
+        self._only_listed.clear()
 
     def _client(self, path: str) -> tuple[Any, Place]:
         place = place_of(path)
@@ -177,7 +182,29 @@ class ObjectStore:
         return client, place
 
     def _met(self, path: str, meta: Mapping[str, Any]) -> ObjectInfo:
-        return self._known.met(path, meta["size"], version_of(meta["e_tag"]))
+        """What an answer about an object says of it; its first may say another version than the listing did.
+
+        Some stores list what was uploaded in parts with an etag of another kind than they answer with. So where the
+        first answer differs, it is asked whether the listing is still what it was: then the object is, too.
+        """
+        version = version_of(meta["e_tag"])
+        if path in self._only_listed:
+            self._only_listed.discard(path)
+            known = self._known.get(path)
+            if known is not None and known.version != version and self._is_still_listed(known):
+                self._known.forget(path)
+        return self._known.met(path, meta["size"], version)
+
+    def _is_still_listed(self, info: ObjectInfo) -> bool:
+        """Whether the store lists an object with this very size and version."""
+        client, place = self._client(info.path)
+        directory, _, _ = place.key.rpartition("/")
+        # From just before it: names begin with the same letters but for the last one.
+        stream = _obstore().list(client, prefix=directory or None, offset=place.key[:-1], chunk_size=_LISTED_AT_A_TIME)
+        for meta in next(iter(stream), []):
+            if meta["path"] == place.key:
+                return (meta["size"], version_of(meta["e_tag"])) == (info.num_bytes, info.version)
+        return False
 
     def _failure(self, error: Exception, path: str, place: Place, *, verb: str) -> Exception:
         return failure(error, path, self._options, verb=verb, answered=place.bucket in self._answered)
