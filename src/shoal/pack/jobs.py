@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from shoal.errors import ShoalError
 from shoal.pack.output import Output
@@ -61,8 +62,11 @@ def peak_bytes() -> int:
 
 def _counted(job: Job, came_to: Callable[[int, float], None]) -> Iterator[Sample | Unreadable]:
     due = time.monotonic() + _SAY_EVERY_SECONDS
-    for number, sample in enumerate(job.inputs):
-        if number % _ASK_EVERY == 0 and time.monotonic() > due:
-            came_to(job.number, number / job.num_inputs)
-            due = time.monotonic() + _SAY_EVERY_SECONDS
+    samples, number = iter(job.inputs), 0
+    for sample in samples:
         yield sample
+        yield from islice(samples, _ASK_EVERY - 1)
+        number += _ASK_EVERY
+        if time.monotonic() > due:
+            came_to(job.number, min(1.0, number / job.num_inputs))
+            due = time.monotonic() + _SAY_EVERY_SECONDS

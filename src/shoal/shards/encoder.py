@@ -105,14 +105,14 @@ class AppendedShard:
         self.head: dict[str, Any] = dict(head or {})
         self._tail = tail
         self._position = 0
-        self._ends: list[int] = []
+        self._sizes: list[int] = []
         self._layout_crcs: list[int] = []
         self._crcs: list[int] = []
 
     @property
     def num_samples(self) -> int:
         """Samples added so far."""
-        return len(self._ends)
+        return len(self._sizes)
 
     @property
     def num_bytes(self) -> int:
@@ -133,7 +133,7 @@ class AppendedShard:
         self._crcs.append(crc)
         self._layout_crcs.append(layout_crc)
         self._position += num_bytes
-        self._ends.append(self._position)
+        self._sizes.append(num_bytes)
         return parts
 
     def finish(self) -> Sequence[Buffer]:
@@ -142,7 +142,7 @@ class AppendedShard:
 
     def written(self) -> WrittenShard:
         """What is known of the shard."""
-        starts = np.array([0, *self._ends], dtype=np.int64)
+        starts = np.cumsum([0, *self._sizes], dtype=np.int64)
         scan = ShardScan(starts, np.array(self._layout_crcs, dtype=np.uint32), head=self.head)
         return WrittenShard(scan, self.num_bytes, record_crcs=np.array(self._crcs, dtype=np.uint32))
 

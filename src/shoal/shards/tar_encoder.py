@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
@@ -106,8 +107,8 @@ def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
 
 
 def _header(name: bytes, num_bytes: int, *, prefix: bytes = _NO_PREFIX, kind: bytes = b"0") -> bytes:
-    size = b"%011o" % num_bytes
-    total = _FIXED_SUM + sum(name) + sum(size) + kind[0]
+    size, size_sum = _size_field(num_bytes)
+    total = _FIXED_SUM + sum(name) + size_sum + kind[0]
     if prefix is _NO_PREFIX and kind == b"0":  # nearly all: one step
         return b"%b%b%b%b%06o%b" % (name.ljust(_NAME_BYTES, b"\0"), _MODE_AND_OWNERS, size, _AFTER_SIZE, total, _PLAIN)
     total += sum(prefix)
@@ -115,6 +116,13 @@ def _header(name: bytes, num_bytes: int, *, prefix: bytes = _NO_PREFIX, kind: by
     return b"%b%b%b%b%06o\0 " % (name.ljust(_NAME_BYTES, b"\0"), _MODE_AND_OWNERS, size, _AFTER_SIZE, total) + b"".join(
         after
     )
+
+
+@lru_cache(maxsize=1 << 14)
+def _size_field(num_bytes: int) -> tuple[bytes, int]:
+    """The digits of a size, and the sum of their bytes; few sizes are the sizes of most files."""
+    size = b"%011o" % num_bytes
+    return size, sum(size)
 
 
 def _long_header(name: bytes, num_bytes: int) -> bytes:

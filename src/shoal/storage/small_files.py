@@ -44,15 +44,13 @@ def files_below(root: str) -> FileList:
     StorageError
         A directory cannot be listed.
     """
-    found: list[tuple[str, int, int]] = []
-    _walk(root, "", found, ())
-    found.sort()
-    return FileList(
-        root,
-        [name for name, _, _ in found],
-        np.array([num_bytes for _, num_bytes, _ in found], dtype=np.int64),
-        np.array([modified_ns for _, _, modified_ns in found], dtype=np.int64),
-    )
+    names: list[str] = []
+    sizes: list[int] = []
+    times: list[int] = []
+    _walk(root, "", names, sizes, times, ())
+    order = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
+    num_bytes, modified_ns = np.array(sizes, dtype=np.int64), np.array(times, dtype=np.int64)
+    return FileList(root, [names[number] for number in order], num_bytes[order], modified_ns[order])
 
 
 def files_named(root: str, names: Sequence[str]) -> FileList:
@@ -128,7 +126,9 @@ def _read_on(descriptor: int, data: bytes, num_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _walk(root: str, directory: str, found: list[tuple[str, int, int]], above: tuple[tuple[int, int], ...]) -> None:
+def _walk(
+    root: str, directory: str, names: list[str], sizes: list[int], times: list[int], above: tuple[tuple[int, int], ...]
+) -> None:
     try:
         here = os.stat(os.path.join(root, directory))
         key = (here.st_dev, here.st_ino)
@@ -141,11 +141,15 @@ def _walk(root: str, directory: str, found: list[tuple[str, int, int]], above: t
                     continue
                 if entry.is_file():
                     info = entry.stat()
-                    found.append((directory + name, info.st_size, info.st_mtime_ns))
+                    names.append(directory + name)
+                    sizes.append(info.st_size)
+                    times.append(info.st_mtime_ns)
                 elif entry.is_dir():
-                    _walk(root, f"{directory}{name}/", found, (*above, key))
+                    _walk(root, f"{directory}{name}/", names, sizes, times, (*above, key))
                 else:
-                    found.append((directory + name, -1, 0))
+                    names.append(directory + name)
+                    sizes.append(-1)
+                    times.append(0)
     except StorageError:
         raise
     except OSError as error:
