@@ -90,7 +90,7 @@ def check_history(
         _run(script, leg, number, folder, launch, draw)
     ds = notes.dataset(str(folder / "data")).partition(rank=0, world_size=1)
     consumed: dict[tuple[int, int], list[int]] = {}
-    begins = [_begin(out, number) for number in range(len(legs))]
+    begins = [_begin(out, number, ds.num_samples) for number in range(len(legs))]
     assert begins == sorted(begins), begins
     for number, leg in enumerate(legs):
         last = begins[number + 1] if number + 1 < len(legs) else (notes.NUM_EPOCHS, 0)
@@ -173,13 +173,14 @@ def _num_saves(out: Path) -> int:
     return len((out / "saves").read_text().splitlines()) if (out / "saves").exists() else 0
 
 
-def _begin(out: Path, number: int) -> tuple[int, int]:
-    """Where a leg began, which all of its ranks must agree on."""
-    begins = {
-        tuple(json.loads(path.read_text().splitlines()[0])["begin"]) for path in out.glob(f"notes-{number}-*.jsonl")
-    }
+def _begin(out: Path, number: int, num_samples: int) -> tuple[int, int]:
+    """Where a leg began: all of its ranks at one place, and that after as many steps as their checkpoint counts."""
+    heads = [json.loads(path.read_text().splitlines()[0]) for path in out.glob(f"notes-{number}-*.jsonl")]
+    begins = {(*head["begin"], head["steps"]) for head in heads}
     assert len(begins) == 1, begins
-    epoch, position = begins.pop()
+    epoch, position, steps = begins.pop()
+    whole, rest = divmod(steps, -(-num_samples // notes.GLOBAL_BATCH))
+    assert (epoch, position) == (whole, rest * notes.GLOBAL_BATCH), (epoch, position, steps)
     return epoch, position
 
 

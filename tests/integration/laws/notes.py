@@ -42,10 +42,14 @@ def arguments() -> tuple[str, Path, int, str]:
 
 @dataclass
 class Notes:
-    """The notes of one rank."""
+    """The notes of one rank.
+
+    ``steps`` are those that the checkpoint counts, by the framework's own count and not by the loader's.
+    """
 
     out: Path
     rank: int
+    steps: int = 0
     began: bool = False
     _file: TextIO = field(init=False)
 
@@ -57,7 +61,7 @@ class Notes:
     def step(self, state: Mapping[str, Any], batch: Mapping[str, Any], seconds: float = 0.01) -> None:
         """Before a step: the state that was in force before its batch came, and the batch."""
         if not self.began:
-            self._write({"begin": [state["epoch"], state["position"]]})
+            self._write({"begin": [state["epoch"], state["position"]], "steps": self.steps})
             self.began = True
         ids, repeats = np.asarray(batch["ids"]), batch.get("__pad__")
         kept = ids if repeats is None else ids[~np.asarray(repeats)]

@@ -19,7 +19,7 @@ def main() -> None:
     name = latest(out)
     if name is not None:
         accelerator.load_state(out / name)
-    step = 0 if name is None else int(name)
+    step = notes.steps = 0 if name is None else int(name)
     while loader.dataset.epoch < NUM_EPOCHS:
         before = loader.state_dict()
         for batch in loader:

@@ -27,7 +27,7 @@ def main() -> None:
     name = latest(out)
     if name is not None:
         iterator.set_state(json.loads((out / name).read_text()))
-    step = 0 if name is None else int(name.partition(".")[0])
+    step = notes.steps = 0 if name is None else int(name.partition(".")[0])
     total = jax.jit(lambda batch: jax.numpy.where(batch["__pad__"], 0, batch["ids"]).sum())
     before = iterator.get_state()
     for batch in iterator:

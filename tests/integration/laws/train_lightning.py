@@ -23,6 +23,8 @@ class Model(lightning.LightningModule):  # type: ignore[misc]  # untyped, where 
         self.notes, self.loader = notes, loader
 
     def training_step(self, batch: dict[str, Any], _: int) -> Any:
+        if not self.notes.began:
+            self.notes.steps = self.trainer.global_step
         self.notes.step(before(self.loader.state_dict(), self.loader.dataset.num_samples), batch)
         return self.layer(batch["ids"][:, None].float() / 1000).mean()
 

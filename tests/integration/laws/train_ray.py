@@ -29,7 +29,7 @@ def train(options: dict[str, Any]) -> None:
         with checkpoint.as_directory() as folder:
             told = json.loads(Path(folder, "shoal.json").read_text())
         loader.load_state_dict(told["loader"])
-        step = told["step"]
+        step = notes.steps = told["step"]
     shoal.torch.compare_ranks(loader)
     while loader.dataset.epoch < NUM_EPOCHS:
         before = loader.state_dict()

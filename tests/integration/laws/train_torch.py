@@ -45,7 +45,7 @@ def main() -> None:
     notes = Notes(out, dist.get_rank())
     loader = shoal.torch.DataLoader(dataset(data), num_workers=num_workers)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
-    step = restore(out, loader, model)
+    step = notes.steps = restore(out, loader, model)
     shoal.torch.compare_ranks(loader)
     while loader.dataset.epoch < NUM_EPOCHS:
         before = loader.state_dict()

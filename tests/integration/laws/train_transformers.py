@@ -28,8 +28,8 @@ class Model(torch.nn.Module):
 class Noting:
     """The loader, with a note of every batch as the Trainer takes it."""
 
-    def __init__(self, loader: Any, notes: Notes) -> None:
-        self.loader, self.notes, self.received = loader, notes, loader.state_dict()
+    def __init__(self, loader: Any, notes: Notes, trainer: Any) -> None:
+        self.loader, self.notes, self.trainer = loader, notes, trainer
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -38,8 +38,10 @@ class Noting:
         # The Trainer takes the batches of a step together, then trains on them: so none is ahead of its step.
         before = self.loader.state_dict()
         for batch in self.loader:
+            if not self.notes.began:
+                self.notes.steps = self.trainer.state.global_step
             self.notes.step(before, batch)
-            before = self.received = self.loader.state_dict()
+            before = self.loader.state_dict()
             yield batch
 
 
@@ -82,7 +84,7 @@ def main() -> None:
     if name is not None:
         loader.load_state_dict(json.loads((out / name / "shoal.json").read_text()))
     trainer = ShoalTrainer(model=Model(), args=settings, callbacks=[SaveLoader(loader, out)])
-    trainer.source = Noting(loader, Notes(out, int(os.environ.get("RANK", "0"))))
+    trainer.source = Noting(loader, Notes(out, int(os.environ.get("RANK", "0"))), trainer)
     trainer.train(resume_from_checkpoint=str(out / name) if name else None)
 
 
