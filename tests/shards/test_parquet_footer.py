@@ -51,7 +51,10 @@ def test_places_are_those_of_pyarrow(
         about = known.row_group(number)
         columns = [about.column(place) for place in range(about.num_columns)]
         assert [tuple(column) for column in group.columns] == [
-            (c.data_page_offset, c.dictionary_page_offset, c.total_compressed_size, c.total_uncompressed_size)
+            (
+                *(c.data_page_offset, c.dictionary_page_offset, c.total_compressed_size, c.total_uncompressed_size),
+                c.num_values * {"INT64": 8, "BYTE_ARRAY": 4, "BOOLEAN": 1}[c.physical_type],
+            )
             for c in columns
         ]
 

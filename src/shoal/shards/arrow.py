@@ -42,6 +42,7 @@ class _Message(NamedTuple):
     end_byte: int
     num_rows: int
     crc: int
+    packed: list[tuple[int, int]]  # the buffers of a compressed record batch: where they begin, and their bytes
 
 
 class Arrow:
@@ -99,6 +100,7 @@ class Arrow:
             np.array([batch.crc for batch in batches], dtype=np.uint32),
             head={"prefix": base64.b64encode(zlib.compress(prefix)).decode(), **({"late": True} if late else {})},
             piece_samples=np.array([batch.num_rows for batch in batches], dtype=np.int64),
+            piece_decoded_bytes=np.array([_decoded_bytes(read, batch, shard) for batch in batches], dtype=np.int64),
         )
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> TableRecords:
@@ -200,19 +202,37 @@ def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str) -> Iterat
         if 8 + size > len(head):
             head = bytes(read(position, end))
         try:
-            kind, num_rows, body_bytes = _about(head[8 : 8 + size])
+            kind, num_rows, body_bytes, buffers = _about(head[8 : 8 + size])
         except (struct.error, ValueError) as error:
             msg = f"the head of this message cannot be read: {error}"
             raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD) from None
         if end + body_bytes > num_bytes:
             msg = f"{_NAMES[kind]} would end at byte {end + body_bytes}, and there are {num_bytes}"
             raise ShardError(msg, shard=shard, byte=position, hint="an unfinished copy? copy the shard again")
-        yield _Message(kind, position, end + body_bytes, num_rows, zlib.crc32(head[: 8 + size]))
+        packed = [(end + first, length) for first, length in buffers if length]
+        if any(not end <= first <= first + length <= end + body_bytes for first, length in packed):
+            msg = "the buffers of this record batch lead out of it"
+            raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD)
+        yield _Message(kind, position, end + body_bytes, num_rows, zlib.crc32(head[: 8 + size]), packed)
         position = end + body_bytes
 
 
-def _about(head: bytes) -> tuple[int, int, int]:
-    """Kind, rows and bytes of the body of a message: three fields of a flatbuffer.
+def _decoded_bytes(read: ReadBytes, batch: _Message, shard: str) -> int:
+    """How many bytes a record batch has in memory: each compressed buffer says at its start how many it holds."""
+    if not batch.packed:
+        return batch.end_byte - batch.first_byte
+    total = 0
+    for begin, length in batch.packed:
+        size = int.from_bytes(bytes(read(begin, begin + 8)), "little", signed=True) if length >= 8 else -2
+        if size < -1 or size >= 1 << 48:
+            msg = f"a compressed buffer of {length} bytes says that it holds {size}"
+            raise ShardError(msg, shard=shard, byte=begin, hint=_NO_SHARD)
+        total += length if size == -1 else size  # -1: not compressed, as it would not have become smaller
+    return total
+
+
+def _about(head: bytes) -> tuple[int, int, int, list[tuple[int, int]]]:
+    """Kind, rows and bytes of the body of a message, and the buffers of a compressed one: fields of a flatbuffer.
 
     A table begins with the distance back to its list of fields, which has for each the distance from the table's
     beginning, or 0. See https://flatbuffers.dev/internals.
@@ -223,14 +243,29 @@ def _about(head: bytes) -> tuple[int, int, int]:
     if kind not in _NAMES or body_bytes < 0:
         msg = f"kind {kind}, {body_bytes} bytes"
         raise ValueError(msg)
-    num_rows = 0
+    num_rows, buffers = 0, []
     if kind == _BATCH:
         place = _place(head, table, 2)
-        num_rows = _field(head, place + struct.unpack_from("<I", head, place)[0], 0, "<q") if place else -1
+        batch = place + struct.unpack_from("<I", head, place)[0]
+        num_rows = _field(head, batch, 0, "<q") if place else -1
         if num_rows < 0:
             msg = f"{num_rows} rows"
             raise ValueError(msg)
-    return kind, num_rows, body_bytes
+        if _place(head, batch, 3):  # compressed
+            buffers = _pairs(head, _place(head, batch, 2))
+    return kind, num_rows, body_bytes, buffers
+
+
+def _pairs(head: bytes, place: int) -> list[tuple[int, int]]:
+    """A vector of structs of two numbers each; place 0 is none."""
+    if not place:
+        return []
+    place += struct.unpack_from("<I", head, place)[0]
+    count = struct.unpack_from("<I", head, place)[0]
+    if 16 * count > len(head):
+        msg = f"{count} buffers"
+        raise ValueError(msg)
+    return [struct.unpack_from("<2q", head, place + 4 + 16 * number) for number in range(count)]
 
 
 def _field(head: bytes, table: int, number: int, kind: str) -> int:

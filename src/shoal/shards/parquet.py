@@ -97,15 +97,17 @@ class Parquet:
         shard, first_byte = stretch.shard, stretch.first_byte
         pa = arrow_library("Parquet")
         num_bytes, end_byte = int(stretch.head["num_bytes"]), first_byte + len(buffer)
-        metadata, groups = _kept_footer(stretch.head["footer"], num_bytes, shard)
-        groups = [group for group in groups if first_byte <= group.first_byte and group.end_byte <= end_byte]
-        file = _PartOfFile(buffer, first_byte, num_bytes)
+        kept = _kept_footer(stretch.head["footer"], num_bytes, shard)
+        groups = [group for group in kept.groups if first_byte <= group.first_byte and group.end_byte <= end_byte]
         try:
-            opened = _library().ParquetFile(file, metadata=metadata, pre_buffer=False)
+            part, opened = kept.opened(num_bytes)
+            part.show(buffer, first_byte)
             # Without pyarrow's threads: where one column was damaged, others were still being decoded after the error
             # and crashed the process. Chunks are decoded side by side anyway.
             numbers, chosen = [group.number for group in groups], self._chosen(opened, shard)
             table = opened.read_row_groups(numbers, columns=chosen, use_threads=False)
+            part.show(b"", 0)
+            kept.at_hand.append((part, opened))  # and none after an error: who knows where it stopped
         except (pa.ArrowException, OSError, ValueError) as error:
             msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
@@ -134,12 +136,35 @@ class Parquet:
         return found
 
 
+class _Footer(NamedTuple):
+    """What a footer says, and files that were opened with it: to open one takes a third as long as to read 64 KiB.
+
+    Each of them is used by one thread at a time: lists give and take an entry as a whole.
+    """
+
+    metadata: Any
+    groups: list[_Group]
+    at_hand: list[tuple[_PartOfFile, Any]]
+
+    def opened(self, num_bytes: int) -> tuple[_PartOfFile, Any]:
+        """A file that shows nothing yet, and its reader."""
+        try:
+            return self.at_hand.pop()
+        except IndexError:
+            part = _PartOfFile(num_bytes)
+            return part, _library().ParquetFile(part, metadata=self.metadata, pre_buffer=False)
+
+
 class _PartOfFile(io.RawIOBase):
     """A file of which only a stretch is at hand; reading anything else is an error."""
 
-    def __init__(self, part: Buffer, first_byte: int, num_bytes: int) -> None:
-        self._part, self._first_byte = memoryview(part), first_byte
-        self._num_bytes, self._position = num_bytes, 0
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
+        self.show(b"", 0)
+
+    def show(self, part: Buffer, first_byte: int) -> None:
+        """Have another stretch at hand."""
+        self._part, self._first_byte, self._position = memoryview(part), first_byte, 0
 
     def readable(self) -> bool:
         return True
@@ -189,10 +214,10 @@ def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
 
 
 @lru_cache(maxsize=_FOOTERS_AT_HAND)
-def _kept_footer(text: str, num_bytes: int, shard: str) -> tuple[Any, list[_Group]]:
+def _kept_footer(text: str, num_bytes: int, shard: str) -> _Footer:
     """What the footer in a head says; reading it takes longer than a row group does."""
     footer = zlib.decompress(base64.b64decode(text))
-    return _metadata(footer), _groups(footer, num_bytes, shard)
+    return _Footer(_metadata(footer), _groups(footer, num_bytes, shard), [])
 
 
 def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
@@ -229,7 +254,7 @@ def _group(about: GroupPlace, number: int) -> _Group:
         for column in about.columns
     ]
     ends = [start + column.compressed_bytes for start, column in zip(starts, about.columns, strict=True)]
-    decoded = sum(column.decoded_bytes for column in about.columns)
+    decoded = sum(max(column.decoded_bytes, column.value_bytes) for column in about.columns)
     if max(abs(decoded), about.num_rows) >= 1 << 62:
         msg = f"row group {number} would have {about.num_rows} rows in {decoded} bytes"
         raise ValueError(msg)

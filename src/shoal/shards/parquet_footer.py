@@ -19,17 +19,23 @@ _MOST_VARINT_BYTES = 10
 Wanted = Mapping[int, Any]
 """Which fields of a struct are kept: a number (None), or what is wanted of a struct or of each struct of a list."""
 
-_COLUMN: Wanted = {3: {6: None, 7: None, 9: None, 11: None}}
+_COLUMN: Wanted = {3: {1: None, 5: None, 6: None, 7: None, 9: None, 11: None}}
+_VALUE_BYTES = {1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 4}  # of a value in memory, by its type; a text has an offset at least
 _FILE: Wanted = {4: {1: _COLUMN, 3: None}}
 
 
 class ColumnPlace(NamedTuple):
-    """The pages of one column of a row group; ``dictionary_offset`` is None where it has none."""
+    """The pages of one column of a row group; ``dictionary_offset`` is None where it has none.
+
+    ``decoded_bytes`` are those of its pages once decompressed, ``value_bytes`` the least that its values take in
+    memory: a million times the same number are a few bytes of pages.
+    """
 
     data_offset: int
     dictionary_offset: int | None
     compressed_bytes: int
     decoded_bytes: int
+    value_bytes: int
 
 
 class GroupPlace(NamedTuple):
@@ -59,7 +65,8 @@ def groups_in(footer: bytes) -> list[GroupPlace]:
 
 
 def _column(about: Mapping[int, Any]) -> ColumnPlace:
-    return ColumnPlace(about[9], about.get(11), about[7], about[6])
+    value_bytes = about.get(5, 0) * _VALUE_BYTES.get(about.get(1, 0), 1)
+    return ColumnPlace(about[9], about.get(11), about[7], about[6], value_bytes)
 
 
 class _Walk:
