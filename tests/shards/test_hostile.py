@@ -19,7 +19,7 @@ from shoal.shards.protocol import Format, Stretch
 from shoal.testing.known_shards import measured
 
 MOST_BYTES = 48 << 20
-LEAF = {"type": None, "context": None, "children_spec": []}
+LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 
 
 def tar_member(name: bytes, size: bytes, *, kind: bytes = b"0") -> bytes:
