@@ -1,8 +1,9 @@
 """How fast many small files are packed, next to `tar` piped over the same list of files, pages warm.
 
 ``python bench/pack.py [--files 100000] [--directory DIR]`` cuts the texts of the standard library into paragraphs, a
-file each, reads all once, and then packs them in turns: by `tar -cf - -T LIST | cat > one.tar`, and by `shoal pack` with
-one process, with two, and with one per processor. Wall-clock and CPU seconds, children included, best of some rounds.
+file each, reads all once, and then packs them in turns: by `tar -cf - -T LIST | cat > one.tar`, and by `shoal pack`
+with one process, with two, and with one per processor. Wall-clock and CPU seconds, children included, best of some
+rounds.
 """
 
 from __future__ import annotations
