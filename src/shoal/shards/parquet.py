@@ -254,7 +254,7 @@ def _group(about: GroupPlace, number: int) -> _Group:
         for column in about.columns
     ]
     ends = [start + column.compressed_bytes for start, column in zip(starts, about.columns, strict=True)]
-    decoded = sum(column.decoded_bytes for column in about.columns)
+    decoded = sum(max(column.decoded_bytes, column.value_bytes) for column in about.columns)
     if max(abs(decoded), about.num_rows) >= 1 << 62:
         msg = f"row group {number} would have {about.num_rows} rows in {decoded} bytes"
         raise ValueError(msg)
