@@ -265,3 +265,11 @@ def test_shards_are_cut_evenly() -> None:
     assert plan.shard_record_bytes.sum() == sizes.sum()
     assert plan.shard_record_bytes.max() - plan.shard_record_bytes.min() < 200
     assert plan_shards(np.array([5, 10**6, 5]), shard_bytes=10).num_shards <= 3
+
+
+def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    packed(make_files(tmp_path / "in"), tmp_path / "out", progress=lambda done, total: seen.append((done, total)))
+    done = [count for count, _ in seen]
+    assert done == sorted(done)
+    assert done[-1] == seen[0][1] > 0
