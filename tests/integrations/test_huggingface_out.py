@@ -97,6 +97,8 @@ def test_without_the_library_the_error_says_what_to_install(ds: Dataset, monkeyp
         ds.batch(8).to_hf()
     with pytest.raises(UsageError, match="gives tuples"):
         ds.to_tuple("__id__").to_hf()
+    with pytest.raises(UsageError, match=r"split_dataset_by_node"):
+        ds.partition(rank=0, world_size=2).to_hf()
     with pytest.raises(UsageError, match="takes a shoal dataset"):
         to_hf([])  # type: ignore[arg-type]
 

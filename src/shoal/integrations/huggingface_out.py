@@ -11,6 +11,7 @@ from shoal.errors import StateError, UsageError
 from shoal.integrations.huggingface_library import datasets_library
 from shoal.stream.dataset import Dataset
 from shoal.stream.iteration import Iteration
+from shoal.stream.ranks import Ranks
 from shoal.stream.stages import ToTuple
 
 __all__ = ["Examples", "to_hf"]
@@ -38,7 +39,8 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
     Raises
     ------
     UsageError
-        The dataset gives batches or tuples, which that library makes itself; or the library is missing or too old.
+        The dataset gives batches, tuples or the part of a rank, which that library makes itself; or the library is
+        missing or too old.
     """
     if not isinstance(given := cast("Any", dataset), Dataset):
         msg = f"to_hf() takes a shoal dataset; got {type(given).__name__}"
@@ -50,6 +52,9 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
     if any(isinstance(stage, ToTuple) for stage in described.stages):
         msg = "Hugging Face datasets hold samples with fields, and this dataset gives tuples"
         raise UsageError(msg, hint="columns() in place of to_tuple()")
+    if described.ranks != Ranks():
+        msg = "partition() deals samples to ranks, and Hugging Face datasets are dealt by that library"
+        raise UsageError(msg, hint="leave out partition(), and split_dataset_by_node(ds.to_hf(), rank, world_size)")
     datasets = datasets_library()
     start = dataset.state_dict()
     made = datasets.IterableDataset(Examples(dataset, start), info=datasets.DatasetInfo(features=features))
