@@ -36,7 +36,19 @@ def traffic(served: Any, num_workers: int) -> tuple[int, list[int]]:
     return sum(server.num_bytes(f"s-{shard:03d}.tar") for shard in range(3)), ids
 
 
-def test_the_traffic_of_workers_is_that_of_one_reader(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_share_a_memory_limit(num_workers: int, tmp_path: Path) -> None:
+    ds = open_finely(write_tars(tmp_path / "data", [100, 80, 100])).shuffle(seed=1, window=120_000, chunk=6_000)
+    ds = ds.with_ids().batch(8).reading(memory_limit=90_000)
+    loader = DataLoader(ds, num_workers=num_workers)
+    assert [i for batch in loader for i in batch["__id__"].tolist()] == ds.ids().tolist()
+    stats = loader.stats()  # heights are those of the worker that was highest
+    assert 0 < stats["peak_held_bytes"] <= 90_000 // num_workers
+
+
+def test_the_traffic_of_workers_is_that_of_one_reader(
+    served: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     traffic(served, 0)  # now it is known that these shards are those of the index
     alone, ids = traffic(served, 0)
     before = set(os.listdir(tempfile.gettempdir())) | set(os.listdir("/dev/shm") if Path("/dev/shm").exists() else ())  # noqa: PTH208
@@ -52,5 +64,7 @@ def test_the_traffic_of_workers_is_that_of_one_reader(served: Any, monkeypatch: 
     each, same = traffic(served, 2)
     assert same == ids
     assert each > 1.5 * alone
+    assert "no room; 2 workers hold a window of" in caplog.text
+    assert "every chunk comes over the network up to 2 times" in caplog.text
     after = set(os.listdir(tempfile.gettempdir())) | set(os.listdir("/dev/shm") if Path("/dev/shm").exists() else ())  # noqa: PTH208
     assert not [name for name in after - before if "shoal" in name]

@@ -218,7 +218,7 @@ class DataLoader:
             "prefetch_factor": self.prefetch_factor,
             "persistent_workers": self.persistent_workers,
         }
-        work = sharing_chunks(run.work) if self.num_workers > 1 else run.work
+        work = sharing_chunks(run.work, num_workers=self.num_workers) if self.num_workers > 1 else run.work
         workers = Workers(work, self.num_workers, finish, options)
         if self.persistent_workers:
             self._staying = workers
