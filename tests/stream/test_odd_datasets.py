@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,16 @@ def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
     ds = shoal.open(tmp_path)
     assert list(ds) == [{"x": 1}]
     assert list(shoal.open(tmp_path)) == [{"x": 1}]  # from the cached index
+
+
+def test_lines_of_json_under_the_name_of_json(tmp_path: Path) -> None:
+    lines = b'{"x": 1}\n{"x": 2}\n'
+    (tmp_path / "c4-train.00000-of-00002.json.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "c4-train.00001-of-00002.json.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "about.json").write_text('{"not": "a shard"}')
+    assert [row["x"] for row in shoal.open(tmp_path)] == [1, 2, 1, 2]
+    (tmp_path / "shard.00000.json").write_bytes(lines)
+    (tmp_path / "index.json").write_text("{}")
+    assert [row["x"] for row in shoal.open(tmp_path / "shard*.json")] == [1, 2]
+    (tmp_path / "about.json").unlink()
+    assert [row["x"] for row in shoal.open(tmp_path / "*.json")] == [1, 2]

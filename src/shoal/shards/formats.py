@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.errors import SourceError
 from shoal.shards.arrow import Arrow
-from shoal.shards.codecs import CODECS
+from shoal.shards.codecs import CODEC_OF_SUFFIX, CODECS
 from shoal.shards.compressed import Compressed
 from shoal.shards.delimited import Delimited
 from shoal.shards.folder import Folder
@@ -37,6 +37,11 @@ _PLAIN = (*_ROWS, *_COLUMNS)
 _COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _ROWS for codec in CODECS)
 
 FORMATS: Mapping[str, Format] = MappingProxyType({entry.name: entry for entry in (*_PLAIN, *_COMPRESSED)})
+
+# JSON Lines under the name of JSON, as C4 and Streaming have them. Plain ones lie beside many datasets as metadata, so
+# in a directory only compressed ones are shards.
+_PACKED_JSON = {f".json{ending}": f"jsonl.{codec}" for ending, codec in CODEC_OF_SUFFIX.items()}
+_LINES_OF_JSON = {".json": "jsonl", **_PACKED_JSON}
 
 # What often lies beside the shards of a dataset and is not one of them; in a directory it is data only if asked for.
 _BESIDE_DATA = ("text", "csv", "tsv")
@@ -106,6 +111,9 @@ def format_of(path: str) -> Format:
     for entry in FORMATS.values():
         if lowered.endswith(entry.suffixes):
             return entry
+    for suffix, name in _LINES_OF_JSON.items():
+        if lowered.endswith(suffix):
+            return FORMATS[name]
     name = path.replace("\\", "/").rsplit("/", 1)[-1]
     msg = f"the name {name!r} does not say which format the shard has; the suffixes known are {_suffixes()}"
     raise SourceError(msg, hint=f"say it with format=, one of {_known()}; shards of other formats cannot be read")
@@ -113,9 +121,8 @@ def format_of(path: str) -> Format:
 
 def suffixes_in_directories() -> tuple[str, ...]:
     """By which a shard is told from other files where a directory is opened without a format."""
-    return tuple(
-        suffix for entry in FORMATS.values() if _plain_name(entry) not in _BESIDE_DATA for suffix in entry.suffixes
-    )
+    plain = (entry for entry in FORMATS.values() if _plain_name(entry) not in _BESIDE_DATA)
+    return (*(suffix for entry in plain for suffix in entry.suffixes), *_PACKED_JSON)
 
 
 def _plain_name(entry: Format) -> str:
