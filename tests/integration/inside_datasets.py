@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 from collections.abc import Callable, Iterable
@@ -238,6 +239,21 @@ def test_files_that_are_streamed_or_cached_are_the_same_rows(
     assert rows_of(plain(from_hf(hf.select_columns(["id"])))) == rows_of(hf.select_columns(["id"]))
     order = [sample["id"] for sample in from_hf(hf)]
     assert order == [row["id"] for row in hf]
+
+
+def test_packed_files_are_those_files(tmp_path: Path, files: dict[str, str]) -> None:
+    source = Path(files["jsonl"].replace("*", "docs"))
+    (tmp_path / "docs.jsonl.gz").write_bytes(gzip.compress(source.read_bytes()))
+    hf = datasets.load_dataset("json", data_files=str(tmp_path / "docs.jsonl.gz"), split="train", streaming=True)
+    assert rows_of(plain(from_hf(hf))) == rows_of(hf)
+
+
+def test_a_stream_with_a_state_is_refused(files: dict[str, str]) -> None:
+    hf = datasets.load_dataset("json", data_files=files["jsonl"], split="train", streaming=True)
+    next(iter(hf))
+    hf.load_state_dict(hf.state_dict())
+    with pytest.raises(UsageError, match="a state was loaded into it"):
+        from_hf(hf)
 
 
 def test_tars_that_are_streamed_have_the_same_samples(files: dict[str, str]) -> None:

@@ -31,6 +31,7 @@ class _Builder:
     changing: tuple[str, ...] = ()
 
 
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
 _BUILDERS = {
     "Parquet": _Builder("files", "parquet", ("filters",)),
     "Arrow": _Builder("files", "arrow"),
@@ -96,6 +97,9 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
     if dataset._distributed is not None:  # noqa: SLF001  # there is no other way to know
         msg = "it is the part of one node"
         raise refused(msg, "leave out split_dataset_by_node(): a dataset here knows its rank")
+    if dataset._starting_state_dict is not None:  # noqa: SLF001
+        msg = "a state was loaded into it, and counts its rows as they come"
+        raise refused(msg, "give from_hf() a dataset without a state; the dataset here has states of its own")
     source, columns = dataset._ex_iterable, None  # noqa: SLF001
     if type(source).__name__ == "SelectColumnsIterable":
         source, columns = source.ex_iterable, list(source.column_names)
@@ -121,7 +125,9 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
         raise refused(msg, "leave out reshard(): a window here mixes parts of files")
     if known.format != "tar":
         refuse_decoding(dataset.features or {})
-    opened = open_dataset([str(path) for path in source.kwargs[known.files]], format=known.format, **options)
+    paths = [str(path) for path in source.kwargs[known.files]]
+    packed = all(path.endswith(_PACKED) for path in paths)  # then the suffix says which way, and the one before it what
+    opened = open_dataset(paths, format=None if packed else known.format, **options)
     if not isinstance(opened[0], dict):
         msg = "its files are no JSON Lines"
         raise refused(msg, "write one object a line")
