@@ -115,8 +115,8 @@ def test_the_page_shows_texts_and_pictures(tmp_path: Path, calls: Calls, monkeyp
         samples.append({"__key__": f"{number:04d}".encode(), "png": picture, "txt": words})
     write_tar(tmp_path / "data" / "pictures.tar", samples)
     page = tmp_path / "trace.html"
-    words = ["trace", tmp_path / "data", "--step", 1, "--context", 1, "--batch-size", 4, "--html", page]
-    rows = calls.json(*words)["samples"]
+    asked = ["trace", tmp_path / "data", "--step", 1, "--context", 1, "--batch-size", 4, "--html", page]
+    rows = calls.json(*asked)["samples"]
     text = page.read_text(encoding="utf-8")
     assert faults(text) == []
     reading = read(text)

@@ -51,12 +51,10 @@ def test_memory_and_requests_of_a_plan_are_those_of_its_ranks(
     held = [peak - nothing for peak in peaks]
     with capsys.disabled():
         said = ", ".join(f"{peak / MIB:.0f}" for peak in peaks)
-        print(
-            f"\n{window}: planned {record['rank_memory_bytes'] / MIB:.1f} MiB a rank, "
-            f"{record['num_requests']} requests, {record['read_bytes'] / MIB:.1f} MiB; PSS {said} MiB, {nothing / MIB:.0f} with hardly any window; "
-            f"{len(log)} requests, {sum(exchange.num_bytes for exchange in log) / MIB:.1f} MiB"
-        )
-    planned = record["rank_memory_bytes"]
+        planned = record["rank_memory_bytes"]
+        print(f"\n{window}: planned {planned / MIB:.1f} MiB a rank, {record['num_requests']} requests,")
+        print(f"{record['read_bytes'] / MIB:.1f} MiB; PSS {said} MiB, {nothing / MIB:.0f} with hardly any window;")
+        print(f"{len(log)} requests, {sum(exchange.num_bytes for exchange in log) / MIB:.1f} MiB")
     assert 0.95 * planned < max(held) < 1.05 * planned + more_bytes
     assert len(log) == pytest.approx(record["num_requests"], rel=0.05)
     assert sum(exchange.num_bytes for exchange in log) == pytest.approx(record["read_bytes"], rel=0.05)
