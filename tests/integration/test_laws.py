@@ -11,6 +11,8 @@ import pytest
 from tests.integration.laws.history import Leg, by_hand, by_script, by_torchrun, check_history, environment_of
 from tests.stream.made import write_tars
 
+pytestmark = pytest.mark.timeout(1800)  # up to six jobs, one after the other
+
 LEGS = (Leg(2, 1, "rank"), Leg(3, 0, "job"), Leg(1, 2, "end"))
 
 
