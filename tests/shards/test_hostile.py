@@ -178,3 +178,24 @@ def test_names_of_members_that_are_not_utf_8_are_kept() -> None:
     found = reader.scan(lambda first, end: data[first:end], len(data), shard="a")
     sample = reader.parse(data, Stretch("a", 0, 1, [0, 1024], found.head)).sample(0)
     assert sample["__key__"].encode("utf-8", "surrogateescape") == b"caf\xe9"
+
+
+@pytest.mark.parametrize("begin", [2**51, -8, 0])
+def test_a_footer_that_names_messages_elsewhere_is_refused(begin: int) -> None:
+    pa = pytest.importorskip("pyarrow")
+    out = io.BytesIO()
+    table = pa.table({"x": [1, 2]})
+    with pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table)
+        batch = out.tell()
+    whole = out.getvalue()
+    size = int.from_bytes(whole[-10:-6], "little")
+    footer = bytearray(whole[-10 - size : -10])
+    blocks = [at for at in range(0, size - 8, 4) if 8 <= int.from_bytes(footer[at : at + 8], "little") <= batch]
+    for at in blocks:  # wherever a place could stand, among them the one of the record batch
+        footer[at : at + 8] = begin.to_bytes(8, "little", signed=True)
+        data = b"ARROW1\0\0" + bytes(16) + footer + whole[-10:]
+        with pytest.raises(ShardError):
+            format_named("arrow").scan(lambda first, end, data=data: data[first:end], len(data), shard="a")
+        footer[:] = whole[-10 - size : -10]
+    assert blocks

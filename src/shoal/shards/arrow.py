@@ -171,7 +171,11 @@ def _from_footer(read: ReadBytes, num_bytes: int, shard: str) -> tuple[bytes, in
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         msg = f"the footer of {size} bytes cannot be read: {error}"
         raise ShardError(msg, shard=shard, byte=num_bytes - 10 - size, hint=_NO_SHARD) from None
-    return schema, min(places, default=num_bytes)
+    begin = min(places, default=num_bytes)
+    if not len(_FILE_MAGIC) <= begin <= num_bytes:
+        msg = f"by the footer a message begins at byte {begin} of {num_bytes}"
+        raise ShardError(msg, shard=shard, byte=num_bytes - 10 - size, hint=_NO_SHARD)
+    return schema, begin
 
 
 def _blocks(footer: bytes, number: int) -> list[int]:
