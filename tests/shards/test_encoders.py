@@ -23,7 +23,7 @@ from shoal.shards.protocol import Sample, ShardScan
 from shoal.storage.memory import MemoryStore
 
 NAMES = st.text(string.ascii_lowercase + "_0é", min_size=1, max_size=6).filter(lambda name: name[:2] != "__")
-KEYS = st.lists(st.text("abcXYZ01 é-", min_size=1, max_size=60), min_size=1, max_size=4).map("/".join)
+KEYS = st.lists(st.text("abcXYZ01 é-\u200d\udcff", min_size=1, max_size=60), min_size=1, max_size=4).map("/".join)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,

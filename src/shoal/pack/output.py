@@ -123,6 +123,7 @@ class Output:
 
     def versioned(self, index: Index) -> Index:
         """The index with the versions that the store has of its shards."""
+        self.store.close()  # which forgets what other processes may have written anew since it was met
         infos = [self.store.stat(join(self.url, name)) for name in index.shard_names]
         return replace(index, shard_versions=tuple(info.version for info in infos))
 

@@ -88,7 +88,8 @@ class TarEncoder:
 def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
     """The header of a member, after PAX records where it needs some."""
     name = f"{key}.{suffix}"
-    if key_and_suffix(name) != (key, suffix) or not name.isprintable() or name[0] == "/" or ".." in name.split("/"):
+    is_safe = name.isprintable() or not any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
+    if key_and_suffix(name) != (key, suffix) or not is_safe or name[0] == "/" or ".." in name.split("/"):
         found = key_and_suffix(name)
         what = f"as key {found[0]!r} and field {found[1]!r}" if found else "as no part of a sample"
         msg = f"the key {key!r} and the field {suffix!r} make the member {name!r}, which would be read {what}"
