@@ -5,7 +5,8 @@ serves each from a process of its own (`shoal.testing.RangeServer`) that answers
 connection. Then, several times in turn, it streams an epoch with shoal (one process, a window of 64 MiB, sample by
 sample; the index was made before), and fetches the very ranges that shoal asked for, in the order in which it did, with
 as many threads as shoal had requests under way at most: urllib3, the client that shoal uses for http, and nothing done
-with the bytes. The ratio is taken within each round; its median is printed, and the medians of the rates.
+with the bytes. ``--client obstore`` does all of it by S3, through obstore. The ratio is taken within each round; its
+median is printed, and the medians of the rates.
 
 Amplification is counted by the server: bytes sent for each byte of the shards, and for each byte of payload (a member
 of 4 KiB has a header of 512 bytes, which is the format's). The peak of memory is that of a process that does nothing
@@ -34,7 +35,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import obstore
 import urllib3
+from obstore.store import S3Store
 
 import shoal
 from shoal.testing import RangeServer
@@ -42,6 +45,7 @@ from shoal.testing import RangeServer
 MEASURED_ELSEWHERE = {"litdata": 197, "HF datasets (Parquet)": 82, "MosaicML Streaming": 69, "WebDataset": 53}
 MEMBER_BYTES = (4096, 100_000, 1_000_000)
 NUM_SHARDS = 8
+BUCKET = "bucket"
 
 
 def main() -> None:
@@ -52,6 +56,8 @@ def main() -> None:
     parser.add_argument("--connection-mb", type=float, default=60.0, help="MB/s of each connection")
     parser.add_argument("--window", default="64MiB")
     parser.add_argument("--chunk", help="bytes of a request (default: what shoal takes for this window)")
+    parser.add_argument("--client", choices=["urllib3", "obstore"], default="urllib3", help="http, or S3")
+    parser.add_argument("--members", type=int, nargs="+", default=MEMBER_BYTES, help="bytes of a member")
     parser.add_argument("--json", metavar="FILE", help="write the figures there")
     parser.add_argument("--serve", metavar="DIR", help=argparse.SUPPRESS)
     parser.add_argument("--peak", metavar="URL", help=argparse.SUPPRESS)
@@ -68,10 +74,10 @@ def measure_all(arguments: argparse.Namespace) -> None:
     measured = []
     with tempfile.TemporaryDirectory() as directory:
         os.environ["SHOAL_CACHE_DIR"] = str(Path(directory, "cache"))
-        for member_bytes in MEMBER_BYTES:
-            shards = Path(directory, str(member_bytes))
+        for member_bytes in arguments.members:
+            shards = Path(directory, str(member_bytes), BUCKET)
             make_tars(shards, member_bytes, arguments.megabytes * 10**6 // member_bytes)
-            with Server(shards, arguments) as server:
+            with Server(shards.parent, arguments) as server:
                 measured.append(measure(server, member_bytes, arguments))
             show(measured[-1])
             for path in shards.iterdir():
@@ -84,7 +90,7 @@ def measure_all(arguments: argparse.Namespace) -> None:
 
 def make_tars(directory: Path, member_bytes: int, num_members: int) -> None:
     """Write ustar shards of one member a sample, with random bytes."""
-    directory.mkdir()
+    directory.mkdir(parents=True)
     random = np.random.default_rng(0)
     for shard, numbers in enumerate(np.array_split(np.arange(num_members), NUM_SHARDS)):
         with tarfile.open(directory / f"train-{shard:06d}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
@@ -136,8 +142,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 def measure(server: Server, member_bytes: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """One dataset: rounds of an epoch with shoal, then the same ranges raw."""
-    source = f"{server.url}/train-{{000000..{NUM_SHARDS - 1:06d}}}.tar"
-    dataset = shoal.open(source).shuffle(seed=0, window=arguments.window, chunk=arguments.chunk)
+    dataset = opened(server.url, arguments.client).shuffle(seed=0, window=arguments.window, chunk=arguments.chunk)
     payload = dataset.num_samples * member_bytes
     rounds = []
     for number in range(arguments.rounds):
@@ -146,16 +151,26 @@ def measure(server: Server, member_bytes: int, arguments: argparse.Namespace) ->
             assert sum(len(sample["bin"]) for sample in dataset) == payload
         seen = server.seen()
         with clock() as raws:
-            fetch_raw(server.url, seen["ranges"], num_threads=seen["concurrency"])
+            FETCHES[arguments.client](server.url, seen["ranges"], num_threads=seen["concurrency"])
         sent = sum(num_bytes for _, _, num_bytes in seen["ranges"])
         rounds.append({"epoch": number, "sent": sent, "requests": len(seen["ranges"])})
         rounds[-1] |= {"concurrency": seen["concurrency"], "shoal": dict(shoals), "raw": dict(raws)}
-    command = [sys.executable, __file__, "--peak", source, "--window", arguments.window]
+    command = [
+        sys.executable,
+        __file__,
+        "--peak",
+        server.url,
+        "--window",
+        arguments.window,
+        "--client",
+        arguments.client,
+    ]
     command += ["--chunk", arguments.chunk] if arguments.chunk else []
     peak = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    shard_bytes = sum(path.stat().st_size for path in server.shards.iterdir())
+    shard_bytes = sum(path.stat().st_size for path in server.shards.rglob("*.tar"))
     stats = {name: value for name, value in dataset.stats().items() if name.startswith("num_")}
     return {
+        "client": arguments.client,
         "member_bytes": member_bytes,
         "payload_bytes": payload,
         "shard_bytes": shard_bytes,
@@ -194,11 +209,36 @@ def fetch_raw(url: str, ranges: list[tuple[str, int, int]], *, num_threads: int)
             pass
 
 
+def fetch_by_s3(url: str, ranges: list[tuple[str, int, int]], *, num_threads: int) -> None:
+    """The same, through obstore."""
+    store = S3Store(BUCKET, endpoint=url, skip_signature=True, region="us-east-1", client_options={"allow_http": True})
+    with ThreadPoolExecutor(num_threads) as threads:
+
+        def get(one: tuple[str, int, int]) -> None:
+            path, first, num_bytes = one
+            data = obstore.get_range(store, path.partition("/")[2], start=first, end=first + num_bytes)
+            assert len(bytes(data)) == num_bytes
+
+        for _ in threads.map(get, ranges):
+            pass
+
+
+FETCHES = {"urllib3": fetch_raw, "obstore": fetch_by_s3}
+
+
+def opened(url: str, client: str) -> shoal.Dataset:
+    """The tars of a server, read by one of the clients."""
+    shards = f"train-{{000000..{NUM_SHARDS - 1:06d}}}.tar"
+    if client == "urllib3":
+        return shoal.open(f"{url}/{BUCKET}/{shards}")
+    options = {"endpoint": url, "anonymous": True, "region": "us-east-1"}
+    return shoal.open(f"s3://{BUCKET}/{shards}", storage_options=options)
+
+
 def show(measured: dict[str, Any]) -> None:
     rounds, payload = measured["rounds"], measured["payload_bytes"]
-    print(
-        f"\nmembers of {measured['member_bytes']:,} bytes, {measured['num_samples']:,} samples, {measured['resolved']}"
-    )
+    members = f"members of {measured['member_bytes']:,} bytes, {measured['num_samples']:,} samples"
+    print(f"\n{measured['client']}, {members}, {measured['resolved']}")
     print(f"{measured['latency_ms']:g} ms, {measured['connection_mb']:g} MB/s per connection, {len(rounds)} rounds")
     for name in ("shoal", "raw"):
         rates = [payload / one[name]["seconds"] / 1e6 for one in rounds]
@@ -217,7 +257,7 @@ def show(measured: dict[str, Any]) -> None:
 
 def print_peak(arguments: argparse.Namespace) -> None:
     """Stream an epoch in a process that does nothing else, and print the most memory it had."""
-    dataset = shoal.open(arguments.peak).shuffle(seed=0, window=arguments.window, chunk=arguments.chunk)
+    dataset = opened(arguments.peak, arguments.client).shuffle(seed=0, window=arguments.window, chunk=arguments.chunk)
     for _ in dataset:
         pass
     # Not getrusage: a process begins with the peak of the one that started it.
