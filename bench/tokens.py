@@ -1,10 +1,10 @@
 """What streaming tokens costs a training step: steps of a fixed length, fed by shoal and by a batch that is in memory.
 
-``python bench/tokens.py`` writes 256 MiB of tokens (uint16, rows of 2049) as MDS and as Parquet shards in a temporary
+``python bench/tokens.py`` writes 64 MiB of tokens (uint16, rows of 2049) as MDS and as Parquet shards in a temporary
 directory, reads them once, and prints: tokens a second when nothing is done with them; and, for steps of 2, 5 and 20 ms
 on batches of 32 rows, in which the process sleeps as one does that waits for an accelerator, how long streamed steps
 took by those on data in memory, and the part of the time in which the loop waited for a batch. The median of the
-rounds. The window is 32 MiB.
+rounds. The window is 16 MiB.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ import shoal.pack
 import shoal.torch
 from shoal.errors import ShuffleWarning
 
-LENGTH, ROWS, BATCH, WINDOW = 2049, 65_536, 32, "32MiB"
+LENGTH, ROWS, BATCH, WINDOW = 2049, 16_384, 32, "16MiB"
 STEP_SECONDS = (0.002, 0.005, 0.020)
 
 
 def write_mds(directory: Path) -> None:
     options = {"columns": {"tokens": f"ndarray:uint16:{LENGTH}"}}
     draw = np.random.default_rng(0)
-    with shoal.pack.Writer(directory, format="mds", shard_bytes="32MiB", options=options) as writer:
+    with shoal.pack.Writer(directory, format="mds", shard_bytes="8MiB", options=options) as writer:
         for _ in range(ROWS):
             writer.write({"tokens": draw.integers(0, 50_257, LENGTH, dtype=np.uint16)})
 
