@@ -62,14 +62,16 @@ def test_files_into_rows(tmp_path: Path, name: str) -> None:
 
 
 def test_files_of_one_name_are_one_sample_if_asked(tmp_path: Path) -> None:
+    files = tmp_path / "in"
+    files.mkdir()
     for number in range(5):
-        (tmp_path / f"{number}.jpg").write_bytes(bytes(number))
-        (tmp_path / f"{number}.meta.json").write_text(json.dumps({"lang": "de", "n": number}))
+        (files / f"{number}.jpg").write_bytes(bytes(number))
+        (files / f"{number}.meta.json").write_text(json.dumps({"lang": "de", "n": number}))
     with pytest.raises(UsageError, match="--group"):
-        (tmp_path / "0.png").write_bytes(b"x")
-        packed(tmp_path, tmp_path / "out")
-    (tmp_path / "0.png").unlink()
-    packed(tmp_path, tmp_path / "out", grouped=True, columns=["n=meta.json.n", "lang=meta.json.lang"])
+        (files / "0.png").write_bytes(b"x")
+        packed(files, tmp_path / "out")
+    (files / "0.png").unlink()
+    packed(files, tmp_path / "out", grouped=True, columns=["n=meta.json.n", "lang=meta.json.lang"])
     assert shoal.open(tmp_path / "out")[3] == {"__key__": "3", "jpg": bytes(3), "meta.json": b'{"lang": "de", "n": 3}'}
     index = index_in(tmp_path / "out")
     assert index.columns["n"].tolist() == [0, 1, 2, 3, 4]
@@ -77,10 +79,12 @@ def test_files_of_one_name_are_one_sample_if_asked(tmp_path: Path) -> None:
 
 
 def test_names_that_become_the_same_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.b.txt").write_text("")
-    (tmp_path / "a_b.txt").write_text("")
+    files = tmp_path / "in"
+    files.mkdir()
+    (files / "a.b.txt").write_text("")
+    (files / "a_b.txt").write_text("")
     with pytest.raises(UsageError, match=r"'a\.b\.txt' and 'a_b\.txt' would both be the sample 'a_b'"):
-        packed(tmp_path, tmp_path / "out")
+        packed(files, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -201,9 +205,10 @@ def test_datasets_on_disk(tmp_path: Path) -> None:
 
 
 def test_splits_are_packed_one_by_one(tmp_path: Path) -> None:
-    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     with pytest.raises(SourceError, match="splits train, test"):
-        packed(tmp_path, tmp_path / "out")
+        packed(tmp_path / "in", tmp_path / "out")
 
 
 def assert_nothing_of(secret: bytes, *directories: Path) -> None:
@@ -273,3 +278,10 @@ def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
     done = [count for count, _ in seen]
     assert done == sorted(done)
     assert done[-1] == seen[0][1] > 0
+
+
+def test_nothing_is_packed_into_what_is_packed(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "in")
+    for out in (files, files / "cat" / "packed"):
+        with pytest.raises(UsageError, match="all of which is input"):
+            packed(files, out)

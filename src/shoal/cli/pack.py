@@ -18,7 +18,7 @@ from shoal.order.resolution import parse_bytes
 from shoal.order.seeds import check_seed
 from shoal.pack.balance import Repeats, parse_factor
 from shoal.pack.inputs import InputTable
-from shoal.pack.local import Packed, PackRequest, inputs_of, pack_inputs, repeats_of
+from shoal.pack.local import Packed, PackRequest, check_apart, inputs_of, pack_inputs, repeats_of
 from shoal.pack.sizing import ShardSizing, shard_sizing
 from shoal.shards.encoders import WRITTEN_FORMATS
 
@@ -87,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     began_seconds = time.monotonic()
     check_seed(arguments.seed)
     factors = _factors(arguments.oversample)
+    check_apart(arguments.source, arguments.destination)
     with Progress(total=None, label="looking at inputs", unit="inputs") as progress:
         progress.update(0)
         inputs = inputs_of(

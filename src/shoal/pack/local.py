@@ -32,7 +32,7 @@ from shoal.shards.index_build import EXTENT_BYTES
 from shoal.storage.small_files import files_below, files_matching
 from shoal.storage.urls import scheme_of, without_secrets
 
-__all__ = ["PackRequest", "Packed", "inputs_of", "pack_inputs", "repeats_of"]
+__all__ = ["PackRequest", "Packed", "check_apart", "inputs_of", "pack_inputs", "repeats_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,22 @@ def inputs_of(
         msg = f"{path}: there is nothing of that name"
         raise SourceError(msg, hint="name a directory, a glob, a manifest, or a dataset of save_to_disk")
     return file_inputs(files_matching(str(path)), format=format, grouped=grouped, labelled=labelled)
+
+
+def check_apart(source: str | os.PathLike[str], url: str | os.PathLike[str]) -> None:
+    """Make sure that what is written will not be taken for input by the next run.
+
+    Raises
+    ------
+    UsageError
+        The output lies in the directory that is packed.
+    """
+    if scheme_of(os.fspath(url)):
+        return
+    inputs, out = (Path(path).expanduser().absolute() for path in (source, url))
+    if inputs.is_dir() and out.is_relative_to(inputs):
+        msg = f"{out} lies in {inputs}, all of which is input"
+        raise UsageError(msg, hint="pack into a directory beside it")
 
 
 def repeats_of(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import IndexFileError, StorageError, UsageError
+from shoal.shards.formats import suffixes_in_directories
 from shoal.shards.index import Index
 from shoal.shards.index_file import decode, encode
 from shoal.storage.making import Lock, ObjectInMaking, begin_object
@@ -158,9 +159,10 @@ class Output:
 
     def _refuse_shards(self, suffix: str) -> None:
         present = (path.rpartition("/")[2] for path in self._listed(self.url) if f"/{JOURNAL}/" not in path)
-        shard = next((name for name in present if name.lower().endswith(suffix)), None)
+        suffixes = (suffix, *suffixes_in_directories())
+        shard = next((name for name in present if name.lower().endswith(suffixes)), None)
         if shard is not None:
-            msg = f"{without_secrets(self.url)}: there are {suffix} files already, {shard} for one"
+            msg = f"{without_secrets(self.url)}: there are shards already, {shard} for one"
             raise UsageError(msg, hint="pack into a directory of its own: its index would hide them")
 
     def _other_plan(self, found: object, asked: Mapping[str, Any]) -> UsageError:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.pack.columns import Column
-from shoal.pack.local import PackProgress, PackRequest, inputs_of, pack_inputs, repeats_of
+from shoal.pack.local import PackProgress, PackRequest, check_apart, inputs_of, pack_inputs, repeats_of
 from shoal.pack.sizing import shard_sizing
 from shoal.pack.writer import PackSummary, Writer
 from shoal.shards.protocol import Sample
@@ -104,6 +104,7 @@ def pack(
             for sample in source:
                 writer.write(sample)
         return writer.close()
+    check_apart(source, url)
     inputs = inputs_of(source, format=format, grouped=grouped, labelled=labelled, path_column=path_column)
     repeats = repeats_of(inputs, oversample=oversample or {}, balance=balance, key="label", seed=seed)
     sizes = inputs.record_bytes()
