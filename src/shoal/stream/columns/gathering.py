@@ -99,12 +99,13 @@ class Gathering:
             if number >= 0 and samples is None and (rows is None or rows.table is self._tables[number]):
                 if rows is None:
                     rows = self._tables[number].rows(end - begin, self._allocate)
-                rows.gather(at - begin, *stretch.places(at, stop))
+                firsts = stretch.firsts(at, stop) if rows.table.has_cells else None
+                rows.gather(at - begin, stretch.rows(at, stop), firsts)
             else:
                 if samples is None:
                     samples = [] if rows is None else list(rows.samples(at - begin))
                 samples += [self._sample(unit, sample_id) for unit, sample_id in stretch.pairs(at, stop)]
-            for unit in stretch.departures(at, stop):
+            for unit in stretch.departures(stop):
                 self._let_go(unit)
         if samples is None and rows is not None:
             return self._formatting.columns(rows.table.kinds, rows.arrays())

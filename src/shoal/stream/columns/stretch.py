@@ -45,11 +45,13 @@ class Stretch:
         self._firsts = np.zeros(num_codes, dtype=np.int64)
         self._from_id = np.zeros(num_codes, dtype=np.int64)
         self._table: int | None = None  # the only one there is, if so
-        self._departures = np.flatnonzero(last)
+        departed = np.flatnonzero(last)
+        self._departures = iter(zip(departed.tolist(), units[departed].tolist(), strict=True))
+        self._next_departure = next(self._departures, None)
         arrived = self._first_uses(codes, num_codes, held)
         self._arrivals = iter(zip(arrived.tolist(), units[arrived].tolist(), strict=True))
         self._next = next(self._arrivals, None)
-        self.num_live = _most_at_once(arrived, self._departures, len(held))
+        self.num_live = _most_at_once(arrived, departed, len(held))
 
     def _first_uses(self, codes: NDArray[np.int64], num_codes: int, held: Sequence[int]) -> NDArray[np.int64]:
         """The places at which a unit that is not in memory is used first."""
@@ -74,11 +76,12 @@ class Stretch:
             self._next = next(self._arrivals, None)
             yield unit
 
-    def departures(self, begin: int, stop: int) -> list[int]:
-        """The units whose last use lies in ``[begin, stop)``."""
-        low, high = np.searchsorted(self._departures, (begin, stop))
-        units: list[int] = self._units[self._departures[low:high]].tolist()
-        return units
+    def departures(self, stop: int) -> Iterator[int]:
+        """The units whose last use lies before ``stop``, each once."""
+        while self._next_departure is not None and self._next_departure[0] < stop:
+            unit = self._next_departure[1]
+            self._next_departure = next(self._departures, None)
+            yield unit
 
     def lies(self, unit: int, table: int, first: int, first_sample: int) -> None:
         """A unit is in memory, its rows from ``first`` on in a table (-1: in none)."""
@@ -94,10 +97,13 @@ class Stretch:
         tables = self._tables[self._codes[begin:stop]]
         return int(tables[0]) if (tables == tables[0]).all() else -1
 
-    def places(self, begin: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each of the samples ``[begin, stop)`` its row, and the first row of its unit."""
-        codes = self._codes[begin:stop]
-        return self._from_id[codes] + self._ids[begin:stop], self._firsts[codes]
+    def rows(self, begin: int, stop: int) -> NDArray[np.int64]:
+        """The row of each of the samples ``[begin, stop)``."""
+        return self._from_id[self._codes[begin:stop]] + self._ids[begin:stop]
+
+    def firsts(self, begin: int, stop: int) -> NDArray[np.int64]:
+        """The first row of the unit of each of the samples ``[begin, stop)``."""
+        return self._firsts[self._codes[begin:stop]]
 
     def pairs(self, begin: int, stop: int) -> Iterator[tuple[int, int]]:
         """For each of the samples ``[begin, stop)`` its unit and its id."""

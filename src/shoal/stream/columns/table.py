@@ -37,6 +37,7 @@ class Table:
 
     def __init__(self, kinds: tuple[tuple[str, Kind], ...], *, num_rows: int, layout: Any = None) -> None:
         self.kinds = kinds
+        self.has_cells = any(kind.how == "cells" for _, kind in kinds)
         self._capacity = max(num_rows, _LEAST_ROWS)
         self._end = 0  # no row from here on was ever used
         self._free: dict[int, list[int]] = {}  # first rows of free stretches, by their length
@@ -141,23 +142,22 @@ class Rows:
         ]
         self._cells: list[list[Any]] = [[] for _ in table.arrays]
 
-    def gather(self, at: int, rows: NDArray[np.int64], firsts: NDArray[np.int64]) -> None:
-        """Put these rows of the table from ``at`` on; ``firsts`` says where the unit of each begins."""
-        which: NDArray[np.int64] | None = None
+    def gather(self, at: int, rows: NDArray[np.int64], firsts: NDArray[np.int64] | None) -> None:
+        """Put these rows of the table from ``at`` on; ``firsts`` are the first rows of their units, if it has cells."""
+        found = None if firsts is None else np.unique(firsts, return_inverse=True)
         for place, array in enumerate(self._arrays):
             if array is not None:
                 self._take(place, at, rows)
-                continue
-            if which is None:
-                distinct, which = np.unique(firsts, return_inverse=True)
-            units = [self.table.cells[place][first] for first in distinct.tolist()]
-            self._cells[place].append(gathered_cells(units, which, rows - firsts))
+            elif found is not None and firsts is not None:
+                distinct, which = found
+                units = [self.table.cells[place][first] for first in distinct.tolist()]
+                self._cells[place].append(gathered_cells(units, which, rows - firsts))
 
     def _take(self, place: int, at: int, rows: NDArray[np.int64]) -> None:
         source, target = self.table.arrays[place], self._arrays[place]
         if source.flags.c_contiguous:
             # Clipping, since to raise numpy first writes elsewhere; whoever asks knows the rows to be there.
-            np.take(source, rows, axis=0, out=target[at : at + len(rows)], mode="clip")
+            source.take(rows, axis=0, out=target[at : at + len(rows)], mode="clip")
         elif len(rows) == len(target) and self._may_replace:  # a field of records, of which take() would copy all
             self._arrays[place] = source[rows]
         else:
