@@ -77,7 +77,7 @@ def plain_axis(label: str, values: Sequence[float], *, unit: float = 1.0, suffix
     """An axis from 0 that covers the values, with round numbers of a unit at four or five places."""
     high = max([1e-12, *values]) / unit
     step = 10.0 ** math.floor(math.log10(high))
-    step = next(step * times for times in (0.2, 0.25, 0.5, 1.0, 2.0) if high / (step * times) <= 5.0)
+    step = next(step * times for times in (0.2, 0.5, 1.0, 2.0) if high / (step * times) <= 5.0)
     marks = [step * number for number in range(int(high / step) + 1)]
     return Axis(label, 0.0, high * unit * 1.08, [(mark * unit, f"{mark:,.4g}{suffix}") for mark in marks])
 
