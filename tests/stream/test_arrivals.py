@@ -6,6 +6,7 @@ import gc
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -321,3 +322,27 @@ def test_several_may_wait_at_the_same_time(gate: Gate, start: Callable[..., Arri
 def test_who_waits_looks_after_answers_that_come_too_slowly(gate: Gate, start: Callable[..., Arrivals]) -> None:
     arrivals = start(gate, watch=gate.answer_all)
     assert arrivals.wait(arrivals.ask([request(3)])[0]) == content(request(3))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_no_wait_outlasts_requests_that_are_never_answered(seed: int, start: Callable[..., Arrivals]) -> None:
+    """First and second requests that hang for ever, in every mixture with good ones, and room for few second ones."""
+    dice, over, times = random.Random(seed), threading.Event(), Counter[int]()
+    stuck = {number: dice.choice([0, 0, 0, 0, 1, 2]) for number in range(60)}
+
+    def carry_out(asked: Request) -> bytes:
+        number = asked.first_byte // 1000
+        times[number] += 1
+        if times[number] <= stuck[number]:
+            over.wait(100)
+        time.sleep(dice.choice([0.0, 0.001, 0.003]))
+        return content(asked)
+
+    # Threads that hang keep their places, and second requests that hang keep their room.
+    arrivals = start(carry_out, hedge_bytes=dice.choice([200, 1000]), most_at_a_time=64)
+    made = arrivals.ask([request(number) for number in range(60)])
+    try:
+        assert [arrivals.wait(arrival) for arrival in made] == [content(request(number)) for number in range(60)]
+    finally:
+        over.set()

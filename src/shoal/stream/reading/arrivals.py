@@ -34,6 +34,7 @@ _LATE_AFTER_MEDIANS = 3.0
 _LATE_AFTER_SECONDS = 0.05
 _LATE_AT_FIRST_SECONDS = 1.0
 _MOST_HEDGES = 3
+_MOST_THREADS = 2  # for each request that may be under way: some pause, and some wait for what may never come
 _WATCH_SECONDS = 1.0
 _LIVELY_SECONDS = 10.0  # so long after an answer a store is taken to be there
 
@@ -42,7 +43,8 @@ class Arrival:
     """The answer to a request, once it has come.
 
     ``num_takers`` are those who still want it; the last one takes the bytes along. ``num_hedges`` counts how often it
-    was asked for once more, ``asked_seconds`` is when last.
+    was asked for once more, ``asked_seconds`` is when last. Of the ``num_under_way``, ``num_lost`` are late: they keep
+    no other request from its place.
     """
 
     __slots__ = (
@@ -50,6 +52,7 @@ class Arrival:
         "began_seconds",
         "is_awaited",
         "num_hedges",
+        "num_lost",
         "num_takers",
         "num_under_way",
         "request",
@@ -61,9 +64,14 @@ class Arrival:
         self.request = request
         self.num_takers = len(request.places)
         self.result: bytes | Exception | None = None
-        self.num_under_way = self.num_hedges = 0
+        self.num_under_way = self.num_hedges = self.num_lost = 0
         self.is_awaited = False
         self.began_seconds = self.asked_seconds = self.took_seconds = 0.0
+
+    @property
+    def num_places(self) -> int:
+        """Of those that may be under way at a time, how many this has: none once it is answered."""
+        return self.num_under_way - self.num_lost if self.result is None else 0
 
 
 class Arrivals:
@@ -131,7 +139,8 @@ class _Line:
         self._arrived = threading.Condition(self._lock)
         self._stopped = threading.Condition(self._lock)
         self._waiting: deque[tuple[Arrival, bool]] = deque()  # with whether it is a second request
-        self._num_under_way = self._num_pausing = 0
+        # Of requests that are neither late nor answered; and threads that carry out any, or pause before another try.
+        self._num_under_way = self._num_busy = 0
         self._is_stopped = False
         self._held_back = False
         self._answered_seconds = float("-inf")
@@ -189,6 +198,8 @@ class _Line:
         if left_seconds > 0:
             return left_seconds
         arrival.num_hedges += 1
+        self._num_under_way -= arrival.num_places
+        arrival.num_lost = arrival.num_under_way
         arrival.asked_seconds = time.monotonic()
         self._hedge_bytes -= num_bytes
         self._traffic.hedged()
@@ -232,7 +243,8 @@ class _Line:
                     if is_hedge and arrival.result is not None:  # the first was answered by now
                         self._hedge_bytes += arrival.request.num_bytes
                         continue
-                    self._num_under_way += 1
+                    self._num_busy += 1
+                    self._num_under_way += arrival.result is None
                     arrival.num_under_way += 1
                     if not is_hedge:
                         arrival.began_seconds = arrival.asked_seconds = time.monotonic()
@@ -243,8 +255,10 @@ class _Line:
     def _came(self, arrival: Arrival, result: bytes | Exception, *, is_hedge: bool) -> None:
         with self._lock:
             now = time.monotonic()
-            self._num_under_way -= 1
+            self._num_busy -= 1
+            self._num_under_way -= arrival.num_places
             arrival.num_under_way -= 1
+            arrival.num_lost = min(arrival.num_lost, arrival.num_under_way)
             if is_hedge:
                 self._hedge_bytes += arrival.request.num_bytes
             is_first = arrival.result is None
@@ -256,6 +270,7 @@ class _Line:
                     self._arrived.notify_all()
                 if is_hedge and not isinstance(result, Exception):
                     self._traffic.hedge_won()
+            self._num_under_way += arrival.num_places
             if not isinstance(result, Exception):
                 self._answered_seconds = now
                 self._recent_seconds.append(now - arrival.began_seconds)
@@ -264,8 +279,8 @@ class _Line:
             self._call_threads(besides=1)  # this one goes on by itself
 
     def _may_begin(self) -> bool:
-        """Whether the head of the line may go: requests that pause before another try keep no other from it."""
-        has_thread = self._num_under_way + self._num_pausing < self._pace.most
+        """Whether the head of the line may go: requests that pause or are late keep no other from it."""
+        has_thread = self._num_busy < _MOST_THREADS * self._pace.most
         return bool(self._waiting) and ((has_thread and self._num_under_way < self._pace.limit) or self._waiting[0][1])
 
     def _call_threads(self, *, besides: int = 0) -> None:
@@ -275,7 +290,7 @@ class _Line:
         num_due -= besides
         if num_due <= 0 or self._is_stopped:
             return
-        num_idle = len(self.threads) - self._num_under_way - self._num_pausing - besides
+        num_idle = len(self.threads) - self._num_busy - besides
         for _ in range(num_due - num_idle):
             thread = threading.Thread(target=self.run, name=f"shoal-read-{len(self.threads)}", daemon=True)
             self.threads.append(thread)
@@ -292,11 +307,9 @@ class _Line:
         """Wait before another try; whether to stop instead."""
         with self._lock:
             self._num_under_way -= 1
-            self._num_pausing += 1
             self._call_threads()
             self._stopped.wait_for(lambda: self._is_stopped, timeout=seconds)
             self._num_under_way += 1
-            self._num_pausing -= 1
             return self._is_stopped
 
     def _is_lively(self) -> bool:
