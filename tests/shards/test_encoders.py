@@ -64,14 +64,14 @@ def assert_same_scan(written: ShardScan, found: ShardScan) -> None:
     assert written.notes == found.notes
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.lists(st.dictionaries(NAMES, JSON, max_size=4), max_size=6))
-@pytest.mark.parametrize("name", ["jsonl", "jsonl.zst", "jsonl.gz"])
+@pytest.mark.parametrize("name", ["jsonl", "jsonl.zst"])
 def test_json_lines(name: str, samples: list[Sample]) -> None:
     check(name, samples, samples)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.dictionaries(KEYS, st.dictionaries(NAMES, st.binary(max_size=1200), min_size=1, max_size=3), max_size=5))
 @pytest.mark.parametrize("name", ["tar", "tar.gz"])
 def test_tar_of_bytes(name: str, fields: dict[str, dict[str, bytes]]) -> None:
@@ -187,7 +187,7 @@ def check_rows(name: str, samples: list[Sample], expected: list[Sample], **optio
         assert [list(sample) for sample in found_samples] == [list(sample) for sample in expected]
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.data())
 @pytest.mark.parametrize("name", ["mds", "mds.zst", "parquet", "arrow", "tfrecord", "tfrecord.gz"])
 def test_random_schemas(name: str, data: st.DataObject) -> None:
@@ -206,11 +206,11 @@ def test_raw_records() -> None:
 
 
 def test_many_row_groups_and_large_ones() -> None:
-    samples = [{"id": number, "x": bytes(1000 * (number % 200))} for number in range(300)]
+    samples = [{"id": number, "x": bytes(1000 * (number % 200))} for number in range(150)]
     for name in ("parquet", "arrow"):
         check_rows(name, samples, samples, group_bytes=200_000)
         _, written = write(name, samples, group_bytes=200_000)
-        assert 80 < len(written.scan.layout_crcs) < 200
+        assert 30 < len(written.scan.layout_crcs) < 100
 
 
 @pytest.mark.parametrize(
