@@ -98,7 +98,7 @@ def _rate(stream: Iterator[Any]) -> float:
 
 
 def _round(stream: Iterator[Any], first: Any, step_seconds: float) -> tuple[float, float]:
-    num_steps = int(2.0 / step_seconds)
+    num_steps = max(50, int(0.5 / step_seconds))
     streamed, waited = steps(stream, num_steps, step_seconds)
     resident, _ = steps(iter([first] * num_steps), num_steps, step_seconds)
     return streamed / resident, waited / streamed
