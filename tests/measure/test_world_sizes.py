@@ -27,16 +27,19 @@ def test_ranks_get_what_is_predicted(data: str, world_size: int, batch: int, nod
     """The global batch is the same at any world size; a rank's part of it varies as in a window of its share."""
     labels, samples = LABELS[data], np.full(NUM_CHUNKS, EACH)
     rho, num_steps = chunk_correlation(labels, samples), len(PLACE) // batch
-    of_batches, of_ranks = [], []
+    of_batches: list[float] = []
+    of_ranks: list[float] = []
     for seed in range(SEEDS):
         bound, partition = Window(ALIVE, nodes).bind(samples, seed=seed), Partition(batch, world_size)
         shares = [partition.share(bound, rank, 0, num_steps) for rank in range(world_size)]
         whole = np.stack([share.ids.reshape(num_steps, -1) for share in shares], axis=1).reshape(-1)
         of_batches.append(variance_ratio(labels[whole], batch))
-        of_ranks.append(np.mean([variance_ratio(labels[share.ids], batch // world_size) for share in shares]))
+        each = [variance_ratio(labels[share.ids], batch // world_size) for share in shares]
+        of_ranks.append(float(np.mean(each)))
+    share_of_window = Window(ALIVE // world_size, 1)
     for found, order, size in [
         (of_batches, Window(ALIVE, nodes), batch),
-        (of_ranks, Window(ALIVE // world_size, 1), batch // world_size),
+        (of_ranks, share_of_window, batch // world_size),
     ]:
         predicted = predicted_variance_ratio(order, samples, size, rho=rho)
         error = np.std(found) / SEEDS**0.5
