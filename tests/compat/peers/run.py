@@ -94,7 +94,9 @@ def rows_to_write(form: str) -> list[dict[str, Any]]:
 
 
 def _as_read(row: dict[str, Any], form: str) -> dict[str, Any]:
-    """A sample as readers of a format give it: those of tables have lists of numbers."""
+    """A sample as readers of a format give it: those of tables have lists, and MDS has numpy's floats alone."""
+    if form == "mds":
+        return {name: np.float64(value) if type(value) is float else value for name, value in row.items()}
     if form not in ("parquet", "arrow"):
         return row
     return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}

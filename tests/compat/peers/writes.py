@@ -213,7 +213,7 @@ def streaming(directory: Path) -> Found:
     for name, codec in (("plain", None), ("zstd", "zstd:3"), ("gz", "gz"), ("br", "br"), ("snappy", "snappy")):
         with MDSWriter(out=str(directory / name), columns=columns, size_limit=900, compression=codec) as writer:
             for row in range(_ROWS):
-                array = np.arange(row % 5, dtype=np.int32)
+                array = np.arange(row % 5 + 1, dtype=np.int32)  # it refuses empty ones
                 values = {"n": row - 3, "s": "é" * (row % 4), "b": bytes(row % 3), "u": np.uint16(row), "a": array}
                 writer.write({**values, "f": np.float32(row / 3), "j": {"x": [row]}})
         suffix = {"plain": "mds", "zstd": "mds.zstd", "gz": "mds.gz", "br": "mds.br", "snappy": "mds.snappy"}[name]
