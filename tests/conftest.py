@@ -7,8 +7,15 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-# Scripts that made fixtures: they import the packages that the tests do without.
-collect_ignore_glob = ["*/data/*"]
+# Scripts that made fixtures, or that run beside other packages: they import what the tests do without.
+collect_ignore_glob = [
+    "*/data/*",
+    "compat/*",
+    "integration/laws/*",
+    "integration/inside_*",
+    "integration/run_page.py",
+    "integration/second_dealing.py",
+]
 
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
