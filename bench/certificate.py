@@ -15,7 +15,7 @@ import numpy as np
 
 import shoal
 from shoal.order.partition import Share
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.stream import iteration
 from shoal.stream.deliveries import NOTHING, Ledger, Proof, RecordHashes
 from shoal.stream.soundness import RECORD_CRCS

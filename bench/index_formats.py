@@ -34,7 +34,7 @@ import zstandard
 import shoal
 from shoal.shards.foreign import scan_by_index
 from shoal.shards.formats import format_named
-from shoal.shards.index_build import cut_extents
+from shoal.shards.index.build import cut_extents
 from shoal.shards.protocol import Format, ShardScan
 
 Row = tuple[int, str, bytes]

@@ -38,8 +38,8 @@ LIBRARIES = {
     "torch": (
         "shoal.integrations",
         "shoal.stream.columns.tensors",
-        "shoal.shards.image_decoders",
-        "shoal.shards.pickles",
+        "shoal.shards.decoding.images",
+        "shoal.shards.decoding.pickles",
     ),
     "torchdata": ("shoal.integrations",),
     "jax": ("shoal.integrations",),

@@ -12,7 +12,7 @@ import pytest
 import shoal
 from shoal.errors import UsageError
 from shoal.pack.writer import Writer
-from shoal.shards.index_check import validate
+from shoal.shards.index.check import validate
 from shoal.storage.local import LocalStore
 from shoal.stream.indexing.index_files import load_index
 

@@ -19,7 +19,7 @@ from shoal.errors import SourceError, StorageError, UsageError
 from shoal.pack import PackSummary, pack
 from shoal.pack.local import inputs_of
 from shoal.pack.planning import plan_shards
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.storage.local import LocalStore
 from shoal.stream.indexing.index_files import load_index
 

@@ -21,7 +21,7 @@ from shoal.measure.quality import chunk_correlation, variance_ratio
 from shoal.pack.mixedness import POSITION, mixedness
 from shoal.pack.repacking import repack
 from shoal.pack.writer import Writer
-from shoal.shards.index import locate
+from shoal.shards.index.table import locate
 
 ROWS = ["jsonl", "jsonl.gz", "mds", "parquet", "arrow"]
 FORMATS = [*ROWS, "tar", "tfrecord"]

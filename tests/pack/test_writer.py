@@ -15,7 +15,7 @@ import shoal
 from shoal.errors import StorageError, UsageError
 from shoal.pack.output import Output
 from shoal.pack.writer import Writer
-from shoal.shards.index_check import validate
+from shoal.shards.index.check import validate
 from shoal.storage.local import LocalStore
 from shoal.storage.memory import MemoryStore
 from shoal.stream.indexing.index_files import load_index

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from shoal.plan.units import ChunkUnits, RecordUnits, SlicedUnits, Units, starts_in
-from shoal.shards.chunks import cut_chunks
-from shoal.shards.index import Index
-from shoal.shards.index_build import ScannedShard, assemble
+from shoal.shards.index.build import ScannedShard, assemble
+from shoal.shards.index.chunks import cut_chunks
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import ShardScan
 
 

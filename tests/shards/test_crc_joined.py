@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.shards.crc_joined import joined_crcs
+from shoal.shards.writing.crc_joined import joined_crcs
 
 
 @given(st.lists(st.lists(st.binary(max_size=70), min_size=1, max_size=5), max_size=6))

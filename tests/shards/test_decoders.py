@@ -16,9 +16,9 @@ import pytest
 
 import shoal
 from shoal.errors import UsageError
-from shoal.shards import decoders
-from shoal.shards.decoders import decoder_for, decoders_of, known_decoders
-from shoal.shards.image_decoders import open_image
+from shoal.shards.decoding import decoders
+from shoal.shards.decoding.decoders import decoder_for, decoders_of, known_decoders
+from shoal.shards.decoding.images import open_image
 
 SOURCES = Path(shoal.__file__).parent / "shards"
 

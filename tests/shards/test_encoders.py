@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.shards.read_back import read_back
 
 from shoal.errors import UsageError
-from shoal.shards.encoder import WrittenShard, extent_crcs
-from shoal.shards.encoders import encoder_named
 from shoal.shards.formats import format_named
-from shoal.shards.index_build import cut_extents
+from shoal.shards.index.build import cut_extents
 from shoal.shards.protocol import Sample, ShardScan
+from shoal.shards.writing.encoder import WrittenShard, extent_crcs
+from shoal.shards.writing.encoders import encoder_named
 from shoal.storage.memory import MemoryStore
 
 NAMES = st.text(string.ascii_lowercase + "_0é", min_size=1, max_size=6).filter(lambda name: name[:2] != "__")

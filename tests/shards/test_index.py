@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import IndexFileError, UsageError
-from shoal.shards.chunks import cut_chunks
-from shoal.shards.index import Index, locate, sample_starts
-from shoal.shards.index_build import ScannedShard, assemble, cut_extents, even_cuts, subset
-from shoal.shards.index_check import validate
-from shoal.shards.index_file import decode, encode
+from shoal.shards.index.build import ScannedShard, assemble, cut_extents, even_cuts, subset
+from shoal.shards.index.check import validate
+from shoal.shards.index.chunks import cut_chunks
+from shoal.shards.index.file import decode, encode
+from shoal.shards.index.table import Index, locate, sample_starts
 from shoal.shards.protocol import ShardScan
 
 

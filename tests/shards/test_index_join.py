@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.shards.index import Index
-from shoal.shards.index_build import ScannedShard, assemble, subset
-from shoal.shards.index_check import validate
-from shoal.shards.index_join import joined
+from shoal.shards.index.build import ScannedShard, assemble, subset
+from shoal.shards.index.check import validate
+from shoal.shards.index.join import joined
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import ShardScan
 
 

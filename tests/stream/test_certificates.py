@@ -18,7 +18,7 @@ from tests.samples import write_tar_shards
 
 import shoal
 from shoal.errors import StateError, UsageError
-from shoal.shards.index import Index, locate
+from shoal.shards.index.table import Index, locate
 from shoal.storage.local import LocalStore
 from shoal.stream.certificates import Certificate
 from shoal.stream.deliveries import RecordHashes

@@ -11,7 +11,7 @@ from tests.samples import write_tar_shards
 
 from shoal.errors import ShardError, StorageError
 from shoal.shards.formats import format_named
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import Source, expand
 from shoal.stream.indexing import checksums

@@ -20,7 +20,7 @@ from tests.stream.made import reading_threads, write_lines, write_tars
 
 from shoal.errors import ShardError, StorageError
 from shoal.shards.formats import format_named
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format, ShardScan
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import Source, expand

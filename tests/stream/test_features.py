@@ -12,7 +12,7 @@ import pytest
 
 import shoal
 from shoal.errors import UsageError
-from shoal.shards.hf_features import feature_decoders, features_in
+from shoal.shards.decoding.hf_features import feature_decoders, features_in
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("PIL")

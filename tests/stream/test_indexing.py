@@ -15,7 +15,7 @@ import pytest
 
 from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.shards.formats import format_named
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import Source, expand
 from shoal.stream.indexing import scan_pool

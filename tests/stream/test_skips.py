@@ -30,7 +30,7 @@ from tests.stream.made import (
 
 from shoal.errors import ShardError, StorageError, UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.shards.index import locate
+from shoal.shards.index.table import locate
 from shoal.storage import line_files
 from shoal.storage.local import LocalStore
 from shoal.stream.indexing.checksums import extent_checksums

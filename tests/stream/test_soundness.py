@@ -15,7 +15,7 @@ from tests.samples import write_jsonl, write_tar, write_tar_shards
 
 from shoal.errors import UsageError
 from shoal.pack.writer import Writer
-from shoal.shards.index import Index, locate, sample_starts
+from shoal.shards.index.table import Index, locate, sample_starts
 from shoal.storage.local import LocalStore
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.checksums import extent_checksums

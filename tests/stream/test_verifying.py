@@ -16,7 +16,7 @@ from tests.stream.made import reading_threads
 
 from shoal.errors import ShardError, StorageError
 from shoal.shards.formats import format_named
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format, ReadBytes, ShardScan
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import Source, expand

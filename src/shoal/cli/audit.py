@@ -24,7 +24,7 @@ from shoal.measure.page.audit_page import audit_page
 from shoal.order.buffer import Buffer
 from shoal.order.plain import Sequential
 from shoal.order.seeds import MAX_SEED
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.storage.sources import printed
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.judging import quality_of

@@ -13,7 +13,7 @@ from shoal.cli.numbers import at_least_one, at_least_zero
 from shoal.cli.order_options import add_order_arguments, asked_order
 from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples
 from shoal.order.partition import Partition
-from shoal.shards.decoders import IMAGE_SPECS
+from shoal.shards.decoding.decoders import IMAGE_SPECS
 from shoal.stream.dataset import Dataset
 from shoal.stream.description import Description
 from shoal.stream.indexing.opening import Opened

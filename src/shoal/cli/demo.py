@@ -25,7 +25,7 @@ from shoal.errors import UsageError
 from shoal.measure.quality import expected_distinct
 from shoal.measure.report import MeasuredOrder, draw_mixing, has_matplotlib
 from shoal.shards.formats import format_named
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import expand
 from shoal.stream.indexing.building import build_index

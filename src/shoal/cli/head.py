@@ -13,7 +13,7 @@ from shoal.cli.order_options import add_order_arguments, asked_order, given_orde
 from shoal.cli.preview import json_value, preview, printable, size_of
 from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples
 from shoal.errors import ShoalError, UsageError
-from shoal.shards.index import locate
+from shoal.shards.index.table import locate
 from shoal.stream.dataset import Dataset
 from shoal.stream.description import Description
 

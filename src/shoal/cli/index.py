@@ -21,8 +21,8 @@ from shoal.cli.source_options import (
 )
 from shoal.errors import SourceError, UsageError
 from shoal.order.resolution import parse_bytes
-from shoal.shards.index import Index
-from shoal.shards.index_build import EXTENT_BYTES
+from shoal.shards.index.build import EXTENT_BYTES
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format
 from shoal.storage.protocol import Store
 from shoal.storage.sources import Source, expand

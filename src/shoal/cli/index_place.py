@@ -12,7 +12,7 @@ from pathlib import Path
 from shoal.cli.preview import printable
 from shoal.cli.source_options import storage_options_of
 from shoal.errors import ShoalError, StorageError, UsageError
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format
 from shoal.storage.cache_place import cache_directory
 from shoal.storage.local import LocalStore

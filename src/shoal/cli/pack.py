@@ -20,7 +20,7 @@ from shoal.pack.balance import Repeats, parse_factor
 from shoal.pack.inputs import InputTable
 from shoal.pack.local import Packed, PackRequest, check_apart, inputs_of, pack_inputs, repeats_of
 from shoal.pack.sizing import ShardSizing, shard_sizing
-from shoal.shards.encoders import WRITTEN_FORMATS
+from shoal.shards.writing.encoders import WRITTEN_FORMATS
 
 __all__ = ["add_arguments", "run"]
 

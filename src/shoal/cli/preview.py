@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.cli.output import format_bytes
-from shoal.shards.decoders import IMAGE_SUFFIXES
+from shoal.shards.decoding.decoders import IMAGE_SUFFIXES
 
 __all__ = ["clipped", "json_value", "preview", "printable", "size_of"]
 

@@ -23,8 +23,8 @@ from shoal.order.resolution import parse_bytes
 from shoal.order.seeds import check_seed
 from shoal.pack.mixedness import mixedness
 from shoal.pack.repacking import MIX_MEMORY_BYTES, Repacked, RepackRequest, repack_opened
-from shoal.shards.encoders import WRITTEN_FORMATS
-from shoal.shards.index_build import EXTENT_BYTES
+from shoal.shards.index.build import EXTENT_BYTES
+from shoal.shards.writing.encoders import WRITTEN_FORMATS
 
 __all__ = ["add_arguments", "run"]
 

@@ -12,7 +12,7 @@ from shoal.cli.preview import json_value, printable
 from shoal.cli.progress import Progress
 from shoal.cli.trace_run import TracedRun
 from shoal.errors import UsageError
-from shoal.shards.index import locate
+from shoal.shards.index.table import locate
 from shoal.stream.dataset import Dataset
 from shoal.stream.description import Description
 from shoal.stream.indexing.opening import Opened

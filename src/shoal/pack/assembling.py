@@ -8,9 +8,9 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.pack.columns import joined_columns
 from shoal.pack.output import Output
-from shoal.shards.index import Index
-from shoal.shards.index_join import joined
-from shoal.shards.mds_encoder import INDEX_NAME, mds_index
+from shoal.shards.index.join import joined
+from shoal.shards.index.table import Index
+from shoal.shards.writing.mds import INDEX_NAME, mds_index
 
 __all__ = ["finish"]
 

@@ -13,7 +13,7 @@ from itertools import islice
 from shoal.errors import ShoalError
 from shoal.pack.output import Output
 from shoal.pack.unit import Shard, ShardSummary, Unreadable, pack_shard
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import Sample
 
 __all__ = ["Done", "Job", "peak_bytes", "work"]

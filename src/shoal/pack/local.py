@@ -26,9 +26,9 @@ from shoal.pack.planning import PackPlan, plan_shards
 from shoal.pack.running import done_jobs, usable_processors
 from shoal.pack.unit import Shard
 from shoal.pack.writer import PackSummary, summaries_of
-from shoal.shards.encoders import encoder_named
-from shoal.shards.index import Index
-from shoal.shards.index_build import EXTENT_BYTES
+from shoal.shards.index.build import EXTENT_BYTES
+from shoal.shards.index.table import Index
+from shoal.shards.writing.encoders import encoder_named
 from shoal.storage.small_files import files_below, files_matching
 from shoal.storage.urls import scheme_of, without_secrets
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.stream.arrangement import Arrangement, OrderRequest
 from shoal.stream.judging import quality_of
 from shoal.stream.soundness import RECORD_CRCS

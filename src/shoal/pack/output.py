@@ -17,8 +17,8 @@ from typing import Any
 
 from shoal.errors import IndexFileError, StorageError, UsageError
 from shoal.shards.formats import suffixes_in_directories
-from shoal.shards.index import Index
-from shoal.shards.index_file import decode, encode
+from shoal.shards.index.file import decode, encode
+from shoal.shards.index.table import Index
 from shoal.storage.making import Lock, ObjectInMaking, begin_object
 from shoal.storage.named import INDEX_NAME
 from shoal.storage.protocol import Store

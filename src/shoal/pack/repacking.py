@@ -39,11 +39,11 @@ from shoal.pack.running import done_jobs, usable_processors
 from shoal.pack.sizing import ShardSizing, shard_sizing
 from shoal.pack.unit import Shard, Unreadable
 from shoal.pack.writer import PackSummary, summaries_of
-from shoal.shards.encoder import Encoder
-from shoal.shards.encoders import encoder_named
-from shoal.shards.index import Index, locate
-from shoal.shards.index_build import EXTENT_BYTES
+from shoal.shards.index.build import EXTENT_BYTES
+from shoal.shards.index.table import Index, locate
 from shoal.shards.protocol import Sample
+from shoal.shards.writing.encoder import Encoder
+from shoal.shards.writing.encoders import encoder_named
 from shoal.storage.sources import SourceLike
 from shoal.stream.arrangement import Arrangement, OrderRequest
 from shoal.stream.counters import Counters

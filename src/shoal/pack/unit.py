@@ -16,11 +16,11 @@ import numpy as np
 from shoal.errors import ShoalError, UsageError
 from shoal.pack.columns import Column, ColumnValues
 from shoal.pack.output import Output
-from shoal.shards.encoder import Encoder, Record, extent_crcs
-from shoal.shards.encoders import encoder_named
-from shoal.shards.index import Index
-from shoal.shards.index_build import EXTENT_BYTES, ScannedShard, assemble
+from shoal.shards.index.build import EXTENT_BYTES, ScannedShard, assemble
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import Buffer, Sample
+from shoal.shards.writing.encoder import Encoder, Record, extent_crcs
+from shoal.shards.writing.encoders import encoder_named
 from shoal.storage.making import ObjectInMaking
 
 __all__ = ["Shard", "ShardSummary", "Unreadable", "pack_shard"]

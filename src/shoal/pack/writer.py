@@ -18,11 +18,11 @@ from shoal.pack.columns import Column, as_columns
 from shoal.pack.output import Output, names_of_shards
 from shoal.pack.sizing import shard_sizing
 from shoal.pack.unit import Shard, ShardInMaking, ShardSummary, summary_of
-from shoal.shards.encoder import Record
-from shoal.shards.encoders import encoder_named
-from shoal.shards.index import Index
-from shoal.shards.index_build import EXTENT_BYTES
+from shoal.shards.index.build import EXTENT_BYTES
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import Sample
+from shoal.shards.writing.encoder import Record
+from shoal.shards.writing.encoders import encoder_named
 
 __all__ = ["PackSummary", "Writer"]
 

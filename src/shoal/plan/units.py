@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.shards.chunks import ChunkTable
-from shoal.shards.index import Index, locate
+from shoal.shards.index.chunks import ChunkTable
+from shoal.shards.index.table import Index, locate
 
 __all__ = ["ChunkUnits", "RecordUnits", "SlicedUnits", "UnitRead", "Units", "starts_in"]
 

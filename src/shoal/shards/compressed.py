@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.shards.codecs import CODEC_OF_SUFFIX, CodecError, Member, decompress_members
-from shoal.shards.index_build import EXTENT_BYTES
+from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.protocol import Buffer, Format, ReadBytes, Records, Sample, ShardScan, Stretch
 
 __all__ = ["Compressed", "CompressedRecords"]

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.shards.folder import size_crcs
-from shoal.shards.index import Index
-from shoal.shards.index_build import CUTTING_RULE, fingerprint, layout_of
+from shoal.shards.index.build import CUTTING_RULE, fingerprint, layout_of
+from shoal.shards.index.table import Index
 
 __all__ = ["index_of_files"]
 

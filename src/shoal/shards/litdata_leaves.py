@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.shards.decoding.pickles import unpickler
 from shoal.shards.mds_encodings import decoder_of
-from shoal.shards.pickles import unpickler
 
 __all__ = ["leaf_decoder"]
 

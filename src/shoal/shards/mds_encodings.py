@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.shards.image_decoders import open_image
-from shoal.shards.pickles import unpickler
+from shoal.shards.decoding.images import open_image
+from shoal.shards.decoding.pickles import unpickler
 
 __all__ = ["ENCODINGS", "Decode", "array_of", "decoder_of", "fixed_bytes_of"]
 

@@ -19,7 +19,7 @@ import numpy as np
 from shoal.errors import ShardError
 from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
 from shoal.shards.columns import wanted_of
-from shoal.shards.hf_features import features_in
+from shoal.shards.decoding.hf_features import features_in
 from shoal.shards.parquet_footer import GroupPlace, groups_in
 from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
 

@@ -21,8 +21,8 @@ from shoal.order.runs import Runs
 from shoal.order.state import State
 from shoal.order.window import Window
 from shoal.plan.units import ChunkUnits, RecordUnits, Units
-from shoal.shards.chunks import ChunkTable, cut_chunks
-from shoal.shards.index import Index
+from shoal.shards.index.chunks import ChunkTable, cut_chunks
+from shoal.shards.index.table import Index
 
 __all__ = ["Arrangement", "OrderRequest"]
 

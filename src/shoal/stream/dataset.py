@@ -19,7 +19,7 @@ from shoal.order.partition import Partition, check_rank
 from shoal.order.protocol import Order
 from shoal.order.runs import Runs
 from shoal.order.state import State
-from shoal.shards.decoders import Decoder
+from shoal.shards.decoding.decoders import Decoder
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.certificates import Certificate, differences
 from shoal.stream.collate import collate

@@ -17,7 +17,7 @@ from shoal.order.resolution import parse_bytes
 from shoal.order.runs import Runs
 from shoal.order.seeds import check_seed
 from shoal.order.state import State
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.stream.arrangement import OrderRequest
 
 __all__ = ["Batching", "choose_by_columns", "count_of", "numbers_left", "order_request", "request_of_state"]

@@ -11,7 +11,7 @@ import pickle
 from typing import Any
 
 from shoal.errors import IndexFileError, ShoalError
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.storage.local import LocalStore
 from shoal.storage.urls import scheme_of
 from shoal.stream.indexing.index_files import load_index

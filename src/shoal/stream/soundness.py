@@ -18,7 +18,7 @@ import numpy as np
 
 from shoal.errors import ShardError
 from shoal.plan.units import UnitRead, starts_in
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import ShardScan
 from shoal.shards.scanning import scan_again
 from shoal.storage.protocol import ObjectInfo

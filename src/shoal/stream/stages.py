@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shoal.errors import ShoalError, UsageError
-from shoal.shards.decoders import Decoder, decoder_for, decoders_of
-from shoal.shards.hf_features import feature_decoders
+from shoal.shards.decoding.decoders import Decoder, decoder_for, decoders_of
+from shoal.shards.decoding.hf_features import feature_decoders
 
 __all__ = [
     "DROPPED",

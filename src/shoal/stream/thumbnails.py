@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any, NamedTuple
 
-from shoal.shards.image_decoders import image_decoder
+from shoal.shards.decoding.images import image_decoder
 
 __all__ = ["Thumbnail", "is_image", "thumbnail"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from shoal.errors import IndexFileError, UsageError
 from shoal.shards.formats import format_named
-from shoal.shards.index import Index
-from shoal.shards.index_build import EXTENT_BYTES, subset
+from shoal.shards.index.build import EXTENT_BYTES, subset
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import Store

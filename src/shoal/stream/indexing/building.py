@@ -25,8 +25,8 @@ from shoal.errors import ShoalError, UsageError
 from shoal.shards.folder import Folder
 from shoal.shards.folder_index import index_of_files
 from shoal.shards.formats import format_named, options_of
-from shoal.shards.index import Index
-from shoal.shards.index_build import EXTENT_BYTES, ScannedShard, assemble
+from shoal.shards.index.build import EXTENT_BYTES, ScannedShard, assemble
+from shoal.shards.index.table import Index
 from shoal.shards.manifests import Expected
 from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
 from shoal.shards.scanning import STALE_INDEXES, checked_scan

@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.storage.protocol import Advise, ReadRange
 
 __all__ = ["extent_checksums"]

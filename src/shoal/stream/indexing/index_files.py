@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from shoal.errors import IndexFileError, StorageError
-from shoal.shards.index import Index
-from shoal.shards.index_check import validate
-from shoal.shards.index_file import decode, encode
+from shoal.shards.index.check import validate
+from shoal.shards.index.file import decode, encode
+from shoal.shards.index.table import Index
 from shoal.storage.cache_bounds import keep_within, mark_used
 from shoal.storage.cache_place import alone
 from shoal.storage.local import LocalStore

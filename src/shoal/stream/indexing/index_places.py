@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from shoal.errors import StorageError
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.storage.object_options import OBJECT_SCHEMES
 from shoal.storage.protocol import Find, ObjectInfo, Put
 from shoal.storage.sources import Source

@@ -6,7 +6,7 @@ from collections import Counter
 from posixpath import basename
 
 from shoal.errors import IndexFileError
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.storage.sources import Source
 
 __all__ = ["match_all", "missing_from"]

@@ -21,8 +21,8 @@ from typing import Any
 from shoal.errors import IndexFileError, ShoalError, SourceError, StorageError
 from shoal.shards.folder import METADATA_NAMES, Folder
 from shoal.shards.formats import format_named, format_of, options_of, suffixes_in_directories
-from shoal.shards.index import Index
-from shoal.shards.index_build import CUTTING_RULE, EXTENT_BYTES, subset
+from shoal.shards.index.build import CUTTING_RULE, EXTENT_BYTES, subset
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format
 from shoal.storage.answers import is_forbidden
 from shoal.storage.cache_bounds import mark_used

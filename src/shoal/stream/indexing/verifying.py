@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format, ReadBytes, ShardScan
 from shoal.shards.scanning import scan_again
 from shoal.storage.cache_place import Scratch

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal.plan.ahead import ahead_limit_bytes, divide
 from shoal.plan.keeping import Keeping
 from shoal.plan.units import ChunkUnits, RecordUnits, SlicedUnits, Units
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.stream.arrangement import Arrangement
 
 __all__ = ["Budget", "budget_of"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.errors import ShardError
 from shoal.plan.units import UnitRead, starts_in
-from shoal.shards.index import locate
+from shoal.shards.index.table import locate
 from shoal.shards.protocol import Records, Sample
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.integrity import wrong_extent

@@ -6,7 +6,7 @@ from zlib import crc32
 
 import numpy as np
 
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 
 __all__ = ["wrong_extent"]
 

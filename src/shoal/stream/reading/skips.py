@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
-from shoal.shards.index import Index, locate
+from shoal.shards.index.table import Index, locate
 from shoal.storage.line_files import append_line, make_line_file, read_lines
 from shoal.stream.counters import Counters
 from shoal.stream.reading.options import ReadingOptions

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import Buffer
 
 VERSION = 1

@@ -13,10 +13,10 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.shards.encoder import Record, WrittenShard
 from shoal.shards.mds_encodings import fixed_bytes_of
-from shoal.shards.mds_values import encode_value, encoding_for
 from shoal.shards.protocol import Buffer, Sample, ShardScan
+from shoal.shards.writing.encoder import Record, WrittenShard
+from shoal.shards.writing.mds_values import encode_value, encoding_for
 
 __all__ = ["MdsEncoder", "MdsShard", "mds_index"]
 

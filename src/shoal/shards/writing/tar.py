@@ -15,10 +15,10 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.shards.encoder import AppendedShard, Record
 from shoal.shards.protocol import Buffer, Sample
 from shoal.shards.tar_fields import BLOCK_BYTES
 from shoal.shards.tar_names import key_and_suffix
+from shoal.shards.writing.encoder import AppendedShard, Record
 
 __all__ = ["TarEncoder"]
 

@@ -14,9 +14,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.shards.crc_joined import joined_crcs
-from shoal.shards.index_build import cut_borders
+from shoal.shards.index.build import cut_borders
 from shoal.shards.protocol import Buffer, Sample, ShardScan
+from shoal.shards.writing.crc_joined import joined_crcs
 
 __all__ = ["AppendedShard", "Encoder", "Record", "ShardEncoder", "WrittenShard", "extent_crcs"]
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError
-from shoal.shards.index import Index
-from shoal.shards.index_build import fingerprint
-from shoal.shards.index_file import check_names
+from shoal.shards.index.build import fingerprint
+from shoal.shards.index.file import check_names
+from shoal.shards.index.table import Index
 
 
 def validate(index: Index) -> None:

@@ -10,8 +10,8 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.shards.encoder import AppendedShard, Record
 from shoal.shards.protocol import Sample
+from shoal.shards.writing.encoder import AppendedShard, Record
 
 __all__ = ["JsonLinesEncoder"]
 

@@ -1,4 +1,4 @@
-"""Indexes of single shards put together: the other direction of `shoal.shards.index_build.subset`."""
+"""Indexes of single shards put together: the other direction of `shoal.shards.index.build.subset`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.shards.index import Index
-from shoal.shards.index_build import fingerprint
+from shoal.shards.index.build import fingerprint
+from shoal.shards.index.table import Index
 
 __all__ = ["joined"]
 

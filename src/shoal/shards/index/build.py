@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 from shoal.shards.protocol import ShardScan
 
 EXTENT_BYTES = 65536

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.shards.image_decoders import IMAGE_SPECS, IMAGE_SUFFIXES, image_decoder
-from shoal.shards.pickles import array_loader, torch_loader, unpickler
+from shoal.shards.decoding.images import IMAGE_SPECS, IMAGE_SUFFIXES, image_decoder
+from shoal.shards.decoding.pickles import array_loader, torch_loader, unpickler
 
 __all__ = ["IMAGE_SPECS", "IMAGE_SUFFIXES", "Decoder", "decoder_for", "decoders_of", "known_decoders"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.shards.index import Index
+from shoal.shards.index.table import Index
 
 
 @dataclass(frozen=True, slots=True, eq=False)

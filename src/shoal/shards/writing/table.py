@@ -16,9 +16,9 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.shards.arrow import Arrow
 from shoal.shards.arrow_rows import arrow_library
-from shoal.shards.encoder import Record, WrittenShard
 from shoal.shards.parquet import Parquet
 from shoal.shards.protocol import Buffer, Sample, ShardScan
+from shoal.shards.writing.encoder import Record, WrittenShard
 
 __all__ = ["ArrowEncoder", "ParquetEncoder", "TableShard"]
 

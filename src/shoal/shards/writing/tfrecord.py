@@ -7,10 +7,10 @@ from struct import Struct
 from zlib import crc32
 
 from shoal.shards.crc32c import crc32c
-from shoal.shards.encoder import AppendedShard, Record
 from shoal.shards.protocol import Buffer, Sample
 from shoal.shards.tf_example import NotAnExampleError, parse_example
-from shoal.shards.tf_example_encoder import encode_example
+from shoal.shards.writing.encoder import AppendedShard, Record
+from shoal.shards.writing.tf_example import encode_example
 
 __all__ = ["TFRecordEncoder"]
 

@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.shards.compressed_encoder import COMPRESSORS, CompressedEncoder
-from shoal.shards.encoder import Encoder
-from shoal.shards.jsonl_encoder import JsonLinesEncoder
-from shoal.shards.mds_encoder import MdsEncoder
-from shoal.shards.table_encoder import ArrowEncoder, ParquetEncoder
-from shoal.shards.tar_encoder import TarEncoder
-from shoal.shards.tfrecord_encoder import TFRecordEncoder
+from shoal.shards.writing.compressed import COMPRESSORS, CompressedEncoder
+from shoal.shards.writing.encoder import Encoder
+from shoal.shards.writing.jsonl import JsonLinesEncoder
+from shoal.shards.writing.mds import MdsEncoder
+from shoal.shards.writing.table import ArrowEncoder, ParquetEncoder
+from shoal.shards.writing.tar import TarEncoder
+from shoal.shards.writing.tfrecord import TFRecordEncoder
 
 __all__ = ["WRITTEN_FORMATS", "encoder_named"]
 

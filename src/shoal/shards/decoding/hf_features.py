@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.shards.image_decoders import open_image
+from shoal.shards.decoding.images import open_image
 
 __all__ = ["feature_decoders", "features_in"]
 

@@ -13,8 +13,8 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.shards.encoder import Encoder, Record, ShardEncoder, WrittenShard
 from shoal.shards.protocol import Buffer, Sample, ShardScan
+from shoal.shards.writing.encoder import Encoder, Record, ShardEncoder, WrittenShard
 
 __all__ = ["COMPRESSORS", "CompressedEncoder", "CompressedShard"]
 

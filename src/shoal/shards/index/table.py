@@ -2,7 +2,7 @@
 
 One row per extent, the smallest indexed byte range of a shard. Extents follow each other without a gap inside a
 shard, and samples are numbered through all shards in their order. How an index is made is in
-`shoal.shards.index_build`, how it is stored in `shoal.shards.index_file`.
+`shoal.shards.index.build`, how it is stored in `shoal.shards.index.file`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""WHAT DO BYTES MEAN? From the fields of samples to text, arrays and pictures."""
