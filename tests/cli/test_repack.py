@@ -71,6 +71,6 @@ def test_several_sources_are_one_list(data: Path, calls: Calls, tmp_path: Path) 
 
 def test_refusals(data: Path, calls: Calls, tmp_path: Path) -> None:
     assert "no format 'zip'" in calls.refused("repack", data, tmp_path / "out", "--to", "zip")
-    assert "files already" in calls.refused("repack", data, data)
+    assert "there are shards already" in calls.refused("repack", data, data)
     assert "--memory" in calls.refused("repack", data, tmp_path / "out", "--mix", "--memory", "much")
     assert not (tmp_path / "out").exists()

@@ -110,7 +110,7 @@ def test_files_of_torch() -> None:
 def test_pickles_are_loaded_in_one_place() -> None:
     """Whatever else reads shards has nothing that could run what is in them."""
     loaders = []
-    for path in SOURCES.glob("*.py"):
+    for path in SOURCES.rglob("*.py"):
         names = {alias.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import)
                  for alias in node.names}  # fmt: skip
         loaders += [path.name] * bool(names & {"pickle", "marshal", "shelve", "dill", "cloudpickle"})
