@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.compat.peers.environments import without_torchvision
+
 HOME = Path(__file__).parent.parent.parent / ".integration"
 SWIFT, AZURITE = "2.38.3", "3.34.0"  # the newest Azurite that takes Node 20
 TORCH = "2.13.0"
@@ -21,9 +23,25 @@ ENVIRONMENTS = {
     "jax": ("jax==0.10.2", *TESTING),
     "datasets": ("datasets==5.2.0", "torchdata==0.11.0", "pillow>=11", *TESTING),
     "ray": ("ray[train]==2.60.0",),
-    # Whose users may want to come here.
-    "peers": ("webdataset==1.0.2", "mosaicml-streaming==0.13.0", "litdata==0.2.76", "torchdata==0.11.0"),
+    # What the peers below need of all that they ask for.
+    "peers": (
+        *("numpy<2.2", "boto3", "braceexpand", "brotli", "filelock", "fsspec", "lightning-utilities", "obstore"),
+        *(
+            "pillow>=11",
+            "python-snappy",
+            "pyyaml",
+            "requests",
+            "tifffile",
+            "tqdm",
+            "transformers<5",
+            "catalogue<3",
+            "xxhash<4",
+            "zstd",
+        ),
+    ),
 }
+# Installed without what they ask for: a torchvision, and with it another torch, of 5 GB.
+_ALONE = {"peers": ("webdataset==1.0.2", "mosaicml-streaming==0.13.0", "litdata==0.2.76", "torchdata==0.11.0")}
 _WITH_TORCH = {"frameworks", "datasets", "ray", "peers"}
 _SECONDS = 400
 
@@ -48,15 +66,18 @@ def run(*command: str | Path, **options: str | Path) -> str:
 
 def python_with(name: str) -> Path:
     """Python in an environment of its own, with the packages of that name in `ENVIRONMENTS`; made once."""
-    packages = ENVIRONMENTS[name]
+    packages, alone = ENVIRONMENTS[name], _ALONE.get(name, ())
     home = HOME / f"{name}-python{sys.version_info[0]}.{sys.version_info[1]}"
-    done, wanted = home / "done", " ".join(packages)
+    done, wanted = home / "done", " ".join([*packages, *alone])
     if not done.exists() or done.read_text() != wanted:
         run(sys.executable, "-m", "venv", "--clear", home)
         pip = (home / "bin" / "python", "-m", "pip", "install", "--quiet")
         if name in _WITH_TORCH:
             run(*pip, f"torch=={TORCH}")  # on its own and first, as in the Makefile
         run(*pip, *packages)
+        if alone:
+            run(*pip, "--no-deps", *alone)
+            without_torchvision(home / "bin" / "python")
         done.write_text(wanted)
     return home / "bin" / "python"
 

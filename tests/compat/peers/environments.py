@@ -67,7 +67,7 @@ def python_of(name: str) -> Path:
             _run(*pip, f"torch=={TORCH}")  # on its own and first, as in the Makefile
         _run(*pip, *peer.packages)
         if name == "streaming":
-            _without_torchvision(python)
+            without_torchvision(python)
         done.write_text(wanted)
     return python
 
@@ -79,7 +79,7 @@ def run_in(python: Path, script: Path, *arguments: str | Path) -> None:
     _run(python, script, *arguments, environment=environment)
 
 
-def _without_torchvision(python: Path) -> None:
+def without_torchvision(python: Path) -> None:
     _run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "torchvision")
     said = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
     found = subprocess.run([python, "-c", said], capture_output=True, text=True, check=True)
