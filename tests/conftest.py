@@ -14,7 +14,7 @@ collect_ignore_glob = [
     "integration/laws/*",
     "integration/inside_*",
     "integration/run_page.py",
-    "integration/second_dealing.py",
+    "integration/second_dealing*",
 ]
 
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.

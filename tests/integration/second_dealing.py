@@ -1,4 +1,4 @@
-"""What Accelerate and the Trainer make of `shoal.torch.IterableDataset` on two ranks: ends with an error, or is right.
+"""What Accelerate makes of `shoal.torch.IterableDataset` on two ranks: it ends with an error, or is right.
 
 Usage: torchrun --nproc-per-node 2 second_dealing.py WAY DATA NUM_WORKERS; rank 0 prints what became of it.
 """
