@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.compat.peers.environments import without_torchvision
+from tests.compat.peers.environments import NEEDED_BESIDE_TORCH, without_torchvision
 
 HOME = Path(__file__).parent.parent.parent / ".integration"
 SWIFT, AZURITE = "2.38.3", "3.34.0"  # the newest Azurite that takes Node 20
@@ -23,22 +23,7 @@ ENVIRONMENTS = {
     "jax": ("jax==0.10.2", *TESTING),
     "datasets": ("datasets==5.2.0", "torchdata==0.11.0", "pillow>=11", *TESTING),
     "ray": ("ray[train]==2.60.0",),
-    # What the peers below need of all that they ask for.
-    "peers": (
-        *("numpy<2.2", "boto3", "braceexpand", "brotli", "filelock", "fsspec", "lightning-utilities", "obstore"),
-        *(
-            "pillow>=11",
-            "python-snappy",
-            "pyyaml",
-            "requests",
-            "tifffile",
-            "tqdm",
-            "transformers<5",
-            "catalogue<3",
-            "xxhash<4",
-            "zstd",
-        ),
-    ),
+    "peers": NEEDED_BESIDE_TORCH,
 }
 # Installed without what they ask for: a torchvision, and with it another torch, of 5 GB.
 _ALONE = {"peers": ("webdataset==1.0.2", "mosaicml-streaming==0.13.0", "litdata==0.2.76", "torchdata==0.11.0")}

@@ -22,11 +22,24 @@ class CannotHaveError(Exception):
 
 
 class Peer(NamedTuple):
-    """What a peer needs: packages, torch before them, a program of this machine instead."""
+    """What a peer needs: packages, torch before them, a program of this machine instead.
+
+    ``alone`` are packages that are installed without what they ask for: a torchvision, and with it another torch, of
+    5 GB.
+    """
 
     packages: tuple[str, ...] = ()
     torch: bool = False
     program: str = ""
+    alone: tuple[str, ...] = ()
+
+
+# What Streaming and LitData need of all that they ask for.
+NEEDED_BESIDE_TORCH = (
+    *("numpy<2.2", "boto3", "braceexpand", "brotli", "filelock", "fsspec", "lightning-utilities", "obstore"),
+    *("pillow>=11", "python-snappy", "pyyaml", "requests", "tifffile", "tqdm", "transformers<5", "catalogue<3"),
+    *("xxhash<4", "zstd"),
+)
 
 
 PEERS = {
@@ -36,8 +49,8 @@ PEERS = {
     "datasets": Peer(("datasets==5.2.0", "pillow>=11")),
     "tfrecord": Peer(("tfrecord==1.14.6",)),
     "webdataset": Peer(("webdataset==1.0.2", "pillow>=11", "msgpack==1.2.4")),
-    "streaming": Peer(("mosaicml-streaming==0.13.0",), torch=True),
-    "litdata": Peer(("litdata==0.2.76",), torch=True),
+    "streaming": Peer(NEEDED_BESIDE_TORCH, torch=True, alone=("mosaicml-streaming==0.13.0",)),
+    "litdata": Peer(NEEDED_BESIDE_TORCH, torch=True, alone=("litdata==0.2.76",)),
     "gnutar": Peer(program="tar"),
     "bsdtar": Peer(program="bsdtar"),
 }
@@ -59,14 +72,15 @@ def python_of(name: str) -> Path:
             raise CannotHaveError(msg)
         return Path(sys.executable)
     home = HOME / f"{name}-python{sys.version_info[0]}.{sys.version_info[1]}"
-    python, done, wanted = home / "bin" / "python", home / "done", " ".join(peer.packages)
+    python, done, wanted = home / "bin" / "python", home / "done", " ".join([*peer.packages, *peer.alone])
     if not done.exists() or done.read_text() != wanted:
         _run(sys.executable, "-m", "venv", "--clear", home)
         pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         if peer.torch:
             _run(*pip, f"torch=={TORCH}")  # on its own and first, as in the Makefile
         _run(*pip, *peer.packages)
-        if name == "streaming":
+        if peer.alone:
+            _run(*pip, "--no-deps", *peer.alone)
             without_torchvision(python)
         done.write_text(wanted)
     return python
