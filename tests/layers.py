@@ -34,7 +34,7 @@ FLOORS = {
 # Libraries that may be imported at all, and by whom; design/dependencies.md says why each is there.
 LIBRARIES = {
     "numpy": ("shoal",),
-    "matplotlib": ("shoal.measure.report", "shoal.measure.audit_picture", "shoal.measure.plan_picture"),
+    "matplotlib": ("shoal.measure.drawing", "shoal.measure.report"),
     "torch": (
         "shoal.integrations",
         "shoal.stream.columns.tensors",

@@ -9,38 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from shoal.stream.columns.tensors import tensors
+
 __all__ = ["can_pin", "pinned", "pinned_array", "tensors"]
-
-
-def tensors(value: Any) -> Any:
-    """The same with arrays of numbers and truth values as tensors; what torch has no type for stays as it is.
-
-    Tensors share the memory of their array where they can: not where it is read-only, of foreign byte order or of
-    negative strides.
-
-    >>> tensors({"x": np.arange(3), "name": ["a", "b", "c"]})
-    {'x': tensor([0, 1, 2]), 'name': ['a', 'b', 'c']}
-    """
-    if isinstance(value, np.ndarray):
-        return _tensor(value)
-    if isinstance(value, dict):
-        return {name: tensors(item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        items = [tensors(item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, list) and any(isinstance(item, np.ndarray | dict | tuple | list) for item in value):
-        return [tensors(item) for item in value]
-    return value
-
-
-def _tensor(array: np.ndarray[Any, Any]) -> Any:
-    if array.dtype.kind not in "biufc" or array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
-        return array
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-        array = array.copy()
-    return torch.from_numpy(array)
 
 
 def can_pin() -> bool:

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from shoal.errors import UsageError
 from shoal.measure.auditing import Audit
+from shoal.measure.drawing import INK, new_figure
 
 __all__ = ["draw_audit"]
 
-_INK, _FAINT, _GREY = "#222222", "#9a9a9a", "#5c5c5c"
+_GREY = "#5c5c5c"
 _BLUE, _GREEN, _RED = "#0072b2", "#009e73", "#d55e00"  # of M. Okabe and K. Ito, "Color universal design", 2008
 _WIDTH_INCHES, _DOTS_PER_INCH = 10.0, 120
 _LINE_INCHES, _FIXED_INCHES = 0.215, 5.15
@@ -42,18 +42,9 @@ def draw_audit(path: str | os.PathLike[str], result: Audit, *, title: str = "") 
     UsageError
         matplotlib is not installed.
     """
-    try:
-        from matplotlib import rc_context  # noqa: PLC0415
-        from matplotlib.figure import Figure  # noqa: PLC0415  # not pyplot: it keeps figures, and wants a screen
-    except ImportError as error:
-        msg = "the picture needs matplotlib, which is not installed"
-        raise UsageError(msg, hint="pip install matplotlib") from error
     texts = _texts(result)
     height = _FIXED_INCHES + _LINE_INCHES * len(texts)
-    style: dict[Any, Any] = {"font.size": 9.5, "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _FAINT}
-    style |= {"xtick.color": _INK, "ytick.color": _INK, "axes.linewidth": 0.8, "svg.hashsalt": "shoal"}
-    with rc_context(style):
-        figure = Figure(figsize=(_WIDTH_INCHES, height), dpi=_DOTS_PER_INCH, facecolor="white")
+    with new_figure(_WIDTH_INCHES, height, dpi=_DOTS_PER_INCH) as figure:
 
         def up(inches: float) -> float:
             return 1.0 - inches / height
@@ -72,7 +63,7 @@ def draw_audit(path: str | os.PathLike[str], result: Audit, *, title: str = "") 
         for number, (name, text, colour) in enumerate(texts):
             at, beside = up(4.98 + _LINE_INCHES * number), beside or bool(name)
             figure.text(0.055, at, name, color=colour, fontweight="bold", va="center")
-            figure.text(0.225 if beside else 0.055, at, text, color=_INK, va="center")
+            figure.text(0.225 if beside else 0.055, at, text, color=INK, va="center")
         # No date and no version in the file: the same numbers give the same bytes.
         metadata = {"Date": None} if os.fspath(path).endswith(".svg") else {}
         figure.savefig(path, metadata=metadata)
@@ -80,8 +71,8 @@ def draw_audit(path: str | os.PathLike[str], result: Audit, *, title: str = "") 
 
 def _texts(result: Audit) -> list[tuple[str, str, str]]:
     """Lines: a name, the text beside it, and their colour; the verdict first, then the findings."""
-    lines = [("", line, _INK) for line in textwrap.wrap(result.verdict, _LINE_LETTERS)]
-    lines.append(("", "", _INK))
+    lines = [("", line, INK) for line in textwrap.wrap(result.verdict, _LINE_LETTERS)]
+    lines.append(("", "", INK))
     for finding in result.findings:
         colour = _RED if finding.is_serious else _GREY
         for place, line in enumerate(textwrap.wrap(finding.text, _TEXT_LETTERS)):

@@ -6,16 +6,14 @@ It knows matplotlib (``pip install 'shoal[report]'``), as `shoal.measure.report`
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 
-from shoal.errors import UsageError
+from shoal.measure.drawing import FAINT, new_figure
 from shoal.measure.page.plan_page import PlanFigures
 
 __all__ = ["draw_plan"]
 
-_INK, _FAINT = "#222222", "#9a9a9a"
 _BLUE, _GREEN = "#0072b2", "#009e73"  # of M. Okabe and K. Ito, "Color universal design", 2008
 
 
@@ -27,24 +25,16 @@ def draw_plan(path: str | os.PathLike[str], drawn: PlanFigures, *, title: str = 
     UsageError
         matplotlib is not installed.
     """
-    try:
-        from matplotlib import rc_context  # noqa: PLC0415
-        from matplotlib.figure import Figure  # noqa: PLC0415  # not pyplot: it keeps figures, and wants a screen
-    except ImportError as error:
-        msg = "the picture needs matplotlib, which is not installed"
-        raise UsageError(msg, hint="pip install matplotlib") from error
-    style: dict[Any, Any] = {"font.size": 9.5, "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _FAINT}
-    style |= {"xtick.color": _INK, "ytick.color": _INK, "axes.linewidth": 0.8, "svg.hashsalt": "shoal"}
-    style |= {"axes.spines.top": False, "axes.spines.right": False}
-    with rc_context(style):
-        figure = Figure(figsize=(10.0, 3.4), dpi=120, facecolor="white", layout="constrained")
+    with new_figure(10.0, 3.4, dpi=120, layout="constrained") as figure:
         figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
         left, middle, right = figure.subplots(1, 3)
+        for axes in (left, middle, right):
+            axes.spines[["top", "right"]].set_visible(False)
         sizes = list(drawn.vr)
         left.set_xscale("log", base=2)
         left.set_yscale("log")
         left.axhline(1.0, color=_GREEN, linewidth=1.4, linestyle=(0, (4, 2)))
-        left.axvline(drawn.batch, color=_FAINT, linewidth=0.8, linestyle=(0, (1, 2)))
+        left.axvline(drawn.batch, color=FAINT, linewidth=0.8, linestyle=(0, (1, 2)))
         left.plot(sizes, list(drawn.vr.values()), color=_BLUE, linewidth=2.0, marker="o", markersize=4)
         ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100, 1000) if tick <= 1.5 * max(drawn.vr.values())]
         left.set_yticks(ticks, [f"{tick} x" for tick in ticks])

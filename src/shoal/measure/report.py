@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UsageError
+from shoal.measure.drawing import INK, new_figure
 
 __all__ = ["MeasuredOrder", "draw_mixing", "has_matplotlib"]
 
 # Blue, vermillion and green of M. Okabe and K. Ito, "Color universal design", 2008, which colour-blind readers tell
 # apart; grey for what does nothing. By name, so that an order has one colour in all pictures.
 _COLOURS = {"none": "#8c8c8c", "buffer": "#d55e00", "window": "#0072b2", "perfect": "#009e73"}
-_INK, _FAINT = "#222222", "#9a9a9a"
 _LINE_HEIGHT = 0.09  # of a line of text, as a share of the height of the axes
 _WIDTH_INCHES, _HEIGHT_INCHES, _DOTS_PER_INCH = 10.0, 6.6, 120  # 1200 pixels wide
 
@@ -89,16 +88,7 @@ def draw_mixing(
     UsageError
         matplotlib is not installed.
     """
-    try:
-        from matplotlib import rc_context  # noqa: PLC0415
-        from matplotlib.figure import Figure  # noqa: PLC0415  # not pyplot: it keeps figures, and wants a screen
-    except ImportError as error:
-        msg = "the picture needs matplotlib, which is not installed"
-        raise UsageError(msg, hint="pip install matplotlib") from error
-    style: dict[Any, Any] = {"font.size": 9.5, "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _FAINT}
-    style |= {"xtick.color": _INK, "ytick.color": _INK, "axes.linewidth": 0.8, "svg.hashsalt": "shoal"}
-    with rc_context(style):
-        figure = Figure(figsize=(_WIDTH_INCHES, _HEIGHT_INCHES), dpi=_DOTS_PER_INCH, facecolor="white")
+    with new_figure(_WIDTH_INCHES, _HEIGHT_INCHES, dpi=_DOTS_PER_INCH) as figure:
         figure.text(0.055, 0.962, title, fontsize=14.5, fontweight="bold", va="center")
         figure.text(0.055, 0.921, subtitle, fontsize=9.5, color="#555555", va="center")
         above = figure.add_gridspec(1, len(orders), left=0.055, right=0.985, top=0.83, bottom=0.475, wspace=0.09)
@@ -194,7 +184,7 @@ def _draw_distinct(
         inside = order.distinct > 0.2 * expected_distinct
         shift = -0.015 if inside else 0.015
         axes.text(order.distinct + shift * expected_distinct, place, f"{order.distinct:.1f}", va="center",
-                  ha="right" if inside else "left", color="white" if inside else _INK, fontweight="bold")  # fmt: skip
+                  ha="right" if inside else "left", color="white" if inside else INK, fontweight="bold")  # fmt: skip
     green = _COLOURS["perfect"]
     axes.axvline(expected_distinct, color=green, linewidth=1.6, linestyle=(0, (4, 2)))
     axes.text(expected_distinct * 0.985, -0.72, f"perfect  {expected_distinct:.1f}", color=green,
@@ -212,7 +202,7 @@ def _clear(axes: Any, title: str) -> None:
 
 
 def _colour(order: MeasuredOrder) -> str:
-    return _COLOURS.get(order.name, _INK)
+    return _COLOURS.get(order.name, INK)
 
 
 def _apart(values: Sequence[float], *, factor: float) -> list[float]:

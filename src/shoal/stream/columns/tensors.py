@@ -32,6 +32,9 @@ def tensors(value: Any) -> Any:
 
     Tensors share the memory of their array where they can: not where it is read-only, of foreign byte order or of
     negative strides.
+
+    >>> tensors({"x": np.arange(3), "name": ["a", "b", "c"]})
+    {'x': tensor([0, 1, 2]), 'name': ['a', 'b', 'c']}
     """
     if isinstance(value, np.ndarray):
         return _tensor(value)
