@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.shards.index.chunks import ChunkTable
 from shoal.shards.index.table import Index, locate
 
-__all__ = ["ChunkUnits", "RecordUnits", "SlicedUnits", "UnitRead", "Units", "starts_in"]
+__all__ = ["ChunkUnits", "RecordUnits", "SlicedUnits", "UnitRead", "Units", "extent_read", "starts_in"]
 
 
 class UnitRead(NamedTuple):
@@ -145,6 +145,18 @@ class RecordUnits:
             return read.num_bytes
         extent = int(np.searchsorted(self._index.extent_first_sample, read.unit, side="right")) - 1
         return int(self._index.extent_decoded_bytes[extent])
+
+
+def extent_read(index: Index, extent: int) -> UnitRead:
+    """The read of one whole extent; its unit is the number of the extent."""
+    return UnitRead(
+        extent,
+        int(index.extent_shard[extent]),
+        int(index.extent_first_byte[extent]),
+        int(index.extent_end_byte[extent]),
+        int(index.extent_first_sample[extent]),
+        int(index.extent_num_samples[extent]),
+    )
 
 
 def starts_in(index: Index, read: UnitRead) -> list[int] | None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ShardError
-from shoal.plan.units import UnitRead, starts_in
+from shoal.plan.units import UnitRead, extent_read, starts_in
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import ShardScan
 from shoal.shards.scanning import scan_again
@@ -211,7 +211,7 @@ def _read(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
         data = opened.store.read_range(opened.paths[stretch.shard], stretch.first_byte, end_byte)
     end_extent = int(np.searchsorted(index.extent_first_sample, stretch.first_sample + stretch.num_samples))
     for extent in range(stretch.unit, end_extent):
-        read = _extent(opened, extent)
+        read = extent_read(opened.index, extent)
         if read.end_byte > info.num_bytes:
             samples = range(read.first_sample, read.first_sample + read.num_samples)
             what = f"the shard ends at byte {info.num_bytes}"
@@ -297,18 +297,6 @@ def _words(error: Exception) -> str:
         place = f"{error.shard}, byte {error.byte}: " if error.byte is not None else f"{error.shard}: "
         text = text.removeprefix(place)
     return without_secrets(text)
-
-
-def _extent(opened: Opened, extent: int) -> UnitRead:
-    index = opened.index
-    return UnitRead(
-        extent,
-        int(index.extent_shard[extent]),
-        int(index.extent_first_byte[extent]),
-        int(index.extent_end_byte[extent]),
-        int(index.extent_first_sample[extent]),
-        int(index.extent_num_samples[extent]),
-    )
 
 
 def _without_echoes(damages: list[Damage], index: Index) -> list[Damage]:

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from shoal.errors import ShardError
-from shoal.plan.units import UnitRead, starts_in
+from shoal.plan.units import UnitRead, extent_read, starts_in
 from shoal.shards.index.table import locate
 from shoal.shards.protocol import Records, Sample
 from shoal.stream.indexing.opening import Opened
@@ -98,7 +98,7 @@ def forgiving_sample(opened: Opened, sample_id: int) -> Sample | Damaged:
     """
     extent = int(np.searchsorted(opened.index.extent_first_sample, sample_id, side="right")) - 1
     whole = opened.index.extent_checksum is not None or opened.index.sample_bytes is None
-    read = _extent(opened, extent) if whole else _single(opened, _extent(opened, extent), sample_id)
+    read = extent_read(opened.index, extent) if whole else _single(opened, extent_read(opened.index, extent), sample_id)
     records = forgiving_records(opened, read, partial(checked_unit, opened, read))
     return records.sample(sample_id - read.first_sample)
 
@@ -113,7 +113,9 @@ def verified_sample(opened: Opened, sample_id: int) -> Sample:
     StorageError
         Bytes could not be had.
     """
-    read = _extent(opened, int(np.searchsorted(opened.index.extent_first_sample, sample_id, side="right")) - 1)
+    read = extent_read(
+        opened.index, int(np.searchsorted(opened.index.extent_first_sample, sample_id, side="right")) - 1
+    )
     return parse_unit(opened, read, checked_unit(opened, read)).sample(sample_id - read.first_sample)
 
 
@@ -216,16 +218,4 @@ def _extents_of(opened: Opened, read: UnitRead) -> list[UnitRead]:
             index.extent_first_sample, [read.first_sample, read.first_sample + read.num_samples - 1], side="right"
         )
     )
-    return [read] if first == last else [_extent(opened, extent) for extent in range(first, last + 1)]
-
-
-def _extent(opened: Opened, extent: int) -> UnitRead:
-    index = opened.index
-    return UnitRead(
-        extent,
-        int(index.extent_shard[extent]),
-        int(index.extent_first_byte[extent]),
-        int(index.extent_end_byte[extent]),
-        int(index.extent_first_sample[extent]),
-        int(index.extent_num_samples[extent]),
-    )
+    return [read] if first == last else [extent_read(opened.index, extent) for extent in range(first, last + 1)]
