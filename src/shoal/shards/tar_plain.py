@@ -15,7 +15,7 @@ from shoal.shards.tar_fields import BLOCK_BYTES, text
 from shoal.shards.tar_headers import is_of_interest
 from shoal.shards.tar_names import key_and_suffix
 
-__all__ = ["Pieces", "read_plain_sample"]
+__all__ = ["Pieces", "Sliced", "read_plain_sample"]
 
 # The fields that matter, in one step: name, size, stated checksum, kind. Octal digits only, ended as tar ends them.
 _HEADER = re.compile(
@@ -30,18 +30,22 @@ _ADLER_PRIME = 65521
 _CHECKSUM_AS_SPACES = 8 * ord(" ")
 
 
-class _Sliced(Protocol):
-    def __getitem__(self, place: slice, /) -> bytes: ...
+class Sliced(Protocol):
+    """Bytes, or what gives them when it is sliced."""
+
+    def __getitem__(self, place: slice, /) -> bytes:
+        """The bytes from ``place.start`` up to ``place.stop``."""
+        ...
 
 
-def read_plain_sample(buffer: _Sliced, start: int, end: int, payloads: memoryview | None = None) -> Sample | None:
+def read_plain_sample(buffer: Sliced, start: int, end: int, payloads: memoryview | None = None) -> Sample | None:
     """The sample in ``buffer[start:end]``; None where it is unusual or wrong in any way. About 2 us a member.
 
     Plain are regular members with sizes in octal, alone or behind a PAX header that speaks of times only (as
     WebDataset's writer makes them), whose names, up to the first dot, are all the same. ``buffer`` is bytes, or the
     `Pieces` of a shard; with ``payloads``, which has the same bytes, values are slices of that.
     """
-    values: _Sliced | memoryview = buffer if payloads is None else payloads
+    values: Sliced | memoryview = buffer if payloads is None else payloads
     sample: Sample = {}
     key = ""
     position = start

@@ -282,19 +282,25 @@ class LocalReader:
     Half the price of `LocalStore.read_range` for small parts, which looks at the file after each.
     """
 
-    __slots__ = ("_file", "_path", "_store")
+    __slots__ = ("_descriptor", "_file", "_path", "_store")
 
     def __init__(self, store: LocalStore, path: str, file: _OpenFile) -> None:
         self._store, self._path, self._file = store, path, file
+        self._descriptor = file.descriptor
 
     def __call__(self, first_byte: int, end_byte: int, /) -> bytes:
         """The bytes ``[first_byte, end_byte)``."""
+        return self[first_byte:end_byte]
+
+    def __getitem__(self, place: slice, /) -> bytes:
+        """The same, as a slice: samples are cut out of a file as they are out of bytes, with one call less."""
+        begin, end = place.start, place.stop
         try:
-            data = os.pread(self._file.descriptor, end_byte - first_byte, first_byte)
+            data = os.pread(self._descriptor, end - begin, begin)
         except (OSError, ValueError):
             data = b""
         # What is wrong with a short answer, or with none, a whole read says.
-        return data if len(data) == end_byte - first_byte else self._store.read_range(self._path, first_byte, end_byte)
+        return data if len(data) == end - begin else self._store.read_range(self._path, begin, end)
 
     def confirm(self) -> None:
         """`StorageError` if the file changed since it was first opened."""

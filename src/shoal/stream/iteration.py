@@ -27,6 +27,7 @@ from shoal.stream.columns.gathering import Gathering
 from shoal.stream.counters import Counters
 from shoal.stream.decoding import Decoders, Threaded
 from shoal.stream.deliveries import NOTHING, Ledger, Proof, RecordHashes
+from shoal.stream.heap import keep_for_next
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.pace import Pace
 from shoal.stream.progress_line import ProgressLine
@@ -152,6 +153,10 @@ class Iteration:
         else:
             deliver = _batches if recipe.partition.batched else _samples
             self._results = deliver(planned(shares, budget, self._reading, skips), source)
+        if recipe.partition.batched:
+            rank_batch = recipe.partition.global_batch / recipe.partition.world_size
+            mean_bytes = int(opened.index.extent_decoded_bytes.sum()) / max(1, opened.index.num_samples)
+            keep_for_next(int(rank_batch * mean_bytes))
         self._num_steps = recipe.partition.num_batches(order.num_samples, start)
         self._failure: BaseException | None = None
         self._closed = False
@@ -277,6 +282,8 @@ class _Source:
 def _samples(stretches: Iterator[Stretch], source: _Source) -> Iterator[Any]:
     """Sample after sample, without those that a filter dropped or that are damaged."""
     made, counters, place = source.made, source.counters, source.place
+    formatting = source.recipe.formatting
+    formatted = None if formatting.name is None else formatting.sample
     for stretch in stretches:
         after = stretch.steps.stop
         # The last position of an epoch may have no sample for this rank.
@@ -288,7 +295,7 @@ def _samples(stretches: Iterator[Stretch], source: _Source) -> Iterator[Any]:
                 source.ledger.dropped(step, 0)
                 continue
             counters.num_samples += 1
-            yield source.recipe.formatting.sample(result)
+            yield formatted(result) if formatted else result
         place.num_yielded = after
 
 

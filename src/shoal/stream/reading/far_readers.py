@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from shoal.plan.budget import Ledger
@@ -50,7 +51,7 @@ class FarReaders:
     reads_ahead = True
 
     def __init__(self, opened: Opened, counters: Counters, ledger: Ledger, options: ReadingOptions) -> None:
-        self._opened, self._ledger = opened, ledger
+        self._opened, self._ledger, self._counters = opened, ledger, counters
         self._traffic = traffic = Traffic(counters)
         self._deadline_seconds = options.deadline_seconds
         limit = ledger.ahead_limit_bytes
@@ -129,7 +130,11 @@ class FarReaders:
 
     def sample(self, read: UnitRead, promise: Promise, sample_id: int) -> Sample:
         """Wait for the read."""
-        return self.parse(read, self.get(read, promise)).sample(sample_id - read.first_sample)
+        began = time.perf_counter()
+        try:
+            return self.parse(read, self.get(read, promise)).sample(sample_id - read.first_sample)
+        finally:
+            self._counters.wait_seconds += time.perf_counter() - began
 
     def close(self) -> None:
         """Drop what has not begun, and wait a little for what has."""

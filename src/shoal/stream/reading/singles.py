@@ -7,7 +7,6 @@ apart, without a copy in between.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -52,19 +51,16 @@ class Singles:
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
         """The samples with these ids, in turn; ``units`` are the reads they are in."""
         get, release = self._readers.sample, self._ledger.release
-        counters, clock = self._counters, time.perf_counter
         wanted = iter(ids)
         for group, promises in self._asked(_groups(self._units, units, self._readers.group_bytes)):
-            for read, promise in zip(group.reads, promises, strict=False):  # promises may be endless
-                sample_id = next(wanted)
-                began = clock()
+            # Promises may be endless; of the ids, those behind the last of the group are wanted next.
+            for read, promise, sample_id in zip(group.reads, promises, wanted, strict=False):
                 try:
                     sample: Sample | Damaged = get(read, promise, sample_id)
                 except ShardError as error:
                     if not self._options.skips:
                         raise
                     sample = damage_or_raise(self._opened, read, error)
-                counters.wait_seconds += clock() - began
                 release(read.end_byte - read.first_byte)
                 yield sample
 
