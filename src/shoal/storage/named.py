@@ -17,7 +17,7 @@ INDEX_NAME = "shoal.index"
 
 _HINT = (
     "name the directory that holds the shards, or the files by a glob, with format=; "
-    'where each file is a sample: format="folder"'
+    'where each file is a sample: format="folder", or shoal.formats.Folder(suffixes=[...]) for files of other kinds'
 )
 
 SourceKind = Literal["file", "directory", "glob", "braces", "list", "index"]
@@ -51,6 +51,15 @@ def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) 
             others[os.path.splitext(name)[1] or name] += 1  # noqa: PTH122  # paths are text in this room
     if not wanted:
         seen = ", ".join(f"{count} x {suffix}" for suffix, count in others.most_common(5)) or "no files"
-        msg = f"{directory}: the directory holds no shards: looked for {', '.join(suffixes)}, found {seen}"
+        msg = f"{directory}: the directory holds no shards: looked for {_listed(suffixes)}, found {seen}"
         raise SourceError(msg, hint=_HINT)
     return sorted(wanted)
+
+
+def _listed(suffixes: Sequence[str]) -> str:
+    """The suffixes for people; of those that say how something is compressed there are many times as many."""
+    plain = [suffix for suffix in suffixes if suffix.count(".") == 1 or "." not in suffix[1:]]
+    compressed = sorted(
+        {"." + suffix.rpartition(".")[2] for suffix in suffixes if suffix not in plain and suffix[0] == "."}
+    )
+    return ", ".join(plain) + (f" (also with {', '.join(compressed)})" if compressed else "")

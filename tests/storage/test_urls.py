@@ -1,0 +1,22 @@
+"""The name of a file below a directory, which has a short way and a long one."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.storage.urls import relative
+
+PARTS = st.sampled_from(["a", "b", ".", "..", "", "x y", "n\n", "..a", "...", "ä"])
+PATHS = st.builds("/".join, st.lists(PARTS, min_size=1, max_size=4))
+
+
+@given(lead=st.sampled_from(["", "/", "//", "./"]), root=PATHS, middle=st.sampled_from(["", "/", "//"]), name=PATHS)
+def test_a_name_is_what_the_standard_library_says(lead: str, root: str, middle: str, name: str) -> None:
+    root = lead + root
+    path = root.rstrip("/") + middle + name
+    if not path or not root:
+        return  # neither is a path
+    assert relative(path, root) == os.path.relpath(path, root)
