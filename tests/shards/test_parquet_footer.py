@@ -84,3 +84,12 @@ def test_a_footer_cut_short_is_refused(cut: float) -> None:
 def test_footers_that_lie_are_refused(footer: bytes, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         groups_in(footer)
+
+
+@pytest.mark.parametrize("text", ["", "a", "a text of some length " * 20])
+def test_texts_that_repeat_count_as_often_as_they_are_held(text: str) -> None:
+    column = pa.array([text] * 5000)
+    footer, _ = footer_of(pa.table({"text": column, "number": range(5000)}))
+    place = groups_in(footer)[0].columns[0]
+    assert place.decoded_bytes < 2000  # one of them, and where it is
+    assert len(text) * 5000 <= place.value_bytes <= column.nbytes

@@ -1,4 +1,4 @@
-"""Where the row groups of a Parquet file lie, by its footer: four numbers a column, and nothing else of it.
+"""Where the row groups of a Parquet file lie, by its footer: some numbers of each column, and nothing else of it.
 
 pyarrow knows them as well, but ends the process where other parts of a column's description contradict each other, so
 the footer is walked here. It is a struct of Thrift's compact protocol; see ``parquet.thrift`` for its fields.
@@ -19,7 +19,7 @@ _MOST_VARINT_BYTES = 10
 Wanted = Mapping[int, Any]
 """Which fields of a struct are kept: a number (None), or what is wanted of a struct or of each struct of a list."""
 
-_COLUMN: Wanted = {3: {1: None, 5: None, 6: None, 7: None, 9: None, 11: None}}
+_COLUMN: Wanted = {3: {1: None, 5: None, 6: None, 7: None, 9: None, 11: None, 16: {1: None}}}
 _VALUE_BYTES = {1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 4}  # of a value in memory, by its type; a text has an offset at least
 _FILE: Wanted = {4: {1: _COLUMN, 3: None}}
 
@@ -28,7 +28,8 @@ class ColumnPlace(NamedTuple):
     """The pages of one column of a row group; ``dictionary_offset`` is None where it has none.
 
     ``decoded_bytes`` are those of its pages once decompressed, ``value_bytes`` the least that its values take in
-    memory: a million times the same number are a few bytes of pages.
+    memory: a million times the same number are a few bytes of pages. So are a million times the same text, whose bytes
+    are known where the writer noted them (``SizeStatistics``; Arrow does, older writers do not).
     """
 
     data_offset: int
@@ -65,7 +66,7 @@ def groups_in(footer: bytes) -> list[GroupPlace]:
 
 
 def _column(about: Mapping[int, Any]) -> ColumnPlace:
-    value_bytes = about.get(5, 0) * _VALUE_BYTES.get(about.get(1, 0), 1)
+    value_bytes = about.get(5, 0) * _VALUE_BYTES.get(about.get(1, 0), 1) + about.get(16, {}).get(1, 0)
     return ColumnPlace(about[9], about.get(11), about[7], about[6], value_bytes)
 
 

@@ -57,7 +57,7 @@ MANY_SAMPLES = 10**8
 ENTRY_SUFFIX = ".scan"
 
 # Raised when the scan of a format finds other samples than before: what was kept or cached by then is not used.
-SCAN_RULE = 2
+SCAN_RULE = 3
 
 # Under which name the metadata of an index keep the options of its format.
 OPTIONS = "format_options"
