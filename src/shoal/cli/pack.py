@@ -96,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             grouped=arguments.group,
             labelled=arguments.labelled,
             path_column=arguments.path_column,
+            num_workers=arguments.workers,
         )
         repeats = repeats_of(
             inputs, oversample=factors, balance=arguments.balance, key=arguments.oversample_key, seed=arguments.seed

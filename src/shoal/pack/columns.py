@@ -85,6 +85,15 @@ class ColumnValues:
         for values, value in zip(self._values, found, strict=True):
             values.append(value)
 
+    def add_block(self, values: Mapping[str, NDArray[Any]], num_samples: int) -> None:
+        """Take the values of many samples, by their paths, each of shape (num_samples,)."""
+        for column, known in zip(self._columns, self._values, strict=True):
+            found = values[column.path].tolist()
+            if len(found) != num_samples:
+                msg = f"the column {column.name!r} has {len(found)} values for {num_samples} samples"
+                raise UsageError(msg)
+            known.extend(found)
+
     def arrays(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:
         """The columns, and for those of texts what their numbers mean."""
         arrays: dict[str, NDArray[Any]] = {}

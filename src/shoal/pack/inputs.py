@@ -17,7 +17,16 @@ from shoal.shards.tar_fields import padded
 from shoal.shards.tar_names import key_and_suffix
 from shoal.storage.small_files import FileList, read_small
 
-__all__ = ["FileInputs", "InputTable", "copy_of", "file_inputs"]
+__all__ = [
+    "FileInputs",
+    "FileSamples",
+    "InputTable",
+    "copy_of",
+    "file_inputs",
+    "label_field",
+    "name_of",
+    "refuse_collisions",
+]
 
 _HEADER_BYTES = 512
 _ROW_BYTES = 64  # of a record that is not its payload: names, lengths, checksums
@@ -152,7 +161,7 @@ class FileInputs:
         """``cls`` in tar shards, else ``label``."""
         if self.label is None:
             return None
-        return "cls" if self.format.partition(".")[0] == "tar" else "label"
+        return label_field(self.format)
 
     def column_path(self, name: str) -> str:
         """``label`` is the class; in tar shards what a manifest says is in the field ``json``."""
@@ -228,6 +237,11 @@ class FileSamples:
                     yield Unreadable(key, refused, refused.message)
                 else:
                     yield sample
+
+
+def label_field(format: str) -> str:  # noqa: A002
+    """The field of a sample that has its class."""
+    return "cls" if format.partition(".")[0] == "tar" else "label"
 
 
 def copy_of(key: str, copy: int) -> str:
@@ -309,13 +323,13 @@ def file_inputs(
         msg = f"{files.root}: there are no files to pack"
         raise UsageError(msg, hint="hidden files are left out")
     order = list(range(len(files.names)))
-    named = [_grouped_name(name) if grouped else _name(name) for name in files.names]
+    named = [_grouped_name(name) if grouped else name_of(name) for name in files.names]
     if grouped:
         order.sort(key=lambda number: (named[number][0], number))
         files = FileList(files.root, [files.names[i] for i in order], files.num_bytes[order], files.modified_ns[order])
         named = [named[i] for i in order]
     keys, fields = [key for key, _ in named], [suffix for _, suffix in named]
-    _refuse_collisions(files.names, keys, fields if grouped else None)
+    refuse_collisions(files.names, keys, fields if grouped else None)
     starts = [i for i in range(len(keys)) if not grouped or i == 0 or keys[i] != keys[i - 1]]
     first_file = np.array([*starts, len(keys)], dtype=np.int64)
     keys = [keys[start] for start in starts]
@@ -323,7 +337,7 @@ def file_inputs(
     return FileInputs(files, format, keys, fields, first_file, label, classes)
 
 
-def _name(name: str) -> tuple[str, str]:
+def name_of(name: str) -> tuple[str, str]:
     """Key and field of a file that is a sample: its suffix is what follows the last dot; other dots become "_"."""
     directory, slash, last = name.rpartition("/")
     stem, dot, suffix = last.rpartition(".")
@@ -333,10 +347,10 @@ def _name(name: str) -> tuple[str, str]:
 
 
 def _grouped_name(name: str) -> tuple[str, str]:
-    return key_and_suffix(name) or _name(name)
+    return key_and_suffix(name) or name_of(name)
 
 
-def _refuse_collisions(names: Sequence[str], keys: Sequence[str], fields: Sequence[str] | None) -> None:
+def refuse_collisions(names: Sequence[str], keys: Sequence[str], fields: Sequence[str] | None) -> None:
     """No two files may make the same name."""
     seen: dict[Any, int] = {}
     for number, key in enumerate(keys):

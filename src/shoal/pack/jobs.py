@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from shoal.errors import ShoalError
 from shoal.pack.output import Output
+from shoal.pack.tree_inputs import TreeSamples
 from shoal.pack.unit import Shard, ShardSummary, Unreadable, pack_shard
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Sample
+from shoal.shards.writing.record_block import RecordBlock
 
 __all__ = ["Done", "Job", "peak_bytes", "work"]
 
@@ -46,7 +47,8 @@ class Done:
 
 def work(job: Job, out: Output, came_to: Callable[[int, float], None]) -> Done:
     """Do a job; ``came_to`` is told now and then which job is how far, from 0 to 1."""
-    summary = pack_shard(job.shard, _counted(job, came_to), out)
+    inputs = job.inputs.blocks(job.shard) if isinstance(job.inputs, TreeSamples) else job.inputs
+    summary = pack_shard(job.shard, _counted(job, inputs, came_to), out)
     part = out.kept(job.shard.name)
     if part is None:
         msg = f"{job.shard.name}: this shard was finished, and is gone"
@@ -60,13 +62,16 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _counted(job: Job, came_to: Callable[[int, float], None]) -> Iterator[Sample | Unreadable]:
+_Input = Sample | Unreadable | RecordBlock
+
+
+def _counted(job: Job, inputs: Iterable[_Input], came_to: Callable[[int, float], None]) -> Iterator[_Input]:
     due = time.monotonic() + _SAY_EVERY_SECONDS
-    samples, number = iter(job.inputs), 0
-    for sample in samples:
+    number = 0
+    for place, sample in enumerate(inputs):
         yield sample
-        yield from islice(samples, _ASK_EVERY - 1)
-        number += _ASK_EVERY
-        if time.monotonic() > due:
+        is_block = isinstance(sample, RecordBlock)
+        number += sample.num_records if isinstance(sample, RecordBlock) else 1
+        if (is_block or place % _ASK_EVERY == 0) and time.monotonic() > due:
             came_to(job.number, min(1.0, number / job.num_inputs))
             due = time.monotonic() + _SAY_EVERY_SECONDS

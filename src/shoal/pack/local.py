@@ -19,17 +19,20 @@ from shoal.pack.columns import Column, as_columns
 from shoal.pack.datasets import dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs import InputTable, file_inputs
 from shoal.pack.jobs import Job, peak_bytes
+from shoal.pack.listing import files_below
 from shoal.pack.manifests import MANIFEST_SUFFIXES, manifest_inputs
 from shoal.pack.mixing import Mix
 from shoal.pack.output import Output, names_of_shards
 from shoal.pack.planning import PackPlan, plan_shards
 from shoal.pack.running import done_jobs, usable_processors
+from shoal.pack.tree_inputs import tree_inputs
 from shoal.pack.unit import Shard
 from shoal.pack.writer import PackSummary, summaries_of
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.index.table import Index
 from shoal.shards.writing.encoders import encoder_named
-from shoal.storage.small_files import files_below, files_matching
+from shoal.storage.file_tree import FileTree
+from shoal.storage.small_files import FileList, files_matching
 from shoal.storage.urls import scheme_of, without_secrets
 
 __all__ = ["PackRequest", "Packed", "check_apart", "inputs_of", "pack_inputs", "repeats_of"]
@@ -73,6 +76,7 @@ def inputs_of(
     grouped: bool = False,
     labelled: bool | None = None,
     path_column: str | None = None,
+    num_workers: int | None = None,
 ) -> InputTable:
     """The inputs that a directory, a glob, a manifest or a dataset of Hugging Face's ``save_to_disk`` names.
 
@@ -91,7 +95,8 @@ def inputs_of(
     if path.is_dir():
         if is_dataset_on_disk(str(path)):
             return dataset_inputs(str(path), format=format)
-        return file_inputs(files_below(str(path)), format=format, grouped=grouped, labelled=labelled)
+        files = files_below(str(path), num_workers=num_workers or usable_processors())
+        return _inputs_in(files, format, grouped, labelled)
     if path.is_file():
         if path.name.lower().endswith(MANIFEST_SUFFIXES):
             return manifest_inputs(str(path), format=format, path_column=path_column)
@@ -100,7 +105,14 @@ def inputs_of(
     if not glob.has_magic(str(path)):
         msg = f"{path}: there is nothing of that name"
         raise SourceError(msg, hint="name a directory, a glob, a manifest, or a dataset of save_to_disk")
-    return file_inputs(files_matching(str(path)), format=format, grouped=grouped, labelled=labelled)
+    return _inputs_in(files_matching(str(path)), format, grouped, labelled)
+
+
+def _inputs_in(files: FileTree, format: str, grouped: bool, labelled: bool | None) -> InputTable:  # noqa: A002, FBT001
+    if not grouped:
+        return tree_inputs(files, format=format, labelled=labelled)
+    named = FileList(files.root, files.names(), files.num_bytes, files.modified_ns)
+    return file_inputs(named, format=format, grouped=True, labelled=labelled)
 
 
 def check_apart(source: str | os.PathLike[str], url: str | os.PathLike[str]) -> None:

@@ -105,7 +105,14 @@ def pack(
                 writer.write(sample)
         return writer.close()
     check_apart(source, url)
-    inputs = inputs_of(source, format=format, grouped=grouped, labelled=labelled, path_column=path_column)
+    inputs = inputs_of(
+        source,
+        format=format,
+        grouped=grouped,
+        labelled=labelled,
+        path_column=path_column,
+        num_workers=num_workers,
+    )
     repeats = repeats_of(inputs, oversample=oversample or {}, balance=balance, key="label", seed=seed)
     sizes = inputs.record_bytes()
     total = int(sizes.sum() if repeats is None else (sizes * repeats.times).sum())

@@ -19,8 +19,9 @@ from shoal.pack.output import Output
 from shoal.shards.index.build import EXTENT_BYTES, ScannedShard, assemble
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Buffer, Sample
-from shoal.shards.writing.encoder import Encoder, Record, extent_crcs
+from shoal.shards.writing.encoder import AppendedShard, Encoder, Record, extent_crcs
 from shoal.shards.writing.encoders import encoder_named
+from shoal.shards.writing.record_block import RecordBlock
 from shoal.storage.making import ObjectInMaking
 
 __all__ = ["Shard", "ShardSummary", "Unreadable", "pack_shard"]
@@ -74,11 +75,12 @@ class ShardSummary:
     done_before: bool = False
 
 
-def pack_shard(shard: Shard, inputs: Iterable[Sample | Unreadable], out: Output) -> ShardSummary:
+def pack_shard(shard: Shard, inputs: Iterable[Sample | Unreadable | RecordBlock], out: Output) -> ShardSummary:
     """Make one shard of its inputs, in their order, and note in ``out`` that it is finished.
 
-    If that is noted already, nothing is read or written. Memory: about 2 MiB where shards grow file by file, a shard
-    where the output is an object store or the format needs it.
+    Inputs may come as records already, many at a time, with the columns that the shard wants. If the shard is noted
+    already, nothing is read or written. Memory: about 2 MiB where shards grow file by file, a shard where the output is
+    an object store or the format needs it.
 
     Raises
     ------
@@ -103,12 +105,15 @@ def pack_shard(shard: Shard, inputs: Iterable[Sample | Unreadable], out: Output)
 
 
 def _filled(
-    making: ShardInMaking, encoder: Encoder, inputs: Iterable[Sample | Unreadable], shard: Shard
+    making: ShardInMaking, encoder: Encoder, inputs: Iterable[Sample | Unreadable | RecordBlock], shard: Shard
 ) -> list[tuple[str, str]]:
     """Add all inputs; those that were skipped, by name and reason."""
     skipped: list[tuple[str, str]] = []
     values = making.values if shard.columns else None
     for sample in inputs:
+        if isinstance(sample, RecordBlock):
+            making.add_block(sample)
+            continue
         if isinstance(sample, Unreadable):
             if shard.on_error == "raise":
                 raise sample.error
@@ -165,6 +170,17 @@ class ShardInMaking:
         self._waiting_bytes += record.num_bytes
         if self._waiting_bytes >= _AT_ONCE_BYTES:
             self._flush()
+
+    def add_block(self, block: RecordBlock) -> None:
+        """Add many records, and what they say of columns."""
+        if not isinstance(self._encoding, AppendedShard):
+            msg = f"{self._shard.name}: records made before are for shards that are one record after the other"
+            raise UsageError(msg, hint=f"give samples to shards of {self._shard.format}")
+        self._flush()
+        self.values.add_block(block.columns, block.num_records)
+        for data in self._encoding.add_block(block):
+            self._digest.update(data)
+            self._object.write([data])
 
     def finish(self, *, plan: str, skipped: list[tuple[str, str]]) -> Index:
         """Let the shard be seen; its part of the index."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shoal.shards.index.build import cut_borders
 from shoal.shards.protocol import Buffer, Sample, ShardScan
 from shoal.shards.writing.crc_joined import joined_crcs
+from shoal.shards.writing.record_block import RecordBlock
 
 __all__ = ["AppendedShard", "Encoder", "Record", "ShardEncoder", "WrittenShard", "extent_crcs"]
 
@@ -135,6 +136,14 @@ class AppendedShard:
         self._position += num_bytes
         self._sizes.append(num_bytes)
         return parts
+
+    def add_block(self, block: RecordBlock) -> Sequence[Buffer]:
+        """Add many records; their bytes."""
+        self._crcs += block.crcs.tolist()
+        self._layout_crcs += block.layout_crcs.tolist()
+        self._sizes += block.num_bytes.tolist()
+        self._position += len(block.data)
+        return [block.data]
 
     def finish(self) -> Sequence[Buffer]:
         """End the shard."""

@@ -20,7 +20,7 @@ from shoal.shards.tar_fields import BLOCK_BYTES
 from shoal.shards.tar_names import key_and_suffix
 from shoal.shards.writing.encoder import AppendedShard, Record
 
-__all__ = ["TarEncoder"]
+__all__ = ["TarEncoder", "is_safe_name", "plain_header"]
 
 _END = bytes(2 * BLOCK_BYTES)
 _NAME_BYTES, _PREFIX_BYTES = 100, 155
@@ -88,8 +88,7 @@ class TarEncoder:
 def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
     """The header of a member, after PAX records where it needs some."""
     name = f"{key}.{suffix}"
-    is_safe = name.isprintable() or not any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
-    if key_and_suffix(name) != (key, suffix) or not is_safe or name[0] == "/" or ".." in name.split("/"):
+    if key_and_suffix(name) != (key, suffix) or not is_safe_name(name):
         found = key_and_suffix(name)
         what = f"as key {found[0]!r} and field {found[1]!r}" if found else "as no part of a sample"
         msg = f"the key {key!r} and the field {suffix!r} make the member {name!r}, which would be read {what}"
@@ -103,11 +102,18 @@ def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
         msg = f"the name {name!r} is no text: {error.reason}"
         raise UsageError(msg, hint="give the sample another key") from None
     if len(encoded) <= _NAME_BYTES and num_bytes <= _MOST_OCTAL_BYTES:
-        return _header(encoded, num_bytes)
+        return plain_header(encoded, num_bytes)
     return _long_header(encoded, num_bytes)
 
 
-def _header(name: bytes, num_bytes: int, *, prefix: bytes = _NO_PREFIX, kind: bytes = b"0") -> bytes:
+def is_safe_name(name: str) -> bool:
+    """Whether a member may be named so: nothing that a terminal or an unpacking would act on."""
+    is_shown = name.isprintable() or not any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
+    return is_shown and name[0] != "/" and ".." not in name.split("/")
+
+
+def plain_header(name: bytes, num_bytes: int, *, prefix: bytes = _NO_PREFIX, kind: bytes = b"0") -> bytes:
+    """One header: a name of at most 100 bytes, a size below 8 GiB."""
     size, size_sum = _size_field(num_bytes)
     total = _FIXED_SUM + sum(name) + size_sum + kind[0]
     if prefix is _NO_PREFIX and kind == b"0":  # nearly all: one step
@@ -131,15 +137,15 @@ def _long_header(name: bytes, num_bytes: int) -> bytes:
     if num_bytes <= _MOST_OCTAL_BYTES:
         cut = name.find(b"/", len(name) - _NAME_BYTES - 1)
         if 0 < cut <= _PREFIX_BYTES and cut < len(name) - 1:
-            return _header(name[cut + 1 :], num_bytes, prefix=name[:cut].ljust(_PREFIX_BYTES, b"\0"))
+            return plain_header(name[cut + 1 :], num_bytes, prefix=name[:cut].ljust(_PREFIX_BYTES, b"\0"))
     records = _pax_record(b"path", name)
     stated = num_bytes
     if num_bytes > _MOST_OCTAL_BYTES:
         records += _pax_record(b"size", b"%d" % num_bytes)
         stated = 0
     padding = _PADDINGS[len(records) % BLOCK_BYTES]
-    extended = _header(b"PaxHeaders/" + name[: _NAME_BYTES - 11], len(records), kind=b"x") + records + padding
-    return extended + _header(name[:_NAME_BYTES], stated)
+    extended = plain_header(b"PaxHeaders/" + name[: _NAME_BYTES - 11], len(records), kind=b"x") + records + padding
+    return extended + plain_header(name[:_NAME_BYTES], stated)
 
 
 def _pax_record(key: bytes, value: bytes) -> bytes:
