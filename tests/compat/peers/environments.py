@@ -22,7 +22,7 @@ class CannotHaveError(Exception):
 
 
 class Peer(NamedTuple):
-    """What a peer needs: packages, torch before them, a program of this machine instead.
+    """What a peer needs: packages, torch before them, a program of this machine.
 
     ``alone`` are packages that are installed without what they ask for: a torchvision, and with it another torch, of
     5 GB.
@@ -46,6 +46,7 @@ PEERS = {
     "polars": Peer(("polars==2.1.0",)),
     "duckdb": Peer(("duckdb==2.0.0", "pyarrow==26.0.1")),
     "pyarrow": Peer(("pyarrow==18.1.0",)),
+    "spark": Peer(("pyspark==4.0.1",), program="java"),
     "datasets": Peer(("datasets==5.2.0", "pillow>=11")),
     "tfrecord": Peer(("tfrecord==1.14.6",)),
     "webdataset": Peer(("webdataset==1.0.2", "pillow>=11", "msgpack==1.2.4")),
@@ -64,12 +65,12 @@ _TORCHVISION = {
 
 
 def python_of(name: str) -> Path:
-    """The Python that has a peer; the one running where the peer is a program."""
+    """The Python that has a peer; the one running where the peer is a program alone."""
     peer = PEERS[name]
-    if peer.program:
-        if shutil.which(peer.program) is None:
-            msg = f"{peer.program} is not installed"
-            raise CannotHaveError(msg)
+    if peer.program and shutil.which(peer.program) is None:
+        msg = f"{peer.program} is not installed"
+        raise CannotHaveError(msg)
+    if not peer.packages:
         return Path(sys.executable)
     home = HOME / f"{name}-python{sys.version_info[0]}.{sys.version_info[1]}"
     python, done, wanted = home / "bin" / "python", home / "done", " ".join([*peer.packages, *peer.alone])
@@ -88,7 +89,7 @@ def python_of(name: str) -> Path:
 
 def run_in(python: Path, script: Path, *arguments: str | Path) -> None:
     """Run a script with a peer's Python, without our own package in sight."""
-    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(HOME / "hf"), "LITDATA_DISABLE_VERSION_CHECK": "1"}
+    offline = {"TZ": "UTC", "HF_HUB_OFFLINE": "1", "HF_HOME": str(HOME / "hf"), "LITDATA_DISABLE_VERSION_CHECK": "1"}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | offline
     _run(python, script, *arguments, environment=environment)
 

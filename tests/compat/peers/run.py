@@ -25,7 +25,7 @@ from tests.compat.peers.plainly import plain
 import shoal
 
 HERE = Path(__file__).parent
-_TABLES = ("polars", "duckdb", "pyarrow", "datasets")
+_TABLES = ("polars", "duckdb", "pyarrow", "spark", "datasets")
 
 
 def described(peer: str, about: str) -> Callable[[shoal.Dataset], shoal.Dataset]:

@@ -120,6 +120,37 @@ def pyarrow(directory: Path) -> Found:
     return found
 
 
+def spark(directory: Path) -> Found:
+    """Timestamps are of its old kind of 96 bits, which is the default, and of the new one.
+
+    Of the new ones the file says that they are instants, by UTC, which Spark's Python leaves out.
+    """
+    from pyspark.sql import SparkSession
+
+    about = "id int, real double, yes boolean, text string, bytes binary, list array<int>, texts array<string>, deep "
+    about += "struct<x:bigint,y:struct<z:array<string>>>, day date, when timestamp, money decimal(9,2), kind string"
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    names = [column.partition(" ")[0] for column in about.split(", ")]
+    frame = session.createDataFrame([tuple(row[name] for name in names) for row in table_rows()], about).coalesce(1)
+    found: Found = {}
+
+    def write(source: str, *partitions: str, codec: str) -> None:
+        frame.write.option("compression", codec).partitionBy(*partitions).parquet(str(directory / source))
+        read = session.read.schema(about).parquet(str(directory / source)).sort(*partitions, "id").collect()
+        rows = [row.asDict(recursive=True) for row in read]
+        zone = None if source.startswith("INT96") else dt.UTC
+        found[source] = (source, [plain({**row, "when": row["when"].replace(tzinfo=zone)}) for row in rows])
+
+    for kind in ("INT96", "TIMESTAMP_MICROS"):
+        session.conf.set("spark.sql.parquet.outputTimestampType", kind)
+        for codec in ("snappy", "zstd", "gzip"):
+            write(f"{kind}-{codec}", codec=codec)
+    write("hive", "kind", codec="snappy")
+    session.stop()
+    return found
+
+
 def datasets(directory: Path) -> Found:
     import datasets as hf
 
@@ -296,7 +327,7 @@ def bsdtar(directory: Path) -> Found:
 
 PEERS: dict[str, Callable[[Path], Found]] = {
     writer.__name__: writer
-    for writer in (polars, duckdb, pyarrow, datasets, tfrecord, webdataset, streaming, litdata, gnutar, bsdtar)
+    for writer in (polars, duckdb, pyarrow, spark, datasets, tfrecord, webdataset, streaming, litdata, gnutar, bsdtar)
 }
 
 
