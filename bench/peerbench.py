@@ -3,7 +3,8 @@
 ``python bench/peerbench.py KIT [options of KIT/run.py]`` copies the kit into a temporary directory, puts
 ``bench/peerbench_shoal.py`` among its adapters, and runs it; the environments of the peers are those below
 ``PEERBENCH_HOME``, made by the kit's ``setup_venvs.sh``, and shoal's is made there if it is missing. Rows of shoal are
-``shoal_mds``, ``shoal_parquet`` and ``shoal_tar``, which read what the peers of those formats wrote.
+``shoal_mds``, ``shoal_parquet`` and ``shoal_tar``, which read what the peers of those formats wrote, over http where
+the kit has its server (``--s3``), and ``shoal_mds_s3`` and the others by S3.
 
 ``--in-batches`` measures batches of 64 in one process for all rows, which the kit only does with worker processes.
 """
@@ -18,7 +19,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-ROWS = {"shoal_mds": "mds", "shoal_parquet": "parquet", "shoal_tar": "tar"}
+PACKAGES = ("numpy", "psutil", "pyarrow", "obstore", "urllib3")
+FORMATS = ("mds", "parquet", "tar")
+ROWS = {f"shoal_{name}": name for name in FORMATS} | {f"shoal_{name}_s3": f"{name}+s3" for name in FORMATS}
 
 
 def main() -> int:
@@ -61,7 +64,7 @@ def make_environment(venvs: Path) -> None:
     ]
     base, here = (place.stdout.strip() for place in places)
     subprocess.run(["cp", "-al", f"{base}/.", here], check=False, stderr=subprocess.DEVNULL)
-    subprocess.run([own / "bin" / "python", "-m", "pip", "install", "-q", "numpy", "psutil", "pyarrow"], check=True)
+    subprocess.run([own / "bin" / "python", "-m", "pip", "install", "-q", *PACKAGES], check=True)
     (own / ".ok").touch()
 
 

@@ -1,7 +1,8 @@
 """shoal as a row of a benchmark of streaming loaders, which reads what the peers wrote, where it lies.
 
 The module is put into the ``adapters/`` of that benchmark by ``bench/peerbench.py``, and has the names that it wants:
-`fmt`, `write` and `Pipeline`. Variants are formats: "mds", "parquet" and "tar".
+`fmt`, `write` and `Pipeline`. Variants are formats: "mds", "parquet" and "tar". Where the benchmark has a server, they
+are read from it over http, and with "+s3" behind them by S3.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _BATCH = 64
 
 def fmt(variant: str) -> str:
     """The directory of the peer whose shards are read."""
-    return variant
+    return variant.partition("+")[0]
 
 
 def write(cfg: Any, variant: str, directory: str, samples: Any) -> None:  # noqa: ARG001
@@ -36,12 +37,21 @@ class Pipeline:
     """One epoch: sample by sample, or in batches from worker processes."""
 
     def __init__(self, cfg: Any, variant: str) -> None:
-        self.cfg, self.variant = cfg, variant
-        directory = cfg.dir(variant)
-        source = f"{cfg.s3['endpoint']}/{cfg.s3['bucket']}/{Path(directory).name}" if cfg.s3 else directory
-        suffix = {"mds": "mds", "parquet": "parquet", "tar": "tar"}[variant]
-        ds = shoal.open(f"{source}/*.{suffix}").shuffle(seed=cfg.seed, window=cfg.budget)
-        if variant == "tar":
+        self.variant, _, by = variant.partition("+")
+        self.cfg = cfg
+        directory = Path(cfg.dir(self.variant))
+        names = sorted(path.name for path in directory.glob(f"*.{self.variant}"))
+        options: dict[str, Any] | None = None
+        if not cfg.s3:
+            root = str(directory)
+        elif by == "s3":
+            root = f"s3://{cfg.s3['bucket']}/{directory.name}"
+            options = {"endpoint": cfg.s3["endpoint"], "anonymous": True, "region": "us-east-1"}
+        else:
+            root = f"{cfg.s3['endpoint']}/{cfg.s3['bucket']}/{directory.name}"
+        ds = shoal.open([f"{root}/{name}" for name in names], storage_options=options)
+        ds = ds.shuffle(seed=cfg.seed, window=cfg.budget)
+        if self.variant == "tar":
             ds = ds.decode()
         ds.set_epoch(cfg.epoch)
         self.ds = ds.partition(rank=cfg.rank, world_size=cfg.world).format("numpy")
