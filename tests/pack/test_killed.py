@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import subprocess
@@ -71,6 +72,26 @@ def test_killed_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_killed_a_hundred_times(tmp_path: Path, workers: int) -> None:
     check_killed(tmp_path, 50, workers=workers)
+
+
+@pytest.mark.parametrize("name", ["tar", "mds"])
+def test_nothing_is_in_the_making_beside_the_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Whoever is killed leaves what is unfinished where the next run looks for it, that of an index too."""
+    source, out = make_files(tmp_path / "in", classes=CLASSES), tmp_path / "out"
+    replaced = os.replace
+    named: list[str] = []
+
+    def replace(before: str, after: str) -> None:
+        hidden = [path.name for path in out.iterdir() if path.name.startswith(".")]
+        assert hidden == [".shoal-pack"]
+        assert Path(before).is_relative_to(out / ".shoal-pack")
+        named.append(Path(after).name)
+        replaced(before, after)
+
+    monkeypatch.setattr("os.replace", replace)
+    assert main(["pack", str(source), str(out), *OPTIONS, "--workers", "1", "--format", name]) == 0
+    assert named[-1] == "shoal.index"
+    assert ("index.json" in named) == (name == "mds")
 
 
 def limited(words: list[str], most_bytes: int) -> subprocess.CompletedProcess[bytes]:

@@ -20,8 +20,9 @@ from shoal.storage.local import LocalStore
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.indexing.index_files import load_index, save_index
+from shoal.stream.mending import mend_index
 from shoal.stream.soundness import RECORD_CRCS, Damage, Soundness
-from shoal.stream.verification import mend_index, open_to_verify, verify
+from shoal.stream.verification import open_to_verify, verify
 from shoal.testing import RangeServer
 
 
@@ -163,6 +164,50 @@ def test_an_index_is_mended_where_only_it_is_wrong(data: Path) -> None:
     # What was known stays: ids, and the extents that states belong to.
     assert np.array_equal(mended.extent_end_byte[: old.num_extents], old.extent_end_byte)
     assert mended.fingerprint == load_index(str(data / "shoal.index"), store=LocalStore()).fingerprint
+
+
+def test_columns_are_kept_or_the_index_is_left_as_it_is(data: Path) -> None:
+    old = write_index(data, records=True)
+    write_tar(data / "train-000003.tar", [{"__key__": b"new", "txt": b"new"}])
+    asked = open_to_verify(data)
+    mended, left = mend_index(asked, verify(asked))
+    assert left == []
+    assert mended.columns[RECORD_CRCS][:120].tolist() == old.columns[RECORD_CRCS].tolist()
+    flip(data / "train-000003.tar", 513)
+    assert [(d.kind, d.samples) for d in found_in(data).damages] == [("checksum", (120,))]  # its record has one, too
+    flip(data / "train-000003.tar", 513)
+
+    labelled = replace(mended, columns={**mended.columns, "label": np.arange(121)})
+    labelled = replace(labelled, metadata={**mended.metadata, "classes": ["a"]})
+    save_index(labelled, data / "shoal.index", store=LocalStore())
+    write_tar(data / "train-000004.tar", [{"__key__": b"newer", "txt": b"newer"}])
+    asked = open_to_verify(data)
+    with pytest.raises(UsageError, match=r"columns label, and nobody knows .* 1 shards, the first of train-000004.tar"):
+        mend_index(asked, verify(asked))
+    assert load_index(str(data / "shoal.index"), store=LocalStore()).num_samples == 121
+
+    (data / "train-000004.tar").unlink()
+    os.utime(data / "train-000000.tar", ns=(1, 1))
+    asked = open_to_verify(data)
+    mended, left = mend_index(asked, verify(asked))
+    assert left == []
+    assert mended.columns["label"].tolist() == list(range(121))
+    assert mended.metadata["classes"] == ["a"]
+
+
+def test_without_an_index_every_shard_that_cannot_be_scanned_is_listed(data: Path) -> None:
+    flip(data / "train-000000.tar", 150)  # in the checksum of the first header
+    flip(data / "train-000002.tar", 150)
+    asked = open_to_verify(data)
+    found = verify(asked)
+    assert [(d.kind, d.shard, d.first_byte) for d in found.damages] == [
+        ("unreadable", "train-000000.tar", 0),
+        ("unreadable", "train-000002.tar", 0),
+    ]
+    assert asked.opened is not None
+    assert asked.opened.index.num_samples == 40
+    flip(data / "train-000001.tar", 150)
+    assert [damage.shard for damage in found_in(data).damages] == [f"train-00000{number}.tar" for number in range(3)]
 
 
 def test_an_unreadable_index_is_made_again(data: Path) -> None:

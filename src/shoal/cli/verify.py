@@ -23,9 +23,10 @@ from shoal.cli.source_options import (
 from shoal.errors import StateError, UsageError
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.certificates import Certificate, differences, merge_certificates
+from shoal.stream.mending import mend_index
 from shoal.stream.requests import request_of_state
 from shoal.stream.soundness import Damage, Soundness
-from shoal.stream.verification import Verification, mend_index, open_to_verify, verify
+from shoal.stream.verification import Verification, open_to_verify, verify
 
 __all__ = ["add_arguments", "run"]
 
@@ -118,7 +119,7 @@ def _record(asked: Verification, found: Soundness) -> dict[str, Any]:
     return {
         "index": None if asked.index_path is None else printable(asked.index_path),
         "format": asked.format.name,
-        "num_shards": len(asked.found.names) if index is None else index.num_shards,
+        "num_shards": len(asked.found.names) if index is None or asked.index_path is None else index.num_shards,
         "num_samples": 0 if index is None else index.num_samples,
         "fingerprint": None if index is None else index.fingerprint,
         "num_bytes": found.num_bytes,

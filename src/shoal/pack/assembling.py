@@ -38,7 +38,7 @@ def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> 
     }
     index = out.versioned(joined(parts, columns=columns, metadata=metadata))
     if index.format == "mds":
-        out.put(INDEX_NAME, _index_of_streaming(index))
+        out.put(INDEX_NAME, [_index_of_streaming(index)])
     out.finish(index)
     return index
 

@@ -19,12 +19,13 @@ from shoal.errors import IndexFileError, StorageError, UsageError
 from shoal.shards.formats import suffixes_in_directories
 from shoal.shards.index.file import decode, encode
 from shoal.shards.index.table import Index
+from shoal.shards.protocol import Buffer
 from shoal.storage.making import Lock, ObjectInMaking, begin_object
 from shoal.storage.named import INDEX_NAME
 from shoal.storage.protocol import Store
 from shoal.storage.stores import open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
-from shoal.stream.indexing.index_files import load_index, save_index
+from shoal.stream.indexing.index_files import load_index
 from shoal.stream.reading.retrying import patient
 
 __all__ = ["Output"]
@@ -128,13 +129,16 @@ class Output:
         infos = [self.store.stat(join(self.url, name)) for name in index.shard_names]
         return replace(index, shard_versions=tuple(info.version for info in infos))
 
-    def put(self, name: str, data: bytes) -> None:
-        """Write a file that belongs to the format, beside the shards."""
-        self.store.put(join(self.url, name), data)
+    def put(self, name: str, data: Sequence[Buffer]) -> None:
+        """Write a file that belongs beside the shards; like them, it is made among what goes if we are killed."""
+        making = self.begin_shard(name)
+        for buffer in data:
+            making.write([memoryview(buffer).cast("B")])
+        making.finish()
 
     def finish(self, index: Index) -> None:
         """Write the index; from now on the dataset is there."""
-        save_index(index, join(self.url, INDEX_NAME), store=self.store)
+        self.put(INDEX_NAME, encode(index))
         self._clear()
 
     def release(self) -> None:

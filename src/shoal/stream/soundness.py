@@ -32,7 +32,7 @@ from shoal.stream.reading.damage import ForgivingRecords
 from shoal.stream.reading.unit_bytes import parse_unit
 from shoal.stream.stages import Damaged
 
-__all__ = ["RECORD_CRCS", "Damage", "Soundness", "check_shards"]
+__all__ = ["RECORD_CRCS", "Damage", "Soundness", "check_shards", "words_of"]
 
 RECORD_CRCS = "record_crc32"
 """The column of an index that holds a CRC-32 of the bytes of each sample, where shards were written by shoal."""
@@ -165,7 +165,7 @@ def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> 
         with reading_one(opened.store, info.path, info.num_bytes, costs=costs) as read:
             scan = scan_again(opened.format, read, info.num_bytes, shard=name, head=index.shard_heads.get(shard, {}))
     except ShardError as error:
-        return Soundness([Damage("unreadable", name, error.byte, None, _words(error))])
+        return Soundness([Damage("unreadable", name, error.byte, None, words_of(error))])
     rows = rows_of(index, shard)
     difference = first_difference(rows, scan)
     if difference is None and head_text(scan.head) != head_text(index.shard_heads.get(shard, {})):
@@ -260,7 +260,7 @@ def _by_parsing(opened: Opened, read: UnitRead, data: bytes) -> list[Damage]:
             first_byte = value.error.byte if isinstance(value.error, ShardError) else None
             end_byte = None if starts is None else read.first_byte + starts[number + 1]
             samples = (read.first_sample + number,)
-            damages.append(Damage("unreadable", name, first_byte, end_byte, _words(value.error), samples, (None,)))
+            damages.append(Damage("unreadable", name, first_byte, end_byte, words_of(value.error), samples, (None,)))
     if damages:
         return damages
     layout = zlib.crc32(parse_unit(opened, read, data).layout_crcs().astype("<u4").tobytes())
@@ -290,7 +290,7 @@ def _key_of(sample: Any) -> str | None:
     return key if isinstance(key, str) else None
 
 
-def _words(error: Exception) -> str:
+def words_of(error: Exception) -> str:
     """What an error says, without the place, which is said beside it."""
     text = error.message if isinstance(error, ShardError) else str(error)
     if isinstance(error, ShardError):

@@ -1,4 +1,4 @@
-"""A dataset opened to be verified, whatever is wrong with it; and its index mended where only that is wrong."""
+"""A dataset opened to be verified, whatever is wrong with it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 from posixpath import basename
 from typing import Any
 
-from shoal.errors import IndexFileError, UsageError
+from shoal.errors import IndexFileError, ShardError
 from shoal.shards.formats import format_named
-from shoal.shards.index.build import EXTENT_BYTES, subset
+from shoal.shards.index.build import subset
+from shoal.shards.index.join import joined
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format
 from shoal.storage.local import LocalStore
@@ -21,15 +22,13 @@ from shoal.storage.sources import Source, SourceLike, expand
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of
 from shoal.stream.indexing.building import build_index
-from shoal.stream.indexing.checksums import extent_checksums
-from shoal.stream.indexing.index_files import INDEX_NAME, load_index, save_index
-from shoal.stream.indexing.looking import stat_all
+from shoal.stream.indexing.index_files import INDEX_NAME, load_index
 from shoal.stream.indexing.opening import Opened, choose_format, known_suffixes, open_source
 from shoal.stream.indexing.verifying import ShardCheck
 from shoal.stream.reading.retrying import patient
-from shoal.stream.soundness import Damage, Soundness, check_shards
+from shoal.stream.soundness import Damage, Soundness, check_shards, words_of
 
-__all__ = ["Verification", "mend_index", "open_to_verify", "verify"]
+__all__ = ["Verification", "open_to_verify", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def open_to_verify(
     Raises
     ------
     ShoalError
-        There is nothing to verify, or it cannot be listed; without an index, also a shard that cannot be scanned.
+        There is nothing to verify, or it cannot be listed.
     """
     asked = in_store(source, storage_options)
     store = patient(open_store(asked, storage_options))
@@ -82,7 +81,10 @@ def open_to_verify(
         index, found = found.paths[0], _directory_of(found, format, store)
     place, index_store = _index_place(index, found, store, storage_options)
     if place is None or index_store is None:
-        opened = open_source(source, format=format, storage_options=storage_options)
+        try:
+            opened = open_source(source, format=format, storage_options=storage_options)
+        except ShardError:  # the first of as many as there may be
+            return _scanned_one_by_one(found, store, choose_format(found, format))
         return Verification(found, store, opened, opened.format, None, None)
     try:
         known = load_index(place, store=index_store)
@@ -105,46 +107,25 @@ def verify(asked: Verification, *, progress: Callable[[int, int], None] | None =
     return found
 
 
-def mend_index(
-    asked: Verification, found: Soundness, *, progress: Callable[[int, int], None] | None = None
-) -> tuple[Index, list[Damage]]:
-    """Write the index anew where only it is wrong; the new one, or what keeps it from being written.
-
-    Samples that the old index knew stay what they were. The shards are read whole once more, and nothing is written
-    unless all of their samples can be parsed.
-
-    Raises
-    ------
-    UsageError
-        Shards are damaged, or the index is not a file that one could write.
-    ShoalError
-        As `build_index`, or the index cannot be written.
-    """
-    path, index_store = asked.index_path, asked.index_store
-    if path is None or index_store is None or scheme_of(path) in ("http", "https"):
-        msg = "there is no index file beside these shards that could be written"
-        raise UsageError(msg, hint="`shoal index` makes one")
-    if lost := [damage for damage in found.damages if not damage.is_of_index]:
-        msg = f"the index was left as it is: {len(lost)} damages are of shards, the first of {lost[0].shard}"
-        raise UsageError(msg, hint="restore the shards; or run `shoal index`, which believes shards as they are")
-    old = None if asked.opened is None else asked.opened.index
-    if old is not None and not found.damages:
-        infos = stat_all(asked.opened.paths if asked.opened is not None else (), asked.store)
-        mended = replace(old, shard_versions=tuple(info.version for info in infos))
-        save_index(mended, path, store=index_store)
-        return mended, []
-    extent_bytes = EXTENT_BYTES if old is None else int(old.metadata.get("extent_bytes", EXTENT_BYTES))
-    shards = asked.found
-    mended = build_index(shards, store=asked.store, format=asked.format, extent_bytes=extent_bytes)
-    check = ShardCheck(mended, shards.paths, store=asked.store, format=asked.format)
-    opened = Opened(asked.store, mended, shards.paths, asked.format, path, check)
-    if damages := check_shards(opened, progress=progress).damages:
-        return mended, damages
-    if old is None or old.extent_checksum is not None:
-        checksums = extent_checksums(mended, shards.paths, store=asked.store, check=check.check, progress=progress)
-        mended = replace(mended, extent_checksum=checksums)
-    save_index(mended, path, store=index_store)
-    return mended, []
+def _scanned_one_by_one(found: Source, store: Store, format: Format) -> Verification:  # noqa: A002
+    """What can be indexed now, and a damage for each shard that cannot."""
+    parts: list[Index] = []
+    paths: list[str] = []
+    damages = []
+    for name, path in zip(found.names, found.paths, strict=True):
+        alone = replace(found, names=(name,), paths=(path,))
+        try:
+            parts.append(build_index(alone, store=store, format=format, workers=0))
+        except ShardError as error:
+            damages.append(Damage("unreadable", name, error.byte, None, words_of(error)))
+        else:
+            paths.append(path)
+    opened = None
+    if parts:
+        index = joined(parts)
+        check = ShardCheck(index, paths, store=store, format=format)
+        opened = Opened(store, index, tuple(paths), format, None, check)
+    return Verification(found, store, opened, format, None, None, tuple(damages))
 
 
 def _directory_of(found: Source, format: str | Format | None, store: Store) -> Source:  # noqa: A002

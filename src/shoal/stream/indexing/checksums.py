@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shoal.shards.index.table import Index
 from shoal.storage.protocol import Advise, ReadRange
 
-__all__ = ["extent_checksums"]
+__all__ = ["extent_checksums", "record_checksums"]
 
 # A read of several extents, or a piece of a large one: many at once stay small beside any window.
 _READ_BYTES = 4 << 20
@@ -83,6 +83,26 @@ def extent_checksums(
         finally:
             for _, answer in under_way:
                 answer.cancel()
+    return checksums
+
+
+def record_checksums(index: Index, paths: Sequence[str], *, store: ReadRange) -> NDArray[np.uint32] | None:
+    """CRC-32 of the bytes of every sample, shape (num_samples,); None where the index does not know where each lies.
+
+    One stretch of extents after the other, of 4 MiB or one extent that is larger.
+    """
+    if index.sample_bytes is None:
+        return None
+    checksums = np.zeros(index.num_samples, dtype=np.uint32)
+    for stretch in _stretches(index):
+        begin, end = int(index.extent_first_byte[stretch.first]), int(index.extent_end_byte[stretch.end - 1])
+        view = memoryview(store.read_range(paths[stretch.shard], begin, end))
+        for extent in range(stretch.first, stretch.end):
+            first, after = index.extent_first_sample[[extent, extent + 1]].tolist()
+            at = int(index.extent_first_byte[extent]) - begin
+            for sample, num_bytes in enumerate(index.sample_bytes[first:after].tolist(), first):
+                checksums[sample] = crc32(view[at : at + num_bytes])
+                at += num_bytes
     return checksums
 
 

@@ -1,0 +1,99 @@
+"""An index written anew where only it is wrong, and the shards are sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from shoal.errors import UsageError
+from shoal.shards.index.build import EXTENT_BYTES
+from shoal.shards.index.table import Index
+from shoal.storage.protocol import Store
+from shoal.storage.urls import scheme_of
+from shoal.stream.indexing.building import build_index
+from shoal.stream.indexing.checksums import extent_checksums, record_checksums
+from shoal.stream.indexing.index_files import save_index
+from shoal.stream.indexing.looking import stat_all
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.indexing.verifying import ShardCheck, rows_of
+from shoal.stream.soundness import RECORD_CRCS, Damage, Soundness, check_shards
+from shoal.stream.verification import Verification
+
+__all__ = ["mend_index"]
+
+_OF_THESE_SHARDS = ("digests", "plan")  # what metadata of a packing say of exactly its shards
+
+
+def mend_index(
+    asked: Verification, found: Soundness, *, progress: Callable[[int, int], None] | None = None
+) -> tuple[Index, list[Damage]]:
+    """Write the index anew where only it is wrong; the new one, or what keeps it from being written.
+
+    Samples that the old index knew stay what they were. The shards are read whole once more, and nothing is written
+    unless all of their samples can be parsed. Checksums of samples are taken anew; other columns are kept where no
+    sample is new.
+
+    Raises
+    ------
+    UsageError
+        Shards are damaged, the index has columns whose values for new samples nobody knows, or it is not a file that
+        one could write.
+    ShoalError
+        As `build_index`, or the index cannot be written.
+    """
+    path, index_store = asked.index_path, asked.index_store
+    if path is None or index_store is None or scheme_of(path) in ("http", "https"):
+        msg = "there is no index file beside these shards that could be written"
+        raise UsageError(msg, hint="`shoal index` makes one")
+    if lost := [damage for damage in found.damages if not damage.is_of_index]:
+        msg = f"the index was left as it is: {len(lost)} damages are of shards, the first of {lost[0].shard}"
+        raise UsageError(msg, hint="restore the shards; or run `shoal index`, which believes shards as they are")
+    old = None if asked.opened is None else asked.opened.index
+    if old is not None and not found.damages:
+        infos = stat_all(asked.opened.paths if asked.opened is not None else (), asked.store)
+        mended = replace(old, shard_versions=tuple(info.version for info in infos))
+        save_index(mended, path, store=index_store)
+        return mended, []
+    extent_bytes = EXTENT_BYTES if old is None else int(old.metadata.get("extent_bytes", EXTENT_BYTES))
+    shards = asked.found
+    mended = build_index(shards, store=asked.store, format=asked.format, extent_bytes=extent_bytes)
+    check = ShardCheck(mended, shards.paths, store=asked.store, format=asked.format)
+    opened = Opened(asked.store, mended, shards.paths, asked.format, path, check)
+    if damages := check_shards(opened, progress=progress).damages:
+        return mended, damages
+    if old is None or old.extent_checksum is not None:
+        checksums = extent_checksums(mended, shards.paths, store=asked.store, check=check.check, progress=progress)
+        mended = replace(mended, extent_checksum=checksums)
+    mended = _with_what_was_known(mended, old, shards.paths, asked.store)
+    save_index(mended, path, store=index_store)
+    return mended, []
+
+
+def _with_what_was_known(mended: Index, old: Index | None, paths: Sequence[str], store: Store) -> Index:
+    """The new index with the columns and metadata of the old one, as far as they are true of what is there now."""
+    if old is None:
+        return mended
+    known = set(_samples_of_shards(old))
+    now = _samples_of_shards(mended)
+    if _samples_of_shards(old) == now:
+        return replace(mended, columns=old.columns, metadata={**old.metadata, **mended.metadata})
+    if own := [name for name in old.columns if name != RECORD_CRCS]:
+        new = [name for name, samples in zip(mended.shard_names, now, strict=True) if samples not in known]
+        what = f"the index was left as it is: it has the columns {', '.join(own)}"
+        msg = f"{what}, and nobody knows their values for the new samples of {len(new)} shards, the first of {new[0]}"
+        hint = "`shoal repack --columns` makes shards with an index that has them; `shoal index` makes one without"
+        raise UsageError(msg, hint=hint)
+    columns = {}
+    if RECORD_CRCS in old.columns and (crcs := record_checksums(mended, paths, store=store)) is not None:
+        columns[RECORD_CRCS] = crcs
+    metadata = {name: value for name, value in old.metadata.items() if name not in _OF_THESE_SHARDS}
+    return replace(mended, columns=columns, metadata={**metadata, **mended.metadata})
+
+
+def _samples_of_shards(index: Index) -> list[tuple[str, bytes, bytes, bytes]]:
+    """Of each shard its name and where its samples are, to be compared."""
+    rows = [rows_of(index, shard) for shard in range(index.num_shards)]
+    return [
+        (name, row.bounds.tobytes(), row.num_samples.tobytes(), row.layout_crc.tobytes())
+        for name, row in zip(index.shard_names, rows, strict=True)
+    ]
