@@ -518,7 +518,7 @@ def test_a_pickled_copy_opens_the_same(cache: ChunkCache) -> None:
     Source(cache).read("a")
     cache.expect(7 * MIB)
     copy = Source(pickle.loads(pickle.dumps(cache)))
-    assert copy.cache._guard_bytes == cache._guard_bytes == 6 * MIB
+    assert copy.cache._files.guard_bytes == cache._files.guard_bytes == 6 * MIB
     copy.read("a")
     assert not copy.asked
     assert copy.cache.budget_bytes == cache.budget_bytes

@@ -182,7 +182,7 @@ def test_a_budget_below_the_windows_of_the_machine(tmp_path: Path, data: Path, m
     assert seen[0] == pytest.approx(4 * seen[1], abs=4)
     assert seen[2] == pytest.approx(2 * seen[1], abs=2)
     monkeypatch.undo()
-    opened_cache.budget_bytes = 1000
+    opened_cache._files.budget_bytes = 1000
     with pytest.raises(UsageError, match="windows of this machine"):
         iter(ds)
 

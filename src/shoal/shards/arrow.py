@@ -17,9 +17,10 @@ import numpy as np
 
 from shoal.errors import ShardError
 from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
+from shoal.shards.arrow_spilled import rows_of_part, spilled_rows, table_of_part
 from shoal.shards.columns import wanted_of
 from shoal.shards.decoding.hf_features import features_in
-from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
+from shoal.shards.protocol import Aside, Buffer, ReadBytes, ShardScan, Spilled, Stretch
 
 __all__ = ["Arrow"]
 
@@ -111,6 +112,32 @@ class Arrow:
         ShardError
             They are none, or have another number of rows.
         """
+        table, crcs = self._opened(buffer, stretch)
+        return TableRecords(table, crcs, shard=stretch.shard, constants=partition_fields(stretch.shard))
+
+    @property
+    def spilled_as(self) -> str:
+        """With the columns that are decoded."""
+        return f"{self.name} {self._wanted}"
+
+    def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
+        """Put the rows of some record batches aside, a few to a part; memory O(the batches), which come as wholes.
+
+        Raises
+        ------
+        ShardError
+            As `parse` does.
+        """
+        table, _ = self._opened(read(stretch.first_byte, end_byte), stretch)
+        num_rows = rows_of_part(table.num_rows, table.nbytes, table.schema)
+        return spilled_rows(table.to_batches(), num_rows, aside)
+
+    def parse_part(self, data: bytes, stretch: Stretch) -> TableRecords:
+        """Open a few rows of what was spilled."""
+        return TableRecords(table_of_part(data), [], shard=stretch.shard, constants=partition_fields(stretch.shard))
+
+    def _opened(self, buffer: Buffer, stretch: Stretch) -> tuple[Any, list[int]]:
+        """The rows of the record batches in these bytes, and the CRC of each batch."""
         shard, first_byte = stretch.shard, stretch.first_byte
         pa = arrow_library("Arrow")
         view = memoryview(buffer)
@@ -135,7 +162,7 @@ class Arrow:
         except (pa.ArrowException, OSError, ValueError) as error:
             msg = f"its record batches cannot be read: {error}"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
-        return TableRecords(table, [batch.crc for batch in batches], shard=shard, constants=partition_fields(shard))
+        return table, [batch.crc for batch in batches]
 
     def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
         """What Hugging Face ``datasets`` says of the columns in the schema of a shard."""

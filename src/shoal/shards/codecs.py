@@ -6,14 +6,22 @@ import bz2
 import importlib
 import lzma
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
 from shoal.shards.protocol import Buffer
 
-__all__ = ["CODECS", "CODEC_OF_SUFFIX", "CodecError", "Member", "decompress", "decompress_members"]
+__all__ = [
+    "CODECS",
+    "CODEC_OF_SUFFIX",
+    "CodecError",
+    "Member",
+    "decompress",
+    "decompress_members",
+    "decompress_parts",
+]
 
 _PIECE_BYTES = 1 << 20
 _ZSTD_INPUT_BYTES = 512  # at a time: a block of 128 KiB can hide in 4 bytes, so this gives at most 16 MiB
@@ -61,98 +69,161 @@ def decompress_members(codec: str, data: Buffer, *, limit_bytes: int) -> tuple[b
     """
     result = bytearray()
     members: list[Member] = []
-    try:
-        for piece in CODECS[codec](memoryview(data), limit_bytes):
-            if isinstance(piece, int):
-                members.append(Member(piece, len(result)))
-                continue
-            if len(result) + len(piece) > limit_bytes:
-                raise _too_much(limit_bytes)
+    for piece in _parts_of(codec, [data], limit_bytes):
+        if isinstance(piece, int):
+            members.append(Member(piece, len(result)))
+        else:
             result += piece
-    except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
-        raise CodecError(str(error)) from None
     return result, [*members[:-1], Member(len(data), len(result))]
 
 
-def _gzip(data: memoryview, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001  # bounded by its pieces
-    num_bytes = len(data)
-    while len(data):
+def decompress_parts(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[bytes]:
+    """What the codec made bytes of that come in parts, in pieces of some MiB at most; neither is ever held as a whole.
+
+    But for snappy, which has no pieces. Raises as `decompress` does, once what came before was handed out.
+    """
+    return (piece for piece in _parts_of(codec, parts, limit_bytes) if not isinstance(piece, int))
+
+
+def _parts_of(codec: str, parts: Iterable[Buffer], limit_bytes: int) -> Iterator[_Part]:
+    num_bytes = 0
+    try:
+        for piece in CODECS[codec](_Stored(parts), limit_bytes):
+            if not isinstance(piece, int):
+                num_bytes += len(piece)
+                if num_bytes > limit_bytes:
+                    raise _too_much(limit_bytes)
+            yield piece
+    except (zlib.error, lzma.LZMAError, EOFError) as error:
+        raise CodecError(str(error)) from None
+
+
+class _Stored:
+    """Compressed bytes that come in parts: taken from the front, and given back where a member ended before."""
+
+    def __init__(self, parts: Iterable[Buffer]) -> None:
+        self._parts = iter(parts)
+        self._part, self._at = memoryview(b""), 0
+        self.position = 0
+
+    def take(self, most_bytes: int = _PIECE_BYTES) -> memoryview:
+        """Some of the next bytes; none at the end."""
+        while self._at == len(self._part):
+            part = next(self._parts, None)
+            if part is None:
+                return memoryview(b"")
+            self._part, self._at = memoryview(part), 0
+        taken = self._part[self._at : self._at + most_bytes]
+        self._at += len(taken)
+        self.position += len(taken)
+        return taken
+
+    def give_back(self, num_bytes: int) -> None:
+        """The last so many of what was taken last were not used."""
+        self._at -= num_bytes
+        self.position -= num_bytes
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        return b"".join(iter(self.take, b""))
+
+    def skip_padding(self) -> None:
+        """Pass over zeros, with which some tools fill up a block, if nothing else follows; but for an error if it does.
+
+        No member of any codec begins with a zero.
+        """
+        while taken := self.take():
+            kept = bytes(taken).lstrip(b"\0")
+            if kept:
+                self.give_back(len(kept))
+                return
+
+
+def _gzip(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001  # bounded by its pieces
+    while rest := stored.take():
         member = zlib.decompressobj(wbits=31)
-        rest: Buffer = data
         while not member.eof:
             piece = member.decompress(rest, _PIECE_BYTES)
-            rest = member.unconsumed_tail
+            rest = memoryview(member.unconsumed_tail)
+            if not rest and not member.eof:
+                rest = stored.take()
             if not piece and not rest and not member.eof:
                 raise _cut_short()
             yield piece
-        data = _without_padding(data[len(data) - len(member.unused_data) :])
-        yield num_bytes - len(data)
+        stored.give_back(len(member.unused_data))
+        stored.skip_padding()
+        yield stored.position
 
 
-def _keeping_input(new: Callable[[], Any]) -> Callable[[memoryview, int], Iterator[_Part]]:
+def _keeping_input(new: Callable[[], Any]) -> Callable[[_Stored, int], Iterator[_Part]]:
     """Codecs of the standard library that keep what they have not used yet."""
 
-    def pieces(data: memoryview, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
-        num_bytes = len(data)
-        while len(data):
+    def pieces(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
+        while taken := stored.take():
             member = new()
-            yield member.decompress(data, _PIECE_BYTES)
+            yield _library_says(member, taken)
             while not member.eof:
-                if member.needs_input:
+                more: Buffer = b""
+                if member.needs_input and not (more := stored.take()):
                     raise _cut_short()
-                yield member.decompress(b"", _PIECE_BYTES)
-            data = _without_padding(data[len(data) - len(member.unused_data) :])
-            yield num_bytes - len(data)
+                yield _library_says(member, more)
+            stored.give_back(len(member.unused_data))
+            stored.skip_padding()
+            yield stored.position
 
     return pieces
 
 
-def _zstd(data: memoryview, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
-    num_bytes = len(data)
+def _library_says(member: Any, data: Buffer) -> bytes:
+    """The next piece of a member. What bz2 says of damage is an OSError, but none of who brings the bytes."""
+    try:
+        piece: bytes = member.decompress(data, _PIECE_BYTES)
+    except OSError as error:
+        raise CodecError(str(error)) from None
+    return piece
+
+
+def _zstd(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
     library = _library("zstandard", "zstd")
     try:
-        while len(data):
+        while taken := stored.take(_ZSTD_INPUT_BYTES):
             frame = library.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-            used = 0
+            yield frame.decompress(taken)
             while not frame.eof:
-                if used >= len(data):
+                if not (taken := stored.take(_ZSTD_INPUT_BYTES)):
                     raise _cut_short()
-                yield frame.decompress(data[used : used + _ZSTD_INPUT_BYTES])
-                used = min(used + _ZSTD_INPUT_BYTES, len(data))
-            data = data[used - len(frame.unused_data) :]
-            yield num_bytes - len(data)
+                yield frame.decompress(taken)
+            stored.give_back(len(frame.unused_data))
+            yield stored.position
     except library.ZstdError as error:
         raise CodecError(str(error)) from None
 
 
-def _brotli(data: memoryview, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
+def _brotli(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
     library = _library("brotli", "brotli")
     stream = library.Decompressor()
     try:
-        yield stream.process(bytes(data), output_buffer_limit=_PIECE_BYTES)
+        yield stream.process(bytes(stored.take()), output_buffer_limit=_PIECE_BYTES)
         while not stream.is_finished():
-            piece = stream.process(b"", output_buffer_limit=_PIECE_BYTES)
-            if not piece and stream.can_accept_more_data():
+            more = bytes(stored.take()) if stream.can_accept_more_data() else b""
+            piece = stream.process(more, output_buffer_limit=_PIECE_BYTES)
+            if not piece and not more and stream.can_accept_more_data():
                 raise _cut_short()
             yield piece
     except library.error as error:
         raise CodecError(str(error)) from None
 
 
-def _snappy(data: memoryview, limit_bytes: int) -> Iterator[_Part]:
+def _snappy(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:
     """One raw block, whose size is written before it."""
     library = _library("cramjam", "snappy")
     try:
+        data = stored.rest()
         if library.snappy.decompress_raw_len(data) > limit_bytes:
             raise _too_much(limit_bytes)
         yield bytes(library.snappy.decompress_raw(data))
     except library.DecompressionError as error:
         raise CodecError(str(error)) from None
-
-
-def _without_padding(data: memoryview) -> memoryview:
-    """Nothing where only zeros are left, with which some tools fill up a block."""
-    return data[:0] if len(data) and not bytes(data).strip(b"\0") else data
 
 
 def _cut_short() -> CodecError:
@@ -171,7 +242,7 @@ def _library(module: str, extra: str) -> Any:
         raise UsageError(msg, hint=f"pip install 'shoal[{extra}]'") from None
 
 
-CODECS: Mapping[str, Callable[[memoryview, int], Iterator[_Part]]] = MappingProxyType(
+CODECS: Mapping[str, Callable[[_Stored, int], Iterator[_Part]]] = MappingProxyType(
     {
         "gz": _gzip,
         "bz2": _keeping_input(bz2.BZ2Decompressor),

@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.shards.codecs import CODEC_OF_SUFFIX, CodecError, Member, decompress_members
+from shoal.shards.codecs import CODEC_OF_SUFFIX, CodecError, Member, decompress_members, decompress_parts
 from shoal.shards.index.build import EXTENT_BYTES
-from shoal.shards.protocol import Buffer, Format, ReadBytes, Records, Sample, ShardScan, Stretch
+from shoal.shards.protocol import Aside, Buffer, Format, ReadBytes, Records, Sample, ShardScan, Spilled, Stretch
 
 __all__ = ["Compressed", "CompressedRecords"]
 
 _LIMIT_BYTES = 4 << 30
+_AT_ONCE_BYTES = 4 << 20  # of compressed bytes, where they come in parts
 _HINT = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 
 
@@ -89,33 +90,67 @@ class Compressed:
         shard = stretch.shard
         inside, _ = self._decompressed(buffer, shard, self.limit_bytes)
         found = self.inner.scan(_reading(inside), len(inside), shard=shard)
-        if found.num_samples != stretch.num_samples or found.piece_samples is not None:
-            msg = f"the index says {stretch.num_samples} samples in this shard, and {found.num_samples} are inside"
-            raise ShardError(msg, shard=shard, hint=_HINT)
+        _check_samples(found, stretch)
         begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
         starts = (found.sample_starts - begin).tolist()
         within = Stretch(shard, begin, stretch.num_samples, starts, stretch.head.get("inner", {}))
         return CompressedRecords(self.inner.parse(memoryview(inside)[begin:end], within), [crc32(buffer)])
 
     def _parse_pieces(self, buffer: Buffer, stretch: Stretch) -> CompressedRecords:
-        head, end_byte = stretch.head, stretch.first_byte + len(buffer)
-        starts, content_starts = _unpacked(head["pieces"])
-        first, end = (int(np.searchsorted(starts, byte)) for byte in (stretch.first_byte, end_byte))
-        if end >= len(starts) or starts[first] != stretch.first_byte or starts[end] != end_byte or first == end:
-            msg = f"by the index no pieces of this shard lie at bytes [{stretch.first_byte}, {end_byte})"
-            raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_HINT)
-        begin, stop = int(content_starts[first]), int(content_starts[end])
-        inside, _ = self._decompressed(buffer, stretch.shard, stop - begin, stretch.first_byte)
-        if len(inside) != stop - begin:
-            msg = f"these bytes hold {len(inside)}, and by the index {stop - begin}"
-            raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_HINT)
-        # What precedes the first sample of a shard and follows its last one belongs to none.
-        low, high = max(begin, int(head["begin"])), min(stop, int(head["end"]))
-        within = Stretch(stretch.shard, low, stretch.num_samples, None, head.get("inner", {}))
+        held = _held(stretch, stretch.first_byte + len(buffer))
+        begin, low, high = held.begin, held.low, held.high
+        inside, _ = self._decompressed(buffer, stretch.shard, held.end - begin, stretch.first_byte)
+        _check_size(len(inside), held, stretch)
+        within = Stretch(stretch.shard, low, stretch.num_samples, None, stretch.head.get("inner", {}))
         view = memoryview(buffer)
-        borders = [int(byte) - stretch.first_byte for byte in starts[first : end + 1]]
-        crcs = [crc32(view[one:other]) for one, other in pairwise(borders)]
+        crcs = [crc32(view[one:other]) for one, other in pairwise(held.borders)]
         return CompressedRecords(self.inner.parse(memoryview(inside)[low - begin : high - begin], within), crcs)
+
+    @property
+    def spilled_as(self) -> str:
+        """What is inside lies there as it was before it was compressed."""
+        return self.name
+
+    def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
+        """Decompress some consecutive pieces, or a whole shard, to another place; each sample is a part.
+
+        Memory: some MiB, and what `scan` of the format inside holds, 20 bytes a sample; of snappy, all of it.
+
+        Raises
+        ------
+        ShardError
+            As `parse` does.
+        """
+        shard, first_byte = stretch.shard, stretch.first_byte
+        held = _held(stretch, end_byte) if "pieces" in stretch.head else None
+        limit_bytes = self.limit_bytes if held is None else held.end - held.begin
+        steps = range(first_byte, end_byte, _AT_ONCE_BYTES)
+        stored = (read(step, min(step + _AT_ONCE_BYTES, end_byte)) for step in steps)
+        num_bytes = 0
+        try:
+            for piece in decompress_parts(self.codec, stored, limit_bytes=limit_bytes):
+                aside.append(piece)
+                num_bytes += len(piece)
+        except CodecError as error:
+            raise self._undecodable(error, end_byte - first_byte, shard, first_byte if held else None) from None
+        begin = low = 0
+        if held is not None:
+            _check_size(num_bytes, held, stretch)
+            begin, low, num_bytes = held.begin, held.low - held.begin, held.high - held.begin
+
+        def inside(first: int, end: int, /) -> bytes:
+            return aside.read(low + first, low + end)
+
+        found = self.inner.scan(inside, num_bytes - low, shard=shard)
+        _check_samples(found, stretch)
+        return Spilled(found.sample_starts + low, 1, {"inner": dict(stretch.head.get("inner", {})), "begin": begin})
+
+    def parse_part(self, data: bytes, stretch: Stretch) -> Records:
+        """Open one sample of what was spilled."""
+        head = stretch.head
+        first_byte = int(head["begin"]) + stretch.first_byte
+        within = Stretch(stretch.shard, first_byte, stretch.num_samples, [0, len(data)], head["inner"])
+        return self.inner.parse(data, within)
 
     def _decompressed(
         self, stored: Buffer, shard: str, limit_bytes: int, first_byte: int | None = None
@@ -125,8 +160,50 @@ class Compressed:
         try:
             return decompress_members(self.codec, stored, limit_bytes=limit_bytes)
         except CodecError as error:
-            msg = f"these {len(stored)} bytes cannot be decompressed ({self.codec}): {error}"
-            raise ShardError(msg, shard=shard, byte=first_byte, hint=_HINT) from None
+            raise self._undecodable(error, len(stored), shard, first_byte) from None
+
+    def _undecodable(self, error: CodecError, num_bytes: int, shard: str, first_byte: int | None) -> ShardError:
+        msg = f"these {num_bytes} bytes cannot be decompressed ({self.codec}): {error}"
+        return ShardError(msg, shard=shard, byte=first_byte, hint=_HINT)
+
+
+class _Held(NamedTuple):
+    """What pieces hold: bytes ``[begin, end)`` of what is inside, and in ``[low, high)`` of these the samples.
+
+    ``borders`` are where the pieces begin and the last one ends, in the bytes that were read.
+    """
+
+    begin: int
+    end: int
+    low: int
+    high: int
+    borders: list[int]
+
+
+def _held(stretch: Stretch, end_byte: int) -> _Held:
+    """What the pieces of a stretch hold, by the head of their shard."""
+    head, first_byte = stretch.head, stretch.first_byte
+    starts, content_starts = _unpacked(head["pieces"])
+    first, end = (int(np.searchsorted(starts, byte)) for byte in (first_byte, end_byte))
+    if end >= len(starts) or starts[first] != first_byte or starts[end] != end_byte or first == end:
+        msg = f"by the index no pieces of this shard lie at bytes [{first_byte}, {end_byte})"
+        raise ShardError(msg, shard=stretch.shard, byte=first_byte, hint=_HINT)
+    begin, stop = int(content_starts[first]), int(content_starts[end])
+    borders = [int(byte) - first_byte for byte in starts[first : end + 1]]
+    # What precedes the first sample of a shard and follows its last one belongs to none.
+    return _Held(begin, stop, max(begin, int(head["begin"])), min(stop, int(head["end"])), borders)
+
+
+def _check_size(num_bytes: int, held: _Held, stretch: Stretch) -> None:
+    if num_bytes != held.end - held.begin:
+        msg = f"these bytes hold {num_bytes}, and by the index {held.end - held.begin}"
+        raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_HINT)
+
+
+def _check_samples(found: ShardScan, stretch: Stretch) -> None:
+    if found.num_samples != stretch.num_samples or found.piece_samples is not None:
+        msg = f"the index says {stretch.num_samples} samples in this shard, and {found.num_samples} are inside"
+        raise ShardError(msg, shard=stretch.shard, hint=_HINT)
 
 
 class _Pieces(NamedTuple):

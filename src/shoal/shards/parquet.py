@@ -9,7 +9,7 @@ import base64
 import io
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -18,10 +18,11 @@ import numpy as np
 
 from shoal.errors import ShardError
 from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
+from shoal.shards.arrow_spilled import rows_of_part, spilled_rows, table_of_part
 from shoal.shards.columns import wanted_of
 from shoal.shards.decoding.hf_features import features_in
 from shoal.shards.parquet_footer import GroupPlace, groups_in
-from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
+from shoal.shards.protocol import Aside, Buffer, ReadBytes, ShardScan, Spilled, Stretch
 
 __all__ = ["Parquet"]
 
@@ -29,6 +30,7 @@ _MAGIC = b"PAR1"
 _TAIL_BYTES = 64 << 10  # read at once: most footers fit
 _FOOTER_LIMIT_BYTES = 256 << 20
 _FOOTERS_AT_HAND = 128
+_BUFFERS_BYTES = 32 << 20  # for reading ahead in all columns of a row group, where it is read bit by bit
 _NO_SHARD = "this is no Parquet shard, an encrypted or a damaged one"
 _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 
@@ -97,8 +99,7 @@ class Parquet:
         shard, first_byte = stretch.shard, stretch.first_byte
         pa = arrow_library("Parquet")
         num_bytes, end_byte = int(stretch.head["num_bytes"]), first_byte + len(buffer)
-        kept = _kept_footer(stretch.head["footer"], num_bytes, shard)
-        groups = [group for group in kept.groups if first_byte <= group.first_byte and group.end_byte <= end_byte]
+        kept, groups = _groups_at(stretch, end_byte)
         try:
             part, opened = kept.opened(num_bytes)
             part.show(buffer, first_byte)
@@ -109,14 +110,55 @@ class Parquet:
             part.show(b"", 0)
             kept.at_hand.append((part, opened))  # and none after an error: who knows where it stopped
         except (pa.ArrowException, OSError, ValueError) as error:
-            msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
-            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
-        if table.num_rows != stretch.num_samples:
-            where = f"bytes [{first_byte}, {end_byte})"
-            msg = f"the index says {stretch.num_samples} rows in {where}, and {table.num_rows} are there"
-            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
+            raise _undecodable(groups, error, stretch) from None
+        _check_rows(table.num_rows, stretch, end_byte)
+        return self._records(table, [group.crc for group in groups], shard)
+
+    @property
+    def spilled_as(self) -> str:
+        """With the columns that are decoded."""
+        return f"{self.name} {self.columns} {self._wanted}"
+
+    def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
+        """Put the rows of some row groups aside, a few to a part; memory: some pages of each column.
+
+        Raises
+        ------
+        ShardError
+            As `parse` does.
+        """
+        pa = arrow_library("Parquet")
+        kept, groups = _groups_at(stretch, end_byte)
+        file = _RangesOfFile(read, int(stretch.head["num_bytes"]))
+        numbers, decoded_bytes = [group.number for group in groups], sum(group.decoded_bytes for group in groups)
+        buffer_bytes = min(max(_BUFFERS_BYTES // max(1, kept.metadata.num_columns), 64 << 10), 1 << 20)
+        num_rows = 0
+
+        def counted(batches: Iterable[Any]) -> Iterator[Any]:
+            nonlocal num_rows
+            for batch in batches:
+                num_rows += batch.num_rows
+                yield batch
+
+        try:
+            opened = _library().ParquetFile(file, metadata=kept.metadata, pre_buffer=False, buffer_size=buffer_bytes)
+            rows = rows_of_part(stretch.num_samples, decoded_bytes, opened.schema_arrow)
+            batches = opened.iter_batches(rows, numbers, columns=self._chosen(opened, stretch.shard), use_threads=False)
+            spilled = spilled_rows(counted(batches), rows, aside)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if file.failure is not None:
+                raise file.failure from None
+            raise _undecodable(groups, error, stretch) from None
+        _check_rows(num_rows, stretch, end_byte)
+        return spilled
+
+    def parse_part(self, data: bytes, stretch: Stretch) -> TableRecords:
+        """Open a few rows of what was spilled."""
+        return self._records(table_of_part(data), [], stretch.shard)
+
+    def _records(self, table: Any, crcs: Sequence[int], shard: str) -> TableRecords:
         constants = {k: v for k, v in partition_fields(shard).items() if self.columns is None or k in self.columns}
-        return TableRecords(table, [group.crc for group in groups], shard=shard, constants=constants)
+        return TableRecords(table, crcs, shard=shard, constants=constants)
 
     def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
         """What Hugging Face ``datasets`` says of the columns in the footer of a shard."""
@@ -155,16 +197,11 @@ class _Footer(NamedTuple):
             return part, _library().ParquetFile(part, metadata=self.metadata, pre_buffer=False)
 
 
-class _PartOfFile(io.RawIOBase):
-    """A file of which only a stretch is at hand; reading anything else is an error."""
+class _Seekable(io.RawIOBase):
+    """A file of so many bytes with a position in it."""
 
     def __init__(self, num_bytes: int) -> None:
-        self._num_bytes = num_bytes
-        self.show(b"", 0)
-
-    def show(self, part: Buffer, first_byte: int) -> None:
-        """Have another stretch at hand."""
-        self._part, self._first_byte, self._position = memoryview(part), first_byte, 0
+        self._num_bytes, self._position = num_bytes, 0
 
     def readable(self) -> bool:
         return True
@@ -179,14 +216,66 @@ class _PartOfFile(io.RawIOBase):
         self._position = offset + (0, self._position, self._num_bytes)[whence]
         return self._position
 
+    def _end_of(self, size: int | None) -> int:
+        return self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
+
+
+class _RangesOfFile(_Seekable):
+    """A file that is read where and when its reader wants; ``failure`` is what could not be read."""
+
+    def __init__(self, read: ReadBytes, num_bytes: int) -> None:
+        super().__init__(num_bytes)
+        self._read, self.failure = read, None  # type: Any, Exception | None
+
     def read(self, size: int | None = -1) -> bytes:
-        end = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
+        end = self._end_of(size)
+        try:
+            data = bytes(self._read(self._position, end))
+        except Exception as error:
+            self.failure = error
+            raise
+        self._position = end
+        return data
+
+
+class _PartOfFile(_Seekable):
+    """A file of which only a stretch is at hand; reading anything else is an error."""
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(num_bytes)
+        self.show(b"", 0)
+
+    def show(self, part: Buffer, first_byte: int) -> None:
+        """Have another stretch at hand."""
+        self._part, self._first_byte, self._position = memoryview(part), first_byte, 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = self._end_of(size)
         first, last = self._position - self._first_byte, end - self._first_byte
         if not 0 <= first <= last <= len(self._part):
             msg = f"bytes [{self._position}, {end}) of the file are wanted, which belong to no row group that was read"
             raise OSError(msg)
         self._position = end
         return bytes(self._part[first:last])
+
+
+def _groups_at(stretch: Stretch, end_byte: int) -> tuple[_Footer, list[_Group]]:
+    """The footer of a shard, and the row groups of a stretch."""
+    kept = _kept_footer(stretch.head["footer"], int(stretch.head["num_bytes"]), stretch.shard)
+    first_byte = stretch.first_byte
+    return kept, [group for group in kept.groups if first_byte <= group.first_byte and group.end_byte <= end_byte]
+
+
+def _undecodable(groups: Sequence[_Group], error: Exception, stretch: Stretch) -> ShardError:
+    msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
+    return ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_OTHER_FILE)
+
+
+def _check_rows(num_rows: int, stretch: Stretch, end_byte: int) -> None:
+    if num_rows != stretch.num_samples:
+        where = f"bytes [{stretch.first_byte}, {end_byte})"
+        msg = f"the index says {stretch.num_samples} rows in {where}, and {num_rows} are there"
+        raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_OTHER_FILE)
 
 
 def _library() -> Any:

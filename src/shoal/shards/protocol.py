@@ -167,6 +167,52 @@ class ViewingFormat(Protocol):
         ...
 
 
+class Aside(Protocol):
+    """A place on this machine that takes decoded bytes as they come, and gives them again."""
+
+    def append(self, data: Buffer, /) -> None:
+        """Put these behind what is there."""
+        ...
+
+    def read(self, first_byte: int, end_byte: int, /) -> bytes:
+        """The bytes ``[first_byte, end_byte)`` of all that was put there."""
+        ...
+
+
+class Spilled(NamedTuple):
+    """How a piece lies decoded: in parts that can be read alone.
+
+    Part ``i`` are the bytes ``[borders[i], borders[i + 1])`` and holds ``samples_per_part`` samples, the last one
+    perhaps fewer; ``borders`` has shape (num_parts + 1,), int64. ``head`` is what `SpillingFormat.parse_part` must know
+    of all parts; JSON types only, small.
+    """
+
+    borders: NDArray[np.int64]
+    samples_per_part: int
+    head: Mapping[str, Any] = MappingProxyType({})
+
+
+@runtime_checkable
+class SpillingFormat(Protocol):
+    """A format of pieces that can be decoded to a place of their own, to be read there sample by sample."""
+
+    @property
+    def spilled_as(self) -> str:
+        """What tells apart pieces that were decoded in other ways: the format, and which columns of it."""
+        ...
+
+    def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
+        """Decode the piece of ``stretch``, which ends at ``end_byte`` of the shard, holding little of it at a time.
+
+        Raises what `Format.parse` of its bytes would.
+        """
+        ...
+
+    def parse_part(self, data: bytes, stretch: Stretch) -> Records:
+        """Open one part: its bytes, where in the whole it begins, its samples, and ``head`` of `Spilled`."""
+        ...
+
+
 class ReadSample(Protocol):
     """Reads one sample alone."""
 

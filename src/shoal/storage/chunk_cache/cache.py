@@ -9,49 +9,45 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import logging
 import os
-import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from shoal.errors import UsageError
-from shoal.storage.chunk_cache.eviction import USED_MODE, Evictions, chunks_in, count, sweep
-from shoal.storage.chunk_cache.files import FOOTER_BYTES, allocate, read_checked, write_checked
-from shoal.storage.chunk_cache.ledger import Book, Ledger, charge_bytes
+from shoal.errors import StorageError, UsageError
+from shoal.storage.chunk_cache.claiming import CacheCounts, Claim, Claims
+from shoal.storage.chunk_cache.eviction import Evictions, chunks_in, sweep
+from shoal.storage.chunk_cache.files import FOOTER_BYTES, read_checked, write_checked
+from shoal.storage.chunk_cache.ledger import Book, Ledger
 from shoal.storage.chunk_cache.locks import let_go, lock_now, open_for_lock
 from shoal.storage.chunk_cache.place import open_folder
+from shoal.storage.chunk_cache.spilling import NoRoomError, Spill, SpilledPart, SpillFile, read_part
 
-__all__ = ["CacheCounts", "ChunkCache"]
+__all__ = ["CacheCounts", "ChunkCache", "SpillCounts"]
 
 _log = logging.getLogger("shoal")
 
 _LEAST_BUDGET_BYTES = 1 << 20
 _WAIT_SECONDS = 30.0
-_FIRST_PAUSE_SECONDS = 0.0005
-_LONGEST_PAUSE_SECONDS = 0.01
-_LOOKS = 20
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SPILLS = 3  # what others need at the same time may push it out before it is read
 
 
 @dataclass(slots=True)
-class CacheCounts:
-    """What one process did with a cache.
+class SpillCounts:
+    """What one process did with pieces that it keeps decoded.
 
-    ``num_hits`` reads were answered from it, ``num_fills`` were fetched and put into it, ``num_bypasses`` were fetched
-    and not kept; ``num_damaged`` files were dropped because they did not hold what was put there. Threads count without
-    a lock: where the interpreter lets them run at once, one may be missed.
+    ``num_fills`` were decoded, to files of ``num_bytes``; ``num_reads`` samples were read there, and ``num_bypasses``
+    were wanted where the cache could not take their piece.
     """
 
-    num_hits: int = 0
     num_fills: int = 0
+    num_bytes: int = 0
+    num_reads: int = 0
     num_bypasses: int = 0
-    num_damaged: int = 0
 
 
 class ChunkCache:
@@ -107,29 +103,27 @@ class ChunkCache:
             msg = f"a chunk cache of {budget_bytes} bytes was asked for; the least is {_LEAST_BUDGET_BYTES}"
             raise UsageError(msg, hint='for example cache={"directory": ..., "budget": "200GiB"}')
         self._asked = (os.fspath(directory), budget_bytes, dataset, keep, wait_seconds)
-        self.counts = CacheCounts()
-        self._told = CacheCounts()
-        self._pid = os.getpid()
-        self._wait_seconds = wait_seconds
+        self.spills = SpillCounts()
         self._dataset = hashlib.blake2b(dataset.encode(), digest_size=8).hexdigest()
-        self._expected_bytes = 0
-        self._is_lost = False
         self._folder, self.path = open_folder(directory)
-        # Not a method of this object, or who closes a forgotten cache would remember it.
-        self._ledger = Ledger(self._folder, partial(count, self._folder))
-        self._evictions = Evictions(self._folder)
-        self.budget_bytes = budget_bytes or 0
+        self._files = Claims(self._folder, self.path, budget_bytes=budget_bytes or 0, wait_seconds=wait_seconds)
+        self._ledger, self.counts = self._files.ledger, self._files.counts
         users: list[int] = []
         try:
             self._join(budget_bytes, users)
         except OSError as error:
-            self._trouble(error)
+            self._files.trouble(error)
         self._finalizer = weakref.finalize(
-            self, _close, self._folder, users, self._ledger, keep=keep, pid=self._pid, dataset=self._dataset
+            self, _close, self._folder, users, self._ledger, keep=keep, pid=os.getpid(), dataset=self._dataset
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (*self._asked, self._expected_bytes)
+        return _restore, (*self._asked, self._files.expected_bytes)
+
+    @property
+    def budget_bytes(self) -> int:
+        """The budget that holds for all, as this process heard of it last."""
+        return self._files.budget_bytes
 
     # ---- reading
 
@@ -140,30 +134,59 @@ class ChunkCache:
         ``fetch`` raises is raised; the next one who waits then fetches.
         """
         name = self._name(key)
-        found: bytes | int | None = None
-        if not self._is_lost:
+        found: bytes | Claim | None = None
+        if not self._files.is_lost:
+            take = partial(read_checked, name=name, num_bytes=num_bytes)
             try:
-                found = self._hit(name, num_bytes)
-                if found is None:
-                    found = self._hit_or_claim(name, num_bytes)
+                found = self._files.hit(name, take)
+                if found is None and self._files.is_welcome(name, num_bytes):
+                    found = self._files.hit_or_claim(name, num_bytes + FOOTER_BYTES, take)
             except OSError as error:
-                self._trouble(error)
+                self._files.trouble(error)
         if isinstance(found, bytes):
             self.counts.num_hits += 1
             return found
         if found is not None:
-            return self._fill(found, name, num_bytes, fetch)
+            return self._fill(found, num_bytes, fetch)
         self.counts.num_bypasses += 1
         return fetch()
 
     def read_again(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
         """The same, but what the cache has is dropped first: it was well kept, and yet not what was wanted."""
-        if not self._is_lost:
+        if not self._files.is_lost:
             try:
-                self._drop(self._name(key))
+                self._files.drop(self._name(key))
             except OSError as error:
-                self._trouble(error)
+                self._files.trouble(error)
         return self.read(key, num_bytes, fetch)
+
+    def read_spilled(self, key: str, sample: int, spill: Spill, *, expected_bytes: int) -> SpilledPart | None:
+        """The part of a decoded piece that holds a sample, counted from its first; ``spill`` decodes it if it must.
+
+        As in `read`, one process decodes and the others wait, for as long as its file grows. ``expected_bytes`` is how
+        large that will be, about; what is missing is reserved as it grows. None where the cache cannot take it: it is
+        full of what others use, or in trouble. What ``spill`` raises is raised.
+        """
+        name = self._name(key)
+        found: SpilledPart | Claim | None = None
+        take = partial(read_part, name=name, sample=sample)
+        for _ in range(_SPILLS):
+            if self._files.is_lost:
+                break
+            try:
+                found = self._files.hit(name, take) or self._files.hit_or_claim(name, max(1, expected_bytes), take)
+            except OSError as error:
+                self._files.trouble(error)
+            if not isinstance(found, Claim):
+                break
+            if not self._fill_spilled(found, spill):
+                found = None
+                break
+        if isinstance(found, SpilledPart):
+            self.spills.num_reads += 1
+            return found
+        self.spills.num_bypasses += 1
+        return None
 
     def has(self, key: str) -> bool:
         """Whether a file is there for ``key``; what it holds is not looked at. 2 us."""
@@ -188,184 +211,65 @@ class ChunkCache:
             )
             hint = f'give cache={{"directory": ..., "budget": {2 * window_bytes}}}, a smaller window=, or no cache'
             raise UsageError(msg, hint=hint)
-        self._expected_bytes = window_bytes
+        self._files.expected_bytes = window_bytes
 
     def close(self) -> None:
         """Let go of the cache; what it holds stays, unless it was opened with ``keep=False`` and nobody else has it."""
         with contextlib.suppress(OSError):
-            if not self._is_lost:
+            if not self._files.is_lost:
                 with self._ledger.held() as book:
-                    self._tell(book)
-        self._is_lost = True
+                    self._files.tell(book)
+        self._files.is_lost = True
         self._finalizer()
 
-    # ---- hits
+    # ---- filling
 
     def _name(self, key: str) -> str:
         return f"{self._dataset}-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
 
-    def _hit(self, name: str, num_bytes: int) -> bytes | None:
-        is_damaged = False
-        for _ in range(_LOOKS):
-            try:
-                descriptor = os.open(f"chunks/{name}", _READ_FLAGS, dir_fd=self._folder)
-            except FileNotFoundError:
-                return None
-            try:
-                # Who deletes locks first, and cuts the file only then: what is read stays whole until it is closed.
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                data = read_checked(descriptor, name, num_bytes)
-                found = os.fstat(descriptor)
-                if data is not None:
-                    if not found.st_mode & 0o100:
-                        os.fchmod(descriptor, USED_MODE)
-                    return data
-                is_damaged = found.st_nlink > 0  # else it was deleted between opening and locking
-            except BlockingIOError:
-                pass  # it is being deleted, or somebody who waited for it has not noticed yet that it is there
-            finally:
-                with contextlib.suppress(OSError):
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
-                os.close(descriptor)
-            if is_damaged:
-                self.counts.num_damaged += 1
-                _log.warning("a chunk in %s is damaged; it is fetched again", self.path)
-                self._drop(name)
-                return None
-            time.sleep(_FIRST_PAUSE_SECONDS)
-        return None
-
-    def _drop(self, name: str) -> None:
-        with self._ledger.held() as book:
-            self._tell(book)
-            self._evictions.evict(book, name)
-
-    # ---- misses
-
-    def _hit_or_claim(self, name: str, num_bytes: int) -> bytes | int | None:
-        """The bytes, if another brings them meanwhile; else the locked file to fill; None to read without the cache."""
-        if not self._is_welcome(name, num_bytes):
-            return None
-        path = f"filling/{name}"
-        until = time.monotonic() + self._wait_seconds
-        pause = _FIRST_PAUSE_SECONDS
-        while True:
-            descriptor = open_for_lock(path, os.O_RDWR | os.O_CREAT, directory=self._folder)
-            is_claimed = False
-            try:
-                if lock_now(descriptor) and self._is_named(descriptor, path):
-                    # Done by another, after we looked and before we had the lock?
-                    if (data := self._hit(name, num_bytes)) is not None:
-                        self._abandon(descriptor, path)
-                        return data
-                    is_claimed = self._reserve(descriptor, num_bytes)
-                    if not is_claimed:
-                        self._abandon(descriptor, path)
-                        return None
-                    return descriptor
-            finally:
-                if not is_claimed:
-                    let_go(descriptor)
-            if time.monotonic() > until:
-                return None
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-            if (data := self._hit(name, num_bytes)) is not None:
-                return data
-
-    def _is_welcome(self, name: str, num_bytes: int) -> bool:
-        """Whether a full cache takes this chunk in, the same for all processes; see `Book`."""
-        charge = charge_bytes(num_bytes + FOOTER_BYTES)
-        book = self._ledger.look()
-        if book is None:
-            return True
-        if charge > book.budget_bytes // 2:
-            return False
-        is_full = book.used_bytes + charge > book.budget_bytes
-        return not (is_full and int(name[-4:], 16) % (1 << min(book.rarity, 16)))
-
-    def _is_named(self, descriptor: int, path: str) -> bool:
-        """Whether the locked file is still the one of that name, and was not finished or swept before we locked it."""
-        try:
-            return os.stat(path, dir_fd=self._folder).st_ino == os.fstat(descriptor).st_ino
-        except FileNotFoundError:
-            return False
-
-    def _reserve(self, descriptor: int, num_bytes: int) -> bool:
-        """Take the space that the chunk needs; whether it could be had."""
-        size = num_bytes + FOOTER_BYTES
-        guard = self._guard_bytes
-        with self._ledger.held() as book:
-            self._tell(book)
-            book.budget_bytes = book.budget_bytes or self.budget_bytes
-            had = os.fstat(descriptor).st_size  # left by a process that was killed
-            needed = charge_bytes(size) - charge_bytes(had)
-            if not self._evictions.make_room(book, needed, guard_bytes=guard):
-                return False
-            for _ in range(2):
-                try:
-                    allocate(descriptor, size)
-                except OSError as error:
-                    os.ftruncate(descriptor, min(had, size))
-                    if error.errno not in _FULL:
-                        raise
-                    # The disk is full before the budget is: go on with what we have of it.
-                    wanted = book.used_bytes - charge_bytes(size)
-                    while book.used_bytes > wanted and self._evictions.evict_next(book, guard_bytes=guard):
-                        pass
-                    if book.used_bytes > wanted:
-                        break
-                else:
-                    book.used_bytes += needed
-                    return True
-            book.used_bytes += charge_bytes(os.fstat(descriptor).st_size) - charge_bytes(had)
-        return False
-
-    def _fill(self, descriptor: int, name: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
+    def _fill(self, claim: Claim, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
         """Fetch into the claimed file; whatever happens with the file, what was fetched is handed out."""
-        path = f"filling/{name}"
         is_done = False
         try:
             data = fetch()
             try:
                 if len(data) == num_bytes:
-                    write_checked(descriptor, data, name)
-                    # What two looks at it agree on is its name; another may have cleared the directory.
-                    if self._is_named(descriptor, path):
-                        os.rename(path, f"chunks/{name}", src_dir_fd=self._folder, dst_dir_fd=self._folder)
-                        is_done = True
+                    write_checked(claim.descriptor, data, claim.name)
+                    is_done = self._files.finish(claim)
             except OSError as error:
-                self._trouble(error)
+                self._files.trouble(error)
             if is_done:
                 self.counts.num_fills += 1
             else:
                 self.counts.num_bypasses += 1
             return data
         finally:
-            if not is_done:
-                with contextlib.suppress(OSError):
-                    self._abandon(descriptor, path)
-            let_go(descriptor)
+            self._files.let_go(claim, is_done=is_done)
 
-    def _abandon(self, descriptor: int, path: str) -> None:
-        """Delete a file that we have locked, and give back its space."""
-        num_bytes = os.fstat(descriptor).st_size
-        if not num_bytes:
-            if self._is_named(descriptor, path):
-                os.unlink(path, dir_fd=self._folder)
-            return
-        with self._ledger.held() as book:
-            self._tell(book)
-            if self._is_named(descriptor, path):
-                os.unlink(path, dir_fd=self._folder)
-                os.ftruncate(descriptor, 0)
-                book.used_bytes -= charge_bytes(num_bytes)
+    def _fill_spilled(self, claim: Claim, spill: Spill) -> bool:
+        """Decode into the claimed file; whether it is there now."""
+        is_done = False
+        try:
+            file = SpillFile(claim.descriptor, claim.name, partial(self._files.reserve, claim.descriptor))
+            try:
+                file.finish(spill(file))
+                self._files.give_back(claim.descriptor, file.num_bytes)
+                is_done = self._files.finish(claim)
+            except NoRoomError as error:
+                if error.reason is not None:
+                    self._files.trouble(error.reason)
+            except StorageError:
+                raise
+            except OSError as error:
+                self._files.trouble(error)
+            if is_done:
+                self.spills.num_fills += 1
+                self.spills.num_bytes += file.num_bytes
+            return is_done
+        finally:
+            self._files.let_go(claim, is_done=is_done)
 
     # ---- the whole
-
-    @property
-    def _guard_bytes(self) -> int:
-        return min(max(self._expected_bytes, self.budget_bytes // 4), self.budget_bytes * 3 // 4)
 
     def _join(self, budget_bytes: int | None, users: list[int]) -> None:
         """Agree on a budget with those who have the cache open, and show that we have: what is added to ``users``."""
@@ -388,36 +292,10 @@ class ChunkCache:
             users.append(dataset)
             lock_now(dataset, shared=True)
             os.utime(dataset)
-            self.budget_bytes = book.budget_bytes
-            self._evictions.make_room(book, 0, guard_bytes=0)
-
-    def _tell(self, book: Book) -> None:
-        """Add what this process counted since it last said so to the counts of all."""
-        if os.getpid() != self._pid:  # the parent says what it counted before the fork
-            self._pid = os.getpid()
-            self._told = CacheCounts(*(getattr(self.counts, one.name) for one in fields(CacheCounts)))
-        for one in fields(CacheCounts):
-            now = getattr(self.counts, one.name)
-            setattr(book, one.name, getattr(book, one.name) + now - getattr(self._told, one.name))
-            setattr(self._told, one.name, now)
-        self.budget_bytes = book.budget_bytes or self.budget_bytes
-
-    def _trouble(self, error: OSError) -> None:
-        """The cache failed and the reads go on; if it is gone for good, it is not asked again."""
-        try:
-            os.stat("chunks", dir_fd=self._folder)
-            os.stat("filling", dir_fd=self._folder)
-            is_there = error.errno not in (errno.EROFS, errno.ESTALE, errno.ENOLCK)
-        except OSError:
-            is_there = False
-        if is_there:
-            _log.debug("%s: read without the cache (%s)", self.path, error)
-        elif not self._is_lost:
-            self._is_lost = True
-            _log.warning("%s: the chunk cache cannot be used any more (%s); reading goes on without", self.path, error)
+            self._files.budget_bytes = book.budget_bytes
+            self._files.evictions.make_room(book, 0, guard_bytes=0)
 
 
-_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -461,5 +339,5 @@ def _close(folder: int, users: list[int], ledger: Ledger, *, keep: bool, pid: in
 def _restore(*asked: Any) -> ChunkCache:
     directory, budget_bytes, dataset, keep, wait_seconds, expected_bytes = asked
     cache = ChunkCache(directory, budget_bytes=budget_bytes, dataset=dataset, keep=keep, wait_seconds=wait_seconds)
-    cache._expected_bytes = expected_bytes  # noqa: SLF001  # the same class
+    cache._files.expected_bytes = expected_bytes  # noqa: SLF001  # the same class
     return cache

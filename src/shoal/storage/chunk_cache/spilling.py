@@ -1,0 +1,169 @@
+"""One file of a chunk cache that holds a decoded piece: its parts, and behind them where each begins and its checksum.
+
+It grows while it is decoded, since nobody knows beforehand how large it will be: space is reserved in steps. One part
+is read by three small reads, and nothing of the file is kept in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["NoRoomError", "Spill", "SpillFile", "SpilledPart", "Spilling", "read_part"]
+
+_MAGIC = b"shs1"
+_ENTRY = struct.Struct("<QI")  # of each part: where it ends, and its CRC-32
+_FOOTER = struct.Struct("<4sIQQQI")  # magic, CRC of the rest with the name, and the numbers of `_Footer`
+_STEP_BYTES = 16 << 20
+_AT_ONCE_BYTES = 1 << 20
+
+
+class NoRoomError(Exception):
+    """The file cannot grow: the budget does not allow it, or, with a ``reason``, the file system."""
+
+    def __init__(self, reason: OSError | None = None) -> None:
+        super().__init__("the chunk cache has no room")
+        self.reason = reason
+
+
+class Spilling(Protocol):
+    """How what was appended is cut into parts; see `shoal.shards.protocol.Spilled`."""
+
+    @property
+    def borders(self) -> NDArray[np.int64]:
+        """Where parts begin, and the last one ends; shape (num_parts + 1,)."""
+        ...
+
+    @property
+    def samples_per_part(self) -> int:
+        """Samples of each part but for the last."""
+        ...
+
+    @property
+    def head(self) -> Mapping[str, Any]:
+        """What must be known of all parts."""
+        ...
+
+
+class SpilledPart(NamedTuple):
+    """The bytes of a part, which begins at ``first_byte`` of the whole; the sample is its ``number``-th."""
+
+    data: bytes
+    first_byte: int
+    number: int
+    head: Mapping[str, Any]
+
+
+class _Footer(NamedTuple):
+    content_bytes: int
+    num_parts: int
+    samples_per_part: int
+    head_bytes: int
+
+
+class SpillFile:
+    """A claimed file that grows.
+
+    ``reserve`` takes the space for a file of some size, and says whether there was any. Everything that goes wrong with
+    the file is a `NoRoomError`, so that nobody takes it for damage of what is decoded.
+    """
+
+    def __init__(self, descriptor: int, name: str, reserve: Callable[[int], bool]) -> None:
+        self._descriptor, self._name, self._reserve = descriptor, name, reserve
+        self._reserved_bytes = os.fstat(descriptor).st_size
+        self.num_bytes = 0
+
+    def append(self, data: bytes | bytearray | memoryview, /) -> None:
+        """Put these behind what is there."""
+        view = memoryview(data).cast("B")
+        try:
+            self._make_room(len(view))
+            while view:
+                num_written = os.pwrite(self._descriptor, view, self.num_bytes)
+                self.num_bytes, view = self.num_bytes + num_written, view[num_written:]
+        except OSError as error:
+            raise NoRoomError(error) from None
+
+    def read(self, first_byte: int, end_byte: int, /) -> bytes:
+        """Some of what was appended."""
+        try:
+            return _read_all(self._descriptor, first_byte, end_byte)
+        except OSError as error:
+            raise NoRoomError(error) from None
+
+    def finish(self, spilled: Spilling) -> None:
+        """Put behind the parts what finds them."""
+        content_bytes, head = self.num_bytes, json.dumps(dict(spilled.head)).encode()
+        ends = spilled.borders.tolist()
+        table = bytearray(_ENTRY.pack(ends[0], 0))
+        position, held = 0, b""
+        for first, end in pairwise(ends):
+            if end - position > len(held):
+                position, held = first, self.read(first, min(content_bytes, max(end, first + _AT_ONCE_BYTES)))
+            table += _ENTRY.pack(end, zlib.crc32(memoryview(held)[first - position : end - position]))
+            if len(table) >= _AT_ONCE_BYTES:
+                self.append(table)
+                table.clear()
+        self.append(table)
+        self.append(head)
+        numbers = _Footer(content_bytes, len(ends) - 1, spilled.samples_per_part, len(head))
+        self.append(_FOOTER.pack(_MAGIC, _crc(self._name, head, numbers), *numbers))
+
+    def _make_room(self, num_bytes: int) -> None:
+        size = self.num_bytes + num_bytes
+        if size <= self._reserved_bytes:
+            return
+        if not any(self._reserve(step) for step in (size + _STEP_BYTES, size)):
+            raise NoRoomError
+        self._reserved_bytes = os.fstat(self._descriptor).st_size
+
+
+class Spill(Protocol):
+    """Decodes a piece into a file, and says how it is cut."""
+
+    def __call__(self, file: SpillFile, /) -> Spilling:
+        """What was appended, in parts."""
+        ...
+
+
+def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
+    """The part that holds a sample, or None where it is not what was written under this name."""
+    end = os.fstat(descriptor).st_size - _FOOTER.size
+    if end < 0:
+        return None
+    magic, crc, *found = _FOOTER.unpack(os.pread(descriptor, _FOOTER.size, end))
+    numbers = _Footer(*found)
+    head = os.pread(descriptor, numbers.head_bytes, max(0, end - numbers.head_bytes)) if magic == _MAGIC else b""
+    if magic != _MAGIC or crc != _crc(name, head, numbers) or sample < 0:
+        return None
+    part, number = divmod(sample, numbers.samples_per_part)
+    if part >= numbers.num_parts:
+        return None
+    entries = os.pread(descriptor, 2 * _ENTRY.size, numbers.content_bytes + part * _ENTRY.size)
+    (first_byte, _), (end_byte, crc) = _ENTRY.iter_unpack(entries)
+    if not first_byte <= end_byte <= numbers.content_bytes:
+        return None
+    data = _read_all(descriptor, first_byte, end_byte)
+    return SpilledPart(data, first_byte, number, json.loads(head)) if zlib.crc32(data) == crc else None
+
+
+def _crc(name: str, head: bytes, numbers: _Footer) -> int:
+    return zlib.crc32(struct.pack("<4Q", *numbers), zlib.crc32(head, zlib.crc32(name.encode())))
+
+
+def _read_all(descriptor: int, first_byte: int, end_byte: int) -> bytes:
+    data = os.pread(descriptor, end_byte - first_byte, first_byte)
+    while len(data) < end_byte - first_byte:  # a signal, or more than 2 GiB
+        more = os.pread(descriptor, end_byte - first_byte - len(data), first_byte + len(data))
+        if not more:
+            break
+        data += more
+    return data
