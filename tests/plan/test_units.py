@@ -68,7 +68,7 @@ def test_a_sliced_chunk_is_read_sample_by_sample(sliced: list[int]) -> None:
     table = cut_chunks(INDEX, extents_per_chunk=5)
     assert len(table) == 8
     is_sliced = np.isin(np.arange(8), sliced)
-    units = SlicedUnits(INDEX, table, is_sliced)
+    units = SlicedUnits(RecordUnits(INDEX), table, is_sliced)
     check(units, INDEX)
     assert units.num_units == 8 + int(table.num_samples[is_sliced].sum())
     numbers = units.of(np.arange(73))

@@ -39,6 +39,9 @@ def answering(answer: Answer, *, context: ssl.SSLContext | None = None) -> Itera
             asked[-1]["port"] = str(self.client_address[1])
             answer(self)
 
+        def do_PUT(self) -> None:
+            self.do_GET()
+
         def log_message(self, *_: object) -> None:
             pass
 

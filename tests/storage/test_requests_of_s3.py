@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from tests.storage.servers import Place
 from tests.storage.test_http import answering, send
 
+from shoal.errors import StorageError
 from shoal.storage.objects import ObjectStore
 
 DATA = bytes(range(100))
@@ -71,3 +74,36 @@ def test_azure_is_signed_with_the_key_of_the_account() -> None:
     )
     assert headers["authorization"].startswith("SharedKey devstore:")
     assert headers["path"].endswith("/container/d/a.tar")
+
+
+@pytest.mark.parametrize(
+    ("status", "written"), [(200, True), (412, False), (409, False), (501, "cannot compare"), (403, "forbidden")]
+)
+def test_what_is_written_only_if_nobody_else_has(status: int, written: bool | str) -> None:
+    def put(handler: BaseHTTPRequestHandler) -> None:
+        handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        send(handler, status, b"" if status == 200 else b"<Error/>", ETag='"1"')
+
+    with answering(put) as (url, asked):
+        store = ObjectStore({"endpoint": url, "region": "x", "access_key_id": KEY, "secret_access_key": SECRET})
+        if isinstance(written, bool):
+            assert store.put_if("s3://bucket/d-409/a.index", b"index", replaces=None) is written
+        else:
+            with pytest.raises(StorageError) as caught:
+                store.put_if("s3://bucket/d-409/a.index", b"index", replaces=None)
+            assert (caught.value.errno == errno.ENOTSUP) is (status == 501)
+            assert not caught.value.transient
+        assert asked[0]["if-none-match"] == "*"
+
+
+def test_what_replaces_another_names_its_etag(s3: Place) -> None:
+    s3.put("a.index", b"first")
+    path, store = f"{s3.root}/a.index", s3.store()
+    first = store.stat(path)
+    assert not store.put_if(path, b"new", replaces=None)  # type: ignore[attr-defined]
+    assert store.put_if(path, b"second", replaces=first)  # type: ignore[attr-defined]
+    assert not store.put_if(path, b"third", replaces=first)  # type: ignore[attr-defined]
+    assert store.read_range(path, 0, 6) == b"second"
+    store.delete(path)
+    assert not store.put_if(path, b"fourth", replaces=first)  # type: ignore[attr-defined]
+    assert store.find(path) is None

@@ -7,8 +7,10 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.storage.servers import Place, moto, place_of_kind
 from tests.stream.made import ids_of, write_tars
 
 from shoal.errors import IndexFileError, StorageError
@@ -17,7 +19,9 @@ from shoal.storage.memory import MemoryStore
 from shoal.storage.protocol import ObjectInfo
 from shoal.stream.dataset import Dataset
 from shoal.stream.indexing import opening
+from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.index_files import load_index, save_index
+from shoal.stream.indexing.index_places import was_left_by_opening
 from shoal.stream.open_dataset import open_dataset
 from shoal.testing import RangeServer
 
@@ -188,3 +192,92 @@ def test_a_machine_keeps_few_notes_on_shards(
         list(open_dataset(tmp_path / f"{number}.tar", index=kept))
         # One that was left by the step before, at most, and that of this step.
         assert 1 <= len(list((tmp_path / "cache" / "accepted").iterdir())) <= 2
+
+
+# ---- two machines at the same moment
+
+
+@pytest.fixture(params=["memory", "s3"])
+def both(request: pytest.FixtureRequest, shards: list[bytes]) -> Iterator[tuple[str, Place]]:
+    """Two shards in a place that can compare before it writes."""
+    endpoint = request.getfixturevalue("s3_endpoint") if request.param == "s3" else ""
+    with place_of_kind(request.param, f"both-{next(_numbers)}", endpoint) as place:
+        for number in range(2):
+            place.put(f"d/s-{number}.tar", shards[number])
+        yield f"{place.root}/d", place
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    with moto() as endpoint:
+        yield endpoint
+
+
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_what_another_machine_left_meanwhile_stays(
+    both: tuple[str, Place],
+    shards: list[bytes],
+    is_stale: bool,
+    machines: Iterator[None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    where, place = both
+    next(machines)
+    if is_stale:
+        place.put("d/s-2.tar", shards[0])
+        open_dataset(where, storage_options=place.options)
+        place.put("d/s-2.tar", shards[1])
+    build = build_index
+    others: list[Dataset] = []
+
+    def slowly(found: Any, **more: Any) -> Any:
+        """While this machine indexes what it has listed, a shard comes, and another machine indexes all."""
+        made = build(found, **more)
+        if not others:
+            others.append(None)  # type: ignore[arg-type]
+            place.put("d/s-3.tar", shards[2])
+            next(machines)
+            others[0] = open_dataset(where, storage_options=place.options)
+        return made
+
+    next(machines)
+    monkeypatch.setattr(opening, "build_index", slowly)
+    with caplog.at_level(logging.INFO, logger="shoal"):
+        slow = open_dataset(where, storage_options=place.options)
+    assert "another machine has left an index" in caplog.text
+    assert slow.num_samples == others[0].num_samples - len(range(10))
+    assert not where_from(slow).startswith(where)
+    assert len(ids_of(slow)) == slow.num_samples
+    next(machines)
+    monkeypatch.setattr(opening, "build_index", pytest.fail)
+    third = open_dataset(where, storage_options=place.options)
+    assert third._opened.index.fingerprint == others[0]._opened.index.fingerprint
+    assert where_from(third) == f"{where}/shoal.index"
+
+
+def test_a_store_that_cannot_compare_is_told_to_write(
+    root: str, machines: Iterator[None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(MemoryStore, "put_if")
+    next(machines)
+    with caplog.at_level(logging.INFO, logger="shoal"):
+        first = open_dataset(root)
+    assert "written without a condition" in caplog.text
+    assert where_from(first) == f"{root}/shoal.index"
+
+
+def test_an_index_that_somebody_asked_for_meanwhile_stays(
+    root: str, machines: Iterator[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = build_index
+
+    def meanwhile(found: Any, **more: Any) -> Any:
+        made = build(found, **more)
+        save_index(made, f"{root}/", store=MemoryStore())
+        return made
+
+    next(machines)
+    monkeypatch.setattr(opening, "build_index", meanwhile)
+    open_dataset(root)
+    assert not was_left_by_opening(load_index(f"{root}/shoal.index", store=MemoryStore()))

@@ -59,6 +59,7 @@ def resolve_window(
     window: Any = None,
     chunk: Any = None,
     num_canonical_nodes: int | None = None,
+    at_least_two: bool = False,
 ) -> ResolvedWindow:
     """The integers for a window of ``window`` bytes in chunks of ``chunk`` bytes.
 
@@ -74,6 +75,8 @@ def resolve_window(
         Bytes that move as one; default a 512th of the window, at least one extent and at most 8 MiB.
     num_canonical_nodes
         Default: a node for every 16 chunks, at most 64.
+    at_least_two
+        Whether a window that is too small for two chunks has two all the same: then they do not lie in memory.
     """
     window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if window is None else window, "window")
     extent_bytes = max(1, total_bytes) / max(1, int(shard_extents.sum()))
@@ -89,6 +92,8 @@ def resolve_window(
     chunk_bytes = max(1, total_bytes) / max(1, num_chunks)
     # A window that holds all there is needs no more chunks than there are.
     chunks = min(int(window_bytes / chunk_bytes), max(2, num_chunks))
+    if at_least_two or window_bytes >= total_bytes:
+        chunks = max(2, chunks)
     if chunks < 2:
         smallest = 2 * math.ceil(extent_bytes if chunk is None else chunk_bytes)
         msg = f"window={window_bytes:,} bytes holds {chunks} chunks of {chunk_bytes:,.0f} bytes; it takes at least 2"

@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 from shoal.shards.index.chunks import ChunkTable
 from shoal.shards.index.table import Index, locate
 
-__all__ = ["ChunkUnits", "RecordUnits", "SlicedUnits", "UnitRead", "Units", "extent_read", "starts_in"]
+__all__ = [
+    "ChunkUnits",
+    "RecordUnits",
+    "SlicedUnits",
+    "SpilledRecords",
+    "UnitRead",
+    "Units",
+    "extent_of",
+    "extent_read",
+    "starts_in",
+]
 
 
 class UnitRead(NamedTuple):
@@ -76,6 +86,18 @@ class ChunkUnits:
         return int(self._table.decoded_bytes[read.unit])
 
 
+class SampleReads(Protocol):
+    """A way of reading each sample alone; a unit is a sample id."""
+
+    def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
+        """What to read for each of these samples."""
+        ...
+
+    def held_bytes(self, read: UnitRead) -> int:
+        """How many bytes one of these takes in memory."""
+        ...
+
+
 class SlicedUnits:
     """Every chunk is one read, but for some whose samples are read one by one, as they come: those that are too large.
 
@@ -83,12 +105,15 @@ class SlicedUnits:
 
     Parameters
     ----------
+    records
+        How a sample is read; a unit is a sample id.
     is_sliced
-        For each chunk, whether it is; shape (num_chunks,). The index must have sample sizes.
+        For each chunk, whether it is; shape (num_chunks,).
     """
 
-    def __init__(self, index: Index, table: ChunkTable, is_sliced: NDArray[np.bool_]) -> None:
-        self._chunks, self._records, self._first_sample = ChunkUnits(table), RecordUnits(index), table.first_sample
+    def __init__(self, records: SampleReads, table: ChunkTable, is_sliced: NDArray[np.bool_]) -> None:
+        self._chunks, self._records, self.num_chunks = ChunkUnits(table), records, len(table)
+        self.spills = isinstance(records, SpilledRecords)
         self._sliced = np.flatnonzero(is_sliced)
         self._is_sliced = is_sliced
         # The unit of the first sample of each sliced chunk, and the number of units; and how far that is from its id.
@@ -114,7 +139,7 @@ class SlicedUnits:
 
     def held_bytes(self, read: UnitRead) -> int:
         """The decoded bytes of a whole chunk; samples that are read alone are what they are."""
-        return self._chunks.held_bytes(read) if read.unit < self._chunks.num_units else read.num_bytes
+        return self._chunks.held_bytes(read) if read.unit < self.num_chunks else self._records.held_bytes(read)
 
 
 class RecordUnits:
@@ -143,8 +168,32 @@ class RecordUnits:
         """The sample's bytes, or the decoded ones of its extent."""
         if self._index.sample_bytes is not None:
             return read.num_bytes
-        extent = int(np.searchsorted(self._index.extent_first_sample, read.unit, side="right")) - 1
-        return int(self._index.extent_decoded_bytes[extent])
+        return int(self._index.extent_decoded_bytes[extent_of(self._index, read.first_sample)])
+
+
+class SpilledRecords:
+    """Every sample is one read of no bytes of a shard: what it is in lies decoded elsewhere. A unit is a sample id."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
+        """Of each sample alone, at the first byte of its extent."""
+        index = self._index
+        extents = np.searchsorted(index.extent_first_sample, units, side="right") - 1
+        shards, first_bytes = index.extent_shard[extents].tolist(), index.extent_first_byte[extents].tolist()
+        places = zip(units.tolist(), shards, first_bytes, strict=True)
+        return [UnitRead(unit, shard, byte, byte, unit, 1) for unit, shard, byte in places]
+
+    def held_bytes(self, read: UnitRead) -> int:
+        """The bytes of a sample, about: as much as the others of its extent."""
+        extent = extent_of(self._index, read.first_sample)
+        return int(self._index.extent_decoded_bytes[extent] // max(1, self._index.extent_num_samples[extent]))
+
+
+def extent_of(index: Index, sample_id: int) -> int:
+    """The number of the extent that holds a sample; O(log num_extents)."""
+    return int(np.searchsorted(index.extent_first_sample, sample_id, side="right")) - 1
 
 
 def extent_read(index: Index, extent: int) -> UnitRead:

@@ -26,7 +26,7 @@ def rows_of_part(num_rows: int, decoded_bytes: int, schema: Any) -> int:
 def spilled_rows(batches: Iterable[Any], num_rows: int, aside: Aside) -> Spilled:
     """Put record batches aside, ``num_rows`` to a part."""
     pa = arrow_library("Arrow")
-    borders = [0]
+    borders, num_samples = [0], 0
     for table in _tables(pa, batches, num_rows):
         # As rows are made of it: without dictionaries, which every part would repeat.
         columns = [joined(column) for column in table.columns]
@@ -37,7 +37,8 @@ def spilled_rows(batches: Iterable[Any], num_rows: int, aside: Aside) -> Spilled
         part = sink.getvalue()
         aside.append(memoryview(part))
         borders.append(borders[-1] + part.size)
-    return Spilled(np.array(borders, dtype=np.int64), num_rows)
+        num_samples += plain.num_rows
+    return Spilled(np.array(borders, dtype=np.int64), num_samples, num_rows)
 
 
 def table_of_part(data: bytes) -> Any:

@@ -143,7 +143,8 @@ class Compressed:
 
         found = self.inner.scan(inside, num_bytes - low, shard=shard)
         _check_samples(found, stretch)
-        return Spilled(found.sample_starts + low, 1, {"inner": dict(stretch.head.get("inner", {})), "begin": begin})
+        head = {"inner": dict(stretch.head.get("inner", {})), "begin": begin}
+        return Spilled(found.sample_starts + low, stretch.num_samples, 1, head)
 
     def parse_part(self, data: bytes, stretch: Stretch) -> Records:
         """Open one sample of what was spilled."""

@@ -9,7 +9,7 @@ import base64
 import io
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -132,24 +132,16 @@ class Parquet:
         file = _RangesOfFile(read, int(stretch.head["num_bytes"]))
         numbers, decoded_bytes = [group.number for group in groups], sum(group.decoded_bytes for group in groups)
         buffer_bytes = min(max(_BUFFERS_BYTES // max(1, kept.metadata.num_columns), 64 << 10), 1 << 20)
-        num_rows = 0
-
-        def counted(batches: Iterable[Any]) -> Iterator[Any]:
-            nonlocal num_rows
-            for batch in batches:
-                num_rows += batch.num_rows
-                yield batch
-
         try:
             opened = _library().ParquetFile(file, metadata=kept.metadata, pre_buffer=False, buffer_size=buffer_bytes)
             rows = rows_of_part(stretch.num_samples, decoded_bytes, opened.schema_arrow)
             batches = opened.iter_batches(rows, numbers, columns=self._chosen(opened, stretch.shard), use_threads=False)
-            spilled = spilled_rows(counted(batches), rows, aside)
+            spilled = spilled_rows(batches, rows, aside)
         except (pa.ArrowException, OSError, ValueError) as error:
             if file.failure is not None:
                 raise file.failure from None
             raise _undecodable(groups, error, stretch) from None
-        _check_rows(num_rows, stretch, end_byte)
+        _check_rows(spilled.num_samples, stretch, end_byte)
         return spilled
 
     def parse_part(self, data: bytes, stretch: Stretch) -> TableRecords:

@@ -183,11 +183,12 @@ class Spilled(NamedTuple):
     """How a piece lies decoded: in parts that can be read alone.
 
     Part ``i`` are the bytes ``[borders[i], borders[i + 1])`` and holds ``samples_per_part`` samples, the last one
-    perhaps fewer; ``borders`` has shape (num_parts + 1,), int64. ``head`` is what `SpillingFormat.parse_part` must know
-    of all parts; JSON types only, small.
+    perhaps fewer: ``num_samples`` in all; ``borders`` has shape (num_parts + 1,), int64. ``head`` is what
+    `SpillingFormat.parse_part` must know of all parts; JSON types only, small.
     """
 
     borders: NDArray[np.int64]
+    num_samples: int
     samples_per_part: int
     head: Mapping[str, Any] = MappingProxyType({})
 

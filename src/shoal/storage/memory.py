@@ -87,6 +87,16 @@ class MemoryStore:
         _objects[path] = _Object(whole, hashlib.blake2b(whole, digest_size=8).hexdigest())
         self._known.forget(path)
 
+    def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
+        """Keep an object if the one there is still ``replaces``, or if none is there; whether it was kept."""
+        self._check_process(path)
+        self._known.forget(path)
+        found = _objects.get(path)
+        if (None if found is None else found.version) != (None if replaces is None else replaces.version):
+            return False
+        self.put(path, data)
+        return True
+
     def delete(self, path: str) -> None:
         """Remove the object, if it is there."""
         self._check_process(path)

@@ -11,7 +11,7 @@ from shoal.errors import ShoalError, StorageError
 from shoal.storage.answers import refusal, trimmed
 from shoal.storage.urls import struck_out
 
-__all__ = ["failure", "scrubbed"]
+__all__ = ["cannot_compare", "failure", "scrubbed", "was_written_meanwhile"]
 
 _CREDENTIALS_HINT = (
     'no credentials were found: give them in the environment or in storage_options, or {"anonymous": True} for what '
@@ -51,6 +51,22 @@ def failure(error: Exception, path: str, options: Mapping[str, Any], *, verb: st
     if isinstance(error, FileNotFoundError):
         found.errno, found.transient = errno.ENOENT, False
     return found
+
+
+def was_written_meanwhile(error: Exception, said: StorageError) -> bool:
+    """Whether a conditional write failed since another object is there; ``said`` is what `failure` made of it."""
+    import obstore.exceptions as kinds  # noqa: PLC0415  # optional, and there, since it raised
+
+    is_told = isinstance(error, kinds.AlreadyExistsError | kinds.PreconditionError)
+    return is_told or re.search(r"answered (409|412)\b", said.message) is not None
+
+
+def cannot_compare(error: Exception, said: StorageError) -> bool:
+    """Whether a conditional write failed since the store does not know conditions."""
+    import obstore.exceptions as kinds  # noqa: PLC0415  # the same
+
+    is_told = isinstance(error, kinds.NotSupportedError | NotImplementedError)
+    return is_told or re.search(r"answered 501\b", said.message) is not None
 
 
 def _is_of_obstore(error: Exception) -> bool:

@@ -7,6 +7,7 @@ calls; here it raises `ForkError` instead.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from shoal.errors import ForkError, StorageError
 from shoal.storage.answers import is_missing
 from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, joined, read_whole, version_of
-from shoal.storage.object_failures import failure
+from shoal.storage.object_failures import cannot_compare, failure, was_written_meanwhile
 from shoal.storage.object_options import Place, client_of, place_of
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader
 
@@ -144,6 +145,38 @@ class ObjectStore:
         except Exception as error:  # noqa: BLE001  # the same
             raise self._failure(error, path, place, verb="write") from None
         self._known.forget(path)
+
+    def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
+        """Write the whole object if the one there is still ``replaces`` (None: if none is); whether it was written.
+
+        A server that does not know conditions, and does not say so, writes in any case.
+
+        Raises
+        ------
+        StorageError
+            It could not be written; with the number ENOTSUP where the store cannot compare.
+        """
+        client, place = self._client(path)
+        try:
+            mode: Any = "create"
+            if replaces is not None:
+                there = _obstore().head(client, place.key)  # for the etag as it is spelt, or what else is compared
+                if version_of(there["e_tag"]) != replaces.version or not replaces.version:
+                    self._known.forget(path)
+                    return False
+                mode = {name: there[name] for name in ("e_tag", "version") if there[name] is not None}
+            _obstore().put(client, place.key, joined(data), mode=mode)
+        except Exception as error:  # noqa: BLE001  # the same
+            said = self._failure(error, path, place, verb="write")
+            self._known.forget(path)
+            if isinstance(said, StorageError):
+                if was_written_meanwhile(error, said) or (replaces is not None and is_missing(said)):
+                    return False
+                if cannot_compare(error, said):
+                    said.errno, said.transient = errno.ENOTSUP, False
+            raise said from None
+        self._known.forget(path)
+        return True
 
     def delete(self, path: str) -> None:
         """Remove the object, if it is there.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 Buffer = bytes | bytearray | memoryview
 
@@ -88,6 +88,18 @@ class Put(Protocol):
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write the whole object, from one buffer or several in a row, visible at once or not at all."""
+        ...
+
+
+@runtime_checkable
+class PutIf(Protocol):
+    """Writes objects unless somebody else has done so meanwhile; only some stores can."""
+
+    def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
+        """Write the whole object if the one that is there is still that (None: if none is); whether it was written.
+
+        Raises `StorageError`; with the number ENOTSUP where the store cannot compare.
+        """
         ...
 
 

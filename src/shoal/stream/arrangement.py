@@ -70,7 +70,8 @@ class Arrangement:
     """A dataset with its order resolved.
 
     ``stored`` are the stored samples that take part, ``delivered`` the positions of each epoch that are delivered;
-    None is all of them. ``gaps`` are positions that are left out of some epochs.
+    None is all of them. ``gaps`` are positions that are left out of some epochs. ``spills`` says that chunks which are
+    too large for the window are kept decoded on the disk, and so may be too large for two of them, too.
     """
 
     index: Index
@@ -78,11 +79,12 @@ class Arrangement:
     stored: Runs | None = None
     delivered: Runs | None = None
     gaps: Gaps = NO_GAPS
+    spills: bool = False
     _epochs: dict[int, BoundOrder] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what is quickly found again: bound orders and chunks may be large, and a pickle goes to processes."""
-        kept = ("index", "request", "stored", "delivered", "gaps")
+        kept = ("index", "request", "stored", "delivered", "gaps", "spills")
         return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}}
 
     @cached_property
@@ -94,13 +96,19 @@ class Arrangement:
         shard_extents = np.diff(index.shard_first_extent)
         total_bytes = int(index.extent_decoded_bytes.sum())  # what a window takes in memory, not what it takes to read
         if request.order is None:
-            resolved = resolve_window(
-                shard_extents,
-                total_bytes,
-                window=request.window,
-                chunk=request.chunk,
-                num_canonical_nodes=request.num_canonical_nodes,
-            )
+            try:
+                resolved = resolve_window(
+                    shard_extents,
+                    total_bytes,
+                    window=request.window,
+                    chunk=request.chunk,
+                    num_canonical_nodes=request.num_canonical_nodes,
+                    at_least_two=self.spills,
+                )
+            except UsageError as error:
+                if index.sample_bytes is None and error.hint:
+                    error.hint += "; or cache= in shoal.open(), where chunks that are too large are kept decoded"
+                raise
             return resolved.order, resolved.extents_per_chunk
         chunk_bytes = DEFAULT_WINDOW_BYTES // 512 if request.chunk is None else parse_bytes(request.chunk, "chunk")
         extent_bytes = total_bytes / max(1, index.num_extents)
@@ -115,6 +123,15 @@ class Arrangement:
     def extents_per_chunk(self) -> int:
         """The most extents a chunk has."""
         return self._resolved[1]
+
+    @property
+    def window_bytes(self) -> int | None:
+        """What was asked for as bytes that may mix; None where it was chunks, or an order without a window."""
+        request = self.request
+        in_bytes = request.order is None or request.extents_per_chunk is not None  # by itself, or by a state
+        if request.window is None and not (in_bytes and isinstance(self.order, Window)):
+            return None
+        return parse_bytes(DEFAULT_WINDOW_BYTES if request.window is None else request.window, "window")
 
     @cached_property
     def chunks(self) -> ChunkTable:

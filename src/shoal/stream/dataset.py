@@ -41,6 +41,7 @@ from shoal.stream.mixing import warning_about
 from shoal.stream.passes import Pass, Work
 from shoal.stream.ranks import Ranks
 from shoal.stream.reading.chunk_caching import cache_counts, expect_windows
+from shoal.stream.reading.large_chunks import refuse_too_large
 from shoal.stream.reading.options import reading_options
 from shoal.stream.requests import Batching, count_of, order_request
 from shoal.stream.stages import FEATURES, Columns, Decode, Filter, Map, Rename, ToTuple, WithIds, run_stages
@@ -480,7 +481,9 @@ class Dataset:
         partition = described.partition(world_size)
         if message := warning_about(arrangement, partition.global_batch if described.batching else 1):
             warnings.warn(message, ShuffleWarning, stacklevel=3)
-        expect_windows(self._opened, arrangement, world_size)
+        memory_limit_bytes = described.reading.memory_limit_bytes
+        refuse_too_large(self._opened, arrangement, memory_limit_bytes)
+        expect_windows(self._opened, arrangement, world_size, memory_limit_bytes)
         stages, batch_stages, formatting = described.stages, described.batch_stages, described.formatting
         recipe = Recipe(partition, rank, stages, batch_stages, collate, formatting=formatting)
         work = Work(self._opened, arrangement, recipe, described.reading)

@@ -16,6 +16,7 @@ from shoal.stream.arrangement import Arrangement, OrderRequest
 from shoal.stream.columns.formatting import Formatting
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.ranks import Ranks
+from shoal.stream.reading.large_chunks import can_spill
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.requests import Batching, choose_by_columns, numbers_left
 from shoal.stream.stages import Filter, Stage
@@ -180,7 +181,9 @@ class Description:
 
     def arrangement(self) -> Arrangement:
         """The order in integers."""
-        return Arrangement(self.opened.index, self.order_request, self.stored, self.delivered, self.gaps)
+        opened = self.opened
+        request, spills = self.order_request, can_spill(opened)
+        return Arrangement(opened.index, request, self.stored, self.delivered, self.gaps, spills=spills)
 
     def partition(self, world_size: int) -> Partition:
         """How epochs are cut and dealt at this world size."""

@@ -174,7 +174,9 @@ class ChunkCache:
             if self._files.is_lost:
                 break
             try:
-                found = self._files.hit(name, take) or self._files.hit_or_claim(name, max(1, expected_bytes), take)
+                found = self._files.hit(name, take) or self._files.hit_or_claim(
+                    name, max(1, expected_bytes), take, insists=True
+                )
             except OSError as error:
                 self._files.trouble(error)
             if not isinstance(found, Claim):
@@ -250,7 +252,7 @@ class ChunkCache:
         """Decode into the claimed file; whether it is there now."""
         is_done = False
         try:
-            file = SpillFile(claim.descriptor, claim.name, partial(self._files.reserve, claim.descriptor))
+            file = SpillFile(claim.descriptor, claim.name, partial(self._files.reserve, claim.descriptor, insists=True))
             try:
                 file.finish(spill(file))
                 self._files.give_back(claim.descriptor, file.num_bytes)

@@ -117,7 +117,9 @@ class Claims:
             self.tell(book)
             self.evictions.evict(book, name)
 
-    def hit_or_claim(self, name: str, size: int, take: Callable[[int], _T | None]) -> _T | Claim | None:
+    def hit_or_claim(
+        self, name: str, size: int, take: Callable[[int], _T | None], *, insists: bool = False
+    ) -> _T | Claim | None:
         """What another has brought meanwhile; else the file to fill, with room for ``size``; None to do without."""
         path = f"filling/{name}"
         until = time.monotonic() + self._wait_seconds
@@ -132,7 +134,7 @@ class Claims:
                     if (data := self.hit(name, take)) is not None:
                         self._abandon(descriptor, path)
                         return data
-                    is_claimed = self.reserve(descriptor, size)
+                    is_claimed = self.reserve(descriptor, size, insists=insists)
                     if not is_claimed:
                         self._abandon(descriptor, path)
                         return None
@@ -169,15 +171,21 @@ class Claims:
         except FileNotFoundError:
             return False
 
-    def reserve(self, descriptor: int, size: int) -> bool:
-        """Take the space for a file of this size; whether it could be had."""
+    def reserve(self, descriptor: int, size: int, *, insists: bool = False) -> bool:
+        """Take the space for a file of this size; whether it could be had.
+
+        What ``insists`` gets the space of what is oldest, too, where nothing else is left: it cannot do without.
+        """
         guard = self.guard_bytes
         with self.ledger.held() as book:
             self.tell(book)
             book.budget_bytes = book.budget_bytes or self.budget_bytes
             had = os.fstat(descriptor).st_size  # left by a process that was killed
             needed = charge_bytes(size) - charge_bytes(had)
-            if not self.evictions.make_room(book, needed, guard_bytes=guard):
+            if charge_bytes(size) > book.budget_bytes:
+                return False  # nothing need go for what never fits
+            has_room = self.evictions.make_room(book, needed, guard_bytes=guard)
+            if not has_room and not (insists and self.evictions.make_room_of_oldest(book, needed)):
                 return False
             for _ in range(2):
                 try:

@@ -123,6 +123,14 @@ class Evictions:
                 return False
         return True
 
+    def make_room_of_oldest(self, book: Book, num_bytes: int) -> bool:
+        """Let what was made longest ago go, newest or not, if that makes enough room; whether it did."""
+        for chunk in sorted(chunks_in(self._folder), key=lambda chunk: (chunk.made_ns, chunk.name)):
+            if book.used_bytes + num_bytes <= book.budget_bytes:
+                break
+            self.evict(book, chunk.name, chunk.made_ns)
+        return book.used_bytes + num_bytes <= book.budget_bytes
+
     def evict_next(self, book: Book, *, guard_bytes: int) -> bool:
         """Let one chunk go, or clear away what a killed process left half-filled; whether there was any."""
         for _ in range(2):

@@ -21,7 +21,7 @@ __all__ = ["NoRoomError", "Spill", "SpillFile", "SpilledPart", "Spilling", "read
 
 _MAGIC = b"shs1"
 _ENTRY = struct.Struct("<QI")  # of each part: where it ends, and its CRC-32
-_FOOTER = struct.Struct("<4sIQQQI")  # magic, CRC of the rest with the name, and the numbers of `_Footer`
+_FOOTER = struct.Struct("<4sIQQQQI")  # magic, CRC of the rest with the name, and the numbers of `_Footer`
 _STEP_BYTES = 16 << 20
 _AT_ONCE_BYTES = 1 << 20
 
@@ -43,6 +43,11 @@ class Spilling(Protocol):
         ...
 
     @property
+    def num_samples(self) -> int:
+        """Samples of all parts."""
+        ...
+
+    @property
     def samples_per_part(self) -> int:
         """Samples of each part but for the last."""
         ...
@@ -54,17 +59,19 @@ class Spilling(Protocol):
 
 
 class SpilledPart(NamedTuple):
-    """The bytes of a part, which begins at ``first_byte`` of the whole; the sample is its ``number``-th."""
+    """The bytes of a part, which begins at ``first_byte`` of the whole; sample ``number`` of its own is wanted."""
 
     data: bytes
     first_byte: int
     number: int
+    num_samples: int
     head: Mapping[str, Any]
 
 
 class _Footer(NamedTuple):
     content_bytes: int
     num_parts: int
+    num_samples: int
     samples_per_part: int
     head_bytes: int
 
@@ -92,6 +99,10 @@ class SpillFile:
         except OSError as error:
             raise NoRoomError(error) from None
 
+    def restart(self) -> None:
+        """What was appended was not good: begin anew."""
+        self.num_bytes = 0
+
     def read(self, first_byte: int, end_byte: int, /) -> bytes:
         """Some of what was appended."""
         try:
@@ -114,7 +125,7 @@ class SpillFile:
                 table.clear()
         self.append(table)
         self.append(head)
-        numbers = _Footer(content_bytes, len(ends) - 1, spilled.samples_per_part, len(head))
+        numbers = _Footer(content_bytes, len(ends) - 1, spilled.num_samples, spilled.samples_per_part, len(head))
         self.append(_FOOTER.pack(_MAGIC, _crc(self._name, head, numbers), *numbers))
 
     def _make_room(self, num_bytes: int) -> None:
@@ -152,11 +163,14 @@ def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
     if not first_byte <= end_byte <= numbers.content_bytes:
         return None
     data = _read_all(descriptor, first_byte, end_byte)
-    return SpilledPart(data, first_byte, number, json.loads(head)) if zlib.crc32(data) == crc else None
+    if zlib.crc32(data) != crc:
+        return None
+    num_samples = min(numbers.samples_per_part, numbers.num_samples - part * numbers.samples_per_part)
+    return SpilledPart(data, first_byte, number, num_samples, json.loads(head)) if number < num_samples else None
 
 
 def _crc(name: str, head: bytes, numbers: _Footer) -> int:
-    return zlib.crc32(struct.pack("<4Q", *numbers), zlib.crc32(head, zlib.crc32(name.encode())))
+    return zlib.crc32(struct.pack("<5Q", *numbers), zlib.crc32(head, zlib.crc32(name.encode())))
 
 
 def _read_all(descriptor: int, first_byte: int, end_byte: int) -> bytes:

@@ -7,15 +7,17 @@ differs from it is an error.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from shoal.errors import StorageError
+from shoal.shards.index.file import encode
 from shoal.shards.index.table import Index
 from shoal.storage.object_options import OBJECT_SCHEMES
-from shoal.storage.protocol import Find, ObjectInfo, Put
+from shoal.storage.protocol import Find, ObjectInfo, Put, PutIf
 from shoal.storage.sources import Source
 from shoal.storage.urls import join, scheme_of
 from shoal.stream.indexing.index_files import INDEX_NAME, save_index
@@ -34,21 +36,40 @@ class _Place(Find, Put, Protocol):
     """What leaving an index needs of a store."""
 
 
-def leave_beside(index: Index, source: Source, *, store: _Place) -> str | None:
+def leave_beside(index: Index, source: Source, *, store: _Place, replaces: ObjectInfo | None = None) -> str | None:
     """Put the index beside the shards, if these are all of a directory of an object store; where it is then.
 
-    A refusal is said in the log, and nothing else.
+    ``replaces`` is one that was left there and is of no more use. Where another machine has written one since, that may
+    know newer shards, and stays; a store that cannot compare is told to write in any case. A refusal is said in the
+    log, and nothing else.
     """
     if not source.complete or scheme_of(source.root) not in _PLAIN_STORES:
         return None
     path = join(source.root, INDEX_NAME)
     try:
-        save_index(replace(index, metadata={**index.metadata, _MARK: True}), path, store=store)
+        is_ours = _write(replace(index, metadata={**index.metadata, _MARK: True}), path, store, replaces)
     except StorageError as error:
         _log.info("the index is not left beside the shards: %s", error.message)
         return None
+    if not is_ours:
+        _log.info("another machine has left an index beside the shards meanwhile; it stays: %s", path)
+        return None
     _log.info("the index is left beside the shards, for others to find: %s", path)
     return path
+
+
+def _write(index: Index, path: str, store: _Place, replaces: ObjectInfo | None) -> bool:
+    """Write an index unless another is there; whether it was written."""
+    try:
+        if isinstance(store, PutIf):
+            return store.put_if(path, encode(index), replaces=replaces)
+    except StorageError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        text = "%s is written without a condition, and would replace what another machine wrote just now: %s"
+        _log.info(text, path, error.message)
+    save_index(index, path, store=store)
+    return True
 
 
 def was_left_by_opening(index: Index) -> bool:

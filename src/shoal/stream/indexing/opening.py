@@ -110,11 +110,11 @@ def open_source(
     if index is not None:
         known, path = _given_index(os.fspath(index), found, storage_options, directory)
         return _with_index(found, known, path, store, said, directory)
-    if beside := _index_in_directory(found, store, directory):
-        known, path = beside
-        return _with_index(found, known, path, store, said, directory)
+    beside = _beside(found, store)
+    if beside is not None and (there := _index_in_directory(found, beside.path, store, directory)):
+        return _with_index(found, there, beside.path, store, said, directory)
     chosen = choose_format(found, said)
-    made, made_path = _cached_or_made(what, store, chosen, directory, progress)
+    made, made_path = _cached_or_made(what, store, chosen, directory, progress, replaces=beside)
     return _opened(store, made, found.paths, chosen, made_path, directory)
 
 
@@ -240,10 +240,8 @@ def _given_index(
     return load_index(plain(given), store=other, cache_dir=cache_dir), plain(given)
 
 
-def _index_in_directory(found: Source, store: Store, cache_dir: str) -> tuple[Index, str] | None:
-    path = join(found.root, INDEX_NAME)
-    if not _is_there(path, found.root, store):
-        return None
+def _index_in_directory(found: Source, path: str, store: Store, cache_dir: str) -> Index | None:
+    """The index that lies beside the shards, if it can be used for them."""
     index = load_index(path, store=store, cache_dir=cache_dir)
     if was_left_by_opening(index) and not describes(index, found, stat_all(found.paths, store)):
         _log.info("%s was left by an earlier opening, and shards have changed since: it is made again", path)
@@ -251,20 +249,22 @@ def _index_in_directory(found: Source, store: Store, cache_dir: str) -> tuple[In
     if not found.complete and (unknown := missing_from(index, found)):
         _log.info("%s does not know %s (%d such): it is not used for %s", path, unknown[0], len(unknown), found.asked)
         return None
-    return index, path
+    return index
 
 
-def _is_there(path: str, root: str, store: Store) -> bool:
-    if root.endswith("://"):  # shards of several hosts or buckets
-        return False
+def _beside(found: Source, store: Store) -> ObjectInfo | None:
+    """What lies beside the shards under the name of an index."""
+    if found.root.endswith("://"):  # shards of several hosts or buckets
+        return None
+    path = join(found.root, INDEX_NAME)
     try:
-        return store.find(path) is not None
+        return store.find(path)
     except StorageError as error:
         # Some stores, asked for what is not there, say that it is forbidden.
         if not (is_forbidden(error) and scheme_of(path)):
             raise
         _log.info("no index is read beside the shards: %s", error.message)
-        return False
+        return None
 
 
 def _compare(index: Index, infos: Sequence[ObjectInfo], index_path: str) -> None:
@@ -280,8 +280,13 @@ def _cached_or_made(
     format: Format,  # noqa: A002
     directory: str,
     progress: Progress | None,
+    *,
+    replaces: ObjectInfo | None,
 ) -> tuple[Index, str | None]:
-    """The index from the cache, else a new one, which is put there; its file, unless it could not be written."""
+    """The index from the cache, else a new one, which is put there; its file, unless it could not be written.
+
+    ``replaces`` lies beside the shards, and cannot be used for them.
+    """
     found = what.source
     local = store if isinstance(store, LocalStore) else LocalStore()
     path = str(Path(directory, "indexes", _cache_key(what, store, format)))
@@ -302,7 +307,7 @@ def _cached_or_made(
             expected=what.expected,
             rows=what.rows,
         )
-        beside = leave_beside(index, found, store=store)
+        beside = leave_beside(index, found, store=store, replaces=replaces)
         try:
             save_index(index, path, store=local)
         except StorageError as error:

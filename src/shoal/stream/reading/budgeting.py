@@ -9,14 +9,12 @@ from numpy.typing import NDArray
 
 from shoal.plan.ahead import ahead_limit_bytes, divide
 from shoal.plan.keeping import Keeping
-from shoal.plan.units import ChunkUnits, RecordUnits, SlicedUnits, Units
+from shoal.plan.units import ChunkUnits, RecordUnits, SlicedUnits, SpilledRecords, Units
 from shoal.shards.index.table import Index
 from shoal.stream.arrangement import Arrangement
+from shoal.stream.reading.large_chunks import PART_OF_LIMIT, too_large
 
 __all__ = ["Budget", "budget_of"]
-
-# A chunk larger than this part of a limit is read sample by sample.
-_PART_OF_LIMIT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,8 @@ def budget_of(
     """The budget for reading in an order, from a store that is far away or not.
 
     A chunk larger than half the window (or an eighth of the limit) is read sample by sample, where the index knows
-    where they are. With ``verifies``, what would be the read of a single sample is that of its whole extent, since only
-    that has a checksum.
+    where they are, or where it can be spilled (see `shoal.stream.reading.large_chunks`). With ``verifies``, what would
+    be the read of a single sample is that of its whole extent, since only that has a checksum.
 
     Raises
     ------
@@ -55,7 +53,7 @@ def budget_of(
     window_bytes = int(arrangement.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(table) else 0
     most_bytes = min(
         window_bytes // 2 or int(chunk_bytes.max(initial=0)),
-        int(chunk_bytes.max(initial=0)) if memory_limit_bytes is None else memory_limit_bytes // _PART_OF_LIMIT,
+        int(chunk_bytes.max(initial=0)) if memory_limit_bytes is None else memory_limit_bytes // PART_OF_LIMIT,
     )
     units, is_sliced = arrangement.units, chunk_bytes > most_bytes
     alone = replace(index, sample_bytes=None) if verifies and index.extent_checksum is not None else index
@@ -64,11 +62,18 @@ def budget_of(
         is_sliced[:] = True
         units = units if alone is index else RecordUnits(alone)
     elif is_sliced.any() and index.sample_bytes is not None and not arrangement.by_singles:
-        units = SlicedUnits(alone, table, is_sliced)
+        units = SlicedUnits(RecordUnits(alone), table, is_sliced)
+    elif index.sample_bytes is None and not arrangement.by_singles:
+        is_sliced = too_large(arrangement, memory_limit_bytes)
+        if is_sliced.any() and arrangement.spills:
+            units = SlicedUnits(SpilledRecords(index), table, is_sliced)
+        else:
+            is_sliced[:] = False
     else:
         is_sliced[:] = False
     if memory_limit_bytes is not None or isinstance(units, SlicedUnits):
-        largest_bytes = _largest(arrangement, is_sliced, alone)
+        spills = isinstance(units, SlicedUnits) and units.spills
+        largest_bytes = _largest(arrangement, is_sliced, alone, spills=spills)
     ahead_bytes, keeping = ahead_limit_bytes(window_bytes, largest_bytes, is_far=is_far), None
     if memory_limit_bytes is not None:
         ahead_bytes, keep_bytes = divide(memory_limit_bytes, ahead_bytes, largest_bytes)
@@ -80,10 +85,13 @@ def budget_of(
     return Budget(units, ahead_bytes, keeping, isinstance(units, ChunkUnits) and not arrangement.by_shards)
 
 
-def _largest(arrangement: Arrangement, is_sliced: NDArray[np.bool_], index: Index) -> int:
+def _largest(arrangement: Arrangement, is_sliced: NDArray[np.bool_], index: Index, *, spills: bool) -> int:
     """The bytes of the largest unit; without sample sizes in ``index``, samples are read with their whole extents."""
     table = arrangement.chunks
     largest = int(table.decoded_bytes[~is_sliced].max(initial=1))
+    if spills:
+        samples = table.decoded_bytes[is_sliced] // np.maximum(1, table.num_samples[is_sliced])
+        return max(largest, int(samples.max(initial=1)))
     if not is_sliced.any():
         return largest
     if index.sample_bytes is None:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.plan.units import UnitRead
@@ -15,8 +17,9 @@ from shoal.storage.chunk_cache.place import place_for_sharing
 from shoal.storage.chunk_cache.registry import remember
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.indexing.opening import Opened
+from shoal.stream.reading.large_chunks import too_large
 
-__all__ = ["cache_counts", "chunk_cache_of", "expect_windows", "is_cached", "read_cached"]
+__all__ = ["cache_counts", "chunk_cache_of", "expect_windows", "is_cached", "place_key", "read_cached"]
 
 _SHARING_BYTES = 1 << 30
 _KEYS = ("directory", "budget", "keep")
@@ -82,22 +85,25 @@ def read_cached(
         cache.counts.num_bypasses += 1
         return fetch()
     read = cache.read_again if again else cache.read
-    return read(_key(opened, place), end_byte - first_byte, fetch)
+    return read(place_key(opened, place), end_byte - first_byte, fetch)
 
 
 def is_cached(opened: Opened, read: UnitRead) -> bool:
     """Whether the cache has a file for these bytes."""
     place = (read.shard, read.first_byte, read.end_byte)
-    return opened.cache is not None and opened.cache.has(_key(opened, place))
+    return opened.cache is not None and opened.cache.has(place_key(opened, place))
 
 
-def _key(opened: Opened, place: tuple[int, int, int]) -> str:
+def place_key(opened: Opened, place: tuple[int, int, int]) -> str:
+    """What these bytes of a shard, in the state that this process saw it in, are called in a cache."""
     shard, first_byte, end_byte = place
     size = int(opened.index.shard_bytes[shard])
     return "\n".join(map(str, (opened.paths[shard], opened.check.version(shard), size, first_byte, end_byte)))
 
 
-def expect_windows(opened: Opened, arrangement: Arrangement, world_size: int) -> None:
+def expect_windows(
+    opened: Opened, arrangement: Arrangement, world_size: int, memory_limit_bytes: int | None = None
+) -> None:
     """Tell the cache how many bytes the ranks of this machine mix at a time.
 
     Raises
@@ -107,8 +113,12 @@ def expect_windows(opened: Opened, arrangement: Arrangement, world_size: int) ->
     """
     if opened.cache is None:
         return
-    chunks = min(arrangement.order.parameters.get("chunks", 0), len(arrangement.chunks))
-    window_bytes = chunks * arrangement.index.num_bytes / max(1, len(arrangement.chunks))
+    table = arrangement.chunks
+    chunks = min(arrangement.order.parameters.get("chunks", 0), len(table))
+    window_bytes = chunks * arrangement.index.num_bytes / max(1, len(table))
+    if arrangement.spills:  # what is spilled lies there decoded
+        stored, is_spilled = table.end_byte - table.first_byte, too_large(arrangement, memory_limit_bytes)
+        window_bytes += chunks * float(np.where(is_spilled, table.decoded_bytes - stored, 0).sum()) / max(1, len(table))
     local = os.environ.get("LOCAL_WORLD_SIZE", "")
     ranks_here = min(world_size, int(local)) if local.isdecimal() and int(local) else 1
     opened.cache.expect(math.ceil(window_bytes * ranks_here / world_size))
@@ -118,10 +128,14 @@ def cache_counts(opened: Opened) -> dict[str, int]:
     """For `Dataset.stats`: what this process read from its cache, and what not; nothing where there is none."""
     if opened.cache is None:
         return {}
-    counts = opened.cache.counts
+    counts, spills = opened.cache.counts, opened.cache.spills
     return {
         "num_cache_hits": counts.num_hits,
         "num_cache_fills": counts.num_fills,
         "num_cache_bypasses": counts.num_bypasses,
         "num_cache_damaged": counts.num_damaged,
+        "num_spills": spills.num_fills,
+        "spilled_bytes": spills.num_bytes,
+        "num_spill_reads": spills.num_reads,
+        "num_spill_bypasses": spills.num_bypasses,
     }

@@ -26,6 +26,7 @@ from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.damage import ForgivingRecords, forgiving_records
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.readers import Readers, readers_of
+from shoal.stream.reading.spilling import with_spills
 from shoal.stream.stages import Damaged
 
 __all__ = ["Fetch"]
@@ -68,7 +69,8 @@ class Fetch:
         self._options = options
         self.opened, self._units, self._counters = opened, units, counters
         self._ledger = Ledger(ahead_limit_bytes=ahead_limit_bytes)
-        self._readers: Readers = readers_of(opened, counters, self._ledger, options)
+        readers = readers_of(opened, counters, self._ledger, options)
+        self._readers: Readers = with_spills(readers, units, opened, counters, options)
         self._planned: deque[NDArray[np.int64]] = deque()
         self._pending: deque[UnitRead] = deque()
         self._asked: dict[int, tuple[UnitRead, Any]] = {}

@@ -11,6 +11,7 @@ M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 import os
@@ -222,6 +223,20 @@ class RetryingStore:
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write the whole object; to write it twice is to write it once."""
         retried(lambda: self.store.put(path, data), self.rule, what=f"write {without_secrets(path)}")
+
+    def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
+        """Write the whole object if the one there is still ``replaces``; whether it was.
+
+        Where the answer to a first try was lost, the second may find what the first wrote, and says that it did not.
+        """
+        store = self.store
+        if not hasattr(store, "put_if"):
+            msg = f"could not write {without_secrets(path)} on condition: this kind of store cannot compare"
+            error = StorageError(msg)
+            error.errno = errno.ENOTSUP
+            raise error
+        what = f"write {without_secrets(path)}"
+        return bool(retried(lambda: store.put_if(path, data, replaces=replaces), self.rule, what=what))
 
     def delete(self, path: str) -> None:
         """Remove the object; to remove it twice is to remove it once."""

@@ -22,12 +22,21 @@ from shoal.stream.reading.integrity import wrong_extent
 from shoal.stream.reading.retrying import reading_of, retried, tries_of
 from shoal.stream.reading.traffic import Traffic
 
-__all__ = ["parse_again", "parse_unit", "read_bytes", "read_records", "read_unit", "read_unit_into"]
+__all__ = [
+    "MOST_PARSES",
+    "check_shard",
+    "parse_again",
+    "parse_unit",
+    "read_bytes",
+    "read_records",
+    "read_unit",
+    "read_unit_into",
+]
 
 # Bytes that are wrong in the same way every time lie wrong, and waiting for them to heal would only hide it. Those that
 # are wrong in another way each time are damaged on the way, and tried until the deadline as everything else is.
 _MOST_MISMATCHES = 5
-_MOST_PARSES = 3
+MOST_PARSES = 3
 _MOST_SCANS = 3
 
 _T = TypeVar("_T")
@@ -111,7 +120,7 @@ def read_bytes(
 
     what = partial(reading_of, path, first_byte, end_byte)
     try:
-        _check(opened, shard, traffic)
+        check_shard(opened, shard, traffic)
         fetch = partial(retried, once, rule, what=what)
         place = (shard, first_byte, end_byte)
         return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
@@ -120,7 +129,7 @@ def read_bytes(
         raise
 
 
-def _check(opened: Opened, shard: int, traffic: Traffic) -> None:
+def check_shard(opened: Opened, shard: int, traffic: Traffic) -> None:
     """Ask whether the shard is the one that was indexed; more than once if not, for a scan may meet damage, too."""
     for _ in range(_MOST_SCANS - 1):
         try:
@@ -141,7 +150,7 @@ def parse_again(opened: Opened, read: UnitRead, data: bytes, traffic: Traffic) -
         traffic.corrupt()
         return parse_unit(opened, read, read_unit(opened, read, traffic=traffic, again=True))
 
-    for _ in range(_MOST_PARSES - 1):
+    for _ in range(MOST_PARSES - 1):
         try:
             return _ReadAgain(parse_unit(opened, read, data), again)
         except ShardError:
@@ -156,7 +165,7 @@ class _ReadAgain:
     __slots__ = ("_again", "_num_left", "_records")
 
     def __init__(self, records: Records, again: Callable[[], Records]) -> None:
-        self._records, self._again, self._num_left = records, again, _MOST_PARSES - 1
+        self._records, self._again, self._num_left = records, again, MOST_PARSES - 1
 
     def __len__(self) -> int:
         return len(self._records)

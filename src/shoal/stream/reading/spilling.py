@@ -1,0 +1,252 @@
+"""Samples of pieces that are too large for the window: decoded once into the chunk cache, and read there one by one.
+
+Where the cache cannot take a piece (it is full of what others use, its disk is broken), the piece is decoded into
+memory, one at a time, and that is counted: slower, more memory, and the same samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError
+from shoal.plan.units import SlicedUnits, UnitRead, extent_of, extent_read
+from shoal.shards.columns import Columns
+from shoal.shards.protocol import ReadBytes, Records, Sample, Spilled, SpillingFormat, Stretch
+from shoal.storage.chunk_cache.spilling import SpilledPart, SpillFile
+from shoal.stream.counters import Counters
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.reading.chunk_caching import place_key
+from shoal.stream.reading.damage import checked_unit
+from shoal.stream.reading.options import ReadingOptions
+from shoal.stream.reading.readers import Readers
+from shoal.stream.reading.retrying import Patience, patience, patience_here
+from shoal.stream.reading.traffic import Traffic
+from shoal.stream.reading.unit_bytes import MOST_PARSES, check_shard, parse_again, parse_unit, read_bytes, read_unit
+
+__all__ = ["SpillingReaders", "with_spills"]
+
+# Of stored bytes: a smaller piece is read as a whole, and a larger one in ranges, as its format asks for them.
+_WHOLE_BYTES = 8 << 20
+_ENTRY_BYTES = 12  # for each sample, beside what it decodes to
+
+
+def with_spills(readers: Readers, units: Any, opened: Opened, counters: Counters, options: ReadingOptions) -> Readers:
+    """The same readers, which read samples of ``units`` that are spilled where they lie."""
+    if not (isinstance(units, SlicedUnits) and units.spills):
+        return readers
+    return SpillingReaders(readers, units, opened, counters, options)
+
+
+class SpillingReaders:
+    """Other readers for whole chunks; samples that are read alone come from where their piece was decoded to."""
+
+    def __init__(
+        self, readers: Readers, units: SlicedUnits, opened: Opened, counters: Counters, options: ReadingOptions
+    ) -> None:
+        self._readers, self._num_chunks = readers, units.num_chunks
+        self._pieces = _Pieces(opened, counters, options)
+        self.group_bytes = readers.group_bytes
+        self._found: dict[int, tuple[Records, int]] = {}
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether bytes are in this process's memory before they are wanted."""
+        return self._readers.reads_ahead
+
+    def ask(self, reads: Sequence[UnitRead]) -> Iterable[Any]:
+        """Whole chunks are wanted soon."""
+        promises = iter(self._readers.ask([read for read in reads if not self._is_spilled(read)]))
+        return [None if self._is_spilled(read) else next(promises) for read in reads]
+
+    def get(self, read: UnitRead, promise: Any) -> bytes:
+        """The bytes of a chunk; a spilled sample is looked up, to be given by `parse`."""
+        if not self._is_spilled(read):
+            return self._readers.get(read, promise)
+        self._found[read.unit] = self._pieces.find(read.first_sample)
+        return b""
+
+    def get_into(self, read: UnitRead, promise: Any, buffer: memoryview) -> None:
+        """As the others do it: records of one length are no pieces."""
+        self._readers.get_into(read, promise, buffer)
+
+    def parse(self, read: UnitRead, data: bytes) -> Records:
+        """The samples in the bytes of a chunk, or the one that was looked up."""
+        return _One(*self._found.pop(read.unit)) if self._is_spilled(read) else self._readers.parse(read, data)
+
+    def sample(self, read: UnitRead, promise: Any, sample_id: int) -> Sample:
+        """One sample out of a read that is wanted for nothing else."""
+        return self.parse(read, self.get(read, promise)).sample(sample_id - read.first_sample)
+
+    def close(self) -> None:
+        """Stop."""
+        self._found.clear()
+        self._pieces.close()
+        self._readers.close()
+
+    def _is_spilled(self, read: UnitRead) -> bool:
+        return read.unit >= self._num_chunks
+
+
+class _One:
+    """One sample among others."""
+
+    __slots__ = ("_number", "_records")
+
+    def __init__(self, records: Records, number: int) -> None:
+        self._records, self._number = records, number
+
+    def __len__(self) -> int:
+        return 1
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """None: what is decoded has none."""
+        return np.zeros(0, dtype=np.uint32)
+
+    def columns(self) -> Columns | None:
+        """The row of the sample in the columns of all; where these have any."""
+        found: Columns | None = self._records.columns() if hasattr(self._records, "columns") else None
+        number = self._number
+        return found and Columns(found.kinds, tuple(array[number : number + 1] for array in found.arrays))
+
+    def sample(self, number: int) -> Sample:
+        """The sample."""
+        return self._records.sample(self._number + number)
+
+
+class _Pieces:
+    """The pieces of a dataset by what samples they hold."""
+
+    def __init__(self, opened: Opened, counters: Counters, options: ReadingOptions) -> None:
+        self._opened, self._counters, self._options = opened, counters, options
+        self._plain = replace(opened, cache=None)
+        self._format = cast("SpillingFormat", opened.format)
+        self._traffic = Traffic(counters)
+        self._is_far = not opened.store.reads_ahead
+        self._damaged: dict[int, ShardError] = {}  # by extent: not to be found out for each sample
+        self._whole: tuple[int, Records] | None = None
+        self._is_closed = False
+
+    def find(self, sample_id: int) -> tuple[Records, int]:
+        """Records that hold a sample, and its number among them.
+
+        Raises
+        ------
+        ShardError
+            Its piece cannot be decoded, or the shard is not the one that was indexed.
+        StorageError
+            Its bytes could not be had.
+        """
+        extent = extent_of(self._opened.index, sample_id)
+        if extent in self._damaged:
+            raise self._damaged[extent].with_traceback(None)
+        piece = extent_read(self._opened.index, extent)
+        number = sample_id - piece.first_sample
+        try:
+            with self._patience():
+                part = self._part(piece, number)
+                if part is None:
+                    return self._decoded(piece), number
+        except ShardError as error:
+            self._damaged[extent] = error
+            raise
+        return self._format.parse_part(part.data, self._stretch(piece, part)), part.number
+
+    def close(self) -> None:
+        """Let go of what is in memory."""
+        self._is_closed = True
+        self._whole = None
+
+    def _patience(self) -> AbstractContextManager[None]:
+        """Requests of this thread are tried again until the deadline of the stream, and counted."""
+        here = patience_here()
+        retried = self._traffic.retried
+        return patience(Patience(lambda s: self._is_closed or here.pause(s), retried, self._options.deadline_seconds))
+
+    def _part(self, piece: UnitRead, number: int) -> SpilledPart | None:
+        """The part of a piece with a sample of it; None where the cache cannot take the piece."""
+        opened = self._opened
+        if self._is_far:
+            check_shard(opened, piece.shard, self._traffic)
+        else:
+            opened.check.check(piece.shard)
+        if opened.cache is None or not opened.check.version(piece.shard):
+            return None
+        key = place_key(opened, (piece.shard, piece.first_byte, piece.end_byte))
+        expected_bytes = int(opened.index.extent_decoded_bytes[piece.unit]) + _ENTRY_BYTES * piece.num_samples
+        spill = partial(self._spill, piece)
+        return opened.cache.read_spilled(
+            f"{key}\n{self._format.spilled_as}", number, spill, expected_bytes=expected_bytes
+        )
+
+    def _stretch(self, piece: UnitRead, part: SpilledPart | None = None) -> Stretch:
+        """What is said of a piece, or of a part of one, to its format."""
+        index = self._opened.index
+        name = index.shard_names[piece.shard]
+        if part is None:
+            return Stretch(name, piece.first_byte, piece.num_samples, None, index.shard_heads.get(piece.shard, {}))
+        return Stretch(name, part.first_byte, part.num_samples, None, part.head)
+
+    def _spill(self, piece: UnitRead, file: SpillFile) -> Spilled:
+        """Decode a piece into a file; from far away once more if that fails, since bytes are lost on the way."""
+        num_left = MOST_PARSES - 1 if self._is_far else 0
+        while True:
+            try:
+                return self._format.spill(self._ranges(piece), piece.end_byte, self._stretch(piece), file)
+            except ShardError:
+                if not num_left:
+                    raise
+                num_left -= 1
+                self._traffic.corrupt()
+                file.restart()
+
+    def _ranges(self, piece: UnitRead) -> ReadBytes:
+        """What reads a piece: as a whole where it is small or has a checksum, else range by range."""
+        verifies = self._options.verify == "always"
+        has_checksum = self._opened.index.extent_checksum is not None and (self._is_far or verifies)
+        if has_checksum or piece.num_bytes <= _WHOLE_BYTES:
+            data = self._bytes_of(piece)
+
+            def part(first_byte: int, end_byte: int, /) -> memoryview:
+                return memoryview(data)[first_byte - piece.first_byte : end_byte - piece.first_byte]
+
+            return part
+        self._counters.num_reads += 1
+        return partial(self._range, piece.shard)
+
+    def _count(self, num_bytes: int) -> None:
+        """So many bytes are needed; requests over a network are counted where they are made."""
+        self._counters.read_bytes += num_bytes
+        if not self._is_far:
+            self._counters.num_requests += 1
+            self._counters.requested_bytes += num_bytes
+
+    def _range(self, shard: int, first_byte: int, end_byte: int, /) -> bytes:
+        self._count(end_byte - first_byte)
+        if self._is_far:
+            return read_bytes(self._plain, shard, first_byte, end_byte, self._traffic)
+        return self._opened.store.read_range(self._opened.paths[shard], first_byte, end_byte)
+
+    def _bytes_of(self, piece: UnitRead) -> bytes:
+        self._counters.num_reads += 1
+        self._count(piece.num_bytes)
+        if not self._is_far and self._options.verify == "always":
+            return checked_unit(self._plain, piece)
+        return read_unit(self._plain, piece, traffic=self._traffic)
+
+    def _decoded(self, piece: UnitRead) -> Records:
+        """A piece in memory, instead of the one before."""
+        if self._whole is None or self._whole[0] != piece.unit:
+            self._whole = None
+            data = self._bytes_of(piece)
+            if self._is_far:
+                self._whole = piece.unit, parse_again(self._plain, piece, data, self._traffic)
+            else:
+                self._whole = piece.unit, parse_unit(self._plain, piece, data)
+        return self._whole[1]

@@ -1,0 +1,396 @@
+"""Chunks that are too large for the window and cannot be read sample by sample: spilled decoded, or refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+from tests.shards.writers import tar_of
+from tests.stream.faraway import SOON, far_away, faulty
+from tests.stream.made import described
+
+import shoal
+from shoal.errors import ShardError, UsageError
+from shoal.storage.chunk_cache.place import FOLDER
+from shoal.stream.indexing.index_files import save_index
+from shoal.stream.reading import spilling
+from shoal.testing import Fault, RangeServer
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+COUNTS = (10, 10, 300, 10, 10, 10, 250, 10, 10, 10)
+LARGE = 550  # samples of the two large ones
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "shoal"))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+
+
+def rows(first: int, count: int) -> list[dict[str, Any]]:
+    return [
+        {"id": i, "text": f"{i} " * 40, "ragged": [i] * (i % 4), "pair": [0.5 * i, 2.0], "gap": i if i % 3 else None}
+        for i in range(first, first + count)
+    ]
+
+
+def lines_of(told: list[dict[str, Any]]) -> bytes:
+    return gzip.compress("".join(json.dumps(row) + "\n" for row in told).encode(), mtime=0)
+
+
+def tar_gz_of(told: list[dict[str, Any]]) -> bytes:
+    return gzip.compress(tar_of({f"{row['id']:05d}.json": json.dumps(row).encode() for row in told}), mtime=0)
+
+
+def parquet_of(told: list[dict[str, Any]]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(told), sink)
+    return sink.getvalue()
+
+
+def arrow_of(told: list[dict[str, Any]]) -> bytes:
+    sink, table = io.BytesIO(), pa.Table.from_pylist(told)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+WRITERS: dict[str, Callable[[list[dict[str, Any]]], bytes]] = {
+    "jsonl.gz": lines_of,
+    "tar.gz": tar_gz_of,
+    "parquet": parquet_of,
+    "arrow": arrow_of,
+}
+
+
+def write(directory: Path, kind: str, counts: tuple[int, ...] = COUNTS) -> Path:
+    directory.mkdir(exist_ok=True)
+    first = 0
+    for shard, count in enumerate(counts):
+        (directory / f"{shard}.{kind}").write_bytes(WRITERS[kind](rows(first, count)))
+        first += count
+    return directory
+
+
+@pytest.fixture(params=[*WRITERS])
+def data(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return write(tmp_path / "data", request.param)
+
+
+def mean_bytes(ds: shoal.Dataset) -> float:
+    return float(ds._opened.index.extent_decoded_bytes.mean())
+
+
+def cached(source: Any, tmp_path: Path, budget: Any = "64MiB") -> shoal.Dataset:
+    return shoal.open(source, cache={"directory": tmp_path / "cache", "budget": budget})
+
+
+def narrow(ds: shoal.Dataset, chunks: float = 2.2) -> shoal.Dataset:
+    """With a window that has room for two chunks of the mean size, and so not for the large ones; or for less."""
+    return ds.shuffle(seed=1, window=int(chunks * mean_bytes(ds)))
+
+
+def by_count(source: Any) -> shoal.Dataset:
+    """The same order asked for in chunks: that promises no bytes."""
+    return shoal.open(source).shuffle(shoal.orders.Window(chunks=2), seed=1)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return (str(value.dtype), value.tolist()) if isinstance(value, np.ndarray) else value
+
+
+def told(ds: shoal.Dataset) -> list[Any]:
+    return [plain(sample) for sample in ds]
+
+
+@pytest.mark.parametrize("chunks", [2.2, 0.6])
+def test_spilled_or_not_the_samples_are_the_same(data: Path, tmp_path: Path, chunks: float) -> None:
+    expected = told(by_count(data))
+    ds = narrow(cached(data, tmp_path), chunks)
+    assert told(ds) == expected
+    stats = ds.stats()
+    large = ds._opened.index.extent_decoded_bytes > chunks * mean_bytes(ds) / 2
+    assert stats["num_spills"] == large.sum() == 2
+    assert stats["num_spill_reads"] == LARGE
+    assert stats["num_spill_bypasses"] == 0
+    assert stats["spilled_bytes"] > 0.8 * ds._opened.index.extent_decoded_bytes[large].sum()
+    assert stats["peak_held_bytes"] < 3 * mean_bytes(ds)
+    second = narrow(cached(data, tmp_path), chunks)
+    assert told(second) == expected
+    assert second.stats()["num_spills"] == 0
+    assert second.stats()["read_bytes"] < stats["read_bytes"] / 2
+
+
+@pytest.mark.parametrize("form", ["python", "numpy", "arrow", None])
+def test_batches_are_the_same(tmp_path: Path, form: str | None) -> None:
+    for kind in ("parquet", "jsonl.gz"):
+        source = write(tmp_path / kind.replace(".", "-"), kind)
+        if form == "arrow" and kind != "parquet":
+            continue
+        pair = [by_count(source).batch(16), narrow(cached(source, tmp_path)).batch(16)]
+        with_form = [ds if form is None else ds.format(form) for ds in pair]
+        for one, other in zip(*with_form, strict=True):
+            assert one.equals(other) if form == "arrow" else plain(one) == plain(other)
+        chosen = [ds.columns("ragged", "id").batch(8) for ds in (by_count(source), narrow(cached(source, tmp_path)))]
+        assert told(chosen[0]) == told(chosen[1])
+
+
+def test_ranks_share_what_is_spilled_and_states_go_on(data: Path, tmp_path: Path) -> None:
+    expected = told(by_count(data).batch(global_batch_size=12).partition(rank=1, world_size=3))
+    ranks = [
+        narrow(cached(data, tmp_path)).batch(global_batch_size=12).partition(rank=rank, world_size=3)
+        for rank in range(3)
+    ]
+    batches = [told(rank) for rank in ranks]
+    assert batches[1] == expected
+    assert sum(rank.stats()["num_spills"] for rank in ranks) == 2
+    half = narrow(cached(data, tmp_path))
+    begun = iter(half)
+    first = [plain(next(begun)) for _ in range(200)]
+    rest = narrow(cached(data, tmp_path))
+    rest.load_state_dict(half.state_dict())
+    assert first + told(rest) == told(by_count(data))
+
+
+def test_with_a_limit_of_memory(data: Path, tmp_path: Path) -> None:
+    ds = cached(data, tmp_path).shuffle(shoal.orders.Window(chunks=2), seed=1)
+    large = int(ds.resolved.chunks.decoded_bytes.max())
+    small = ds.reading(memory_limit=2 * large)
+    assert told(small) == told(by_count(data))
+    assert small.stats()["num_spills"] == 2
+    assert small.stats()["peak_held_bytes"] <= 2 * large
+    with pytest.raises(UsageError, match="memory_limit="):
+        told(by_count(data).reading(memory_limit=2 * large))
+
+
+# ---- the cache fails
+
+
+def test_what_the_cache_lost_is_decoded_again(data: Path, tmp_path: Path) -> None:
+    ds = narrow(cached(data, tmp_path))
+    got = []
+    for number, sample in enumerate(ds):
+        got.append(plain(sample))
+        if number % 100 == 50:
+            for path in (tmp_path / "cache" / FOLDER / "chunks").iterdir():
+                path.unlink()
+    assert got == told(by_count(data))
+    assert ds.stats()["num_spills"] > 2
+
+
+def test_what_the_cache_cannot_take_is_decoded_in_memory(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "the disk is full")
+
+    ds = narrow(cached(data, tmp_path))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert told(ds) == told(by_count(data))
+    assert ds.stats()["num_spill_bypasses"] == LARGE
+    assert ds.stats()["num_spills"] == 0
+
+
+def test_a_budget_below_what_the_window_holds_is_refused(data: Path, tmp_path: Path) -> None:
+    ds = narrow(cached(data, tmp_path), 0.3)
+    ds._opened.cache._files.budget_bytes = int(mean_bytes(ds))  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match="windows of this machine"):
+        iter(ds)
+
+
+# ---- damage and faults
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl.gz"])
+def test_damage_loses_the_same_samples(tmp_path: Path, kind: str) -> None:
+    source = write(tmp_path / "data", kind)
+    plain_ds, spilled = by_count(source), narrow(cached(source, tmp_path))
+    path = source / f"2.{kind}"
+    stored, found = path.read_bytes(), path.stat()
+    path.write_bytes(stored[:2000] + bytes(50) + stored[2050:])
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    with pytest.raises(ShardError) as caught:
+        told(spilled)
+    assert f"2.{kind}" in str(caught.value)
+    skipping = [ds.reading(on_error="skip") for ds in (plain_ds, narrow(cached(source, tmp_path)))]
+    assert told(skipping[0]) == told(skipping[1])
+    assert skipping[0].stats()["num_skipped"] == skipping[1].stats()["num_skipped"] == 300
+    assert spilled.stats()["num_spills"] + skipping[1].stats()["num_spills"] == 1, "what is damaged is not kept"
+
+
+def test_samples_that_are_damaged_alone(tmp_path: Path) -> None:
+    source = write(tmp_path / "data", "jsonl.gz")
+    lines = gzip.decompress((source / "2.jsonl.gz").read_bytes()).split(b"\n")
+    lines[100] = b"no JSON"
+    (source / "2.jsonl.gz").write_bytes(gzip.compress(b"\n".join(lines)))
+    skipping = [ds.reading(on_error="skip") for ds in (by_count(source), narrow(cached(source, tmp_path)))]
+    assert told(skipping[0]) == told(skipping[1])
+    assert skipping[0].stats()["skipped_ids"] == skipping[1].stats()["skipped_ids"] == [120]
+
+
+@pytest.mark.parametrize("whole_bytes", [0, 1 << 30])
+def test_from_far_away_with_faults(
+    data: Path, tmp_path: Path, whole_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spilling, "_WHOLE_BYTES", whole_bytes)
+    store = faulty(
+        Fault("reset", probability=0.1), Fault("status", probability=0.1), Fault("truncate", probability=0.1)
+    )
+    ds = narrow(cached(data, tmp_path))
+    ds = far_away(ds, store, rule=SOON)
+    assert told(ds) == told(by_count(data))
+    stats = ds.stats()
+    assert stats["num_spills"] == 2
+    assert stats["num_retries"] > 0
+
+
+@pytest.mark.parametrize("whole_bytes", [0, 1 << 30])
+def test_bytes_that_are_lost_on_the_way_are_asked_for_again(
+    data: Path, tmp_path: Path, whole_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With checksums every flipped byte shows, also of pieces that are spilled."""
+    monkeypatch.setattr(spilling, "_WHOLE_BYTES", whole_bytes)
+    ds = cached(data, tmp_path)
+    index = ds._opened.index
+    crcs = np.array([crc32(_extent(data, index, e)) for e in range(index.num_extents)], dtype=np.uint32)
+    ds = described(ds, opened=replace(ds._opened, index=replace(index, extent_checksum=crcs)))
+    ds = far_away(narrow(ds), faulty(Fault("corrupt", probability=0.2)), rule=SOON)
+    assert told(ds) == told(by_count(data))
+    assert ds.stats()["num_corrupt"] > 0
+
+
+def _extent(data: Path, index: Any, extent: int) -> bytes:
+    stored = (data / index.shard_names[index.extent_shard[extent]]).read_bytes()
+    return stored[index.extent_first_byte[extent] : index.extent_end_byte[extent]]
+
+
+@pytest.fixture
+def server(data: Path) -> Iterator[RangeServer]:
+    with RangeServer({path.name: path.read_bytes() for path in data.iterdir()}) as running:
+        yield running
+
+
+def test_over_http_each_piece_comes_once(data: Path, server: RangeServer, tmp_path: Path) -> None:
+    suffix = next(data.iterdir()).name.partition(".")[2]
+    url = server.url_of(f"0.{suffix}").replace("/0.", "/{0..9}.")
+    ds = narrow(cached(url, tmp_path))
+    assert told(ds) == told(by_count(data))
+    assert ds.stats()["num_spills"] == 2
+    assert ds.stats()["requested_bytes"] <= 1.02 * ds._opened.index.num_bytes
+
+
+# ---- refused
+
+
+def test_without_a_cache_it_is_refused_with_the_smallest_window_that_works(data: Path, tmp_path: Path) -> None:
+    ds = narrow(shoal.open(data))
+    with pytest.raises(UsageError, match=r"can only be decoded together, to .*half of the window") as caught:
+        iter(ds)
+    assert re.search(r"\b2\.\w+", caught.value.message)
+    assert "cache= in shoal.open()" in caught.value.hint
+    assert "repack" in caught.value.hint
+    window = re.search(r'window="(\d+MiB)" or more', caught.value.hint)
+    assert window is not None
+    assert len(told(shoal.open(data).shuffle(seed=1, window=window[1]))) == sum(COUNTS)
+
+
+def test_a_window_for_less_than_two_chunks_needs_a_cache(data: Path) -> None:
+    with pytest.raises(UsageError, match="at least 2") as caught:
+        narrow(shoal.open(data), 1.5)
+    assert "cache=" in caught.value.hint
+
+
+@pytest.mark.parametrize("counts", [(50, 50, 50, 80), (60, 60, 70), (200,), (200, 10)])
+def test_what_has_room_or_nearly_is_not_refused(tmp_path: Path, counts: tuple[int, ...]) -> None:
+    for kind in WRITERS:
+        source = write(tmp_path / kind.replace(".", "-"), kind, counts)
+        ds = shoal.open(source)
+        total = int(ds._opened.index.extent_decoded_bytes.sum())
+        windows = [total, 10 * total, None] + ([int(2.05 * mean_bytes(ds))] if len(counts) > 2 else [])
+        for window in windows:
+            assert len(told(ds.shuffle(seed=1, window=window))) == sum(counts)
+            spilled = cached(source, tmp_path).shuffle(seed=1, window=window)
+            assert len(told(spilled)) == sum(counts)
+            if window is None or window >= total:
+                assert spilled.stats()["num_spills"] == 0
+
+
+def test_what_promises_no_bytes_is_not_refused(data: Path) -> None:
+    assert len(told(by_count(data))) == sum(COUNTS)
+    for order in ("none", "block", "buffer", "full"):
+        next(iter(shoal.open(data).shuffle(order, seed=1)))
+    wide = shoal.open(data).shuffle(seed=1, window="64MiB")
+    begun = iter(wide)
+    next(begun)
+    resumed = narrow(shoal.open(data))
+    resumed.load_state_dict(wide.state_dict())  # whose numbers win over the request in bytes
+    assert len(told(resumed)) == sum(COUNTS) - 1
+
+
+# ---- memory
+
+SCRIPT = """
+    import json, sys
+    sys.path[:0] = {path!r}
+    import pyarrow.parquet, shoal
+    ds = shoal.open({data!r}, index={index!r}, cache={cache!r}).shuffle(seed=1, window="16MiB")
+    def kib(name):
+        return int(dict(line.split(":", 1) for line in open("/proc/self/status"))[name].split()[0])
+    before, total = kib("VmRSS"), 0
+    for number, sample in enumerate(ds):
+        total += sample["id"]
+        if number == 3000:
+            break
+    print(json.dumps({{"mib": (kib("VmHWM") - before) >> 10, "total": total, **ds.stats()}}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc")
+@pytest.mark.parametrize("kind", ["parquet", "jsonl.gz"])
+def test_the_peak_is_the_window_and_a_constant(tmp_path: Path, kind: str) -> None:
+    dice = np.random.default_rng(1)
+    data = tmp_path / "data"
+    data.mkdir()
+    for shard in range(2):
+        if kind == "parquet":
+            values = pa.FixedSizeListArray.from_arrays(pa.array(dice.random(6_000_000)), 600)
+            table = pa.table({"id": np.arange(10_000), "values": values})
+            pq.write_table(table, data / f"{shard}.parquet", row_group_size=10_000, compression="none")
+        else:
+            pad = "x" * 9000
+            lines = "".join(json.dumps({"id": number, "pad": pad}) + "\n" for number in range(5000))
+            (data / f"{shard}.jsonl.gz").write_bytes(gzip.compress(lines.encode(), 1))
+    opened = shoal.open(data)._opened
+    assert (opened.index.extent_decoded_bytes > 40 << 20).all()
+    index = save_index(opened.index, tmp_path / "x.index", store=opened.store)
+    source = [str(Path(__file__).parents[2] / "src")]
+    cache = {"directory": str(tmp_path / "cache"), "budget": "256MiB"}
+    script = SCRIPT.format(path=source, data=str(data), index=index, cache=cache)
+    command = [sys.executable, "-c", "\n".join(line[4:] for line in script.splitlines())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    found = json.loads(done.stdout)
+    print(found)
+    assert found["num_spills"] == 2
+    assert found["mib"] <= 16 + 48
