@@ -15,6 +15,7 @@ from shoal.shards.delimited import Delimited
 from shoal.shards.folder import Folder
 from shoal.shards.jsonl import JsonLines
 from shoal.shards.litdata import LitData
+from shoal.shards.litdata_tokens import LitDataTokens
 from shoal.shards.mds import Mds
 from shoal.shards.parquet import Parquet
 from shoal.shards.protocol import Format, Records, ShardScan, Stretch
@@ -34,6 +35,7 @@ __all__ = [
     "Format",
     "JsonLines",
     "LitData",
+    "LitDataTokens",
     "Mds",
     "Parquet",
     "RecordIO",

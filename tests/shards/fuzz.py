@@ -32,6 +32,7 @@ from shoal.shards.folder import metadata_rows
 from shoal.shards.foreign import scan_by_index
 from shoal.shards.formats import FORMATS
 from shoal.shards.litdata import LitData
+from shoal.shards.litdata_tokens import LitDataTokens
 from shoal.shards.manifests import read_manifest
 from shoal.shards.protocol import Format, ShardScan
 from shoal.shards.tf_example import NotAnExampleError, parse_example
@@ -84,6 +85,14 @@ def _format_taker(format: Format, known: KnownShard, found: ShardScan) -> Try:  
 def _inputs_of_litdata() -> Iterator[Input]:
     reader = LitData(json.loads((_DATA / "litdata" / "index.json").read_text()))
     for path in sorted((_DATA / "litdata").glob("*.bin")):
+        known = KnownShard(path.name, path.read_bytes(), [], format_name=reader.name)
+        yield Input(path.name, known.data, _format_taker(reader, known, known.scan(reader)))
+
+
+def _inputs_of_litdata_tokens() -> Iterator[Input]:
+    directory = _DATA / "peers" / "litdata" / "numpy"
+    reader = LitDataTokens(json.loads((directory / "index.json").read_text()), block_size=8)
+    for path in sorted(directory.glob("*.bin")):
         known = KnownShard(path.name, path.read_bytes(), [], format_name=reader.name)
         yield Input(path.name, known.data, _format_taker(reader, known, known.scan(reader)))
 
@@ -177,6 +186,7 @@ def _take_table(damage: Damage, name: str) -> bool:
 TARGETS: dict[str, Callable[[], Iterator[Input]]] = {
     **{name: lambda name=name: _inputs_of_format(name) for name in FORMATS if "." not in name},  # type: ignore[misc]
     "litdata": _inputs_of_litdata,
+    "litdata tokens": _inputs_of_litdata_tokens,
     "folder": lambda: _inputs_of_format("folder"),
     "foreign indexes": _inputs_of_foreign_indexes,
     "manifests": _inputs_of_manifests,

@@ -16,6 +16,7 @@ from shoal.shards.delimited import Delimited
 from shoal.shards.folder import Folder
 from shoal.shards.jsonl import JsonLines
 from shoal.shards.litdata import LitData
+from shoal.shards.litdata_tokens import LitDataTokens
 from shoal.shards.mds import Mds
 from shoal.shards.parquet import Parquet
 from shoal.shards.protocol import Format
@@ -31,6 +32,7 @@ _WITH_OPTIONS: Mapping[str, Callable[[Mapping[str, Any]], Format]] = {
     "csv": lambda options: Delimited(**options),
     "tsv": lambda options: Delimited(**{"name": "tsv", "suffixes": _TSV.suffixes, "delimiter": "\t", **options}),
     "litdata": LitData,
+    "litdata_tokens": lambda options: LitDataTokens(options, block_size=options["block_size"]),
     "folder": lambda options: Folder(**options),
 }
 _PLAIN = (*_ROWS, *_COLUMNS)

@@ -19,11 +19,13 @@ from shoal.shards.offset_table import offset_crcs, read_offsets, table_bytes, wa
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.records import BadRecordError, CutRecords, borders_in
 
-__all__ = ["LitData"]
+__all__ = ["NO_CHUNK", "TOKENS_LOADER", "LitData", "config_of"]
 
-_NO_CHUNK = "this is no LitData chunk, a compressed or a damaged one"
+TOKENS_LOADER = "TokensLoader"
+NO_CHUNK = "this is no LitData chunk, a compressed or a damaged one"
 _INDEX_HINT = "give what the index.json beside the chunks holds: LitData(json.loads(Path(...).read_text()))"
 _MOST_DEPTH = 32
+_ITEMS_LOADER = "PyTreeLoader"
 
 Build = Callable[[Iterator[Any]], Any]
 
@@ -46,15 +48,15 @@ class LitData:
 
     def __init__(self, index: Mapping[str, Any], *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
+        config = config_of(index)
+        if config["item_loader"] != _ITEMS_LOADER:
+            msg = f"these chunks are for the item loader {config['item_loader']!r}, and have no items"
+            hint = f"chunks of LitData's default, {_ITEMS_LOADER}, are read"
+            if config["item_loader"] == TOKENS_LOADER:
+                hint = "say how long a sample is, with what the index.json holds: "
+                hint += "format=shoal.formats.LitDataTokens(index, block_size=2049)"
+            raise UsageError(msg, hint=hint)
         try:
-            config = index["config"]
-            for what in ("compression", "encryption", "ipc_compression"):
-                if config.get(what):
-                    msg = f"these chunks have {what} {config[what]!r}, which is not read"
-                    raise UsageError(msg, hint="write them again without")
-            if config.get("item_loader", "PyTreeLoader") != "PyTreeLoader":
-                msg = f"these chunks are for the item loader {config['item_loader']!r}, and have no items"
-                raise UsageError(msg, hint="chunks of LitData's default, PyTreeLoader, are read")
             self.leaves = [str(leaf) for leaf in config["data_format"]]
             self.tree = json.loads(config["data_spec"])[1]
             num_leaves = sum(1 for _ in _leaves_of(self.tree, 0))
@@ -62,10 +64,7 @@ class LitData:
                 msg = f"its tree has {num_leaves} leaves, and it names the kinds of {len(self.leaves)}"
                 raise ValueError(msg)  # noqa: TRY301  # said in one place below
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            if isinstance(error, UsageError):
-                raise
-            msg = f"this is no index of LitData chunks: {type(error).__name__}: {error}"
-            raise UsageError(msg, hint=_INDEX_HINT) from None
+            raise _no_index(error) from None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -80,10 +79,10 @@ class LitData:
         ShardError
             Where the table contradicts itself or the size of the chunk.
         """
-        starts = read_offsets(read, num_bytes, shard=shard, least_bytes=4 * len(self.leaves), hint=_NO_CHUNK)
+        starts = read_offsets(read, num_bytes, shard=shard, least_bytes=4 * len(self.leaves), hint=NO_CHUNK)
         if starts[0] != table_bytes(len(starts) - 1):
             msg = f"by the table of offsets the first item begins at byte {starts[0]}, and the table ends elsewhere"
-            raise ShardError(msg, shard=shard, byte=4, hint=_NO_CHUNK)
+            raise ShardError(msg, shard=shard, byte=4, hint=NO_CHUNK)
         return ShardScan(starts, offset_crcs(starts))
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
@@ -104,6 +103,31 @@ class LitData:
             decode=partial(_decode, self.leaves, decoders, _builder(self.tree)),
             crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + stretch.first_byte),
         )
+
+
+def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
+    """What an ``index.json`` says of all chunks, with the name of their loader.
+
+    Raises
+    ------
+    UsageError
+        It is none, or that of chunks that are compressed or encrypted.
+    """
+    try:
+        config = {"item_loader": _ITEMS_LOADER, **index["config"]}
+        [str(leaf) for leaf in config["data_format"]]
+    except (LookupError, TypeError, AttributeError) as error:
+        raise _no_index(error) from None
+    for what in ("compression", "encryption", "ipc_compression"):
+        if config.get(what):
+            msg = f"these chunks have {what} {config[what]!r}, which is not read"
+            raise UsageError(msg, hint="write them again without")
+    return config
+
+
+def _no_index(error: Exception) -> UsageError:
+    msg = f"this is no index of LitData chunks: {type(error).__name__}: {error}"
+    return UsageError(msg, hint=_INDEX_HINT)
 
 
 def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], build: Build, data: bytes) -> Sample:

@@ -12,7 +12,7 @@ from shoal.errors import UsageError
 from shoal.shards.decoding.pickles import unpickler
 from shoal.shards.mds_encodings import decoder_of
 
-__all__ = ["leaf_decoder"]
+__all__ = ["array_type", "leaf_decoder"]
 
 _ARRAY_TYPES = dict(
     enumerate(
@@ -41,22 +41,29 @@ def leaf_decoder(leaf: str, *, allow_pickle: bool) -> Callable[[bytes], Any]:
     UsageError
         The kind is not read, or is ``pickle`` and pickles are not allowed.
     """
-    kind, _, more = leaf.partition(":")
+    kind = leaf.partition(":")[0]
     if kind == "pickle":
         return unpickler("a leaf of pickles", allow_pickle=allow_pickle, how="LitData(index, allow_pickle=True)")
-    if kind in ("no_header_numpy", "no_header_tensor"):
-        number, types = (
-            int(more) if more.isdigit() else -1,
-            _ARRAY_TYPES if kind == "no_header_numpy" else _TENSOR_TYPES,
-        )
-        if number in types:
-            return lambda data: np.frombuffer(data, types[number]).copy()
-    elif kind in ("pil", "jpeg", "image"):
+    if (found := array_type(leaf)) is not None:
+        return lambda data: np.frombuffer(data, found).copy()
+    if kind in ("pil", "jpeg", "image"):
         return decoder_of("pil" if kind == "pil" else "jpeg", allow_pickle=False)
-    elif kind in _DECODERS:
+    if kind in _DECODERS:
         return _DECODERS[kind]
     msg = f"these chunks have leaves of the kind {leaf!r}, which is not read"
     raise UsageError(msg, hint=f"those read are {_KINDS}")
+
+
+def array_type(leaf: str) -> np.dtype[Any] | None:
+    """The type of the numbers in a leaf that is nothing but numbers in a row; None where it is another, or not known.
+
+    >>> array_type("no_header_tensor:16"), array_type("int")
+    (dtype('int32'), None)
+    """
+    kind, _, number = leaf.partition(":")
+    types = {"no_header_numpy": _ARRAY_TYPES, "no_header_tensor": _TENSOR_TYPES}.get(kind, {})
+    name = types.get(int(number)) if number.isdecimal() else None
+    return None if name is None else np.dtype(name)
 
 
 def _array(data: bytes) -> NDArray[Any]:

@@ -12,7 +12,6 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,16 @@ HERE = Path(__file__).parent
 _TABLES = ("polars", "duckdb", "pyarrow", "spark", "datasets")
 
 
-def described(peer: str, about: str) -> Callable[[shoal.Dataset], shoal.Dataset]:
-    """What is asked of shoal so that it gives what the peer's reader gives."""
+def opened(peer: str, about: str, directory: Path, source: str) -> shoal.Dataset:
+    """What the peer wrote, so that it gives what the peer's reader gives."""
+    if about.startswith("blocks of "):
+        index = json.loads((directory / source / "index.json").read_text())
+        size = int(about.removeprefix("blocks of ").partition(" ")[0])
+        return shoal.open(directory / source, format=shoal.formats.LitDataTokens(index, block_size=size))
+    ds = shoal.open(f"{directory}/{source}")
     if peer in _TABLES:
-        return lambda ds: ds.format("python")
-    if about.startswith("decoded "):
-        return lambda ds: ds.decode(about.removeprefix("decoded "))
-    return lambda ds: ds
+        return ds.format("python")
+    return ds.decode(about.removeprefix("decoded ")) if about.startswith("decoded ") else ds
 
 
 def difference(expected: list[Any], found: list[Any]) -> str:
@@ -62,7 +64,7 @@ def differences(peer: str, directory: Path) -> dict[str, str]:
     for about, (source, number) in known["sources"].items():
         expected = known["rows"][number]
         try:
-            ds = described(peer, about)(shoal.open(f"{directory}/{source}"))
+            ds = opened(peer, about, directory, source)
             rows = json.loads(json.dumps([plain(sample) for sample in ds]))
             batched = sum(len(next(iter(batch.values()))) for batch in ds.shuffle(seed=0).batch(8))
         except shoal.errors.ShoalError as error:

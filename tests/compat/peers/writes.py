@@ -274,7 +274,8 @@ def streaming(directory: Path) -> Found:
 
 def litdata(directory: Path) -> Found:
     import numpy as np
-    from litdata import StreamingDataset
+    import torch
+    from litdata import StreamingDataset, TokensLoader
     from litdata.streaming.writer import BinaryWriter
 
     writer = BinaryWriter(str(directory / "items"), chunk_size=15)
@@ -283,7 +284,17 @@ def litdata(directory: Path) -> Found:
     writer.done()
     writer.merge()
     read = StreamingDataset(str(directory / "items"), shuffle=False)
-    return {"items": ("items", [plain(read[row]) for row in range(_ROWS)])}
+    found: Found = {"items": ("items", [plain(read[row]) for row in range(_ROWS)])}
+    documents = [np.arange(row % 7 + 1, dtype=np.uint16) + row for row in range(_ROWS)]
+    for name, made in (("numpy", lambda row: row), ("tensor", lambda row: torch.from_numpy(row.astype(np.int32)))):
+        writer = BinaryWriter(str(directory / name), chunk_size=60, item_loader=TokensLoader())
+        for row in range(_ROWS):
+            writer[row] = made(documents[row])
+        writer.done()
+        writer.merge()
+        read = StreamingDataset(str(directory / name), shuffle=False, item_loader=TokensLoader(block_size=8))
+        found[f"blocks of 8 {name}"] = (name, [plain({"tokens": read[row]}) for row in range(len(read))])
+    return found
 
 
 def _members(repeats: int) -> Iterator[tuple[str, bytes]]:
