@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -38,8 +37,6 @@ __all__ = [
 _MOST_MISMATCHES = 5
 MOST_PARSES = 3
 _MOST_SCANS = 3
-
-_T = TypeVar("_T")
 
 
 def parse_unit(opened: Opened, read: UnitRead, data: bytes) -> Records:
@@ -176,21 +173,25 @@ class _ReadAgain:
 
     def sample(self, number: int) -> Sample:
         """Sample ``number``."""
-        return self._tried(lambda records: records.sample(number))
+        while True:
+            try:
+                return self._records.sample(number)
+            except ShardError as error:
+                self._read_again(error)
 
     def columns(self) -> Columns | None:
         """The samples as columns, where their records have them."""
-        return self._tried(lambda records: records.columns() if hasattr(records, "columns") else None)
-
-    def _tried(self, ask: Callable[[Records], _T]) -> _T:
         while True:
             try:
-                return ask(self._records)
-            except ShardError:
-                if not self._num_left:
-                    raise
-                self._num_left -= 1
-                self._records = self._again()
+                return self._records.columns() if hasattr(self._records, "columns") else None
+            except ShardError as error:
+                self._read_again(error)
+
+    def _read_again(self, error: ShardError) -> None:
+        if not self._num_left:
+            raise error
+        self._num_left -= 1
+        self._records = self._again()
 
 
 def _mismatch(opened: Opened, shard: int, wrong: tuple[int, int], num_mismatches: int) -> ShardError | StorageError:
