@@ -16,6 +16,7 @@ from shoal.cli.source_options import (
     add_json_argument,
     add_source_arguments,
     open_with_samples,
+    source_of,
     storage_options_of,
 )
 from shoal.errors import UsageError
@@ -25,6 +26,7 @@ from shoal.pack.mixedness import mixedness
 from shoal.pack.repacking import MIX_MEMORY_BYTES, Repacked, RepackRequest, repack_opened
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.writing.encoders import WRITTEN_FORMATS
+from shoal.storage.stores import options_of_sides
 
 __all__ = ["add_arguments", "run"]
 
@@ -86,13 +88,17 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.window is not None:
         parse_bytes(arguments.window, "--window")
+    given = storage_options_of(arguments)
+    here, there = options_of_sides(source_of(arguments), arguments.destination, given)
+    if given and not here:
+        arguments = argparse.Namespace(**{**vars(arguments), "storage_option": []})
     opened = open_with_samples(arguments)
     with Progress(total=None, label="repacking", unit="bytes") as progress:
         made = repack_opened(
             opened,
             arguments.destination,
             request,
-            storage_options=storage_options_of(arguments),
+            storage_options=there,
             progress=ShowBytes(progress),
         )
     elapsed_seconds = time.monotonic() - began_seconds

@@ -90,7 +90,10 @@ def inputs_of(
     text = os.fspath(source)
     if scheme_of(text) not in ("", "file"):
         msg = f"{without_secrets(text)}: inputs are packed from files of this machine"
-        raise SourceError(msg, hint="shards that lie elsewhere are converted by `shoal repack`")
+        hint = (
+            "`shoal repack URL DST --format folder` packs files that lie elsewhere; shards it converts without --format"
+        )
+        raise SourceError(msg, hint=hint)
     path = Path(text.removeprefix("file://")).expanduser().absolute()
     if path.is_dir():
         if is_dataset_on_disk(str(path)):

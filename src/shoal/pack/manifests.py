@@ -12,6 +12,7 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.pack.inputs import FileInputs, file_inputs
 from shoal.storage.small_files import files_named
+from shoal.storage.urls import scheme_of, without_secrets
 from shoal.stream.open_dataset import open_dataset
 
 __all__ = ["MANIFEST_SUFFIXES", "manifest_inputs"]
@@ -78,6 +79,10 @@ def _relative(value: Any, root: str, manifest: str, row: int) -> str:
     if not isinstance(value, str) or not value:
         msg = f"{manifest}: row {row} has {value!r:.80} where a path should be"
         raise UsageError(msg, hint="every row names one file")
+    if scheme_of(value):
+        msg = f"{manifest}: row {row} names {without_secrets(value)}, and the files of a manifest are of this machine"
+        hint = "`shoal repack URL DST --format folder` packs files that lie elsewhere; or copy them and name the copies"
+        raise UsageError(msg, hint=hint)
     path = Path(value).expanduser()
     try:
         return path.relative_to(root).as_posix() if path.is_absolute() else path.as_posix()

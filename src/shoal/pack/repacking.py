@@ -45,6 +45,7 @@ from shoal.shards.protocol import Sample
 from shoal.shards.writing.encoder import Encoder
 from shoal.shards.writing.encoders import encoder_named
 from shoal.storage.sources import SourceLike
+from shoal.storage.stores import options_of_sides
 from shoal.stream.arrangement import Arrangement, OrderRequest
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened, open_source
@@ -142,7 +143,7 @@ def repack(
     Parameters
     ----------
     source, storage_options
-        As `shoal.open` takes them; the options are those of both sides.
+        As `shoal.open` takes them; the options are those of each side that is no file of this machine.
     url
         A directory or URL without shards as yet.
     format, prefix, columns, extent_bytes, options
@@ -179,7 +180,8 @@ def repack(
     ...     new.summary.num_samples, len(new.summary.shards), shoal.open(f"{directory}/new")[7]
     (200, 3, {'text': 'document 7'})
     """
-    opened = open_source(source, storage_options=storage_options)
+    here, there = options_of_sides(source, os.fspath(url), storage_options)
+    opened = open_source(source, storage_options=here)
     request = RepackRequest(
         format=format,
         shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
@@ -194,7 +196,7 @@ def repack(
         options=options or {},
         num_workers=num_workers,
     )
-    return repack_opened(opened, url, request, storage_options=storage_options, progress=progress)
+    return repack_opened(opened, url, request, storage_options=there, progress=progress)
 
 
 def repack_opened(

@@ -79,8 +79,8 @@ def pack_shard(shard: Shard, inputs: Iterable[Sample | Unreadable | RecordBlock]
     """Make one shard of its inputs, in their order, and note in ``out`` that it is finished.
 
     Inputs may come as records already, many at a time, with the columns that the shard wants. If the shard is noted
-    already, nothing is read or written. Memory: about 2 MiB where shards grow file by file, a shard where the output is
-    an object store or the format needs it.
+    already, nothing is read or written. Memory: about 2 MiB, 10 MiB where the output is an
+    object store, a shard where the format needs it.
 
     Raises
     ------

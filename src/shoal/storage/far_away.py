@@ -8,7 +8,7 @@ from typing import Protocol
 from shoal.errors import StorageError, UsageError
 from shoal.storage.protocol import Buffer, ObjectInfo, ReadRange, Stat
 
-__all__ = ["Known", "ReadsRanges", "check_length", "check_range", "joined", "read_whole", "version_of"]
+__all__ = ["Known", "ReadsRanges", "check_length", "check_range", "joined", "read_whole", "version_of", "whole"]
 
 _PIECE_BYTES = 8 << 20
 _CHANGED_ATTEMPTS = 4
@@ -116,6 +116,13 @@ def check_length(path: str, first_byte: int, end_byte: int, num_found: int, num_
 def version_of(etag: str | None) -> str:
     """An etag as it can be compared: some servers quote it here and not there, or call it weak now and then."""
     return (etag or "").removeprefix("W/").strip('"')
+
+
+def whole(data: Buffer | Sequence[Buffer]) -> Buffer:
+    """One buffer or several in a row as one, which is copied only where there are several."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return data
+    return data[0] if len(data) == 1 else b"".join(data)
 
 
 def joined(data: Buffer | Sequence[Buffer]) -> bytes:

@@ -16,9 +16,10 @@ from typing import Protocol
 from shoal.errors import StorageError
 from shoal.storage.failures import explained
 from shoal.storage.protocol import Buffer, Put
+from shoal.storage.spooled import SpooledObject
 from shoal.storage.urls import scheme_of
 
-__all__ = ["GrowingFile", "HeldObject", "Lock", "ObjectInMaking", "begin_object"]
+__all__ = ["GrowingFile", "Lock", "ObjectInMaking", "begin_object"]
 
 _AT_ONCE_BYTES = 1 << 20
 _PAUSE_SECONDS = 0.05
@@ -43,10 +44,10 @@ class ObjectInMaking(Protocol):
 def begin_object(path: str, *, store: Put, scratch: str) -> ObjectInMaking:
     """A new object at ``path``: on this machine a file below the directory ``scratch`` (of the same file system).
 
-    Elsewhere its bytes are held in memory until it is finished, since no store shows how much of an object it has.
+    Elsewhere its bytes wait on this machine until it is finished (`SpooledObject`).
     """
     if scheme_of(path):
-        return HeldObject(path, store)
+        return SpooledObject(path, store)
     return GrowingFile(path, scratch=scratch)
 
 
@@ -134,33 +135,6 @@ class GrowingFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-class HeldObject:
-    """An object of which all bytes are held until it is put."""
-
-    def __init__(self, path: str, store: Put) -> None:
-        self._path, self._store = path, store
-        self._buffers: list[Buffer] = []
-
-    def write(self, buffers: Sequence[Buffer]) -> None:
-        """Add bytes to its end."""
-        self._buffers += buffers
-
-    def finish(self) -> None:
-        """Put it.
-
-        Raises
-        ------
-        StorageError
-            It could not be put.
-        """
-        buffers, self._buffers = self._buffers, []
-        self._store.put(self._path, buffers)
-
-    def abandon(self) -> None:
-        """Forget it."""
-        self._buffers = []
 
 
 class Lock:

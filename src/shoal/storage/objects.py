@@ -14,7 +14,7 @@ from typing import Any
 
 from shoal.errors import ForkError, StorageError
 from shoal.storage.answers import is_missing
-from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, joined, read_whole, version_of
+from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, read_whole, version_of, whole
 from shoal.storage.object_failures import cannot_compare, failure, was_written_meanwhile
 from shoal.storage.object_options import Place, client_of, place_of
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader
@@ -141,7 +141,7 @@ class ObjectStore:
         """
         client, place = self._client(path)
         try:
-            _obstore().put(client, place.key, joined(data))
+            _obstore().put(client, place.key, whole(data))
         except Exception as error:  # noqa: BLE001  # the same
             raise self._failure(error, path, place, verb="write") from None
         self._known.forget(path)
@@ -165,7 +165,7 @@ class ObjectStore:
                     self._known.forget(path)
                     return False
                 mode = {name: there[name] for name in ("e_tag", "version") if there[name] is not None}
-            _obstore().put(client, place.key, joined(data), mode=mode)
+            _obstore().put(client, place.key, whole(data), mode=mode)
         except Exception as error:  # noqa: BLE001  # the same
             said = self._failure(error, path, place, verb="write")
             self._known.forget(path)

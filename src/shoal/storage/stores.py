@@ -17,7 +17,7 @@ from shoal.storage.remote_sources import members_of
 from shoal.storage.sources import SourceLike, schemes_of, texts_of
 from shoal.storage.urls import without_secrets
 
-__all__ = ["in_store", "open_store"]
+__all__ = ["in_store", "open_store", "options_of_sides"]
 
 
 def in_store(source: SourceLike, storage_options: Mapping[str, Any] | None) -> SourceLike:
@@ -32,6 +32,20 @@ def in_store(source: SourceLike, storage_options: Mapping[str, Any] | None) -> S
     texts, alone = texts_of(source)
     urls = [url_in(filesystem, text) for text in texts]
     return urls[0] if alone else urls
+
+
+def options_of_sides(
+    source: SourceLike, url: str, storage_options: Mapping[str, Any] | None
+) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+    """The options of a source and of an output: those of a store far away are not for files of this machine.
+
+    Both get them where both lie on this machine, so that they are refused, and where a filesystem is handed in.
+    """
+    given = dict(storage_options or {})
+    here = [schemes_of(texts_of(side)[0]) == {""} for side in (source, url)]
+    if not given or "filesystem" in given or all(here):
+        return storage_options, storage_options
+    return None if here[0] else given, None if here[1] else given
 
 
 def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = None) -> Store:
