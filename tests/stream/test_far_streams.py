@@ -263,3 +263,6 @@ def test_more_at_a_time_where_the_consumer_waits(tmp_path: Path) -> None:
     assert len(list(ds)) == 700
     assert store.peak > 12
     assert ds.stats()["concurrency"] >= 12
+    store.peak = 0
+    next(iter(ds))
+    assert ds.stats()["concurrency"] >= 12  # the next epoch begins with what was found

@@ -26,8 +26,9 @@ from shoal.plan.pacing import Pace
 from shoal.stream.reading.retrying import Patience, StoppedError, patience
 from shoal.stream.reading.traffic import Traffic, is_throttling
 
-__all__ = ["Arrival", "Arrivals"]
+__all__ = ["FIRST_AT_A_TIME", "Arrival", "Arrivals"]
 
+FIRST_AT_A_TIME = 8
 _CLOSE_SECONDS = 0.4  # how long closing waits for requests that are under way
 _RECENT = 64  # answers, by which a late one is told
 _LATE_AFTER_MEDIANS = 3.0
@@ -83,8 +84,8 @@ class Arrivals:
         How long a request may be tried again.
     hedge_bytes
         How many bytes of second requests for late ones may be under way; 0 for none.
-    most_at_a_time
-        Requests under way, at most.
+    first_at_a_time, most_at_a_time
+        Requests under way, to begin with and at most.
     watch
         Called about every second while somebody waits: what gives up answers that come too slowly.
     """
@@ -96,10 +97,12 @@ class Arrivals:
         *,
         deadline_seconds: float,
         hedge_bytes: int = 0,
+        first_at_a_time: int = FIRST_AT_A_TIME,
         most_at_a_time: int = 64,
         watch: Callable[[], None] | None = None,
     ) -> None:
-        self._line = _Line(carry_out, traffic, Pace(most=most_at_a_time), deadline_seconds, hedge_bytes, watch)
+        pace = Pace(first=first_at_a_time, most=most_at_a_time)
+        self._line = _Line(carry_out, traffic, pace, deadline_seconds, hedge_bytes, watch)
         _lines.add(self._line)
         # Also when the consumer forgets to: no thread waits for something to do once this object is gone.
         self._finalizer = weakref.finalize(self, _close, self._line, os.getpid())

@@ -11,7 +11,7 @@ from shoal.plan.units import UnitRead
 from shoal.shards.protocol import Records, Sample
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
-from shoal.stream.reading.arrivals import Arrival, Arrivals
+from shoal.stream.reading.arrivals import FIRST_AT_A_TIME, Arrival, Arrivals
 from shoal.stream.reading.integrity import wrong_extent
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.parts import Whole, in_parts
@@ -75,6 +75,8 @@ class FarReaders:
             traffic,
             deadline_seconds=options.deadline_seconds,
             hedge_bytes=hedge_bytes,
+            # What was found in the epoch before: to find it again would take a tenth of a second or two of each.
+            first_at_a_time=max(FIRST_AT_A_TIME, counters.concurrency),
             watch=getattr(tries_of(opened.store)[0], "cut_overdue", None),
         )
 
