@@ -319,11 +319,6 @@ def test_several_may_wait_at_the_same_time(gate: Gate, start: Callable[..., Arri
         assert got[number] == content(request(number))
 
 
-def test_who_waits_looks_after_answers_that_come_too_slowly(gate: Gate, start: Callable[..., Arrivals]) -> None:
-    arrivals = start(gate, watch=gate.answer_all)
-    assert arrivals.wait(arrivals.ask([request(3)])[0]) == content(request(3))
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(20))
 def test_no_wait_outlasts_requests_that_are_never_answered(seed: int, start: Callable[..., Arrivals]) -> None:

@@ -104,7 +104,7 @@ def test_a_directory_is_served_as_it_is_at_the_moment(pool: urllib3.PoolManager,
 
 @pytest.mark.parametrize("kind", FAULT_KINDS)
 def test_each_fault_is_what_it_says(pool: urllib3.PoolManager, kind: FaultKind) -> None:
-    fault = Fault(kind, requests=[0], seconds=0.05 if kind != "trickle" else 0.001, retry_after_seconds=2)
+    fault = Fault(kind, requests=[0], seconds=0.001 if kind.startswith("trickle") else 0.05, retry_after_seconds=2)
     with RangeServer({"a": DATA}, faults=[fault]) as server:
         url = server.url_of("a")
         what, good = seen(pool, url), seen(pool, url)
@@ -115,7 +115,7 @@ def test_each_fault_is_what_it_says(pool: urllib3.PoolManager, kind: FaultKind) 
         assert what == "ProtocolError: Connection reset by peer"
     elif kind == "truncate":
         assert what == "ProtocolError: IncompleteRead"
-    elif kind in {"stall", "slow", "trickle", "changed"}:
+    elif kind in {"stall", "slow", "trickle", "trickle_head", "changed"}:
         assert what == good
     elif kind == "corrupt":
         assert isinstance(what[1], bytes)

@@ -20,12 +20,16 @@ from tests.samples import write_tar
 import shoal
 from shoal.cli.main import main
 from shoal.errors import StorageError
-from shoal.testing import FAULT_KINDS, Fault, RangeServer
+from shoal.stream.indexing import opening
+from shoal.stream.reading import retrying
+from shoal.testing import FAULT_KINDS, Fault, FaultKind, RangeServer
 
 NUM_SHARDS, SAMPLES_PER_SHARD = 4, 300
 SHARDS = f"train-{{000000..{NUM_SHARDS - 1:06d}}}.tar"
 # A silence longer than the client waits for, and a Retry-After that must not be what the test lasts.
-FAULTS = [Fault(kind, probability=0.1, seconds=2.0) for kind in FAULT_KINDS if kind not in {"slow", "trickle"}]
+FAULTS = [
+    Fault(kind, probability=0.1, seconds=2.0) for kind in FAULT_KINDS if kind not in {"slow", "trickle", "trickle_head"}
+]
 FAULTS += [
     Fault("slow", probability=0.1, seconds=0.1),
     Fault("status", probability=0.1, status=429, retry_after_seconds=0.1),
@@ -98,10 +102,24 @@ def test_a_fault_in_one_of_ten_requests_changes_nothing(fault: Fault, scheme: st
         assert server.num_faults()[fault.kind] >= 3
 
 
-def test_answers_that_trickle_are_given_up(far: Far) -> None:
+@pytest.mark.parametrize("kind", ["trickle", "trickle_head"])
+def test_answers_that_trickle_are_given_up(kind: FaultKind, far: Far) -> None:
     with RangeServer(far.shards, seed=1) as server:
-        assert delivered(far.open(server, "http", replace(TRICKLE, requests=[1, 2, 9], probability=0))) == far.clean
-        assert server.num_faults()["trickle"] == 3
+        fault = replace(TRICKLE, kind=kind, requests=[1, 2, 9], probability=0)
+        assert delivered(far.open(server, "http", fault)) == far.clean
+        assert server.num_faults()[kind] == 3
+
+
+@pytest.mark.parametrize("kind", ["trickle", "trickle_head"])
+def test_an_opening_that_meets_nothing_else_ends(kind: FaultKind, far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the thread that opens, where nobody else looks at the clock."""
+    rule = retrying.RetryRule(first_pause_seconds=0.01, deadline_seconds=1.0)
+    monkeypatch.setattr(opening, "patient", lambda store: retrying.RetryingStore(store, rule))
+    with RangeServer(far.shards, seed=1) as server:
+        server.faults = [Fault(kind, probability=1, seconds=0.2)]
+        options = {"timeout_seconds": 0.7}
+        with pytest.raises(StorageError, match=r"attempts? in .* the deadline is 1 s.*timed out|nothing came for too"):
+            shoal.open(f"{server.url}/bucket/{SHARDS}", storage_options=options)
 
 
 def check_together(far: Far, scheme: str, *more: Fault, chunk: str) -> None:

@@ -16,7 +16,6 @@ from urllib.parse import urljoin, urlsplit
 from shoal.errors import StorageError
 from shoal.storage.answers import is_missing, refusal
 from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, read_whole, version_of
-from shoal.storage.http_bodies import Bodies
 from shoal.storage.http_options import HttpOptions
 from shoal.storage.http_pools import Pools, broken, unlogged
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader
@@ -53,7 +52,6 @@ class HttpStore:
         self._firsts: dict[str, _First] = {}  # made once, since parsing URLs takes longer than the rest of our part
         self._moved: dict[str, _Moved] = {}
         self._pools = Pools(self._options)
-        self._bodies = Bodies(self._options.timeout_seconds)
 
     def __repr__(self) -> str:
         return "HttpStore()"
@@ -198,12 +196,7 @@ class HttpStore:
         _, question, query = other.partition("#")[0].partition("?")
         return f"{scheme}{mark}{user}{at}{rest}{question}{query}"
 
-    def cut_overdue(self) -> None:
-        """Give up answers that come too slowly, in other threads; to be called now and then by who waits for them."""
-        self._bodies.cut_overdue()
-
     def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> BaseHTTPResponse:
-        self._bodies.cut_overdue()
         try:
             with unlogged():
                 return self._pools.get(url, headers)
@@ -255,7 +248,7 @@ class HttpStore:
     def _body(self, response: BaseHTTPResponse, num_bytes: int, path: str, verb: str) -> bytes:
         """At most so many bytes: a server that never ends costs no memory."""
         try:
-            return self._bodies.read(response, num_bytes)
+            return response.read(num_bytes, decode_content=False)
         except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
             raise broken(error, path, verb=verb) from None
 
@@ -300,7 +293,6 @@ class _Answer:
 def _restore(options: HttpOptions, full: dict[str, str], of_hosts: dict[str, str]) -> HttpStore:
     store = HttpStore()
     store._options, store._pools = options, Pools(options)  # noqa: SLF001  # the same module
-    store._bodies = Bodies(options.timeout_seconds)  # noqa: SLF001  # the same
     store._full, store._of_hosts = full, of_hosts  # noqa: SLF001  # the same
     return store
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from shoal.errors import StorageError, UsageError
 from shoal.storage.answers import trimmed
 from shoal.storage.http_options import HttpOptions
+from shoal.storage.http_timed import timed_pools
 from shoal.storage.urls import struck_out, without_secrets
 
 if TYPE_CHECKING:
@@ -92,13 +93,19 @@ def _manager(options: HttpOptions, proxy: str) -> PoolManager:
         "cert_reqs": "CERT_REQUIRED",
     }
     if not proxy:
-        return urllib3.PoolManager(**settings)
+        return _timed(urllib3.PoolManager(**settings))
     parts = urlsplit(proxy)
     headers = None
     if parts.username is not None:
         headers = urllib3.make_headers(proxy_basic_auth=f"{parts.username}:{parts.password or ''}")
     place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    return urllib3.ProxyManager(place, proxy_headers=headers, **settings)
+    return _timed(urllib3.ProxyManager(place, proxy_headers=headers, **settings))
+
+
+def _timed(manager: PoolManager) -> PoolManager:
+    """The same, whose answers are given up when they come too slowly."""
+    manager.pool_classes_by_scheme = timed_pools()
+    return manager
 
 
 def _proxy_of(url: str) -> str:

@@ -88,6 +88,9 @@ class Delivery:
                 head, sent = b"", sent[half:]
             if self._kind == "trickle":
                 head, sent = self._trickle(head, sent, pause_seconds)
+            if self._kind == "trickle_head":
+                _, rest = self._trickle(b"", memoryview(head), pause_seconds)
+                head = bytes(rest)
             self._send_pieces(head, sent, before_last)
         if self._kind in {"reset", "reset_in_body"}:
             self._reset()

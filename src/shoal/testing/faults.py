@@ -22,6 +22,7 @@ FaultKind = Literal[
     "stall",
     "slow",
     "trickle",
+    "trickle_head",
     "corrupt",
     "changed",
     "whole",
@@ -46,7 +47,8 @@ class Fault:
     ``truncate``       the body ends half-way, and the connection is closed in good order
     ``stall``          half of the body, ``seconds`` of silence, the rest
     ``slow``           ``seconds`` of silence, then a good answer: a straggler
-    ``trickle``        a good answer, byte by byte, with ``seconds`` of silence after each
+    ``trickle``        a good answer, its body byte by byte, with ``seconds`` of silence after each
+    ``trickle_head``   the same with its head: status and headers
     ``corrupt``        one bit of the body is wrong, and nothing says so
     ``changed``        the object has another etag, as if it had been written again (its bytes stay the same)
     ``whole``          200 and the whole object, as from a server that does not know ranges

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import math
 import os
 import statistics
 import threading
@@ -36,7 +35,6 @@ _LATE_AFTER_SECONDS = 0.05
 _LATE_AT_FIRST_SECONDS = 1.0
 _MOST_HEDGES = 3
 _MOST_THREADS = 2  # for each request that may be under way: some pause, and some wait for what may never come
-_WATCH_SECONDS = 1.0
 _LIVELY_SECONDS = 10.0  # so long after an answer a store is taken to be there
 
 
@@ -86,8 +84,6 @@ class Arrivals:
         How many bytes of second requests for late ones may be under way; 0 for none.
     first_at_a_time, most_at_a_time
         Requests under way, to begin with and at most.
-    watch
-        Called about every second while somebody waits: what gives up answers that come too slowly.
     """
 
     def __init__(
@@ -99,10 +95,9 @@ class Arrivals:
         hedge_bytes: int = 0,
         first_at_a_time: int = FIRST_AT_A_TIME,
         most_at_a_time: int = 64,
-        watch: Callable[[], None] | None = None,
     ) -> None:
         pace = Pace(first=first_at_a_time, most=most_at_a_time)
-        self._line = _Line(carry_out, traffic, pace, deadline_seconds, hedge_bytes, watch)
+        self._line = _Line(carry_out, traffic, pace, deadline_seconds, hedge_bytes)
         _lines.add(self._line)
         # Also when the consumer forgets to: no thread waits for something to do once this object is gone.
         self._finalizer = weakref.finalize(self, _close, self._line, os.getpid())
@@ -132,9 +127,8 @@ class _Line:
         pace: Pace,
         deadline_seconds: float,
         hedge_bytes: int,
-        watch: Callable[[], None] | None,
     ) -> None:
-        self._carry_out, self._traffic, self._pace, self._watch = carry_out, traffic, pace, watch
+        self._carry_out, self._traffic, self._pace = carry_out, traffic, pace
         self._deadline_seconds, self._hedge_bytes, self._most_hedge_bytes = deadline_seconds, hedge_bytes, hedge_bytes
         # One that a thread may take twice: the garbage collector can close a stream in the middle of anything.
         self._lock = threading.RLock()
@@ -170,11 +164,7 @@ class _Line:
                     msg = "the stream was closed while it waited for bytes"
                     raise StoppedError(msg)
                 self._held_back |= bool(self._waiting)
-                seconds = self._patience_with(arrival)
-                if self._watch is not None:
-                    self._watch()
-                    seconds = min(_WATCH_SECONDS, math.inf if seconds is None else seconds)
-                self._arrived.wait(seconds)
+                self._arrived.wait(self._patience_with(arrival))
             result = arrival.result
             arrival.num_takers -= 1
             if not arrival.num_takers:

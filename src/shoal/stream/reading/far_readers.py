@@ -15,7 +15,6 @@ from shoal.stream.reading.arrivals import FIRST_AT_A_TIME, Arrival, Arrivals
 from shoal.stream.reading.integrity import wrong_extent
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.parts import Whole, in_parts
-from shoal.stream.reading.retrying import tries_of
 from shoal.stream.reading.traffic import Traffic
 from shoal.stream.reading.unit_bytes import parse_again, read_bytes
 
@@ -77,7 +76,6 @@ class FarReaders:
             hedge_bytes=hedge_bytes,
             # What was found in the epoch before: to find it again would take a tenth of a second or two of each.
             first_at_a_time=max(FIRST_AT_A_TIME, counters.concurrency),
-            watch=getattr(tries_of(opened.store)[0], "cut_overdue", None),
         )
 
     def ask(self, reads: Sequence[UnitRead]) -> list[Promise]:

@@ -1,0 +1,81 @@
+"""Answers that come too slowly are given up: a limit for silence does not end a server that sends a byte now and then.
+
+Each read from the socket is given what is left of the time of the whole head, or of the stretch of a body that was
+asked for. So whoever waits gives up by itself, in whatever thread, and nobody has to look after it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from functools import lru_cache
+from http.client import HTTPResponse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import socket
+
+__all__ = ["TimedResponse", "timed_pools"]
+
+# A body has the time of a silence, and more if it is large: this many bytes a second are slow for anybody.
+_LEAST_BYTES_PER_SECOND = 64 << 10
+_TIMED_OUT = ("timed out",)  # as the socket says it
+
+
+class _TimedReads(io.RawIOBase):
+    """What comes from a socket, of which ``raw`` is the file, until a time is over."""
+
+    def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
+        self._sock, self._raw = sock, raw
+        self._silence_seconds = math.inf if (seconds := sock.gettimeout()) is None else seconds
+        self._is_short = False
+        self.allow(0)
+
+    def allow(self, num_bytes: int) -> None:
+        """So many bytes are wanted from now on: they have the time of a silence, and more if they are many."""
+        self._until = time.monotonic() + self._silence_seconds + num_bytes / _LEAST_BYTES_PER_SECOND
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        super().close()
+        self._raw.close()
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        left_seconds, silence_seconds = self._until - time.monotonic(), self._silence_seconds
+        if left_seconds <= 0:
+            raise TimeoutError(*_TIMED_OUT)
+        # To tell the socket costs something, and only matters towards the end.
+        is_short = left_seconds < silence_seconds / 2
+        if is_short or self._is_short:
+            self._sock.settimeout(left_seconds if is_short else silence_seconds)
+            self._is_short = is_short
+        return self._raw.readinto(buffer)
+
+
+class TimedResponse(HTTPResponse):
+    """An answer whose head has the time of a silence, and each stretch of its body that and more if it is large."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self._timed = _TimedReads(sock, self.fp.detach())
+        self.fp = io.BufferedReader(self._timed)
+
+    def read(self, amt: int | None = None) -> bytes:
+        """Up to so many bytes of the body, or all of it."""
+        self._timed.allow((self.length or 0) if amt is None else amt)
+        return super().read(amt)
+
+
+@lru_cache(maxsize=1)
+def timed_pools() -> dict[str, Any]:
+    """The classes of urllib3's pools of connections, with such answers; by scheme."""
+    from urllib3 import HTTPConnectionPool, HTTPSConnectionPool  # noqa: PLC0415  # optional
+
+    found = {}
+    for scheme, pool in (("http", HTTPConnectionPool), ("https", HTTPSConnectionPool)):
+        connection = type(pool.ConnectionCls.__name__, (pool.ConnectionCls,), {"response_class": TimedResponse})
+        found[scheme] = type(pool.__name__, (pool,), {"ConnectionCls": connection})
+    return found
