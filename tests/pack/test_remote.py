@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ from tests.storage.servers import KEY, SECRET, moto, s3_client, s3_options
 import shoal
 from shoal.cli.main import main
 from shoal.errors import StorageError, UsageError
-from shoal.pack import pack, repack
+from shoal.pack import Output, pack, repack
+from shoal.shards.index.table import Index
+from shoal.storage.local import LocalStore
+from shoal.storage.memory import MemoryStore
+from shoal.stream.indexing.index_files import load_index, save_index
 
 
 def test_files_into_s3_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +97,31 @@ def test_shards_into_s3_and_back_again(
         assert again.summary.num_samples == 600
         texts = [sample["text"] for sample in shoal.open(tmp_path / "back").partition(rank=0, world_size=1)]
         assert texts == [sample["text"] for sample in shoal.open(tmp_path / "here").partition(rank=0, world_size=1)]
+
+
+def test_an_index_that_somebody_else_has_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, url = make_files(tmp_path / "in"), "memory://raced/a"
+    store = MemoryStore()
+    pack(source, tmp_path / "other", num_workers=1, shard_bytes=20_000)
+    foreign = load_index(str(tmp_path / "other" / "shoal.index"), store=LocalStore())
+    left = replace(foreign, metadata={"left_by_opening": True})
+    versioned = Output.versioned
+
+    def with_index(index: Index) -> Any:
+        def appears(self: Output, own: Index) -> Index:
+            save_index(index, f"{url}/shoal.index", store=store)
+            return versioned(self, own)
+
+        return appears
+
+    monkeypatch.setattr(Output, "versioned", with_index(foreign))
+    with pytest.raises(UsageError, match="another packing has written this while this one was under way"):
+        pack(source, url, num_workers=1)
+    monkeypatch.setattr(Output, "versioned", with_index(left))
+    store.delete(f"{url}/shoal.index")
+    made = pack(source, url, num_workers=1)
+    assert load_index(f"{url}/shoal.index", store=store).fingerprint == made.fingerprint
+    assert not [info.path for info in store.list(url) if ".shoal-pack" in info.path]
 
 
 def test_large_shards_wait_in_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ no index is not finished. When the index is written, the directory goes.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +23,11 @@ from shoal.shards.index.table import Index
 from shoal.shards.protocol import Buffer
 from shoal.storage.making import Lock, ObjectInMaking, begin_object
 from shoal.storage.named import INDEX_NAME
-from shoal.storage.protocol import Store
+from shoal.storage.protocol import PutIf, Store
 from shoal.storage.stores import open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
 from shoal.stream.indexing.index_files import load_index
+from shoal.stream.indexing.index_places import was_left_by_opening
 from shoal.stream.reading.retrying import patient
 
 __all__ = ["Output"]
@@ -137,9 +139,42 @@ class Output:
         making.finish()
 
     def finish(self, index: Index) -> None:
-        """Write the index; from now on the dataset is there."""
-        self.put(INDEX_NAME, encode(index))
+        """Write the index; from now on the dataset is there.
+
+        Raises
+        ------
+        UsageError
+            Far away, where nobody can be locked out: another packing has written its own meanwhile.
+        """
+        if not self._put_on_condition(index):
+            self.put(INDEX_NAME, encode(index))
         self._clear()
+
+    def _put_on_condition(self, index: Index) -> bool:
+        """Write the index unless another packing has; False where the store cannot compare."""
+        store, path = self.store, join(self.url, INDEX_NAME)
+        if not scheme_of(self.url) or not isinstance(store, PutIf):
+            return False
+        try:
+            while (there := store.find(path)) is None or self._is_in_the_way(path):
+                if store.put_if(path, encode(index), replaces=there):
+                    return True
+                store.close()  # which forgets what was there before
+        except StorageError as error:
+            if error.errno != errno.ENOTSUP:
+                raise
+            return False
+        return True
+
+    def _is_in_the_way(self, path: str) -> bool:
+        """Whether an index there is not what this packing makes; an error where it is another packing's."""
+        index = load_index(path, store=self.store)
+        if index.metadata.get("plan") == self.plan:
+            return False
+        if was_left_by_opening(index):
+            return True
+        msg = f"{without_secrets(path)}: another packing has written this while this one was under way"
+        raise UsageError(msg, hint="pack again, into another directory: shards of both may have the same names")
 
     def release(self) -> None:
         """Let others begin here."""
@@ -155,6 +190,8 @@ class Output:
             index = load_index(path, store=self.store)
             if index.metadata.get("plan") == self.plan:
                 return index
+            if was_left_by_opening(index) and self._read(_PLAN) is not None:
+                return None  # somebody opened what was not finished
         if self._read(_PLAN) is None:
             with suppress(StorageError):
                 self._clear()
