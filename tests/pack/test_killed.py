@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -16,7 +17,9 @@ import pytest
 from tests.pack.contents import contents_of
 from tests.pack.files import make_files
 
+import shoal
 from shoal.cli.main import main
+from shoal.errors import SourceError
 
 CLASSES = {"a": 300, "b": 200, "c": 100}
 OPTIONS = ["--shuffle", "--seed", "5", "--balance", "label", "--shard-bytes", "60KB", "--columns", "length"]
@@ -115,6 +118,32 @@ def test_a_full_disk_leaves_nothing_that_looks_finished_and_the_rest_is_made_lat
     assert main(words[3:]) == 0
     assert main(["pack", str(source), str(tmp_path / "calm"), *OPTIONS]) == 0
     assert contents_of(tmp_path / "out") == contents_of(tmp_path / "calm")
+
+
+def test_what_is_not_finished_is_not_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = make_files(tmp_path / "in", classes=CLASSES), tmp_path / "out"
+    (source / "c" / "099.txt").unlink()
+    (source / "c" / "099.txt").symlink_to("nowhere")  # found out late: "c" is the last class
+    words = ["pack", str(source), str(out), "--shard-bytes", "60KB", "--workers", "1"]
+    assert main(words) == 2
+    shards = sorted(path.name for path in out.glob("*.tar"))
+    assert len(shards) > 3
+    with pytest.raises(SourceError, match="a packing was begun here and is not finished"):
+        shoal.open(out)
+    assert shoal.open(str(out / "*.tar")).num_samples < 599
+    for verb in ("verify", "index", "repack"):
+        assert main([verb, str(out), *([str(tmp_path / "re")] if verb == "repack" else [])]) == 2
+        assert "is not finished" in capsys.readouterr().err
+
+    # What was made before an input could not be read is kept where such inputs are left out.
+    assert main([*words, "--on-error", "skip", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["num_shards_of_earlier_runs"] == len(shards)
+    assert [entry["name"] for entry in said["skipped"]] == ["c/099.txt"]
+    assert shoal.open(out).num_samples == 599
+    assert main(words) == 2  # what it would make has all of them
+    assert "made without 1 inputs" in capsys.readouterr().err
+    assert main([*words, "--on-error", "skip"]) == 0
 
 
 def test_other_arguments_do_not_go_on_with_what_was_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ from shoal.stream.indexing.beside import Described, compare_hashes
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.indexing.index_files import INDEX_NAME
-from shoal.stream.indexing.opening import choose_format, described_shards, wanted_suffixes
+from shoal.stream.indexing.opening import choose_format, described_shards, refuse_unfinished, wanted_suffixes
 from shoal.stream.indexing.scan_reading import ScanTraffic
 from shoal.stream.indexing.verifying import ShardCheck
 from shoal.stream.reading.retrying import patient
@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise SourceError(msg, hint="name the shards, or see what is in it with `shoal info`")
     what = described_shards(found, arguments.format, store)
     found = what.source
+    refuse_unfinished(found, store)
     shard_format = choose_format(found, what.format or arguments.format)
     place = place_asked(arguments, found, shard_format, store)
     before = place.known()

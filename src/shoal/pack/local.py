@@ -177,7 +177,7 @@ def pack_inputs(
     asked = _asked(inputs, request, columns, repeats)
     digest = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
     out = Output(url, plan=digest, storage_options=storage_options)
-    finished = out.begin(suffix=encoder.suffix, asked=asked)
+    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
     if finished is not None:
         summary = PackSummary(out.url, encoder.name, summaries_of(finished), finished.fingerprint)
         return Packed(summary, len(inputs), 0, peak_bytes(), repeats)
@@ -271,7 +271,6 @@ def _asked(
         "columns": [[column.name, column.path] for column in columns],
         "prefix": request.prefix,
         "extent_bytes": request.extent_bytes,
-        "on_error": request.on_error,
         "shuffle": request.seed if request.shuffle else None,
         "repeats": counts,
         "options": {name: repr(value) for name, value in request.options.items()},

@@ -22,7 +22,7 @@ from shoal.shards.index.file import decode, encode
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Buffer
 from shoal.storage.making import Lock, ObjectInMaking, begin_object
-from shoal.storage.named import INDEX_NAME
+from shoal.storage.named import INDEX_NAME, PACKING, PACKING_PLAN
 from shoal.storage.protocol import PutIf, Store
 from shoal.storage.stores import open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
@@ -32,8 +32,7 @@ from shoal.stream.reading.retrying import patient
 
 __all__ = ["Output"]
 
-JOURNAL = ".shoal-pack"
-_PLAN, _LOCK, _PART = "plan.json", "lock", ".part"
+_PLAN, _LOCK, _PART = PACKING_PLAN.rpartition("/")[2], "lock", ".part"
 _WAIT_SECONDS = 20.0
 
 
@@ -62,10 +61,11 @@ class Output:
         """What children must inherit, so that nobody else begins while one of them is still at work."""
         return self._lock.descriptor if self._lock is not None else None
 
-    def begin(self, *, suffix: str, asked: Mapping[str, Any]) -> Index | None:
+    def begin(self, *, suffix: str, asked: Mapping[str, Any], may_skip: bool = True) -> Index | None:
         """Make sure that this packing may write here, and take up what an earlier run of it has left.
 
         ``suffix`` is that of its shards, ``asked`` what it was asked for, in words. The index, if all is done already.
+        Unless this packing ``may_skip`` inputs, one that did is not what it would make.
 
         Raises
         ------
@@ -77,10 +77,21 @@ class Output:
         if not scheme_of(self.url):
             self._lock = Lock(self._journal(_LOCK), wait_seconds=_WAIT_SECONDS)
         try:
-            return self._begin(suffix, asked)
+            finished = self._begin(suffix, asked)
+            if finished is not None and not may_skip:
+                self._check_whole(finished)
         except BaseException:
             self.release()
             raise
+        if finished is not None:
+            self.release()
+        return finished
+
+    def _check_whole(self, finished: Index) -> None:
+        if skipped := finished.metadata.get("skipped"):
+            msg = f"{without_secrets(self.url)}: there is a dataset already, made without {len(skipped)} inputs"
+            hint = f"the first of them is {skipped[0][0]}; pack into another directory, or take it as it is"
+            raise UsageError(msg, hint=hint)
 
     def _begin(self, suffix: str, asked: Mapping[str, Any]) -> Index | None:
         finished = self._finished_index()
@@ -199,7 +210,7 @@ class Output:
         raise UsageError(msg, hint="pack into another directory, or remove what is there")
 
     def _refuse_shards(self, suffix: str) -> None:
-        present = (path.rpartition("/")[2] for path in self._listed(self.url) if f"/{JOURNAL}/" not in path)
+        present = (path.rpartition("/")[2] for path in self._listed(self.url) if f"/{PACKING}/" not in path)
         suffixes = (suffix, *suffixes_in_directories())
         shard = next((name for name in present if name.lower().endswith(suffixes)), None)
         if shard is not None:
@@ -215,7 +226,7 @@ class Output:
         ]
         msg = f"{without_secrets(self.url)}: another packing was begun here and not finished: "
         msg += "; ".join(differing) or "its inputs were others"
-        hint = f"give the same arguments to finish it, or remove {JOURNAL} and the shards to begin anew"
+        hint = f"give the same arguments to finish it, or remove {PACKING} and the shards to begin anew"
         return UsageError(msg, hint=hint)
 
     def _listed(self, directory: str) -> Iterator[str]:
@@ -244,7 +255,7 @@ class Output:
         return None if info is None else bytes(self.store.read_range(path, 0, info.num_bytes))
 
     def _journal(self, name: str) -> str:
-        return join(self.url, f"{JOURNAL}/{name}")
+        return join(self.url, f"{PACKING}/{name}")
 
 
 def _restored(url: str, plan: str, options: dict[str, Any]) -> Output:

@@ -221,7 +221,7 @@ def repack_opened(
     plan_digest = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
     source = Arrangement(index, _order_of(request))
     out = Output(url, plan=plan_digest, storage_options=storage_options)
-    finished = out.begin(suffix=encoder.suffix, asked=asked)
+    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
     if finished is not None:
         summary = PackSummary(out.url, encoder.name, summaries_of(finished), finished.fingerprint)
         return Repacked(summary, sizing, finished, source, 0, peak_bytes())
@@ -414,7 +414,6 @@ def _asked(
         "decode": request.decode,
         "columns": [[column.name, column.path] for column in columns],
         "prefix": request.prefix,
-        "on_error": request.on_error,
         "extent_bytes": request.extent_bytes,
         "options": {name: repr(value) for name, value in request.options.items()},
     }

@@ -90,7 +90,7 @@ def pack_shard(shard: Shard, inputs: Iterable[Sample | Unreadable | RecordBlock]
         An input cannot be read, or the shard not be written; then nothing of it is left.
     """
     part = out.kept(shard.name)
-    if part is not None:
+    if part is not None and (shard.on_error == "skip" or not part.metadata["skipped"]):
         return replace(summary_of(part), done_before=True)
     began_seconds = time.monotonic()
     encoder = encoder_named(shard.format, **shard.options)

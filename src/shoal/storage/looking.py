@@ -10,6 +10,7 @@ import marshal
 import os
 from array import array
 from bisect import bisect_left
+from contextlib import suppress
 from typing import Any
 
 __all__ = ["Found", "frame", "look", "parsed_frames"]
@@ -106,4 +107,5 @@ def _serve(requests: int, answers: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(0, 1)
+    with suppress(BrokenPipeError):  # whoever asked was killed
+        _serve(0, 1)

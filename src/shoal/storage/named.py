@@ -10,10 +10,15 @@ from typing import Literal
 
 from shoal.errors import SourceError
 
-__all__ = ["INDEX_NAME", "INDEX_SUFFIX", "Named", "SourceKind", "shards_among"]
+__all__ = ["INDEX_NAME", "INDEX_SUFFIX", "PACKING", "PACKING_PLAN", "Named", "SourceKind", "shards_among"]
 
 INDEX_SUFFIX = ".index"
 INDEX_NAME = "shoal.index"
+
+PACKING = ".shoal-pack"
+"""The directory beside shards in which a packing keeps what is unfinished; it goes when all is done."""
+
+PACKING_PLAN = f"{PACKING}/plan.json"
 
 _HINT = (
     "name the directory that holds the shards, or the files by a glob, with format=; "

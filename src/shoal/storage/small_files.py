@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import os
 import stat as stat_bits
@@ -93,7 +92,8 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
     if len(data) == num_bytes == found.st_size and found.st_mtime_ns == modified_ns:
         return data
     if not stat_bits.S_ISREG(found.st_mode):
-        raise explained(OSError(errno.EISDIR, ""), path, verb="read")
+        msg = f"could not read {path}: it is no file but a directory, a pipe, a socket or a device"
+        raise StorageError(msg, hint="name files; --on-error skip leaves out what cannot be read, and lists it")
     now = f"now it has {found.st_size}"
     if num_bytes == found.st_size:
         now = "it was written to" if found.st_mtime_ns != modified_ns else f"{len(data)} could be read"

@@ -29,6 +29,7 @@ from shoal.storage.cache_bounds import mark_used
 from shoal.storage.cache_place import alone, cache_directory
 from shoal.storage.chunk_cache.cache import ChunkCache
 from shoal.storage.local import LocalStore
+from shoal.storage.named import PACKING_PLAN
 from shoal.storage.protocol import ObjectInfo, Store
 from shoal.storage.sources import Source, SourceLike, expand, printed, schemes_of
 from shoal.storage.stores import in_store, open_store
@@ -84,7 +85,7 @@ def open_source(
     Raises
     ------
     SourceError
-        The source names nothing, or shards of unknown or different formats.
+        The source names nothing, shards of unknown or different formats, or a packing that is not finished.
     IndexFileError
         The index does not know a shard that was asked for, or knows more than the directory holds.
     StorageError
@@ -110,9 +111,10 @@ def open_source(
     if index is not None:
         known, path = _given_index(os.fspath(index), found, storage_options, directory)
         return _with_index(found, known, path, store, said, directory)
-    beside = _beside(found, store)
+    beside = _beside(found, INDEX_NAME, store)
     if beside is not None and (there := _index_in_directory(found, beside.path, store, directory)):
         return _with_index(found, there, beside.path, store, said, directory)
+    refuse_unfinished(found, store)
     chosen = choose_format(found, said)
     made, made_path = _cached_or_made(what, store, chosen, directory, progress, replaces=beside)
     return _opened(store, made, found.paths, chosen, made_path, directory)
@@ -252,18 +254,34 @@ def _index_in_directory(found: Source, path: str, store: Store, cache_dir: str) 
     return index
 
 
-def _beside(found: Source, store: Store) -> ObjectInfo | None:
-    """What lies beside the shards under the name of an index."""
+def refuse_unfinished(found: Source, store: Store) -> None:
+    """Make sure that the shards of a directory are all that there will be.
+
+    Raises
+    ------
+    SourceError
+        A packing has not come to its end there: it has whole shards, and no index yet.
+    """
+    if found.complete and _beside(found, PACKING_PLAN, store) is not None:
+        msg = f"{found.asked}: a packing was begun here and is not finished; its shards are not all of the dataset"
+        hint = (
+            "the same `shoal pack` or `repack` again finishes it; naming shards, by a glob, reads those that are there"
+        )
+        raise SourceError(msg, hint=hint)
+
+
+def _beside(found: Source, name: str, store: Store) -> ObjectInfo | None:
+    """What lies beside the shards under this name."""
     if found.root.endswith("://"):  # shards of several hosts or buckets
         return None
-    path = join(found.root, INDEX_NAME)
+    path = join(found.root, name)
     try:
         return store.find(path)
     except StorageError as error:
         # Some stores, asked for what is not there, say that it is forbidden.
         if not (is_forbidden(error) and scheme_of(path)):
             raise
-        _log.info("no index is read beside the shards: %s", error.message)
+        _log.info("nothing is read beside the shards: %s", error.message)
         return None
 
 
