@@ -131,6 +131,14 @@ def test_while_it_grows_the_budget_holds(tmp_path: Path) -> None:
         assert book.used_bytes == counted, "what is counted is what is there"
 
 
+def test_it_may_be_looked_for_only(cache: ChunkCache) -> None:
+    piece = Piece("a")
+    assert piece.read(cache, 0, spill=None) is None
+    assert (cache.spills.num_bypasses, piece.num_decoded) == (1, 0)
+    piece.read(cache, 0)
+    piece.check(cache, spill=None)
+
+
 def test_what_has_no_room_is_told_and_leaves_nothing(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
     piece = Piece("large", num_parts=4000)
     assert piece.read(cache, 0, expected_bytes=100) is None

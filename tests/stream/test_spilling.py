@@ -6,11 +6,14 @@ import gzip
 import io
 import json
 import os
+import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count as counting
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -18,11 +21,13 @@ from zlib import crc32
 import numpy as np
 import pytest
 from tests.shards.writers import tar_of
+from tests.storage.test_chunk_cache_processes import used_bytes
 from tests.stream.faraway import SOON, far_away, faulty
 from tests.stream.made import described
 
 import shoal
 from shoal.errors import ShardError, UsageError
+from shoal.storage.chunk_cache.cache import ChunkCache
 from shoal.storage.chunk_cache.place import FOLDER
 from shoal.stream.indexing.index_files import save_index
 from shoal.stream.reading import spilling
@@ -211,6 +216,41 @@ def test_what_the_cache_cannot_take_is_decoded_in_memory(
     assert ds.stats()["num_spills"] == 0
 
 
+def test_what_is_pushed_out_again_and_again_is_left_alone(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where jobs with other orders need the same cache: to decode for each sample would be the end of them."""
+    ds = narrow(cached(data, tmp_path))
+    cache = ds._opened.cache
+    assert cache is not None
+    read_spilled = cache.read_spilled
+
+    def forgetful(*args: Any, **more: Any) -> Any:
+        for path in (tmp_path / "cache" / FOLDER / "chunks").iterdir():
+            path.unlink()
+        return read_spilled(*args, **more)
+
+    monkeypatch.setattr(cache, "read_spilled", forgetful)
+    assert told(ds) == told(by_count(data))
+    assert ds.stats()["num_spills"] == 2 * spilling._MOST_SPILLS
+    assert ds.stats()["num_spill_bypasses"] == LARGE - 2 * spilling._MOST_SPILLS
+
+
+@pytest.mark.parametrize("ranks_here", [1, 2])
+def test_two_of_the_largest_must_have_room(
+    data: Path, tmp_path: Path, ranks_here: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks_here))
+    ds = narrow(cached(data, tmp_path)).partition(rank=0, world_size=2)
+    decoded = np.sort(ds._opened.index.extent_decoded_bytes)
+    assert ds._opened.cache is not None
+    ds._opened.cache._files.budget_bytes = int(decoded[-2:].sum())
+    with pytest.raises(UsageError, match="windows of this machine"):
+        iter(ds)
+    ds._opened.cache._files.budget_bytes = int(1.2 * decoded[-2:].sum())
+    iter(ds)
+
+
 def test_a_budget_below_what_the_window_holds_is_refused(data: Path, tmp_path: Path) -> None:
     ds = narrow(cached(data, tmp_path), 0.3)
     ds._opened.cache._files.budget_bytes = int(mean_bytes(ds))  # type: ignore[union-attr]
@@ -394,3 +434,55 @@ def test_the_peak_is_the_window_and_a_constant(tmp_path: Path, kind: str) -> Non
     print(found)
     assert found["num_spills"] == 2
     assert found["mib"] <= 16 + 48
+
+
+KILLED = """
+import json, sys, warnings
+sys.path[:0] = {path!r}
+warnings.simplefilter("ignore")
+import shoal
+ds = shoal.open({data!r}, cache={cache!r}).shuffle(seed=int(sys.argv[1]) % 3, window={window})
+ids = []
+for sample in ds:
+    assert sample["text"] == f"{{sample['id']}} " * 40
+    ids.append(sample["id"])
+print(json.dumps(ids == ds.ids().tolist()), flush=True)
+"""
+
+
+@pytest.mark.soak
+def test_killed_at_random_nothing_wrong_is_read_and_nothing_left(tmp_path: Path) -> None:
+    data = write(tmp_path / "data", "parquet", (100, 100, 6000, 100, 5000, 100, 7000, 100, 100, 100))
+    ds = shoal.open(data)
+    budget = int(9 * mean_bytes(ds))
+    cache = {"directory": str(tmp_path / "cache"), "budget": budget}
+    source = [str(Path(__file__).parents[2] / "src")]
+    script = KILLED.format(path=source, data=str(data), cache=cache, window=int(2.2 * mean_bytes(ds)))
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", script, str(next(numbers))]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    numbers, dice, num_kills, peak_bytes = counting(), random.Random(1), 40, 0
+    folder = tmp_path / "cache" / FOLDER
+    running = [start() for _ in range(4)]
+    while running:
+        time.sleep(0.3 * dice.random())
+        peak_bytes = max(peak_bytes, used_bytes(folder) if folder.is_dir() else 0)
+        if num_kills:
+            victim = running.pop(dice.randrange(len(running)))
+            victim.kill()
+            victim.communicate()
+            num_kills -= 1
+            running.append(start())
+        for process in [one for one in running if one.poll() is not None]:
+            running.remove(process)
+            said, complaints = process.communicate()
+            assert (process.returncode, said) == (0, "true\n"), complaints
+    assert 0 < peak_bytes <= budget
+    again = ChunkCache(tmp_path / "cache", budget_bytes=budget)
+    assert not list((folder / "filling").iterdir())
+    with again._ledger.held() as book:
+        counted = book.used_bytes
+        again._ledger._count(book)
+        assert book.used_bytes == counted

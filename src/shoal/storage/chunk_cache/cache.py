@@ -160,8 +160,10 @@ class ChunkCache:
                 self._files.trouble(error)
         return self.read(key, num_bytes, fetch)
 
-    def read_spilled(self, key: str, sample: int, spill: Spill, *, expected_bytes: int) -> SpilledPart | None:
+    def read_spilled(self, key: str, sample: int, spill: Spill | None, *, expected_bytes: int) -> SpilledPart | None:
         """The part of a decoded piece that holds a sample, counted from its first; ``spill`` decodes it if it must.
+
+        Without ``spill`` it is only looked for.
 
         As in `read`, one process decodes and the others wait, for as long as its file grows. ``expected_bytes`` is how
         large that will be, about; what is missing is reserved as it grows. None where the cache cannot take it: it is
@@ -174,12 +176,13 @@ class ChunkCache:
             if self._files.is_lost:
                 break
             try:
-                found = self._files.hit(name, take) or self._files.hit_or_claim(
-                    name, max(1, expected_bytes), take, insists=True
-                )
+                found = self._files.hit(name, take)
+                if found is not None or spill is None:
+                    break
+                found = self._files.hit_or_claim(name, max(1, expected_bytes), take, insists=True)
             except OSError as error:
                 self._files.trouble(error)
-            if not isinstance(found, Claim):
+            if spill is None or not isinstance(found, Claim):
                 break
             if not self._fill_spilled(found, spill):
                 found = None

@@ -22,6 +22,7 @@ from shoal.stream.reading.large_chunks import too_large
 __all__ = ["cache_counts", "chunk_cache_of", "expect_windows", "is_cached", "place_key", "read_cached"]
 
 _SHARING_BYTES = 1 << 30
+_SPILLED_BY_DECODED = 1.1  # a file has offsets and checksums, too
 _KEYS = ("directory", "budget", "keep")
 
 
@@ -113,14 +114,17 @@ def expect_windows(
     """
     if opened.cache is None:
         return
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    ranks_here = min(world_size, int(local)) if local.isdecimal() and int(local) else 1
     table = arrangement.chunks
     chunks = min(arrangement.order.parameters.get("chunks", 0), len(table))
     window_bytes = chunks * arrangement.index.num_bytes / max(1, len(table))
     if arrangement.spills:  # what is spilled lies there decoded
         stored, is_spilled = table.end_byte - table.first_byte, too_large(arrangement, memory_limit_bytes)
         window_bytes += chunks * float(np.where(is_spilled, table.decoded_bytes - stored, 0).sum()) / max(1, len(table))
-    local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    ranks_here = min(world_size, int(local)) if local.isdecimal() and int(local) else 1
+        # Two of the largest may be alive at a time, however rare they are.
+        two_bytes = np.sort(table.decoded_bytes[is_spilled])[-2:].sum() * _SPILLED_BY_DECODED
+        window_bytes = max(window_bytes, float(two_bytes) * world_size / ranks_here)
     opened.cache.expect(math.ceil(window_bytes * ranks_here / world_size))
 
 

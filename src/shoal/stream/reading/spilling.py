@@ -6,6 +6,7 @@ memory, one at a time, and that is counted: slower, more memory, and the same sa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -34,6 +35,7 @@ __all__ = ["SpillingReaders", "with_spills"]
 
 # Of stored bytes: a smaller piece is read as a whole, and a larger one in ranges, as its format asks for them.
 _WHOLE_BYTES = 8 << 20
+_MOST_SPILLS = 4  # of a piece by one iterator
 _ENTRY_BYTES = 12  # for each sample, beside what it decodes to
 
 
@@ -130,6 +132,7 @@ class _Pieces:
         self._traffic = Traffic(counters)
         self._is_far = not opened.store.reads_ahead
         self._damaged: dict[int, ShardError] = {}  # by extent: not to be found out for each sample
+        self._num_spills: Counter[int] = Counter()
         self._whole: tuple[int, Records] | None = None
         self._is_closed = False
 
@@ -180,7 +183,8 @@ class _Pieces:
             return None
         key = place_key(opened, (piece.shard, piece.first_byte, piece.end_byte))
         expected_bytes = int(opened.index.extent_decoded_bytes[piece.unit]) + _ENTRY_BYTES * piece.num_samples
-        spill = partial(self._spill, piece)
+        # What is pushed out again and again has no room beside what others need.
+        spill = partial(self._spill, piece) if self._num_spills[piece.unit] < _MOST_SPILLS else None
         return opened.cache.read_spilled(
             f"{key}\n{self._format.spilled_as}", number, spill, expected_bytes=expected_bytes
         )
@@ -195,6 +199,7 @@ class _Pieces:
 
     def _spill(self, piece: UnitRead, file: SpillFile) -> Spilled:
         """Decode a piece into a file; from far away once more if that fails, since bytes are lost on the way."""
+        self._num_spills[piece.unit] += 1
         num_left = MOST_PARSES - 1 if self._is_far else 0
         while True:
             try:
