@@ -78,6 +78,9 @@ class Distant:
                 self.now_bytes -= end_byte - first_byte
                 self.now -= 1
 
+    def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
+        buffer[:] = self.read_range(path, first_byte, first_byte + len(buffer))
+
 
 @dataclass
 class Dead(Distant):

@@ -20,6 +20,7 @@ from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.open_dataset import Dataset, open_dataset
 from shoal.stream.reading import budgeting, far_readers
 from shoal.stream.reading.retrying import RetryRule, StoppedError
+from shoal.stream.reading.rooms import LEAST_ROOM_BYTES
 from shoal.testing import FAULT_KINDS, Fault
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -67,8 +68,13 @@ def test_a_fault_of_one_request_in_ten_changes_nothing(
     assert not reading_threads()
 
 
+@pytest.mark.parametrize("room_bytes", [0, LEAST_ROOM_BYTES])
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
-def test_all_faults_together_change_nothing(order: Any, sums: Dataset) -> None:
+def test_all_faults_together_change_nothing(
+    order: Any, room_bytes: int, sums: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not answers have room of their own."""
+    monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", room_bytes)
     kept = [fault for fault in TENTHS if fault.kind != "corrupt" or order.name != "full"]
     few = [replace(fault, requests=range(number, 10**6, 37)) for number, fault in enumerate(kept, 13)]
     ds = ordered(far_away(sums, store := faulty(*few), hedge=True), order)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import urljoin, urlsplit
@@ -30,6 +30,7 @@ _MAX_REDIRECTS = 5
 _REDIRECT_SECONDS = 60.0  # signed URLs hold for minutes at least; asking every time would double the requests
 _REDIRECTS = {301, 302, 303, 307, 308}
 _SAID_BYTES = 2000
+_PIECE_BYTES = 128 << 10
 _DRAINED_BYTES = 4096  # reading so many that nobody wants is cheaper than another connection
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)\s*", re.IGNORECASE)
 
@@ -76,10 +77,39 @@ class HttpStore:
         StorageError
             Anything but these bytes of this object came; ``transient`` says whether asking again may help.
         """
+        pieces: list[bytes] = []
+        self._read(path, first_byte, end_byte, pieces.append, piece_bytes=end_byte - first_byte)
+        return b"".join(pieces)  # which is no copy of a single one
+
+    def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes from ``first_byte`` on; raises what `read_range` would.
+
+        In pieces that are small enough for the heap of a thread.
+        """
+        at = 0
+
+        def put(piece: bytes) -> None:
+            nonlocal at
+            buffer[at : at + len(piece)] = piece
+            at += len(piece)
+
+        self._read(path, first_byte, first_byte + len(buffer), put, piece_bytes=_PIECE_BYTES)
+
+    def _read(
+        self, path: str, first_byte: int, end_byte: int, put: Callable[[bytes], object], *, piece_bytes: int
+    ) -> None:
+        """Put a range in pieces, all of it, by one request."""
         check_range(path, first_byte, end_byte)
         if first_byte == end_byte:
-            return b""
+            return
         verb = f"read bytes [{first_byte}, {end_byte}) of"
+        num_bytes = 0
+
+        def counted(piece: bytes) -> None:
+            nonlocal num_bytes
+            num_bytes += len(piece)
+            put(piece)
+
         with self._answer(path, first_byte, end_byte, verb=verb) as answer:
             if answer.status == 416:
                 self._met(path, answer)
@@ -93,9 +123,8 @@ class HttpStore:
             if announced is not None and announced.strip() != str(end - first):
                 msg = f"could not {verb} {path}: the server announced {announced} bytes for them"
                 raise StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
-            data = self._body(answer.response, end - first, path, verb)
-        check_length(path, first_byte, end_byte, len(data), info.num_bytes)
-        return data
+            self._body(answer.response, end - first, path, verb, counted, piece_bytes=piece_bytes)
+        check_length(path, first_byte, end_byte, num_bytes, info.num_bytes)
 
     def reader(self, path: str) -> Reader:
         """Reads parts of one object, each of which is compared."""
@@ -217,8 +246,10 @@ class HttpStore:
 
     def _refusal(self, answer: BaseHTTPResponse, path: str, verb: str, *, secrets: Sequence[str]) -> StorageError:
         if answer.status != 200:
-            body = self._body(answer, _SAID_BYTES, path, verb) if answer.status >= 400 else b""
-            said = struck_out(body.decode("utf-8", "replace"), secrets)
+            body: list[bytes] = []
+            if answer.status >= 400:
+                self._body(answer, _SAID_BYTES, path, verb, body.append, piece_bytes=_SAID_BYTES)
+            said = struck_out(b"".join(body).decode("utf-8", "replace"), secrets)
             return refusal(answer.status, path, verb=verb, said=said, headers=answer.headers)
         # Where ranges were answered before, something on the way is at fault for once.
         met = self._known.get(path) is not None
@@ -245,10 +276,23 @@ class HttpStore:
         version = version_of(answer.headers.get("ETag")) or answer.headers.get("Last-Modified", "")
         return self._known.met(path, int(match[3]), version)
 
-    def _body(self, response: BaseHTTPResponse, num_bytes: int, path: str, verb: str) -> bytes:
-        """At most so many bytes: a server that never ends costs no memory."""
+    def _body(
+        self,
+        response: BaseHTTPResponse,
+        num_bytes: int,
+        path: str,
+        verb: str,
+        put: Callable[[bytes], object],
+        *,
+        piece_bytes: int,
+    ) -> None:
+        """Put at most so many bytes: a server that never ends costs no memory."""
         try:
-            return response.read(num_bytes, decode_content=False)
+            while num_bytes > 0:
+                wanted = min(num_bytes, piece_bytes)
+                piece = response.read(wanted, decode_content=False)
+                put(piece)
+                num_bytes -= wanted if len(piece) == wanted else num_bytes
         except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
             raise broken(error, path, verb=verb) from None
 

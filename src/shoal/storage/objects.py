@@ -56,6 +56,14 @@ class ObjectStore:
         ForkError
             This is a forked child of a process that has read through obstore.
         """
+        return bytes(self._read(path, first_byte, end_byte))
+
+    def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes from ``first_byte`` on; raises what `read_range` would."""
+        buffer[:] = memoryview(self._read(path, first_byte, first_byte + len(buffer)))
+
+    def _read(self, path: str, first_byte: int, end_byte: int) -> Any:
+        """The bytes of a range, as obstore has them."""
         check_range(path, first_byte, end_byte)
         if first_byte == end_byte:
             return b""
@@ -66,7 +74,7 @@ class ObjectStore:
             info = self._met(path, result.meta)
             first, end = result.range
             check_length(path, first_byte, end_byte, end - first, info.num_bytes)
-            data = bytes(result.bytes())
+            data = result.bytes()
         except Exception as error:  # noqa: BLE001  # what is none of the store's is raised on
             raise self._failure(error, path, place, verb=verb) from None
         self._answered.add(place.bucket)

@@ -92,6 +92,11 @@ class FaultyStore:
         wrong[mishap.bits % len(wrong)] ^= 1
         return bytes(wrong)
 
+    def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes from ``first_byte`` on, or with what the faults leave of them."""
+        data = self.read_range(path, first_byte, first_byte + len(buffer))
+        buffer[: len(data)] = data
+
     def reader(self, path: str) -> Reader:
         """Reads parts of one object, each with the faults of a read."""
         return _FaultyReader(self, path, self._store.reader(path))

@@ -11,7 +11,7 @@ from shoal.shards.index.table import Index
 __all__ = ["wrong_extent"]
 
 
-def wrong_extent(index: Index, shard: int, first_byte: int, data: bytes) -> tuple[int, int] | None:
+def wrong_extent(index: Index, shard: int, first_byte: int, data: bytes | memoryview) -> tuple[int, int] | None:
     """The bytes of the first extent that has another checksum in the index than in ``data``; None if there is none.
 
     ``data`` begins at ``first_byte`` of the shard. Extents of which it holds only a part are not looked at, nor is

@@ -24,6 +24,7 @@ from shoal.stream.reading.traffic import Traffic
 __all__ = [
     "MOST_PARSES",
     "check_shard",
+    "fills",
     "parse_again",
     "parse_unit",
     "read_bytes",
@@ -88,9 +89,18 @@ def read_records(opened: Opened, read: UnitRead) -> Records:
 
 
 def read_bytes(
-    opened: Opened, shard: int, first_byte: int, end_byte: int, traffic: Traffic, *, again: bool = False
+    opened: Opened,
+    shard: int,
+    first_byte: int,
+    end_byte: int,
+    traffic: Traffic,
+    *,
+    again: bool = False,
+    buffer: memoryview | None = None,
 ) -> bytes:
     """Bytes of a shard from far away: asked for again where that may help, and compared with the index's checksums.
+
+    With a ``buffer`` they are put there, and nothing is given back: only for stores that `fills`, and without a cache.
 
     Raises
     ------
@@ -106,14 +116,18 @@ def read_bytes(
     def once() -> bytes:
         traffic.began(end_byte - first_byte)
         try:
-            data = store.read_range(path, first_byte, end_byte)
+            if buffer is None:
+                data = store.read_range(path, first_byte, end_byte)
+            else:
+                store.fill(path, first_byte, buffer)  # type: ignore[attr-defined]  # see `fills`
         finally:
             traffic.ended(end_byte - first_byte)
-        if (wrong := wrong_extent(opened.index, shard, first_byte, data)) is not None:
+        read = data if buffer is None else buffer
+        if (wrong := wrong_extent(opened.index, shard, first_byte, read)) is not None:
             traffic.corrupt()
-            num_mismatches[digest := crc32(data)] += 1
+            num_mismatches[digest := crc32(read)] += 1
             raise _mismatch(opened, shard, wrong, num_mismatches[digest])
-        return data
+        return data if buffer is None else b""
 
     what = partial(reading_of, path, first_byte, end_byte)
     try:
@@ -124,6 +138,11 @@ def read_bytes(
     except Exception as error:
         error.add_note(f"shoal: reading {what().removeprefix('read ')}")
         raise
+
+
+def fills(opened: Opened) -> bool:
+    """Whether `read_bytes` can put bytes of this dataset into a buffer."""
+    return opened.cache is None and hasattr(tries_of(opened.store)[0], "fill")
 
 
 def check_shard(opened: Opened, shard: int, traffic: Traffic) -> None:

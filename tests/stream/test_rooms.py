@@ -1,0 +1,85 @@
+"""Answers go to room that their consumer made, and only the first who claims it writes there."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tests.stream.faraway import Distant, far_away
+
+from shoal.orders import Window
+from shoal.storage.http import HttpStore
+from shoal.stream.open_dataset import Dataset
+from shoal.stream.reading import far_readers
+from shoal.stream.reading.rooms import Room
+from shoal.testing import RangeServer
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+
+def test_the_first_claim_counts() -> None:
+    room = Room(300_000)
+    view = room.claim()
+    assert view is not None
+    assert room.claim() is None
+    view[:] = bytes(range(250)) * 1200
+    view.release()
+    data = room.taken()
+    assert data == bytes(range(250)) * 1200
+    assert room.taken() is data  # without a copy
+
+
+def test_who_writes_too_late_changes_nothing_that_was_taken() -> None:
+    room = Room(4)
+    view = room.claim()
+    assert view is not None
+    view[:] = b"good"
+    data = room.taken()
+    view[:] = b"late"
+    assert data == b"good"
+
+
+@dataclass
+class Filling(Distant):
+    """Files far away, each request of a thread once late; remembers who filled what."""
+
+    filled: list[int] = field(default_factory=list)
+    late: set[tuple[str, int]] = field(default_factory=set)
+    gate: threading.Event = field(default_factory=threading.Event)
+
+    def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
+        self.filled.append(len(buffer))
+        if len(self.filled) == 3:  # until a second request has been answered, and longer
+            self.gate.wait(5.0)
+            buffer[:] = bytes(len(buffer))
+        super().fill(path, first_byte, buffer)
+
+
+def test_a_second_request_has_bytes_of_its_own(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one, which was thought lost, has the room, and writes zeros there after the second has answered."""
+    monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", 0)
+    monkeypatch.setattr(far_readers, "_LEAST_REQUEST_BYTES", 1)
+    store = Filling()
+    ds = far_away(tars, store, hedge=True).shuffle(Window(chunks=12, num_canonical_nodes=2), seed=8, chunk="6KiB")
+    seen: list[Any] = []
+    for sample in ds:
+        seen.append(sample)
+        if len(seen) == 40:
+            store.gate.set()
+    assert [int(sample["__key__"]) for sample in seen] == [int(ds[i]["__key__"]) for i in ds.ids().tolist()]
+    assert ds.stats()["num_hedges"] >= 1
+    assert len(store.filled) > 3
+
+
+def test_stores_fill_what_they_would_give(tmp_path: Any) -> None:
+    data = bytes(range(256)) * 2000
+    (tmp_path / "a.bin").write_bytes(data)
+    store = HttpStore()
+    with RangeServer(tmp_path) as server:
+        for first, end in ((0, len(data)), (5, 6), (1000, 400_001)):
+            buffer = bytearray(end - first)
+            store.fill(server.url_of("a.bin"), first, memoryview(buffer))
+            assert buffer == data[first:end] == store.read_range(server.url_of("a.bin"), first, end)
+    store.close()
