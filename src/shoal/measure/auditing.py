@@ -259,12 +259,12 @@ def _summed(
     counted = first.keys if first.keys is not None and first.keys.shares is not None else first.parts
     small = [size for size in sizes if size <= max(batch, _MOST_COUNTED)]
     distinct = variance_curve(counted, small).distinct.tolist()
-    counts = np.bincount(np.asarray(counted.values, dtype=np.int64))
+    counts = np.bincount(counted.values.astype(np.int64, copy=False))
     ends = [[epoch.end(first=at) for epoch in epochs] for at in (True, False)]
     start, end = (float(np.mean([c.ratios[0] for c in curve if c])) if any(curve) else math.nan for curve in ends)
-    places = first.places()
-    moved = (first.positions - places) / first.survey.num_delivered
-    low, middle, high = np.quantile(moved, (0.01, 0.5, 0.99)).tolist()
+    places, positions = first.places(), first.positions()
+    moved = np.quantile((positions - places) / first.survey.num_delivered, (0.01, 0.5, 0.99))
+    low, middle, high = moved.tolist()
     spread = dict(zip(sizes, errors, strict=True))
     again = remet_neighbours(first.ids, epochs[1].ids, batch) if len(epochs) > 1 else (math.nan, math.nan, 0)
     verdict = verdict_of(
@@ -292,7 +292,7 @@ def _summed(
         remet=again[0] if again[2] else math.nan,
         expected_remet=again[1] if again[2] else math.nan,
         displacement=(low, middle, high),
-        rank_correlation=rank_correlation(places, first.positions),
+        rank_correlation=rank_correlation(places, positions),
         num_looks=len(looks),
         findings=tuple(findings),
         verdict=verdict,

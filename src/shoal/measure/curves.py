@@ -6,6 +6,7 @@ A curve costs one sort of the labels (none for numbers) and then a pass for each
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ class Keys:
         Of the numbers; for labels ``1 - sum p_c^2``.
     """
 
-    values: NDArray[np.float64] | NDArray[np.int64]
+    values: NDArray[np.float64] | NDArray[np.integer[Any]]
     shares: NDArray[np.float64] | None
     variance: float
 
@@ -91,7 +92,11 @@ def variance_curve(keys: Keys, sizes: list[int], *, population: int | None = Non
     """
     whole = population is None
     total = len(keys.values) if population is None else population
-    by_label = None if keys.shares is None else np.argsort(keys.values, kind="stable")
+    by_label: NDArray[np.integer[Any]] | None = None
+    if keys.shares is not None:
+        by_label = np.argsort(keys.values, kind="stable")
+        if len(by_label) < 2**31:  # half the memory, of which there are several more arrays below
+            by_label = by_label.astype(np.int32)
     ratios, freedom, distinct = [], [], []
     for size in sizes:
         num_batches = len(keys.values) // size
@@ -110,7 +115,7 @@ def variance_curve(keys: Keys, sizes: list[int], *, population: int | None = Non
     return VarianceCurve(np.array(sizes, dtype=np.int64), np.array(ratios), np.array(freedom), np.array(distinct))
 
 
-def _of_labels(keys: Keys, by_label: NDArray[np.int64], size: int, num_batches: int) -> tuple[float, float]:
+def _of_labels(keys: Keys, by_label: NDArray[np.integer[Any]], size: int, num_batches: int) -> tuple[float, float]:
     """The mean over batches of ``sum_c (share_c - p_c)^2``, and how many labels a batch holds."""
     assert keys.shares is not None  # noqa: S101  # the caller has looked
     places = by_label[by_label < num_batches * size]

@@ -35,7 +35,6 @@ class Epoch:
 
     survey: Survey
     ids: NDArray[np.int64]
-    positions: NDArray[np.int64]
     keys: Keys | None
     parts: Keys
     num_samples: int
@@ -46,24 +45,28 @@ class Epoch:
         """Survey an epoch and take from it what is looked at: all, or stretches from the start to the end."""
         found = survey(row, num_samples)
         if len(row) <= _LOOKED_AT:
-            ids, positions = np.asarray(row), np.arange(len(row))
+            ids = np.asarray(row)
         else:
-            length = _LOOKED_AT // _STRETCHES
-            starts = [number * (len(row) - length) // (_STRETCHES - 1) for number in range(_STRETCHES)]
-            ids = np.concatenate([np.asarray(row[start : start + length]) for start in starts])
-            positions = np.concatenate([np.arange(start, start + length) for start in starts])
+            ids = np.concatenate([np.asarray(row[start:stop]) for start, stop in _stretches(len(row))])
         inside = np.clip(ids, 0, num_samples - 1)
         keys = Keys(ids.astype(np.float64) - found.mean, None, found.variance) if found.variance > 0 else None
         if labels is not None:
             keys = _delivered_keys(labels, inside, whole=len(ids) == len(row))
         shares = found.heat.reshape(TIME_PARTS, PARTS, -1).sum(axis=(0, 2)) / found.num_delivered
-        parts = Keys(inside * SOURCE_PARTS // num_samples * PARTS // SOURCE_PARTS, shares, 1.0 - float(shares @ shares))
-        return Epoch(found, ids, positions, keys, parts, num_samples, batch)
+        codes = (inside * SOURCE_PARTS // num_samples * PARTS // SOURCE_PARTS).astype(np.int8)
+        parts = Keys(codes, shares, 1.0 - float(shares @ shares))
+        return Epoch(found, ids, keys, parts, num_samples, batch)
 
     @property
     def is_whole(self) -> bool:
         """Whether all of it is looked at."""
         return len(self.ids) == self.survey.num_delivered
+
+    def positions(self) -> NDArray[np.int64]:
+        """Of what is looked at, made anew each time: 8 bytes a sample are much to keep."""
+        if self.is_whole:
+            return np.arange(len(self.ids))
+        return np.concatenate([np.arange(start, stop) for start, stop in _stretches(self.survey.num_delivered)])
 
     def curve(self, keys: Keys) -> VarianceCurve:
         """Variance ratios of all sizes."""
@@ -113,13 +116,36 @@ class Epoch:
                 yield Look("start and end", ratio, 1.0, rare, ratio > 3.0 * max(1.0, overall), text)
         yield from _prefix_looks(self.survey)
         if self.is_whole:
-            yield from _displacement_looks(self.places(), self.positions)
+            yield from _displacement_looks(self.places(), self.positions())
         ranks = self.ids
         if self.survey.num_missing or self.survey.num_repeated or self.survey.num_unknown or not self.is_whole:
-            _, first_place, inverse = np.unique(self.ids, return_index=True, return_inverse=True)
-            ranks = inverse[np.sort(first_place)]
+            ranks = _ranks(self.ids)
         if len(ranks) >= _LEAST:
             yield from permutation_looks(self.ids, ranks, batch=self.batch)
+
+
+def _stretches(num_delivered: int) -> list[tuple[int, int]]:
+    """Which positions of a long epoch are looked at."""
+    length = _LOOKED_AT // _STRETCHES
+    starts = [number * (num_delivered - length) // (_STRETCHES - 1) for number in range(_STRETCHES)]
+    return [(start, start + length) for start in starts]
+
+
+def _ranks(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The ids numbered from 0 without gaps, each where it comes first.
+
+    >>> _ranks(np.array([70, 20, 70, 90])).tolist()
+    [1, 0, 2]
+    """
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    del ordered
+    ranks = np.empty(len(ids), dtype=np.int64)
+    ranks[order] = np.cumsum(is_first) - 1
+    kept = np.empty(len(ids), dtype=np.bool_)
+    kept[order] = is_first
+    return ranks if kept.all() else ranks[kept]
 
 
 def _variance_looks(name: str, curve: VarianceCurve, keys: Keys, epoch: Epoch) -> Iterator[Look]:

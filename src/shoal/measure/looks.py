@@ -108,7 +108,8 @@ def _bits(ids: NDArray[np.int64]) -> Iterator[Look]:
 def _differences(ranks: NDArray[np.int64]) -> Iterator[Look]:
     """Steps from one sample to the next, which those of a permutation seldom repeat."""
     size = len(ranks)
-    steps = np.diff(ranks) % size
+    steps = np.diff(ranks)
+    steps %= size
     counts = np.bincount(steps, minlength=size)
     distinct = int(np.count_nonzero(counts))
     mean = size * (1.0 - math.exp(-1.0))  # balls in bins: the differences are even over 1 .. size - 1
@@ -123,6 +124,7 @@ def _differences(ranks: NDArray[np.int64]) -> Iterator[Look]:
         again = int(np.count_nonzero(steps[lag:] == steps[:-lag]))
         text = f"the step between ids is the same as {lag} before {again:,} times, and about once in a perfect shuffle"
         yield Look("steps", again, 1.0, poisson_tail(again, 1.0), again >= 0.01 * size, text)
+    del steps, counts
     nearby = np.abs(np.diff(ranks))
     for part in (1024, 64):
         reach = size // part
