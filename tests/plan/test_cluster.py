@@ -67,20 +67,46 @@ def test_some_nodes_stand_for_all(case: tuple[int, int, int, int, int, int, floa
     assert exact.is_exact
     assert not some.is_exact
     assert some.thinned == 1.0
-    tolerance = 0.05 if world_size * batch % nodes == 0 else 0.1
+    tolerance = max(0.05, 2 * some.error)
     assert some.num_reads == pytest.approx(exact.num_reads, rel=tolerance)
     assert some.num_bytes == pytest.approx(exact.num_bytes, rel=tolerance)
     assert some.held_chunks == pytest.approx(exact.held_chunks, rel=0.1, abs=1)
     assert some.first_chunks == pytest.approx(exact.first_chunks, rel=0.1)
 
 
-def test_thinned_chunks_are_read_about_as_often() -> None:
-    arguments = (np.full(400, 2000), np.full(400, 1000), Partition(64, 8))
+# chunks in the window, nodes, samples in a chunk, chunks, ranks, batch on each rank, share of what is wanted
+THIN = [
+    (64, 1, 2000, 400, 8, 64, 0.25),
+    (64, 2, 2000, 400, 7, 9, 0.5),
+    (64, 1, 2000, 400, 64, 1, 0.1),  # more ranks than lanes, of which each chunk is read by eleven
+    (128, 1, 1000, 800, 32, 4, 0.5),
+    (256, 1, 1000, 1000, 100, 3, 0.1),
+]
+
+
+@pytest.mark.parametrize("case", THIN, ids=str)
+def test_thinned_chunks_are_read_about_as_often(case: tuple[int, int, int, int, int, int, float]) -> None:
+    """Within 5 %, or within what is said of how far it may be off."""
+    chunks, nodes, each, num_chunks, world_size, batch, part = case
+    arguments = (np.full(num_chunks, each), np.full(num_chunks, 1000), Partition(world_size * batch, world_size))
+    exact = simulate_reads(Window(chunks, nodes), *arguments)
+    most = int(3 * chunks // nodes * each * part) // 2
+    thinned = simulate_reads(Window(chunks, nodes), *arguments, most_positions=most)
+    assert thinned.thinned > 1.5
+    assert exact.error == 0.0
+    assert thinned.num_reads == pytest.approx(exact.num_reads, rel=max(0.05, 2 * thinned.error))
+    assert thinned.held_chunks == pytest.approx(exact.held_chunks, rel=0.3)
+
+
+@pytest.mark.parametrize("num_chunks", [1000, 1024, 1050])
+def test_the_end_of_an_epoch_is_that_of_its_length(num_chunks: int) -> None:
+    """With three windows whatever the length, 1000 chunks seemed to be read 1.44 times each instead of 1.36."""
+    arguments = (np.full(num_chunks, 200), np.full(num_chunks, 1000), Partition(512, 8))
     exact = simulate_reads(Window(64, 1), *arguments)
-    thinned = simulate_reads(Window(64, 1), *arguments, most_positions=64 * 3 * 500)
-    assert thinned.thinned == pytest.approx(4.0)
-    assert thinned.num_reads == pytest.approx(exact.num_reads, rel=0.1)
-    assert thinned.held_chunks == pytest.approx(exact.held_chunks, rel=0.1)
+    some = simulate_reads(Window(64, 1), *arguments, most_positions=64 * 4 * 200)
+    assert some.thinned == 1.0
+    assert not some.is_exact
+    assert some.num_reads == pytest.approx(exact.num_reads, rel=0.02)
 
 
 def test_what_is_simulated_over_time_adds_up() -> None:

@@ -108,7 +108,8 @@ def _number(text: str) -> int:
 
 def _show(record: dict[str, Any], cluster: Cluster) -> None:
     facts = {name: value for name, value in record.items() if name not in {"vr", "sequential", "call"}}
-    facts["reads simulated"] = "wholly" if facts.pop("is_simulated_exactly") else "in part"
+    error = facts.pop("requests_error")
+    facts["reads simulated"] = "wholly" if facts.pop("is_simulated_exactly") else f"in part, {_give_or_take(error)}"
     facts["waiting for data"] = f"{facts.pop('waiting_share'):.1%}"
     if not facts["epoch_price"]:
         del facts["epoch_price"]
@@ -162,6 +163,7 @@ def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) 
             "first_batch_seconds",
             "epoch_seconds",
         )
+        | {"Memory of a rank, by part": output.format_value("", record["rank_memory_parts"])}
         | {"Steps wait for data": f"{record['waiting_share']:.1%} of the time"}
         | ({"Price of an epoch": f"{record['epoch_price']:,.4g}"} if record["epoch_price"] else {}),
     }
@@ -212,10 +214,18 @@ def _notes(plan: Planned) -> list[str]:
     if plan.is_exact:
         first = "The reads of the whole epoch were simulated: requests and bytes are what a run makes, within 5 %."
     else:
-        first = "The epoch is long, so part of it was simulated, and stands for the rest: requests are within about 5 %"
-        first += "." if reads.thinned == 1.0 else f", but chunks had one sample of {reads.thinned:.1f}: within 10 %."
+        first = "The epoch is long, so part of it was simulated, and stands for the rest: requests and bytes are right "
+        first += _give_or_take(reads.error)
+        first += "." if reads.thinned == 1.0 else f", of chunks that had one sample of {reads.thinned:.1f}."
+    first += " Neighbours that a rank asks for in one request are counted apart: a few of an epoch, however long it is."
     mixing = f"VR is predicted for a correlation of {plan.rho:g} inside chunks; 1 is data of which every chunk holds "
     mixing += "samples of one kind. shoal audit and ds.quality() measure yours."
-    times = "Times follow from latency and bandwidth as given. Decoded samples, batches and Python itself need memory "
-    times += "too. The rows of the table are simulated more coarsely, on even chunks."
+    times = "Times follow from latency and bandwidth as given. Memory is what a rank takes beyond the interpreter, its "
+    times += "modules and the index; what becomes of samples after that is yours to add. The rows of the table are "
+    times += "simulated more coarsely, on even chunks."
     return [first, mixing, times]
+
+
+def _give_or_take(error: float) -> str:
+    """A standard deviation as people say it: two of them, and no less than 5 %, since models are no runs."""
+    return f"give or take {max(5.0, 200.0 * error):.0f} %"

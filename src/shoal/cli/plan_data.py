@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -25,20 +25,30 @@ _MOST_CHUNKS = 1 << 22  # that are laid out where there is no index; more of the
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedData:
-    """What is to be read: all of it, and its chunks or a model of them with fewer."""
+    """What is to be read: all of it, and its chunks or a model of them with fewer; and what it takes in memory.
+
+    ``shard_chunks`` are the chunks of each shard, where shards are known.
+    """
 
     num_samples: int
     num_bytes: float
+    held_bytes: float
     num_chunks: int
     chunk_samples: NDArray[np.int64]
     chunk_bytes: NDArray[np.int64]
     order: Window | Block
     call: str
+    shard_chunks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
     def mean_chunk_bytes(self) -> float:
         """Bytes of a chunk."""
         return self.num_bytes / self.num_chunks
+
+    @property
+    def mean_held_bytes(self) -> float:
+        """Bytes of a chunk in memory: of what was compressed, more than its bytes."""
+        return self.held_bytes / self.num_chunks
 
     def with_chunks(self, *, window: float = 1.0, chunk: float = 1.0) -> Self | None:
         """The same data in a window, and in even chunks, so many times as large; None where that cannot be."""
@@ -86,11 +96,13 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
     return PlannedData(
         num_samples=index.num_samples,
         num_bytes=num_bytes,
+        held_bytes=float(np.maximum(chunks.decoded_bytes, chunks.end_byte - chunks.first_byte).sum(dtype=np.float64)),
         num_chunks=len(chunks),
         chunk_samples=chunks.num_samples,
         chunk_bytes=chunks.end_byte - chunks.first_byte,
         order=_windowed(arrangement.order),
         call=str(arrangement),
+        shard_chunks=np.bincount(chunks.shard, minlength=index.num_shards),
     )
 
 
@@ -120,6 +132,7 @@ def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
     return PlannedData(
         num_samples=num_samples,
         num_bytes=num_bytes,
+        held_bytes=num_bytes,
         num_chunks=num_chunks,
         chunk_samples=np.full(laid_out, each),
         chunk_bytes=np.full(laid_out, each * sample_bytes),

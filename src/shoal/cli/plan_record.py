@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.cli.output import format_value
 from shoal.cli.plan_data import PlannedData
@@ -17,6 +16,7 @@ from shoal.order.partition import Partition
 from shoal.order.window import Window
 from shoal.plan.ahead import ahead_limit_bytes
 from shoal.plan.cluster import ClusterReads, simulate_reads
+from shoal.plan.memory import RankMemory, rank_memory
 from shoal.plan.sizing import Cluster, Traffic, textbook, traffic
 
 __all__ = ["Planned", "what_if"]
@@ -66,13 +66,40 @@ class Planned:
         """Over all ranks and the whole epoch."""
         return self.reads.num_reads * self.data.num_chunks / len(self.data.chunk_samples)
 
-    def rank_bytes(self, held_chunks: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What a rank holds: in use and read ahead; never more than there is for a rank."""
+    @property
+    def num_looks(self) -> float:
+        """Requests by which ranks see that shards are those of the index: each rank, once, at each that it reads."""
+        if not self.is_far or not len(self.data.shard_chunks):
+            return 0.0
+        never = (1.0 - self.data.shard_chunks / self.data.num_chunks) ** (self.num_reads / self.cluster.world_size)
+        return float((1.0 - never).sum()) * self.cluster.world_size
+
+    def rank_memory(self, held_chunks: int) -> RankMemory:
+        """What a rank's process holds with so many chunks in use."""
+        in_use, ahead = self._held(held_chunks)
+        return rank_memory(
+            self.data.order,
+            num_samples=self.data.num_samples,
+            num_chunks=self.data.num_chunks,
+            chunk_bytes=self.data.mean_held_bytes,
+            in_use=in_use,
+            ahead_limit=ahead if self.is_far else 0.0,
+            global_batch=self.cluster.global_batch,
+            world_size=self.cluster.world_size,
+        )
+
+    def _held(self, held_chunks: int) -> tuple[float, float]:
+        """Bytes of chunks in use, and read ahead; never more than there are for a rank."""
         data = self.data
         window_bytes, largest = int(data.order.chunks * data.mean_chunk_bytes), int(data.chunk_bytes.max())
-        ahead = ahead_limit_bytes(window_bytes, largest, is_far=self.cluster.latency_seconds > 0.0)
-        whole = self.read_bytes / self.cluster.world_size
-        return np.minimum(held_chunks.astype(np.float64) * data.mean_chunk_bytes + ahead, whole)
+        share = min(1.0, self.num_reads / data.num_chunks / self.cluster.world_size) * data.held_bytes
+        in_use = min(held_chunks * data.mean_held_bytes, share)
+        return in_use, min(ahead_limit_bytes(window_bytes, largest, is_far=self.is_far), share - in_use)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether requests take time, so that the stream itself reads ahead; else the system does, for nothing."""
+        return self.cluster.latency_seconds > 0.0
 
     def ratio(self, batch: int) -> float:
         """Predicted VR of batches of this size."""
@@ -84,7 +111,7 @@ class Planned:
         data, cluster, costs = self.data, self.cluster, self.costs
         most = int(data.chunk_samples.sum())
         sizes = [size for size in (cluster.global_batch, 4 * cluster.global_batch) if size < most]
-        held = float(self.rank_bytes(np.array([self.reads.held_chunks]))[0])
+        memory = self.rank_memory(self.reads.held_chunks)
         sequential = textbook(cluster, num_samples=data.num_samples, sample_bytes=data.num_bytes / data.num_samples)
         return {
             "num_samples": data.num_samples,
@@ -96,19 +123,23 @@ class Planned:
             "num_canonical_nodes": data.order.resolved_nodes if isinstance(data.order, Window) else 1,
             "call": data.call,
             "vr": {size: self.ratio(size) for size in sizes},
-            "rank_memory_bytes": held,
-            "node_memory_bytes": held * cluster.ranks_per_node,
-            "num_requests": round(self.num_reads),
+            "rank_held_bytes": sum(self._held(self.reads.held_chunks)),
+            "rank_memory_bytes": memory.total,
+            "rank_memory_parts": memory.to_dict(),
+            "node_memory_bytes": memory.total * cluster.ranks_per_node,
+            "num_requests": round(self.num_reads + self.num_looks),
+            "num_looks": round(self.num_looks),
             "read_bytes": self.read_bytes,
             "amplification": self.reads.amplification,
             "is_simulated_exactly": self.is_exact,
+            "requests_error": self.reads.error,
             "concurrency": costs.concurrency,
             "node_requests_per_second": costs.requests_per_second,
             "node_traffic_bytes_per_second": costs.node_bytes_per_second,
             "first_batch_seconds": costs.first_batch_seconds,
             "epoch_seconds": costs.epoch_seconds,
             "waiting_share": costs.waiting_share,
-            "epoch_price": costs.epoch_price,
+            "epoch_price": costs.epoch_price + self.num_looks * cluster.request_price,
             "sequential": {name: getattr(sequential, name) for name in sequential.__slots__},
         }
 
@@ -125,7 +156,7 @@ class Planned:
         return PlanFigures(
             batch=batch,
             vr={size: self.ratio(size) for size in (*below, *(above or [batch]))},
-            rank_bytes=self.rank_bytes(over.held_chunks),
+            rank_bytes=np.array([self.rank_memory(held).total for held in over.held_chunks.tolist()]),
             node_bytes_per_second=reads * len(reads) * mean,
             node_limit=self.cluster.node_bytes_per_second,
             heat=over.heat,

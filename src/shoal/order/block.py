@@ -46,6 +46,10 @@ class Block:
         """What a state keeps of this order."""
         return {"chunks": self.chunks}
 
+    def working_bytes(self, num_samples: int) -> int:  # noqa: ARG002
+        """What a bound order keeps beside its tables of chunks: nothing; ids are made as they are asked for."""
+        return 0
+
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BlockEpoch:
         """The order of one epoch; O(num_chunks) time and memory."""
         samples = check_chunk_samples(chunk_samples)

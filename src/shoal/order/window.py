@@ -31,6 +31,7 @@ _LEAST_STRETCH = 1 << 17  # positions: below, the calls cost more than the array
 _MOST_STRETCH = 1 << 21
 _CACHED_STRETCHES = 2
 _EMITTED = 1 << 16  # samples made at a time: a fifth faster than twice as many, whose arrays are fresh pages
+_KEPT_BYTES, _EMITTED_BYTES = 16, 112  # of a position: two columns, and fourteen while it is made
 
 
 def default_canonical_nodes(chunks: int) -> int:
@@ -88,6 +89,23 @@ class Window:
         """What a state keeps of this order."""
         return {"chunks": self.chunks, "num_canonical_nodes": self.resolved_nodes}
 
+    @property
+    def stretch(self) -> int:
+        """Positions that are made at a time; a multiple of the canonical nodes."""
+        stretch = min(max(_LEAST_STRETCH, 32 * self.chunks), _MOST_STRETCH)  # 16 costs a fifth more at 16,384
+        return -(-stretch // self.resolved_nodes) * self.resolved_nodes
+
+    def working_bytes(self, num_samples: int) -> int:
+        """The most that a bound order of so many samples takes beside its tables of chunks, at any moment.
+
+        Those are the stretches it keeps and the one it makes, an id and a chunk for each position, and what it takes to
+        make the samples of some nodes.
+        """
+        stretch = min(self.stretch, num_samples)
+        num_stretches = min(_CACHED_STRETCHES + 1, -(-num_samples // self.stretch))
+        together = min(stretch, max(_EMITTED, stretch // self.resolved_nodes))
+        return num_stretches * stretch * _KEPT_BYTES + together * _EMITTED_BYTES
+
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> WindowEpoch:
         """The order of one epoch; O(num_chunks) time (0.2 us each) and memory (24 bytes each)."""
         samples = check_chunk_samples(chunk_samples)
@@ -114,8 +132,7 @@ class WindowEpoch:
         self._windowed = np.flatnonzero(~whole)
         self._whole = [int(node) for node in np.flatnonzero(whole)]
         self._whole_key = {node: key(seed, epoch, "whole", node) for node in self._whole}
-        stretch = min(max(_LEAST_STRETCH, 32 * chunks), _MOST_STRETCH)  # 16 costs a fifth more at 16,384
-        self.stretch = -(-stretch // nodes.num_nodes) * nodes.num_nodes
+        self.stretch = order.stretch
         self._cache: OrderedDict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = OrderedDict()
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """Answers that come too slowly are given up: a limit for silence does not end a server that sends a byte now and then.
 
-Each read from the socket is given what is left of the time of the whole head, or of the stretch of a body that was
-asked for. So whoever waits gives up by itself, in whatever thread, and nobody has to look after it.
+Each read from the socket is given what is left of the time of the whole head, or of all that was asked for
+of a body. So whoever waits gives up by itself, in whatever thread, and nobody has to look after it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ class _TimedReads(io.RawIOBase):
         """So many bytes are wanted from now on: they have the time of a silence, and more if they are many."""
         self._until = time.monotonic() + self._silence_seconds + num_bytes / _LEAST_BYTES_PER_SECOND
 
+    def allow_more(self, num_bytes: int) -> None:
+        """So many bytes more are wanted of what came slowly or quickly so far: that is no reason for another silence."""
+        self._until += num_bytes / _LEAST_BYTES_PER_SECOND
+
     def readable(self) -> bool:
         return True
 
@@ -56,16 +60,25 @@ class _TimedReads(io.RawIOBase):
 
 
 class TimedResponse(HTTPResponse):
-    """An answer whose head has the time of a silence, and each stretch of its body that and more if it is large."""
+    """An answer whose head has the time of a silence, and its body that and more if it is large, in however many pieces.
+
+    Pieces are to be read one after the other, without anything else between them.
+    """
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
         self._timed = _TimedReads(sock, self.fp.detach())
         self.fp = io.BufferedReader(self._timed)
+        self._is_begun = False
 
     def read(self, amt: int | None = None) -> bytes:
         """Up to so many bytes of the body, or all of it."""
-        self._timed.allow((self.length or 0) if amt is None else amt)
+        num_bytes = (self.length or 0) if amt is None else amt
+        if self._is_begun:
+            self._timed.allow_more(num_bytes)
+        else:
+            self._timed.allow(num_bytes)
+            self._is_begun = True
         return super().read(amt)
 
 

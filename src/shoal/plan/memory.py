@@ -1,0 +1,104 @@
+"""What a rank's process holds while it streams, part by part, known before it begins.
+
+Beside the bytes of chunks there are the arrays of the order, the lists of the samples that come next, and the batches
+themselves; with small windows or large batches they are what counts. Each part is counted as the code makes it, and
+`tests/memory/test_plan_pss.py` compares the sum with what the system counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from shoal.order.block import Block
+from shoal.order.window import Window
+from shoal.plan.lookahead import stretch_positions
+
+__all__ = ["RankMemory", "rank_memory"]
+
+# Eight bytes each: seven columns of the table of chunks, three of the order.
+_BYTES_OF_A_CHUNK = 80
+# Of the stretch whose samples come and of the one after, each sample has an id and a unit in a list (an integer and
+# where it is: 40 bytes), whether it is the last of its unit, its hash, and six numbers in arrays; of samples of other
+# ranks there are only the arrays from which those of this rank are chosen.
+_BYTES_OF_A_COMING_SAMPLE = 300
+_BYTES_OF_A_DEALT_SAMPLE = 66
+# Where each sample of a chunk in use begins: an integer in a list.
+_BYTES_OF_A_START = 40
+# A thread that waits for an answer: a piece of 128 KiB in its heap, and of its stack what it has touched. How many
+# there are is found as it goes: 8 to 40 in what was measured, however many requests there is room for.
+_BYTES_OF_A_THREAD = 160 << 10
+_MOST_THREADS = 32
+# Reads are planned of the stretch whose samples come and of the one after.
+_STRETCHES_AHEAD = 2
+# The batch that was handed out is still in the hands of its user while the next one is made.
+_BATCHES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Bytes of one rank's process beyond the interpreter, its modules and the index.
+
+    Parameters
+    ----------
+    in_use
+        Chunks with samples to come, as they are decoded.
+    ahead
+        Read ahead, with the threads that do it; nothing where the system reads ahead for the process.
+    batches
+        The batch that was handed out last, and the one that is made.
+    order
+        What makes ids: the table of all chunks, and stretches of the order.
+    coming
+        Which samples come next, and where those of the chunks in use begin.
+    """
+
+    in_use: float
+    ahead: float
+    batches: float
+    order: float
+    coming: float
+
+    @property
+    def total(self) -> float:
+        """All parts together."""
+        return sum(float(getattr(self, part.name)) for part in fields(self))
+
+    def to_dict(self) -> dict[str, float]:
+        """The parts by name, each with its unit."""
+        return {f"{part.name}_bytes": float(getattr(self, part.name)) for part in fields(self)}
+
+
+def rank_memory(
+    order: Window | Block,
+    *,
+    num_samples: int,
+    num_chunks: int,
+    chunk_bytes: float,
+    in_use: float,
+    ahead_limit: float,
+    global_batch: int,
+    world_size: int,
+) -> RankMemory:
+    """What a rank holds that has ``in_use`` bytes of chunks in use, and may read ``ahead_limit`` more ahead.
+
+    ``chunk_bytes`` is the mean of the dataset, which has ``num_chunks`` chunks.
+
+    >>> found = rank_memory(
+    ...     Window(256), num_samples=10**6, num_chunks=1000, chunk_bytes=2**20, in_use=2**28, ahead_limit=2**25,
+    ...     global_batch=64, world_size=1,
+    ... )
+    >>> round(found.total / 2**20)
+    301
+    """
+    sample_bytes = chunk_bytes * num_chunks / num_samples
+    stretch = min(num_samples, max(global_batch, stretch_positions(order.parameters)))
+    coming = stretch * (_BYTES_OF_A_DEALT_SAMPLE + _BYTES_OF_A_COMING_SAMPLE / world_size)
+    ahead = min(ahead_limit, max(2 * chunk_bytes, _STRETCHES_AHEAD * stretch / world_size * sample_bytes))
+    num_threads = min(_MOST_THREADS, ahead / chunk_bytes)
+    return RankMemory(
+        in_use=in_use,
+        ahead=ahead + num_threads * _BYTES_OF_A_THREAD,
+        batches=_BATCHES * -(-global_batch // world_size) * sample_bytes,
+        order=num_chunks * _BYTES_OF_A_CHUNK + order.working_bytes(num_samples),
+        coming=coming + in_use / sample_bytes * _BYTES_OF_A_START,
+    )
