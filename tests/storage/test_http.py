@@ -6,6 +6,7 @@ import pickle
 import re
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import StorageError, UsageError
+from shoal.storage import http, http_timed
 from shoal.storage.answers import refusal, retry_after_seconds, trimmed
 from shoal.storage.http import HttpStore
 from shoal.storage.stores import open_store
@@ -404,3 +406,30 @@ def test_what_a_server_says_is_kept_short_and_without_secrets() -> None:
     assert trimmed("<html><h1>Not here</h1></html>") == "Not here"
     assert trimmed("see https://u:p@h/x?sig=1#f and go") == "see https://h/x and go"
     assert len(trimmed("word " * 1000)) == 200
+
+
+def test_a_body_in_pieces_has_the_time_of_one_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece comes before a silence is over, and all of them take much longer."""
+    monkeypatch.setattr(http, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(http_timed, "_LEAST_BYTES_PER_SECOND", 1 << 40)
+    stopped = threading.Event()
+
+    def trickle(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(206)
+        handler.send_header("Content-Range", "bytes 0-49999/50000")
+        handler.send_header("Content-Length", "50000")
+        handler.end_headers()
+        for _ in range(50):
+            if stopped.wait(0.1):
+                return
+            handler.wfile.write(bytes(1000))
+
+    with answering(trickle) as (url, _):
+        store = HttpStore({"timeout_seconds": 0.4})
+        began = time.monotonic()
+        with pytest.raises(StorageError, match="nothing came for too long") as caught:
+            store.fill(f"{url}/a.bin", 0, memoryview(bytearray(50_000)))
+        assert caught.value.transient
+        assert time.monotonic() - began < 3.0  # and not 5
+        stopped.set()
+        store.close()

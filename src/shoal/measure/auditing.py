@@ -148,7 +148,7 @@ def audit(
     Returns
     -------
     Audit
-        About 1 us a sample and epoch up to 2**24, then 0.1 us, in at most 2 GB beside labels.
+        About 1 us a sample and epoch up to 2**24, then 0.1 us, in at most 1 GB beside labels.
 
     Raises
     ------

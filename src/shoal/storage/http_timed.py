@@ -37,7 +37,7 @@ class _TimedReads(io.RawIOBase):
         self._until = time.monotonic() + self._silence_seconds + num_bytes / _LEAST_BYTES_PER_SECOND
 
     def allow_more(self, num_bytes: int) -> None:
-        """So many bytes more are wanted of what came slowly or quickly so far: that is no reason for another silence."""
+        """So many bytes more are wanted after those: no reason for another silence."""
         self._until += num_bytes / _LEAST_BYTES_PER_SECOND
 
     def readable(self) -> bool:
@@ -60,7 +60,7 @@ class _TimedReads(io.RawIOBase):
 
 
 class TimedResponse(HTTPResponse):
-    """An answer whose head has the time of a silence, and its body that and more if it is large, in however many pieces.
+    """An answer whose head has the time of a silence, and its body that and more if it is large, in all its pieces.
 
     Pieces are to be read one after the other, without anything else between them.
     """
