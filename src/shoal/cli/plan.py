@@ -163,9 +163,11 @@ def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) 
             "first_batch_seconds",
             "epoch_seconds",
         )
-        | {"Memory of a rank, by part": output.format_value("", record["rank_memory_parts"])}
         | {"Steps wait for data": f"{record['waiting_share']:.1%} of the time"}
         | ({"Price of an epoch": f"{record['epoch_price']:,.4g}"} if record["epoch_price"] else {}),
+        "Memory of a rank, by part": {
+            _PARTS[name]: output.format_value(name, value) for name, value in record["rank_memory_parts"].items()
+        },
     }
     return plan_page(
         plan.figures(),
@@ -195,6 +197,14 @@ _FACTS = {
     "node_traffic_bytes_per_second": "Traffic of a node",
     "first_batch_seconds": "First batch, or resume",
     "epoch_seconds": "Epoch",
+}
+
+_PARTS = {
+    "in_use_bytes": "Chunks in use",
+    "ahead_bytes": "Read ahead",
+    "batches_bytes": "Two batches",
+    "order_bytes": "Order, and table of chunks",
+    "coming_bytes": "Which samples come next",
 }
 
 

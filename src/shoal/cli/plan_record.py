@@ -16,7 +16,7 @@ from shoal.order.partition import Partition
 from shoal.order.window import Window
 from shoal.plan.ahead import ahead_limit_bytes
 from shoal.plan.cluster import ClusterReads, simulate_reads
-from shoal.plan.memory import RankMemory, rank_memory
+from shoal.plan.memory import RankMemory, planned_ahead_bytes, rank_memory
 from shoal.plan.sizing import Cluster, Traffic, textbook, traffic
 
 __all__ = ["Planned", "what_if"]
@@ -83,7 +83,7 @@ class Planned:
             num_chunks=self.data.num_chunks,
             chunk_bytes=self.data.mean_held_bytes,
             in_use=in_use,
-            ahead_limit=ahead if self.is_far else 0.0,
+            ahead=ahead if self.is_far else 0.0,
             global_batch=self.cluster.global_batch,
             world_size=self.cluster.world_size,
         )
@@ -94,7 +94,14 @@ class Planned:
         window_bytes, largest = int(data.order.chunks * data.mean_chunk_bytes), int(data.chunk_bytes.max())
         share = min(1.0, self.num_reads / data.num_chunks / self.cluster.world_size) * data.held_bytes
         in_use = min(held_chunks * data.mean_held_bytes, share)
-        return in_use, min(ahead_limit_bytes(window_bytes, largest, is_far=self.is_far), share - in_use)
+        ahead = planned_ahead_bytes(
+            data.order,
+            ahead_limit_bytes(window_bytes, largest, is_far=self.is_far),
+            num_samples=data.num_samples,
+            dataset_bytes=data.held_bytes,
+            world_size=self.cluster.world_size,
+        )
+        return in_use, min(max(ahead, 2.0 * largest), share - in_use)
 
     @property
     def is_far(self) -> bool:

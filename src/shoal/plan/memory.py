@@ -13,7 +13,7 @@ from shoal.order.block import Block
 from shoal.order.window import Window
 from shoal.plan.lookahead import stretch_positions
 
-__all__ = ["RankMemory", "rank_memory"]
+__all__ = ["RankMemory", "planned_ahead_bytes", "rank_memory"]
 
 # Eight bytes each: seven columns of the table of chunks, three of the order.
 _BYTES_OF_A_CHUNK = 80
@@ -68,6 +68,14 @@ class RankMemory:
         return {f"{part.name}_bytes": float(getattr(self, part.name)) for part in fields(self)}
 
 
+def planned_ahead_bytes(
+    order: Window | Block, limit: float, *, num_samples: int, dataset_bytes: float, world_size: int
+) -> float:
+    """How much of what may be read ahead is: reads are planned a stretch ahead of the one whose samples come."""
+    stretch = min(num_samples, stretch_positions(order.parameters))
+    return min(limit, _STRETCHES_AHEAD * stretch / world_size * dataset_bytes / num_samples)
+
+
 def rank_memory(
     order: Window | Block,
     *,
@@ -75,25 +83,24 @@ def rank_memory(
     num_chunks: int,
     chunk_bytes: float,
     in_use: float,
-    ahead_limit: float,
+    ahead: float,
     global_batch: int,
     world_size: int,
 ) -> RankMemory:
-    """What a rank holds that has ``in_use`` bytes of chunks in use, and may read ``ahead_limit`` more ahead.
+    """What a rank holds that has ``in_use`` bytes of chunks in use, and itself reads ``ahead`` more ahead.
 
     ``chunk_bytes`` is the mean of the dataset, which has ``num_chunks`` chunks.
 
     >>> found = rank_memory(
-    ...     Window(256), num_samples=10**6, num_chunks=1000, chunk_bytes=2**20, in_use=2**28, ahead_limit=2**25,
+    ...     Window(256), num_samples=10**6, num_chunks=1000, chunk_bytes=2**20, in_use=2**28, ahead=2**25,
     ...     global_batch=64, world_size=1,
     ... )
     >>> round(found.total / 2**20)
-    301
+    319
     """
     sample_bytes = chunk_bytes * num_chunks / num_samples
     stretch = min(num_samples, max(global_batch, stretch_positions(order.parameters)))
     coming = stretch * (_BYTES_OF_A_DEALT_SAMPLE + _BYTES_OF_A_COMING_SAMPLE / world_size)
-    ahead = min(ahead_limit, max(2 * chunk_bytes, _STRETCHES_AHEAD * stretch / world_size * sample_bytes))
     num_threads = min(_MOST_THREADS, ahead / chunk_bytes)
     return RankMemory(
         in_use=in_use,
