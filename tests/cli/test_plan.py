@@ -50,6 +50,13 @@ def test_ten_thousand_ranks_and_a_hundred_terabytes(calls: Calls) -> None:
     assert record["epoch_seconds"] == pytest.approx(12.5e9 / 80_000 * 5)
 
 
+def test_more_memory_than_there_is_is_said(calls: Calls) -> None:
+    """Windows are chosen to fit; what else a process takes may not: here a batch of 64 samples of 3 GB, twice."""
+    words = ["plan", "--num-samples", "1e6", "--sample-bytes", "3GB", "--global-batch", 64]
+    assert "more than the 8.0 GiB of a node (--memory). Most of it: two batches." in calls.text(*words)
+    assert "(--memory)" not in calls.text(*words, "--memory", "500GiB")
+
+
 def test_given_settings_are_judged(calls: Calls) -> None:
     words = ["plan", "--num-samples", "1e6", "--sample-bytes", "10KB", "--global-batch", 512]
     record = calls.json(*words, "--window", "64MB", "--chunk", "1MB")

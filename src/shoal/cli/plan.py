@@ -111,9 +111,13 @@ def _show(record: dict[str, Any], cluster: Cluster) -> None:
     error = facts.pop("requests_error")
     facts["reads simulated"] = "wholly" if facts.pop("is_simulated_exactly") else f"in part, {_give_or_take(error)}"
     facts["waiting for data"] = f"{facts.pop('waiting_share'):.1%}"
-    if not facts["epoch_price"]:
-        del facts["epoch_price"]
+    for name in ("epoch_price", "num_looks"):
+        if not facts[name]:
+            del facts[name]
     output.emit(facts)
+    if too_much := _too_much(record, cluster):
+        output.say()
+        output.say(too_much)
     output.say()
     for size, ratio in record["vr"].items():
         output.say(f"batches of {size:,}: VR {ratio:.2f} (1 is a perfect shuffle)")
@@ -129,6 +133,16 @@ def _show(record: dict[str, Any], cluster: Cluster) -> None:
         f"a buffer in {cluster.memory_bytes / 1e9:.4g} GB holds {found['buffer_samples']:,} samples, "
         f"{found['buffer_share']:.3%} of all."
     )
+
+
+def _too_much(record: dict[str, Any], cluster: Cluster) -> str:
+    """That a node has less memory than this takes, and what most of it is; nothing where it has enough."""
+    if record["node_memory_bytes"] <= cluster.memory_bytes:
+        return ""
+    parts = record["rank_memory_parts"]
+    most = _PARTS[max(parts, key=parts.get)]
+    given = output.format_value("memory_bytes", cluster.memory_bytes)
+    return f"This is more than the {given} of a node (--memory). Most of it: {most.lower()}."
 
 
 def _title(arguments: argparse.Namespace, record: dict[str, Any]) -> str:
@@ -169,6 +183,7 @@ def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) 
             _PARTS[name]: output.format_value(name, value) for name, value in record["rank_memory_parts"].items()
         },
     }
+    too_much = _too_much(record, cluster)
     return plan_page(
         plan.figures(),
         groups,
@@ -176,7 +191,7 @@ def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) 
         title=_title(arguments, record),
         about=about,
         call=f"ds.{record['call']}",
-        lead=_lead(record, cluster),
+        lead=" ".join([_lead(record, cluster), too_much]).rstrip(),
         notes=_notes(plan),
         made_by=typed_command(arguments.words),
     )
