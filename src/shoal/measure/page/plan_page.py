@@ -118,7 +118,7 @@ def _memory(drawn: PlanFigures) -> str:
     unit, scale = _unit(max(values))
     return curve_figure(
         "Memory of a rank",
-        f"Of the fullest rank's process, beyond interpreter and index, in {unit}.",
+        f"Of the fullest rank's process, in {unit}.",
         [Line("held", _middles(values), values, "data", has_area=True)],
         x=_time(drawn),
         y=plain_axis(unit, values, unit=scale),
