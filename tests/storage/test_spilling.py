@@ -187,6 +187,21 @@ def test_begun_anew_nothing_is_left_of_before(cache: ChunkCache) -> None:
     piece.check(cache, spill=twice)
 
 
+def test_before_the_parts_there_may_be_what_they_are_made_of(cache: ChunkCache) -> None:
+    piece = Piece("a")
+
+    def with_more(file: SpillFile) -> Cut:
+        file.append(b"of no use")
+        file.restart()
+        file.append(b"stored " * 3000)
+        file.begin_here()
+        cut = piece.spill(file)
+        assert file.read_before(14_000, 14_014) == b"stored stored "
+        return cut
+
+    piece.check(cache, spill=with_more)
+
+
 def flip(data: bytearray) -> None:
     data[len(data) // 3] ^= 1
 

@@ -21,7 +21,7 @@ __all__ = ["NoRoomError", "Spill", "SpillFile", "SpilledPart", "Spilling", "read
 
 _MAGIC = b"shs1"
 _ENTRY = struct.Struct("<QI")  # of each part: where it ends, and its CRC-32
-_FOOTER = struct.Struct("<4sIQQQQI")  # magic, CRC of the rest with the name, and the numbers of `_Footer`
+_FOOTER = struct.Struct("<4sIQQQQQI")  # magic, CRC of the rest with the name, and the numbers of `_Footer`
 _STEP_BYTES = 16 << 20
 _AT_ONCE_BYTES = 1 << 20
 
@@ -69,6 +69,7 @@ class SpilledPart(NamedTuple):
 
 
 class _Footer(NamedTuple):
+    base: int
     content_bytes: int
     num_parts: int
     num_samples: int
@@ -86,7 +87,7 @@ class SpillFile:
     def __init__(self, descriptor: int, name: str, reserve: Callable[[int], bool]) -> None:
         self._descriptor, self._name, self._reserve = descriptor, name, reserve
         self._reserved_bytes = os.fstat(descriptor).st_size
-        self.num_bytes = 0
+        self.num_bytes = self._base = 0
 
     def append(self, data: bytes | bytearray | memoryview, /) -> None:
         """Put these behind what is there."""
@@ -101,10 +102,21 @@ class SpillFile:
 
     def restart(self) -> None:
         """What was appended was not good: begin anew."""
-        self.num_bytes = 0
+        self.num_bytes = self._base = 0
+
+    def begin_here(self) -> None:
+        """What was appended until now is not of the parts: it is read by `read_before`."""
+        self._base = self.num_bytes
+
+    def read_before(self, first_byte: int, end_byte: int, /) -> bytes:
+        """Some of what was appended before the parts."""
+        return self._read(first_byte, min(end_byte, self._base))
 
     def read(self, first_byte: int, end_byte: int, /) -> bytes:
-        """Some of what was appended."""
+        """Some of what was appended, counted from where the parts begin."""
+        return self._read(self._base + first_byte, self._base + end_byte)
+
+    def _read(self, first_byte: int, end_byte: int) -> bytes:
         try:
             return _read_all(self._descriptor, first_byte, end_byte)
         except OSError as error:
@@ -112,7 +124,7 @@ class SpillFile:
 
     def finish(self, spilled: Spilling) -> None:
         """Put behind the parts what finds them."""
-        content_bytes, head = self.num_bytes, json.dumps(dict(spilled.head)).encode()
+        content_bytes, head = self.num_bytes - self._base, json.dumps(dict(spilled.head)).encode()
         ends = spilled.borders.tolist()
         table = bytearray(_ENTRY.pack(ends[0], 0))
         position, held = 0, b""
@@ -125,7 +137,9 @@ class SpillFile:
                 table.clear()
         self.append(table)
         self.append(head)
-        numbers = _Footer(content_bytes, len(ends) - 1, spilled.num_samples, spilled.samples_per_part, len(head))
+        numbers = _Footer(
+            self._base, content_bytes, len(ends) - 1, spilled.num_samples, spilled.samples_per_part, len(head)
+        )
         self.append(_FOOTER.pack(_MAGIC, _crc(self._name, head, numbers), *numbers))
 
     def _make_room(self, num_bytes: int) -> None:
@@ -158,11 +172,12 @@ def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
     part, number = divmod(sample, numbers.samples_per_part)
     if part >= numbers.num_parts:
         return None
-    entries = os.pread(descriptor, 2 * _ENTRY.size, numbers.content_bytes + part * _ENTRY.size)
+    table = numbers.base + numbers.content_bytes
+    entries = os.pread(descriptor, 2 * _ENTRY.size, table + part * _ENTRY.size)
     (first_byte, _), (end_byte, crc) = _ENTRY.iter_unpack(entries)
     if not first_byte <= end_byte <= numbers.content_bytes:
         return None
-    data = _read_all(descriptor, first_byte, end_byte)
+    data = _read_all(descriptor, numbers.base + first_byte, numbers.base + end_byte)
     if zlib.crc32(data) != crc:
         return None
     num_samples = min(numbers.samples_per_part, numbers.num_samples - part * numbers.samples_per_part)
@@ -170,7 +185,7 @@ def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
 
 
 def _crc(name: str, head: bytes, numbers: _Footer) -> int:
-    return zlib.crc32(struct.pack("<5Q", *numbers), zlib.crc32(head, zlib.crc32(name.encode())))
+    return zlib.crc32(struct.pack("<6Q", *numbers), zlib.crc32(head, zlib.crc32(name.encode())))
 
 
 def _read_all(descriptor: int, first_byte: int, end_byte: int) -> bytes:

@@ -121,10 +121,12 @@ def expect_windows(
     window_bytes = chunks * arrangement.index.num_bytes / max(1, len(table))
     if arrangement.spills:  # what is spilled lies there decoded
         stored, is_spilled = table.end_byte - table.first_byte, too_large(arrangement, memory_limit_bytes)
-        window_bytes += chunks * float(np.where(is_spilled, table.decoded_bytes - stored, 0).sum()) / max(1, len(table))
+        if opened.store.reads_ahead:  # from far away, as it was stored, too
+            stored = np.zeros_like(stored)
+        decoded = np.where(is_spilled, table.decoded_bytes * _SPILLED_BY_DECODED + stored, 0)
+        window_bytes += chunks * float(decoded.sum()) / max(1, len(table))
         # Two of the largest may be alive at a time, however rare they are.
-        two_bytes = np.sort(table.decoded_bytes[is_spilled])[-2:].sum() * _SPILLED_BY_DECODED
-        window_bytes = max(window_bytes, float(two_bytes) * world_size / ranks_here)
+        window_bytes = max(window_bytes, float(np.sort(decoded)[-2:].sum()) * world_size / ranks_here)
     opened.cache.expect(math.ceil(window_bytes * ranks_here / world_size))
 
 

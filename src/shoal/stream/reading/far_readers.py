@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 from shoal.plan.budget import Ledger
 from shoal.plan.coalescing import MOST_AMPLIFICATION, Request, coalesce
@@ -151,6 +152,22 @@ class FarReaders:
         finally:
             self._counters.wait_seconds += time.perf_counter() - began
 
+    def in_turn(self, read: UnitRead) -> Iterator[bytes]:
+        """The bytes of a large read part by part, as many under way as may be ahead; compared with no checksum."""
+        step, limit = self._most_request_bytes, self._ledger.ahead_limit_bytes
+        under_way: deque[Arrival] = deque()
+        try:
+            for start in range(read.first_byte, read.end_byte, step):
+                request = Request(read.shard, start, min(start + step, read.end_byte), (0,))
+                self._ledger.reserve(request.num_bytes)
+                under_way += self._arrivals.ask([request], at_once=True)
+                if len(under_way) * step >= limit:
+                    yield self._next_in_turn(under_way)
+            while under_way:
+                yield self._next_in_turn(under_way)
+        finally:  # given up, perhaps
+            self._ledger.drop(sum(arrival.request.num_bytes for arrival in under_way))
+
     def close(self) -> None:
         """Drop what has not begun, and wait a little for what has."""
         self._arrivals.close()
@@ -171,6 +188,11 @@ class FarReaders:
             return data
         self._traffic.corrupt()
         return self._alone(read)
+
+    def _next_in_turn(self, under_way: deque[Arrival]) -> bytes:
+        arrival = under_way.popleft()
+        self._ledger.drop(arrival.request.num_bytes)
+        return self._arrivals.wait(arrival)
 
     def _alone(self, read: UnitRead) -> bytes:
         request = Request(read.shard, read.first_byte, read.end_byte, (0,))

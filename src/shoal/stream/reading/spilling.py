@@ -7,11 +7,12 @@ memory, one at a time, and that is counted: slower, more memory, and the same sa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.readers import Readers
 from shoal.stream.reading.retrying import Patience, patience, patience_here
 from shoal.stream.reading.traffic import Traffic
-from shoal.stream.reading.unit_bytes import MOST_PARSES, check_shard, parse_again, parse_unit, read_bytes, read_unit
+from shoal.stream.reading.unit_bytes import MOST_PARSES, check_shard, parse_again, parse_unit, read_unit
 
 __all__ = ["SpillingReaders", "with_spills"]
 
@@ -53,7 +54,7 @@ class SpillingReaders:
         self, readers: Readers, units: SlicedUnits, opened: Opened, counters: Counters, options: ReadingOptions
     ) -> None:
         self._readers, self._num_chunks = readers, units.num_chunks
-        self._pieces = _Pieces(opened, counters, options)
+        self._pieces = _Pieces(opened, counters, options, getattr(readers, "in_turn", None))
         self.group_bytes = readers.group_bytes
         self._found: dict[int, tuple[Records, int]] = {}
 
@@ -125,8 +126,15 @@ class _One:
 class _Pieces:
     """The pieces of a dataset by what samples they hold."""
 
-    def __init__(self, opened: Opened, counters: Counters, options: ReadingOptions) -> None:
+    def __init__(
+        self,
+        opened: Opened,
+        counters: Counters,
+        options: ReadingOptions,
+        in_turn: Callable[[UnitRead], Iterator[bytes]] | None,
+    ) -> None:
         self._opened, self._counters, self._options = opened, counters, options
+        self._fetched = in_turn
         self._plain = replace(opened, cache=None)
         self._format = cast("SpillingFormat", opened.format)
         self._traffic = Traffic(counters)
@@ -183,6 +191,7 @@ class _Pieces:
             return None
         key = place_key(opened, (piece.shard, piece.first_byte, piece.end_byte))
         expected_bytes = int(opened.index.extent_decoded_bytes[piece.unit]) + _ENTRY_BYTES * piece.num_samples
+        expected_bytes += piece.num_bytes if self._is_far and piece.num_bytes > _WHOLE_BYTES else 0
         # What is pushed out again and again has no room beside what others need.
         spill = partial(self._spill, piece) if self._num_spills[piece.unit] < _MOST_SPILLS else None
         return opened.cache.read_spilled(
@@ -203,7 +212,7 @@ class _Pieces:
         num_left = MOST_PARSES - 1 if self._is_far else 0
         while True:
             try:
-                return self._format.spill(self._ranges(piece), piece.end_byte, self._stretch(piece), file)
+                return self._format.spill(self._ranges(piece, file), piece.end_byte, self._stretch(piece), file)
             except ShardError:
                 if not num_left:
                     raise
@@ -211,11 +220,22 @@ class _Pieces:
                 self._traffic.corrupt()
                 file.restart()
 
-    def _ranges(self, piece: UnitRead) -> ReadBytes:
-        """What reads a piece: as a whole where it is small or has a checksum, else range by range."""
-        verifies = self._options.verify == "always"
-        has_checksum = self._opened.index.extent_checksum is not None and (self._is_far or verifies)
-        if has_checksum or piece.num_bytes <= _WHOLE_BYTES:
+    def _ranges(self, piece: UnitRead, file: SpillFile) -> ReadBytes:
+        """What reads a piece: from memory where it is small or a checksum is due, else range by range.
+
+        From far away it comes into the file first, over as many connections as other reads: its format would ask for
+        one range after the other.
+        """
+        has_checksum = self._opened.index.extent_checksum is not None and self._options.verify == "always"
+        is_large = piece.num_bytes > _WHOLE_BYTES
+        if is_large and self._is_far:
+            self._fetch_into(file, piece)
+
+            def stored(first_byte: int, end_byte: int, /) -> bytes:
+                return file.read_before(first_byte - piece.first_byte, end_byte - piece.first_byte)
+
+            return stored
+        if has_checksum or not is_large:
             data = self._bytes_of(piece)
 
             def part(first_byte: int, end_byte: int, /) -> memoryview:
@@ -224,6 +244,20 @@ class _Pieces:
             return part
         self._counters.num_reads += 1
         return partial(self._range, piece.shard)
+
+    def _fetch_into(self, file: SpillFile, piece: UnitRead) -> None:
+        """Put the stored bytes of a piece from far away into a file, compared with their checksum."""
+        self._counters.num_reads += 1
+        self._count(piece.num_bytes)
+        checksums, crc = self._opened.index.extent_checksum, 0
+        for data in self._fetched(piece) if self._fetched is not None else ():
+            crc = crc32(data, crc)
+            file.append(data)
+        if checksums is not None and crc != checksums[piece.unit]:
+            self._traffic.corrupt()
+            file.restart()
+            file.append(read_unit(self._plain, piece, traffic=self._traffic))
+        file.begin_here()
 
     def _count(self, num_bytes: int) -> None:
         """So many bytes are needed; requests over a network are counted where they are made."""
@@ -234,8 +268,6 @@ class _Pieces:
 
     def _range(self, shard: int, first_byte: int, end_byte: int, /) -> bytes:
         self._count(end_byte - first_byte)
-        if self._is_far:
-            return read_bytes(self._plain, shard, first_byte, end_byte, self._traffic)
         return self._opened.store.read_range(self._opened.paths[shard], first_byte, end_byte)
 
     def _bytes_of(self, piece: UnitRead) -> bytes:
