@@ -19,7 +19,8 @@ from shoal.errors import ShoalError, StorageError
 from shoal.pack import Shard, pack
 from shoal.pack import tree_inputs as room
 from shoal.pack.listing import files_below
-from shoal.pack.local import inputs_of
+from shoal.pack.local import _worth_workers, inputs_of
+from shoal.pack.planning import plan_shards
 from shoal.pack.tree_inputs import TreeSamples
 from shoal.shards.writing.record_block import RecordBlock
 
@@ -165,3 +166,18 @@ def test_parts_of_a_tree(tmp_path: Path) -> None:
         assert taken.names() == [names[number] for number in numbers]
         assert taken.num_bytes.tolist() == tree.num_bytes[numbers].tolist()
         assert len(taken.last_parts()) == len(numbers)
+
+
+def test_processes_are_started_where_they_have_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.pack.local.usable_processors", lambda: 8)
+
+    def workers(num_files: int, num_bytes: int) -> int:
+        return _worth_workers(plan_shards(np.full(num_files, num_bytes), shard_bytes=64 << 20))
+
+    assert [workers(1_000, 1000), workers(100_000, 1000), workers(300_000, 1000), workers(1_000_000, 1000)] == [
+        1,
+        1,
+        3,
+        8,
+    ]
+    assert workers(1_000, 2_000_000) == 4  # few, and large

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix", metavar="NAME", default="shard", help="shards are named NAME-000000 (shard)")
     _add_what_is_packed(parser)
     _add_order(parser)
-    text = "processes (default: one per processor)"
+    text = "processes (default: one per processor, fewer where there is little to do)"
     parser.add_argument("--workers", type=at_least_one, metavar="N", help=text)
     option = "what the store of a URL should know: region=eu-west-1; may be repeated"
     parser.add_argument("--storage-option", metavar="KEY=VALUE", action="append", default=[], help=option)

@@ -38,6 +38,10 @@ from shoal.storage.urls import scheme_of, without_secrets
 __all__ = ["PackRequest", "Packed", "check_apart", "inputs_of", "pack_inputs", "repeats_of"]
 
 
+# About what packing takes, more for rows of tables than for files of a tar.
+_SAMPLE_SECONDS, _BYTE_SECONDS = 8e-6, 2e-9
+
+
 @dataclass(frozen=True, slots=True)
 class PackRequest:
     """How inputs are packed; all of it but ``num_workers`` decides about the bytes that are written."""
@@ -191,10 +195,16 @@ def pack_inputs(
             Shard(name, request.format, request.options, columns, request.extent_bytes, request.on_error)
             for name in names
         ]
-        workers = min(request.num_workers or usable_processors(), plan.num_shards)
+        workers = min(request.num_workers or _worth_workers(plan), plan.num_shards)
         return _made(inputs, plan, shards, out, workers, progress)
     finally:
         out.release()
+
+
+def _worth_workers(plan: PackPlan) -> int:
+    """One process per processor, and fewer where an interpreter would not have a second of work."""
+    seconds = int(plan.cuts[-1]) * _SAMPLE_SECONDS + int(plan.shard_record_bytes.sum()) * _BYTE_SECONDS
+    return max(1, min(usable_processors(), int(seconds)))
 
 
 def _made(

@@ -64,7 +64,7 @@ def pack(
     on_error
         ``"skip"`` leaves out inputs that cannot be read or written; the summary lists them.
     num_workers
-        Processes; one per processor where None.
+        Processes; where None one per processor, or fewer where there is little to do.
 
     Returns
     -------
