@@ -77,3 +77,10 @@ def test_a_stretch_has_bounds() -> None:
     assert stretch_positions({"chunks": 10_000}) == 80_000
     assert stretch_positions({"samples": 10_000}) == 80_000
     assert stretch_positions({"chunks": 10**9}) == 1 << 22
+
+
+def test_ranks_read_ahead_as_far_as_one_alone() -> None:
+    """Their share of a stretch does not shrink, for up to eight of them, and for more it is eight times what it was."""
+    assert [stretch_positions({"chunks": 256}, ranks) // ranks for ranks in (1, 2, 8)] == [1 << 13] * 3
+    assert stretch_positions({"chunks": 256}, 64) == 1 << 16
+    assert stretch_positions({"chunks": 10_000}, 64) == 80_000

@@ -143,7 +143,7 @@ def test_a_plan_in_many_short_stretches_gives_the_same_stream(
     order: Any, positions: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks that are not met for two stretches are let go and read again, and counted; the samples are the same."""
-    monkeypatch.setattr(iteration, "stretch_positions", lambda parameters: positions)
+    monkeypatch.setattr(iteration, "stretch_positions", lambda *_: positions)
     ds = tars.shuffle(order, seed=5, chunk="9000" if order.name != "full" else None)
     ids = ds.ids().tolist()
     assert ids_of(ds) == ids

@@ -15,16 +15,23 @@ from numpy.typing import NDArray
 __all__ = ["first_uses", "last_uses", "stretch_positions"]
 
 _LEAST_POSITIONS = 1 << 13  # each takes 350 bytes for a moment: more would be felt beside a small window
+_LEAST_OF_RANKS = 1 << 16
 _MOST_POSITIONS = 1 << 22
 # A window of K chunks meets each of them every K positions, give or take half; smaller chunks more rarely in
 # proportion. A buffer keeps one sample in exp(8) for more than 8 times its length.
 _REACHES = 8
 
 
-def stretch_positions(parameters: Mapping[str, int]) -> int:
-    """How many positions of an order with these parameters make a stretch."""
+def stretch_positions(parameters: Mapping[str, int], world_size: int = 1) -> int:
+    """How many positions of an order with these parameters make a stretch, where so many ranks share them.
+
+    Reads are planned a stretch ahead, and a rank has only its share of it: with as many positions for 64 ranks as for
+    one, it reads less than a chunk of small samples ahead, and waits for each. So there are more for many ranks, up to
+    eight times as many: those of other ranks take 66 bytes each.
+    """
     reach = max(parameters.get("chunks", 0), parameters.get("samples", 0))
-    return min(max(_LEAST_POSITIONS, _REACHES * reach), _MOST_POSITIONS)
+    least = min(_LEAST_POSITIONS * world_size, _LEAST_OF_RANKS)
+    return min(max(least, _REACHES * reach), _MOST_POSITIONS)
 
 
 def first_uses(units: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -72,7 +72,7 @@ def planned_ahead_bytes(
     order: Window | Block, limit: float, *, num_samples: int, dataset_bytes: float, world_size: int
 ) -> float:
     """How much of what may be read ahead is: reads are planned a stretch ahead of the one whose samples come."""
-    stretch = min(num_samples, stretch_positions(order.parameters))
+    stretch = min(num_samples, stretch_positions(order.parameters, world_size))
     return min(limit, _STRETCHES_AHEAD * stretch / world_size * dataset_bytes / num_samples)
 
 
@@ -99,7 +99,7 @@ def rank_memory(
     319
     """
     sample_bytes = chunk_bytes * num_chunks / num_samples
-    stretch = min(num_samples, max(global_batch, stretch_positions(order.parameters)))
+    stretch = min(num_samples, max(global_batch, stretch_positions(order.parameters, world_size)))
     coming = stretch * (_BYTES_OF_A_DEALT_SAMPLE + _BYTES_OF_A_COMING_SAMPLE / world_size)
     num_threads = min(_MOST_THREADS, ahead / chunk_bytes)
     return RankMemory(

@@ -444,7 +444,7 @@ def shares_of(
     partition, num_workers = recipe.partition, recipe.num_workers
     start, begin = place.start, place.num_yielded
     num_batches = partition.num_batches(order.num_samples, start)
-    batches = max(1, stretch_positions(order.parameters) // partition.global_batch)
+    batches = max(1, stretch_positions(order.parameters, partition.world_size) // partition.global_batch)
     for first in range(begin, num_batches, batches):
         stop = min(first + batches, num_batches)
         share = partition.share(order, recipe.rank, first, stop, start)
