@@ -52,6 +52,10 @@ _HELP = {
     "num_cache_fills": "Reads whose bytes were put into the chunk cache of the machine.",
     "num_cache_bypasses": "Reads that went past the chunk cache of the machine.",
     "num_cache_damaged": "Entries of the chunk cache of the machine that were damaged.",
+    "num_spills": "Chunks too large for the window that were decoded into the chunk cache.",
+    "spilled_bytes": "Bytes of the files that these were decoded to.",
+    "num_spill_reads": "Samples read of chunks that lie decoded in the chunk cache.",
+    "num_spill_bypasses": "Samples whose chunk the chunk cache could not take decoded.",
     "elapsed_seconds": "Time of the newest iterator, from its first batch asked for to its latest delivered.",
 }
 # What goes up and down; all else that is counted only goes up. Rates and shares follow from counters over time, which
