@@ -67,6 +67,7 @@ def budget_of(
         is_sliced = too_large(arrangement, memory_limit_bytes)
         if is_sliced.any() and arrangement.spills:
             units = SlicedUnits(SpilledRecords(index), table, is_sliced)
+            window_bytes = min(window_bytes, arrangement.window_bytes or window_bytes)  # two chunks may be far more
         else:
             is_sliced[:] = False
     else:

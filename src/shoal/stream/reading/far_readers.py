@@ -28,6 +28,7 @@ _GROUPS_AHEAD = 8
 _REQUESTS_AHEAD = 32
 _LEAST_REQUEST_BYTES = 256 << 10
 _MOST_REQUEST_BYTES = 4 << 20
+_PARTS_AT_A_TIME = 4  # at least, of a read that comes in turn
 # Answers without a room of their own (those of a cache, or of a store that fills none) are copied up to this size: what
 # may be kept for long moves from the heap of a thread to that of the consumer. Larger ones would take as long again.
 _SMALL_BYTES = 1 << 20
@@ -154,7 +155,8 @@ class FarReaders:
 
     def in_turn(self, read: UnitRead) -> Iterator[bytes]:
         """The bytes of a large read part by part, as many under way as may be ahead; compared with no checksum."""
-        step, limit = self._most_request_bytes, self._ledger.ahead_limit_bytes
+        limit = self._ledger.ahead_limit_bytes
+        step = max(self._most_request_bytes, min(limit // _PARTS_AT_A_TIME, _MOST_REQUEST_BYTES))
         under_way: deque[Arrival] = deque()
         try:
             for start in range(read.first_byte, read.end_byte, step):
