@@ -4,7 +4,8 @@
 ``bench/peerbench_shoal.py`` among its adapters, and runs it; the environments of the peers are those below
 ``PEERBENCH_HOME``, made by the kit's ``setup_venvs.sh``, and shoal's is made there if it is missing. Rows of shoal are
 ``shoal_mds``, ``shoal_parquet`` and ``shoal_tar``, which read what the peers of those formats wrote, over http where
-the kit has its server (``--s3``), and ``shoal_mds_s3`` and the others by S3.
+the kit has its server (``--s3``); ``shoal_mds_s3`` by S3, ``shoal_mds_1MiB`` and ``shoal_mds_s3_1MiB`` in requests of
+1 MiB; and so the others.
 
 ``--in-batches`` measures batches of 64 in one process for all rows, which the kit only does with worker processes.
 """
@@ -21,7 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("numpy", "psutil", "pyarrow", "obstore", "urllib3")
 FORMATS = ("mds", "parquet", "tar")
-ROWS = {f"shoal_{name}": name for name in FORMATS} | {f"shoal_{name}_s3": f"{name}+s3" for name in FORMATS}
+HOW = ("", "+s3", "+1MiB", "+s3+1MiB")
+ROWS = {f"shoal_{name}{how.replace('+', '_')}": f"{name}{how}" for name in FORMATS for how in HOW}
 
 
 def main() -> int:

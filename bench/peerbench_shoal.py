@@ -2,7 +2,7 @@
 
 The module is put into the ``adapters/`` of that benchmark by ``bench/peerbench.py``, and has the names that it wants:
 `fmt`, `write` and `Pipeline`. Variants are formats: "mds", "parquet" and "tar". Where the benchmark has a server, they
-are read from it over http, and with "+s3" behind them by S3.
+are read from it over http, and with "+s3" behind them by S3; with "+1MiB" in requests of that size.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class Pipeline:
     """One epoch: sample by sample, or in batches from worker processes."""
 
     def __init__(self, cfg: Any, variant: str) -> None:
-        self.variant, _, by = variant.partition("+")
+        self.variant, *how = variant.split("+")
         self.cfg = cfg
         directory = Path(cfg.dir(self.variant))
         names = sorted(path.name for path in directory.glob(f"*.{self.variant}"))
         options: dict[str, Any] | None = None
         if not cfg.s3:
             root = str(directory)
-        elif by == "s3":
+        elif "s3" in how:
             root = f"s3://{cfg.s3['bucket']}/{directory.name}"
             options = {"endpoint": cfg.s3["endpoint"], "anonymous": True, "region": "us-east-1"}
         else:
             root = f"{cfg.s3['endpoint']}/{cfg.s3['bucket']}/{directory.name}"
         ds = shoal.open([f"{root}/{name}" for name in names], storage_options=options)
-        ds = ds.shuffle(seed=cfg.seed, window=cfg.budget)
+        ds = ds.shuffle(seed=cfg.seed, window=cfg.budget, chunk="1MiB" if "1MiB" in how else None)
         if self.variant == "tar":
             ds = ds.decode()
         ds.set_epoch(cfg.epoch)

@@ -111,6 +111,10 @@ class FarReaders:
 
     def get(self, read: UnitRead, promise: Promise) -> bytes:
         """Wait for the request that has this read."""
+        return self._get(read, promise, to_keep=True)
+
+    def _get(self, read: UnitRead, promise: Promise, *, to_keep: bool) -> bytes:
+        """The same; with ``to_keep`` the bytes lie in the heap of the consumer."""
         if promise.parts is not None:
             return self._together(read, promise.parts)
         arrival = promise.arrival
@@ -122,7 +126,7 @@ class FarReaders:
                 room = self._rooms.pop(arrival.request[:3], None)
             if not data and room is not None:
                 return room.taken()
-            return bytes(memoryview(data)) if len(data) <= _SMALL_BYTES else data
+            return bytes(memoryview(data)) if to_keep and len(data) <= _SMALL_BYTES else data
         self._ledger.copy(read.num_bytes)
         try:
             data = self._arrivals.wait(arrival)
@@ -149,7 +153,8 @@ class FarReaders:
         """Wait for the read."""
         began = time.perf_counter()
         try:
-            return self.parse(read, self.get(read, promise)).sample(sample_id - read.first_sample)
+            data = self._get(read, promise, to_keep=False)
+            return self.parse(read, data).sample(sample_id - read.first_sample)
         finally:
             self._counters.wait_seconds += time.perf_counter() - began
 
