@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.stream.faraway import Distant, far_away
 
 from shoal.orders import Window
+from shoal.plan.budget import Ledger
+from shoal.plan.units import extent_read
 from shoal.storage.http import HttpStore
+from shoal.stream.counters import Counters
 from shoal.stream.open_dataset import Dataset
-from shoal.stream.reading import far_readers
+from shoal.stream.reading import far_readers, parts
+from shoal.stream.reading.far_readers import FarReaders
+from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.rooms import Room
 from shoal.testing import RangeServer
 
@@ -57,6 +64,17 @@ class Filling(Distant):
         super().fill(path, first_byte, buffer)
 
 
+@dataclass
+class Stuck(Distant):
+    """Answers no request until it is let."""
+
+    gate: threading.Event = field(default_factory=threading.Event)
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        self.gate.wait(5.0)
+        return super().read_range(path, first_byte, end_byte)
+
+
 def test_a_second_request_has_bytes_of_its_own(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one, which was thought lost, has the room, and writes zeros there after the second has answered."""
     monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", 0)
@@ -71,6 +89,42 @@ def test_a_second_request_has_bytes_of_its_own(tars: Dataset, monkeypatch: pytes
     assert [int(sample["__key__"]) for sample in seen] == [int(ds[i]["__key__"]) for i in ds.ids().tolist()]
     assert ds.stats()["num_hedges"] >= 1
     assert len(store.filled) > 3
+
+
+@pytest.mark.parametrize("large_bytes", [1 << 30, 2000], ids=["in a room", "in parts"])
+def test_bytes_that_are_asked_for_twice_have_two_places(
+    large_bytes: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when every sample is read alone, and two of one extent are wanted soon after each other."""
+    monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", 0)
+    monkeypatch.setattr(parts, "_LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(parts, "_PART_BYTES", 1000)
+    opened = far_away(tars, Distant())._opened
+    read = extent_read(opened.index, 0)
+    data = Path(opened.paths[read.shard]).read_bytes()[read.first_byte : read.end_byte]
+    readers = FarReaders(opened, Counters(), Ledger(ahead_limit_bytes=1 << 20), ReadingOptions())
+    [first] = readers.ask([read])
+    arrivals = first.parts or [first.arrival]
+    assert (len(arrivals) > 1) == (large_bytes == 2000)
+    while any(arrival.result is None for arrival in arrivals):
+        time.sleep(0.001)
+    [second] = readers.ask([read])
+    assert readers.get(read, first) == data
+    assert readers.get(read, second) == data
+    readers.close()
+
+
+def test_a_closed_stream_keeps_no_room(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where answers never come, and the threads that wait for them know what was asked."""
+    monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", 0)
+    store = Stuck()
+    opened = far_away(tars, store)._opened
+    readers = FarReaders(opened, Counters(), Ledger(ahead_limit_bytes=1 << 20), ReadingOptions())
+    promises = [promise for extent in range(12) for promise in readers.ask([extent_read(opened.index, extent)])]
+    assert all(isinstance(getattr(promise.arrival.request, "into", None), Room) for promise in promises)
+    readers.close()
+    assert all(getattr(promise.arrival.request, "into", None) is None for promise in promises)
+    store.gate.set()
 
 
 def test_stores_fill_what_they_would_give(tmp_path: Any) -> None:

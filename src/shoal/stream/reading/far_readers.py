@@ -35,7 +35,15 @@ _SMALL_BYTES = 1 << 20
 # This part of what may be ahead is kept for second requests, where these are wanted.
 _HEDGED_PART = 8
 
-_Place = tuple[int, int, int]  # of a request: shard, first and end byte
+
+class _Placed(Request):
+    """A request whose answer goes to a place of its own, as long as somebody waits for it.
+
+    Of its own, and not of these bytes: where every sample is read alone, several may lie in one extent, which is asked
+    for once more while the first answer is on its way.
+    """
+
+    into: Room | Whole | None = None
 
 
 class Promise:
@@ -65,16 +73,16 @@ class FarReaders:
         self.group_bytes = max(1, min(limit // _GROUPS_AHEAD, self._most_request_bytes))
 
         self._fills = fills(opened)
-        self._wholes = wholes = dict[_Place, Whole]()  # by the place of each part
-        self._rooms = rooms = dict[_Place, Room]()
+        self._placed: dict[int, _Placed] = {}  # by identity: those that somebody waits for
 
         def carry_out(request: Request) -> bytes:
-            room = rooms.get(request[:3])
-            if room is not None and (buffer := room.claim()) is not None:
+            into = _place_of(request)
+            if isinstance(into, Room) and (buffer := into.claim()) is not None:
                 with buffer:
                     return read_bytes(opened, *request[:3], traffic, buffer=buffer)
+            del into  # which may be left, and need not be kept, until the answer is there
             data = read_bytes(opened, *request[:3], traffic)
-            if (whole := wholes.get(request[:3])) is None:
+            if not isinstance(whole := _place_of(request), Whole):
                 return data
             whole.put(request, data)
             return b""
@@ -95,17 +103,17 @@ class FarReaders:
         promises: dict[int, Promise] = {}
         asked: list[Request] = []
         for request in requests:
-            parts = in_parts(request)
-            asked += parts
-            if len(parts) > 1:
-                self._wholes |= dict.fromkeys((part[:3] for part in parts), Whole(request))
+            into: Room | Whole | None = None
+            if len(parts := in_parts(request)) > 1:
+                into = Whole(request)
             elif self._fills and len(request.places) == 1 and request.num_bytes > LEAST_ROOM_BYTES:
-                self._rooms[request[:3]] = Room(request.num_bytes)
+                into = Room(request.num_bytes)
+            asked += parts if into is None else [self._put_into(part, into) for part in parts]
         for arrival in self._arrivals.ask(asked):
             for place in arrival.request.places:
                 begin = reads[place].first_byte - arrival.request.first_byte
                 promise = promises.setdefault(place, Promise(arrival, begin))
-                if arrival.request[:3] in self._wholes:
+                if isinstance(_place_of(arrival.request), Whole):
                     promise.parts = [*(promise.parts or ()), arrival]
         return [promises[place] for place in range(len(reads))]
 
@@ -120,12 +128,13 @@ class FarReaders:
         arrival = promise.arrival
         if len(arrival.request.places) == 1:
             self._ledger.use(read.num_bytes)
+            into = _place_of(arrival.request)
             try:
                 data = self._arrivals.wait(arrival)
             finally:
-                room = self._rooms.pop(arrival.request[:3], None)
-            if not data and room is not None:
-                return room.taken()
+                self._leave(arrival.request)
+            if not data and isinstance(into, Room):
+                return into.taken()
             return bytes(memoryview(data)) if to_keep and len(data) <= _SMALL_BYTES else data
         self._ledger.copy(read.num_bytes)
         try:
@@ -178,18 +187,33 @@ class FarReaders:
     def close(self) -> None:
         """Drop what has not begun, and wait a little for what has."""
         self._arrivals.close()
-        self._rooms.clear()
-        self._wholes.clear()
+        for request in list(self._placed.values()):
+            self._leave(request)
+
+    def _put_into(self, request: Request, into: Room | Whole) -> Request:
+        """The request, whose answer is to go there."""
+        placed = _Placed(*request)
+        placed.into = into
+        self._placed[id(placed)] = placed
+        return placed
+
+    def _leave(self, request: Request) -> None:
+        """Nobody waits for this one any more: its place is not kept for threads that have not begun to fill it."""
+        if isinstance(request, _Placed):
+            self._placed.pop(id(request), None)
+            request.into = None
 
     def _together(self, read: UnitRead, parts: Sequence[Arrival]) -> bytes:
         """Wait for all parts of a read."""
         self._ledger.use(read.num_bytes)
+        whole = _place_of(parts[0].request)
         try:
             for part in parts:
                 self._arrivals.wait(part)
         finally:
-            wholes = [self._wholes.pop(part.request[:3]) for part in parts]
-        data = wholes[0].taken()
+            for part in parts:
+                self._leave(part.request)
+        data = whole.taken() if isinstance(whole, Whole) else b""
         # What has a checksum may lie on both sides of a border between parts.
         if wrong_extent(self._opened.index, read.shard, read.first_byte, data) is None:
             return data
@@ -204,3 +228,7 @@ class FarReaders:
     def _alone(self, read: UnitRead) -> bytes:
         request = Request(read.shard, read.first_byte, read.end_byte, (0,))
         return self._arrivals.wait(self._arrivals.ask([request], at_once=True)[0])
+
+
+def _place_of(request: Request) -> Room | Whole | None:
+    return request.into if isinstance(request, _Placed) else None
