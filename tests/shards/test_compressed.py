@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.shards.writers import COMPRESS, framed, tar_of
 
 import shoal
 from shoal.errors import ShardError
-from shoal.shards.codecs import CODECS, CodecError, decompress
+from shoal.shards.codecs import CODECS, CodecError, decompress, decompress_parts
 from shoal.shards.compressed import Compressed
 from shoal.shards.formats import format_named, format_of
 from shoal.shards.jsonl import JsonLines
@@ -56,6 +57,28 @@ def test_several_members_are_one_content(codec: str) -> None:
     assert decompress(codec, packed, limit_bytes=100) == b"first second"
     if codec in ("gz", "bz2"):
         assert decompress(codec, packed + bytes(512), limit_bytes=100) == b"first second"
+        assert decompress(codec, bytes(512).join([packed, packed]), limit_bytes=100) == b"first second" * 2
+
+
+@pytest.mark.parametrize("codec", COMPRESS)
+@given(
+    tail=st.sampled_from([b"", bytes(7), bytes(7) + b"more", b"more", None]) | st.binary(max_size=5),
+    cuts=st.lists(st.integers(0, 200), max_size=4),
+    at_end=st.booleans(),
+)
+def test_in_whatever_parts_it_comes(codec: str, tail: bytes | None, cuts: list[int], at_end: bool) -> None:
+    """With what follows behind it, be it in a part of its own: the same bytes, or as much of an error."""
+    packed = COMPRESS[codec](b"a line of text\n" * 50)
+    data = packed + (COMPRESS[codec](b"another") if tail is None else tail)
+    borders = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts), *([len(packed)] if at_end else [])})
+    parts = [data[begin:end] for begin, end in pairwise(borders)]
+    try:
+        whole = bytes(decompress(codec, data, limit_bytes=10_000))
+    except CodecError:
+        with pytest.raises(CodecError):
+            list(decompress_parts(codec, parts, limit_bytes=10_000))
+    else:
+        assert b"".join(decompress_parts(codec, parts, limit_bytes=10_000)) == whole
 
 
 @pytest.mark.parametrize("codec", COMPRESS)

@@ -131,6 +131,28 @@ def test_while_it_grows_the_budget_holds(tmp_path: Path) -> None:
         assert book.used_bytes == counted, "what is counted is what is there"
 
 
+def test_trouble_after_it_was_decoded_is_a_read_without_the_cache(
+    cache: ChunkCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that was filled is closed by then, and its number may be that of any other."""
+    piece = Piece("a")
+    hit, num_left = cache._files.hit, 2  # looked for, found missing once it is locked, decoded, and looked for again
+
+    def broken(*args: Any) -> Any:
+        nonlocal num_left
+        if not num_left:
+            raise OSError(errno.EMFILE, "too many open files")
+        num_left -= 1
+        return hit(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cache._files, "hit", broken)
+        assert piece.read(cache, 0) is None
+    assert (piece.num_decoded, cache.spills.num_bypasses) == (1, 1)
+    piece.check(cache)
+    assert piece.num_decoded == 1
+
+
 def test_it_may_be_looked_for_only(cache: ChunkCache) -> None:
     piece = Piece("a")
     assert piece.read(cache, 0, spill=None) is None

@@ -128,9 +128,9 @@ class _Stored:
         return b"".join(iter(self.take, b""))
 
     def skip_padding(self) -> None:
-        """Pass over zeros, with which some tools fill up a block, if nothing else follows; but for an error if it does.
+        """Pass over zeros, with which some tools fill up a block.
 
-        No member of any codec begins with a zero.
+        No member of any codec begins with a zero; what else follows is for who reads the next one.
         """
         while taken := self.take():
             kept = bytes(taken).lstrip(b"\0")
@@ -210,6 +210,8 @@ def _brotli(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG0
             if not piece and not more and stream.can_accept_more_data():
                 raise _cut_short()
             yield piece
+        if len(stored.take()):  # what was handed over with the last bytes, the library refuses
+            raise CodecError("something follows behind its compressed data")
     except library.error as error:
         raise CodecError(str(error)) from None
 

@@ -173,6 +173,7 @@ class ChunkCache:
         found: SpilledPart | Claim | None = None
         take = partial(read_part, name=name, sample=sample)
         for _ in range(_SPILLS):
+            found = None  # and not the file that was filled before, which is closed
             if self._files.is_lost:
                 break
             try:
