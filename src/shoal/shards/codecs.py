@@ -211,7 +211,8 @@ def _brotli(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG0
                 raise _cut_short()
             yield piece
         if len(stored.take()):  # what was handed over with the last bytes, the library refuses
-            raise CodecError("something follows behind its compressed data")
+            msg = "something follows behind its compressed data"
+            raise CodecError(msg)
     except library.error as error:
         raise CodecError(str(error)) from None
 
