@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.cli.calls import Calls
 from tests.stream.made import flat, open_finely, write_lines, write_tars
@@ -53,7 +55,10 @@ def test_ten_thousand_ranks_and_a_hundred_terabytes(calls: Calls) -> None:
 def test_more_memory_than_there_is_is_said(calls: Calls) -> None:
     """Windows are chosen to fit; what else a process takes may not: here a batch of 64 samples of 3 GB, twice."""
     words = ["plan", "--num-samples", "1e6", "--sample-bytes", "3GB", "--global-batch", 64]
-    assert "more than the 8.0 GiB of a node (--memory). Most of it: two batches." in calls.text(*words)
+    assert (
+        "more than the 8.0 GiB of a node (--memory). Most of it: two batches. It is less with a smaller --global-batch"
+        in calls.text(*words)
+    )
     assert "(--memory)" not in calls.text(*words, "--memory", "500GiB")
 
 
@@ -116,3 +121,14 @@ def test_requests_of_a_plan_are_in_the_log_of_the_server(
     assert len(log) - num_looks == pytest.approx(record["num_requests"] - record["num_looks"], rel=0.05)
     assert sum(exchange.num_bytes for exchange in log) == pytest.approx(record["read_bytes"], rel=0.05)
     assert max(held) == pytest.approx(record["rank_held_bytes"], rel=0.05)
+
+
+def test_a_large_row_group_among_small_ones_is_in_the_memory(calls: Calls, tmp_path: Path) -> None:
+    with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([("id", pa.int64())])) as writer:
+        for num_rows in [500] * 20 + [100_000]:
+            writer.write_table(pa.table({"id": range(num_rows)}), row_group_size=num_rows)
+    record = calls.json("plan", tmp_path, "--window", "200KB", "--global-batch", 16, "--latency", 0)
+    ds = shoal.open(tmp_path)
+    largest_bytes = int(ds._opened.index.extent_decoded_bytes.max())
+    assert largest_bytes > 200_000
+    assert record["rank_memory_parts"]["in_use_bytes"] >= largest_bytes

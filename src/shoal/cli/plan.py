@@ -140,9 +140,10 @@ def _too_much(record: dict[str, Any], cluster: Cluster) -> str:
     if record["node_memory_bytes"] <= cluster.memory_bytes:
         return ""
     parts = record["rank_memory_parts"]
-    most = _PARTS[max(parts, key=parts.get)]
+    part = max(parts, key=parts.get)
     given = output.format_value("memory_bytes", cluster.memory_bytes)
-    return f"This is more than the {given} of a node (--memory). Most of it: {most.lower()}."
+    said = f"This is more than the {given} of a node (--memory). Most of it: {_PARTS[part].lower()}."
+    return f"{said} It is less with {_LESS[part]}."
 
 
 def _title(arguments: argparse.Namespace, record: dict[str, Any]) -> str:
@@ -220,6 +221,14 @@ _PARTS = {
     "batches_bytes": "Two batches",
     "order_bytes": "Order, and table of chunks",
     "coming_bytes": "Which samples come next",
+}
+
+_LESS = {
+    "in_use_bytes": "a smaller --window, or more nodes",
+    "ahead_bytes": "a smaller --window or --chunk",
+    "batches_bytes": "a smaller --global-batch, or more nodes",
+    "order_bytes": "a larger --chunk",
+    "coming_bytes": "a smaller --window",
 }
 
 

@@ -27,7 +27,8 @@ _MOST_CHUNKS = 1 << 22  # that are laid out where there is no index; more of the
 class PlannedData:
     """What is to be read: all of it, and its chunks or a model of them with fewer; and what it takes in memory.
 
-    ``shard_chunks`` are the chunks of each shard, where shards are known.
+    ``shard_chunks`` are the chunks of each shard, where shards are known. ``uneven_bytes`` is by how much the largest
+    chunk is above the mean in memory, where chunks can only be held as wholes.
     """
 
     num_samples: int
@@ -39,6 +40,7 @@ class PlannedData:
     order: Window | Block
     call: str
     shard_chunks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    uneven_bytes: float = 0.0
 
     @property
     def mean_chunk_bytes(self) -> float:
@@ -65,7 +67,15 @@ class PlannedData:
         laid_out = min(num_chunks, max(_MOST_CHUNKS, 8 * alive))
         samples = np.full(laid_out, each)
         sizes = np.full(laid_out, round(self.num_bytes / num_chunks))
-        return replace(self, num_chunks=num_chunks, chunk_samples=samples, chunk_bytes=sizes, order=order, call="")
+        return replace(
+            self,
+            num_chunks=num_chunks,
+            chunk_samples=samples,
+            chunk_bytes=sizes,
+            order=order,
+            call="",
+            uneven_bytes=0.0,
+        )
 
 
 def planned_data(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
@@ -93,16 +103,19 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         request = OrderRequest(window=sizing.window_bytes, chunk=sizing.chunk_bytes, num_canonical_nodes=nodes)
     arrangement = Arrangement(index, request)
     chunks = arrangement.chunks
+    held_bytes = np.maximum(chunks.decoded_bytes, chunks.end_byte - chunks.first_byte)
+    is_shared = index.sample_bytes is None
     return PlannedData(
         num_samples=index.num_samples,
         num_bytes=num_bytes,
-        held_bytes=float(np.maximum(chunks.decoded_bytes, chunks.end_byte - chunks.first_byte).sum(dtype=np.float64)),
+        held_bytes=float(held_bytes.sum(dtype=np.float64)),
         num_chunks=len(chunks),
         chunk_samples=chunks.num_samples,
         chunk_bytes=chunks.end_byte - chunks.first_byte,
         order=_windowed(arrangement.order),
         call=str(arrangement),
         shard_chunks=np.bincount(chunks.shard, minlength=index.num_shards),
+        uneven_bytes=float(held_bytes.max() - held_bytes.mean()) if is_shared else 0.0,
     )
 
 

@@ -93,7 +93,9 @@ class Planned:
         data = self.data
         window_bytes, largest = int(data.order.chunks * data.mean_chunk_bytes), int(data.chunk_bytes.max())
         share = min(1.0, self.num_reads / data.num_chunks / self.cluster.world_size) * data.held_bytes
-        in_use = min(held_chunks * data.mean_held_bytes, share)
+        in_use = min(
+            held_chunks * data.mean_held_bytes + data.uneven_bytes, share
+        )  # the largest, at one time or another
         ahead = planned_ahead_bytes(
             data.order,
             ahead_limit_bytes(window_bytes, largest, is_far=self.is_far),
