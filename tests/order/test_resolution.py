@@ -81,6 +81,12 @@ def test_a_window_of_less_than_two_chunks_names_one_that_would_do() -> None:
     assert resolved(TIB, window=int(caught.value.hint.split("=")[1].split()[0]))["chunks"] == 2
 
 
+def test_the_window_named_has_room_for_the_largest_extent() -> None:
+    with pytest.raises(UsageError, match="the largest has 70") as caught:
+        resolve_window(np.array([5, 5]), 140, window=10, largest_extent_bytes=70)
+    assert caught.value.hint.startswith("window=140 or more")
+
+
 def test_the_window_named_for_a_chunk_that_was_asked_for_would_do() -> None:
     with pytest.raises(UsageError) as caught:
         resolved(TIB, window="8MiB", chunk="8MiB")

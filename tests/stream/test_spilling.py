@@ -358,6 +358,15 @@ def test_a_window_for_less_than_two_chunks_needs_a_cache(data: Path) -> None:
     with pytest.raises(UsageError, match="at least 2") as caught:
         narrow(shoal.open(data), 1.5)
     assert "cache=" in caught.value.hint
+    window = re.search(r"window=(\d+) or more", caught.value.hint)
+    assert window is not None
+    assert len(told(shoal.open(data).shuffle(seed=1, window=int(window[1])))) == sum(COUNTS)
+
+
+def test_a_limit_that_is_too_small_names_the_cache_where_it_would_help(data: Path) -> None:
+    limited = narrow(shoal.open(data)).reading(memory_limit=1000)
+    with pytest.raises(UsageError, match=r"(?s)memory_limit=1000.*; or cache= in shoal\.open"):
+        iter(limited)
 
 
 @pytest.mark.parametrize("counts", [(50, 50, 50, 80), (60, 60, 70), (200,), (200, 10)])

@@ -60,6 +60,7 @@ def resolve_window(
     chunk: Any = None,
     num_canonical_nodes: int | None = None,
     at_least_two: bool = False,
+    largest_extent_bytes: int = 0,
 ) -> ResolvedWindow:
     """The integers for a window of ``window`` bytes in chunks of ``chunk`` bytes.
 
@@ -77,6 +78,8 @@ def resolve_window(
         Default: a node for every 16 chunks, at most 64.
     at_least_two
         Whether a window that is too small for two chunks has two all the same: then they do not lie in memory.
+    largest_extent_bytes
+        Bytes of the largest extent that is held as a whole: what the error names has room for it, too.
     """
     window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if window is None else window, "window")
     extent_bytes = max(1, total_bytes) / max(1, int(shard_extents.sum()))
@@ -95,8 +98,11 @@ def resolve_window(
     if at_least_two or window_bytes >= total_bytes:
         chunks = max(2, chunks)
     if chunks < 2:
-        smallest = 2 * math.ceil(extent_bytes if chunk is None else chunk_bytes)
+        smallest = 2 * math.ceil(max(extent_bytes if chunk is None else chunk_bytes, largest_extent_bytes))
+        smallest = min(smallest, max(1, total_bytes))
         msg = f"window={window_bytes:,} bytes holds {chunks} chunks of {chunk_bytes:,.0f} bytes; it takes at least 2"
+        if largest_extent_bytes > chunk_bytes:
+            msg += f", and the largest has {largest_extent_bytes:,}"
         raise UsageError(msg, hint=f"window={smallest} or more" + ("" if chunk is None else ", or a smaller chunk"))
     nodes = default_canonical_nodes(chunks) if num_canonical_nodes is None else num_canonical_nodes
     return ResolvedWindow(Window(chunks=chunks, num_canonical_nodes=nodes), extents_per_chunk)

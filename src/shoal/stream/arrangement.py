@@ -94,8 +94,11 @@ class Arrangement:
         if request.order is not None and request.extents_per_chunk is not None:
             return request.order, request.extents_per_chunk
         shard_extents = np.diff(index.shard_first_extent)
+        is_shared = index.sample_bytes is None
         total_bytes = int(index.extent_decoded_bytes.sum())  # what a window takes in memory, not what it takes to read
         if request.order is None:
+            together = index.extent_num_samples > (1 if is_shared else np.inf)  # those of which no sample is read alone
+            largest_bytes = int(index.extent_decoded_bytes[together].max(initial=0))
             try:
                 resolved = resolve_window(
                     shard_extents,
@@ -104,9 +107,10 @@ class Arrangement:
                     chunk=request.chunk,
                     num_canonical_nodes=request.num_canonical_nodes,
                     at_least_two=self.spills,
+                    largest_extent_bytes=largest_bytes,
                 )
             except UsageError as error:
-                if index.sample_bytes is None and error.hint:
+                if is_shared and error.hint:
                     error.hint += "; or cache= in shoal.open(), where chunks that are too large are kept decoded"
                 raise
             return resolved.order, resolved.extents_per_chunk

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import UsageError
 from shoal.plan.ahead import ahead_limit_bytes, divide
 from shoal.plan.keeping import Keeping
 from shoal.plan.units import ChunkUnits, RecordUnits, SlicedUnits, SpilledRecords, Units
@@ -77,7 +78,14 @@ def budget_of(
         largest_bytes = _largest(arrangement, is_sliced, alone, spills=spills)
     ahead_bytes, keeping = ahead_limit_bytes(window_bytes, largest_bytes, is_far=is_far), None
     if memory_limit_bytes is not None:
-        ahead_bytes, keep_bytes = divide(memory_limit_bytes, ahead_bytes, largest_bytes)
+        try:
+            ahead_bytes, keep_bytes = divide(memory_limit_bytes, ahead_bytes, largest_bytes)
+        except UsageError as error:
+            if index.sample_bytes is None and not arrangement.spills:
+                error.hint = (
+                    f"{error.hint}; or cache= in shoal.open(), where chunks that are too large are kept decoded"
+                )
+            raise
 
         def bytes_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
             return np.array([units.held_bytes(read) for read in units.reads(numbers)], dtype=np.int64)
