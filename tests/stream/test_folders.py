@@ -153,3 +153,12 @@ def test_the_index_is_that_of_scans_and_the_format_conforms(folder: Path) -> Non
         "huge.PNG": (bytes(5_000_000), [{"__key__": "huge", "png": bytes(5_000_000)}]),
     }
     assert check_format(Folder(), shards).num_samples == 2
+
+
+def test_a_folder_of_other_kinds_of_files_says_how_to_have_them(tmp_path: Path) -> None:
+    for name in ("a/0.txt", "a/1.txt", "b/2.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    with pytest.raises(SourceError, match=r'(?s)found 2 x \.txt, 1 x \.md\n.*Folder\(suffixes=\["\.txt"\]\)'):
+        shoal.open(tmp_path, format="folder")
+    assert len(shoal.open(tmp_path, format=Folder(suffixes=[".txt"]))) == 2

@@ -35,6 +35,11 @@ _WITH_OPTIONS: Mapping[str, Callable[[Mapping[str, Any]], Format]] = {
     "litdata_tokens": lambda options: LitDataTokens(options, block_size=options["block_size"]),
     "folder": lambda options: Folder(**options),
 }
+_TOKENS_FORMAT = 'format=shoal.formats.LitDataTokens(json.loads(Path("DIR/index.json").read_text()), block_size=2049)'
+_OF_AN_INDEX = {
+    "litdata": "leave out format= and name the directory: the index.json there says what the chunks hold",
+    "litdata_tokens": f"say in Python how long a sample is: {_TOKENS_FORMAT}",
+}
 _PLAIN = (*_ROWS, *_COLUMNS)
 _COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _ROWS for codec in CODECS)
 
@@ -87,14 +92,14 @@ def _made(name: str, text: str) -> Format:
     options = json.loads(text)
     if not options and name in FORMATS:
         return FORMATS[name]
+    if not options and plain in _OF_AN_INDEX:
+        msg = f"the format {name!r} needs what the index.json beside the chunks holds"
+        raise SourceError(msg, hint=_OF_AN_INDEX[plain])
     try:
         inner = _WITH_OPTIONS[plain](options)
     except (LookupError, TypeError) as error:
         msg = f"the format {name!r} has no options {options!r:.200} ({type(error).__name__}: {error})"
-        hint = "give the format as an object of shoal.formats, with format="
-        if plain == LitData.name:
-            hint = "leave out format= and name the directory: the index.json there says what the chunks hold"
-        raise SourceError(msg, hint=hint) from None
+        raise SourceError(msg, hint="give the format as an object of shoal.formats, with format=") from None
     return Compressed(inner, codec) if codec else inner
 
 

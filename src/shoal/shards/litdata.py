@@ -53,8 +53,10 @@ class LitData:
             msg = f"these chunks are for the item loader {config['item_loader']!r}, and have no items"
             hint = f"chunks of LitData's default, {_ITEMS_LOADER}, are read"
             if config["item_loader"] == TOKENS_LOADER:
-                hint = "say how long a sample is, with what the index.json holds: "
-                hint += "format=shoal.formats.LitDataTokens(index, block_size=2049)"
+                hint = (
+                    "say in Python how long a sample is, with what the index.json holds: format="
+                    'shoal.formats.LitDataTokens(json.loads(Path("DIR/index.json").read_text()), block_size=2049)'
+                )
             raise UsageError(msg, hint=hint)
         try:
             self.leaves = [str(leaf) for leaf in config["data_format"]]

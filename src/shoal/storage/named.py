@@ -57,8 +57,16 @@ def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) 
     if not wanted:
         seen = ", ".join(f"{count} x {suffix}" for suffix, count in others.most_common(5)) or "no files"
         msg = f"{directory}: the directory holds no shards: looked for {_listed(suffixes)}, found {seen}"
-        raise SourceError(msg, hint=_HINT)
+        raise SourceError(msg, hint=_hint(suffixes, others))
     return sorted(wanted)
+
+
+def _hint(suffixes: Sequence[str], others: Counter[str]) -> str:
+    """What to do; who asked for a folder already is told how to have the files that are there."""
+    kinds = [kind for kind, _ in others.most_common() if kind.startswith(".")]
+    if "metadata.csv" not in suffixes or not kinds:
+        return _HINT
+    return f'format=shoal.formats.Folder(suffixes=["{kinds[0]}"]) takes {kinds[0]} files, each as a sample'
 
 
 def _listed(suffixes: Sequence[str]) -> str:

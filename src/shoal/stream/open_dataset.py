@@ -56,7 +56,8 @@ def open_dataset(
     """
     opened = open_source(source, index=index, format=format, storage_options=storage_options)
     if not opened.index.num_samples:
-        msg = f"{printed(source)}: {opened.index.num_shards} shards without a single sample"
-        raise UsageError(msg, hint="notes of the index say what was skipped: `shoal info` shows them")
+        met = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in opened.index.notes.items())
+        msg = f"{printed(source)}: {opened.index.num_shards} shards without a single sample" + (met and f"; met: {met}")
+        raise UsageError(msg, hint="is this the right format, with the right options?")
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
     return Dataset(Description(opened if kept is None else replace(opened, cache=kept)))
