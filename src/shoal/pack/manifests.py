@@ -49,7 +49,8 @@ def manifest_inputs(manifest: str, *, format: str, path_column: str | None = Non
     names = list(dict.fromkeys(name for row in rows for name in row))
     column = path_column or next((name for name in _PATH_COLUMNS if name in names), None)
     if column is None or column not in names:
-        msg = f"{manifest}: there is no column {column or 'of paths'!r} among {', '.join(names)}"
+        what = f"of paths ({', '.join(_PATH_COLUMNS)})" if column is None else repr(column)
+        msg = f"{manifest}: there is no column {what} among {', '.join(names)}"
         raise UsageError(msg, hint="--path-column says which it is; rows that are samples are packed by `shoal repack`")
     root = str(Path(manifest).expanduser().absolute().parent)
     paths = [_relative(row.get(column), root, manifest, number) for number, row in enumerate(rows)]
