@@ -119,6 +119,7 @@ def expect_windows(
     table = arrangement.chunks
     chunks = min(arrangement.order.parameters.get("chunks", 0), len(table))
     window_bytes = chunks * arrangement.index.num_bytes / max(1, len(table))
+    largest_bytes = 0.0
     if arrangement.spills:  # what is spilled lies there decoded
         stored, is_spilled = table.end_byte - table.first_byte, too_large(arrangement, memory_limit_bytes)
         if opened.store.reads_ahead:  # from far away, as it was stored, too
@@ -126,8 +127,16 @@ def expect_windows(
         decoded = np.where(is_spilled, table.decoded_bytes * _SPILLED_BY_DECODED + stored, 0)
         window_bytes += chunks * float(decoded.sum()) / max(1, len(table))
         # Two of the largest may be alive at a time, however rare they are.
-        window_bytes = max(window_bytes, float(np.sort(decoded)[-2:].sum()) * world_size / ranks_here)
-    opened.cache.expect(math.ceil(window_bytes * ranks_here / world_size))
+        largest_bytes = float(np.sort(decoded)[-2:].sum()) * world_size / ranks_here
+        window_bytes = max(window_bytes, largest_bytes)
+    try:
+        opened.cache.expect(math.ceil(window_bytes * ranks_here / world_size))
+    except UsageError as error:
+        if largest_bytes:
+            here_bytes = math.ceil(largest_bytes * ranks_here / world_size)
+            error.hint += f"; of that, the largest chunks take {here_bytes:,}, decoded, whatever the window: "
+            error.hint += "`shoal repack` makes smaller row groups or shards"
+        raise
 
 
 def cache_counts(opened: Opened) -> dict[str, int]:
