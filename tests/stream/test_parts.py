@@ -14,10 +14,15 @@ from tests.stream.made import described, ids_of, open_finely, write_tars
 
 from shoal.errors import ShardError, StorageError
 from shoal.orders import Block, Full, Window
+from shoal.plan.budget import Ledger
 from shoal.plan.coalescing import Request
+from shoal.plan.units import UnitRead
+from shoal.stream.counters import Counters
 from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.open_dataset import Dataset, open_dataset
-from shoal.stream.reading import parts
+from shoal.stream.reading import far_readers, parts
+from shoal.stream.reading.far_readers import FarReaders
+from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.parts import Whole, in_parts
 from shoal.testing import Fault
 
@@ -122,3 +127,22 @@ def test_a_part_that_cannot_be_had_is_the_error_of_the_read(tars: Dataset) -> No
     ds._opened.check._accepted[:] = b"\1" * ds._opened.index.num_shards
     with pytest.raises(StorageError, match="403"):
         list(ds)
+
+
+def test_what_comes_in_turn_is_asked_for_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it at once, since there is room: then the parts that are wanted first do not come last."""
+    monkeypatch.setattr(far_readers, "_LEAST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(far_readers, "_MOST_REQUEST_BYTES", 500)
+    write_tars(tmp_path / "plain", [20])
+    opened = far_away(open_dataset(tmp_path / "plain"), store := Distant(latencies=[0.002]))._opened
+    data = Path(opened.paths[0]).read_bytes()[:40_000]
+    opened.check.check(0)
+    store.requests.clear()
+    ledger = Ledger(ahead_limit_bytes=1 << 20)
+    readers = FarReaders(opened, Counters(), ledger, ReadingOptions())
+    assert b"".join(readers.in_turn(UnitRead(0, 0, 0, 40_000, 0, 1))) == data
+    readers.close()
+    places = [first_byte // 500 for _, first_byte, _ in store.requests]
+    assert sorted(places) == list(range(80))
+    assert max(places[:20]) < min(places[-20:])  # about: threads are not told in which order to run
+    assert (ledger.ahead_bytes, ledger.held_bytes) == (0, 0)

@@ -176,7 +176,9 @@ class FarReaders:
             for start in range(read.first_byte, read.end_byte, step):
                 request = Request(read.shard, start, min(start + step, read.end_byte), (0,))
                 self._ledger.reserve(request.num_bytes)
-                under_way += self._arrivals.ask([request], at_once=True)
+                # Behind what is read ahead, which is wanted all the same: at the head of the line each would overtake
+                # those before it.
+                under_way += self._arrivals.ask([request])
                 if len(under_way) * step >= limit:
                     yield self._next_in_turn(under_way)
             while under_way:
