@@ -5,6 +5,7 @@ Usage: agree_jax.py DATA COORDINATOR NUM_PROCESSES PROCESS_ID
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -48,7 +49,7 @@ def main() -> None:
     other = shoal.open(data).shuffle(seed=12 if jax.process_index() == 2 else 11).batch(4)
     assert "seed: 11 on ranks 0, 1, 3, but 12 on rank 2" in refusal(lambda: shoal.jax.compare_ranks(other))
     multihost_utils.sync_global_devices("all of them are here, and none waits")
-    print(f"process {jax.process_index()} agrees")
+    os.write(1, f"process {jax.process_index()} agrees\n".encode())  # at once, as agree_torch.py does
 
 
 if __name__ == "__main__":

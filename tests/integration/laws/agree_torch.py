@@ -5,6 +5,7 @@ Usage: torchrun --nproc-per-node 4 agree_torch.py DATA
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +57,7 @@ def main() -> None:
     other = shoal.open(sys.argv[1]).shuffle(seed=12 if rank == 2 else 11).batch(4)
     assert "seed: 11 on ranks 0, 1, 3, but 12 on rank 2" in refusal(lambda: shoal.torch.compare_ranks(other))
     assert gathered(torch.ones(1).item()) == [1.0] * 4  # all of them are here, and none waits
-    print(f"rank {rank} agrees")
+    os.write(1, f"rank {rank} agrees\n".encode())  # at once: four processes share the pipe
     dist.destroy_process_group()
 
 
