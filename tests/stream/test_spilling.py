@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from tests.shards.writers import tar_of
 from tests.storage.test_chunk_cache_processes import used_bytes
-from tests.stream.faraway import SOON, far_away, faulty
+from tests.stream.faraway import SOON, Distant, far_away, faulty
 from tests.stream.made import described
 
 import shoal
@@ -317,6 +317,35 @@ def test_bytes_that_are_lost_on_the_way_are_asked_for_again(
     ds = far_away(narrow(ds), faulty(Fault("corrupt", probability=0.2)), rule=SOON)
     assert told(ds) == told(by_count(data))
     assert ds.stats()["num_corrupt"] > 0
+
+
+class Lossy(Distant):
+    """The first answer to each request for more than ``least_bytes`` has a byte that is wrong."""
+
+    least_bytes = 0
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        is_first = (path, first_byte, end_byte) not in self.requests
+        data = super().read_range(path, first_byte, end_byte)
+        middle = len(data) // 2
+        is_wrong = is_first and len(data) > self.least_bytes
+        return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :] if is_wrong else data
+
+
+@pytest.mark.parametrize("whole_bytes", [0, 1 << 30])
+def test_without_checksums_who_decodes_notices_and_no_cache_keeps_what_was_wrong(
+    tmp_path: Path, whole_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spilling, "_WHOLE_BYTES", whole_bytes)
+    data = write(tmp_path / "data", "jsonl.gz")
+    ds, store = narrow(cached(data, tmp_path)), Lossy()
+    index = ds._opened.index
+    store.least_bytes = int(np.sort(index.extent_end_byte - index.extent_first_byte)[-3])
+    ds = far_away(ds, store, rule=SOON)
+    assert told(ds) == told(by_count(data))
+    stats = ds.stats()
+    assert (stats["num_corrupt"], stats["num_spills"]) == (2, 2)
+    assert stats["num_cache_fills"] == index.num_extents - 2, "what is spilled is kept once"
 
 
 def _extent(data: Path, index: Any, extent: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from shoal.plan.budget import Ledger
 from shoal.plan.coalescing import MOST_AMPLIFICATION, Request, coalesce
@@ -46,6 +47,10 @@ class _Placed(Request):
     into: Room | Whole | None = None
 
 
+class _InTurn(Request):
+    """A request for a part of a large read, which is kept by who puts the parts together, if at all."""
+
+
 class Promise:
     """The answer that a read will be in, from byte ``begin`` on; or the answers that its parts will be in."""
 
@@ -75,7 +80,11 @@ class FarReaders:
         self._fills = fills(opened)
         self._placed: dict[int, _Placed] = {}  # by identity: those that somebody waits for
 
+        without_cache = replace(opened, cache=None)
+
         def carry_out(request: Request) -> bytes:
+            if isinstance(request, _InTurn):
+                return read_bytes(without_cache, *request[:3], traffic)
             into = _place_of(request)
             if isinstance(into, Room) and (buffer := into.claim()) is not None:
                 with buffer:
@@ -168,13 +177,16 @@ class FarReaders:
             self._counters.wait_seconds += time.perf_counter() - began
 
     def in_turn(self, read: UnitRead) -> Iterator[bytes]:
-        """The bytes of a large read part by part, as many under way as may be ahead; compared with no checksum."""
+        """The bytes of a large read part by part, as many under way as may be ahead; past the cache.
+
+        Who takes them checks them, since what has a checksum may lie in several.
+        """
         limit = self._ledger.ahead_limit_bytes
         step = max(self._most_request_bytes, min(limit // _PARTS_AT_A_TIME, _MOST_REQUEST_BYTES))
         under_way: deque[Arrival] = deque()
         try:
             for start in range(read.first_byte, read.end_byte, step):
-                request = Request(read.shard, start, min(start + step, read.end_byte), (0,))
+                request = _InTurn(read.shard, start, min(start + step, read.end_byte), (0,))
                 self._ledger.reserve(request.num_bytes)
                 # Behind what is read ahead, which is wanted all the same: at the head of the line each would overtake
                 # those before it.
