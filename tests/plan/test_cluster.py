@@ -95,7 +95,9 @@ def test_thinned_chunks_are_read_about_as_often(case: tuple[int, int, int, int, 
     assert thinned.thinned > 1.5
     assert exact.error == 0.0
     assert thinned.num_reads == pytest.approx(exact.num_reads, rel=max(0.05, 2 * thinned.error))
-    assert thinned.held_chunks == pytest.approx(exact.held_chunks, rel=0.3)
+    # Of many ranks too few chunks are said to be held: 14 of 19 with 32 of them.
+    has_many_ranks = world_size >= 32
+    assert thinned.held_chunks == pytest.approx(exact.held_chunks, rel=0.3 if has_many_ranks else 0.1)
 
 
 @pytest.mark.parametrize("num_chunks", [1000, 1024, 1050])
