@@ -25,7 +25,7 @@ def test_a_reader_that_follows_the_plan_has_every_unit_when_it_is_used(stretches
         reads = first_uses(as_units(stretch), as_units(before)).tolist()
         assert not held & set(reads), "what is held is not read again"
         waiting = list(reads)
-        last = last_uses(as_units(stretch), np.unique(as_units(after))).tolist()
+        last = last_uses(as_units(stretch), as_units(after)).tolist()
         for place, unit in enumerate(stretch):
             if unit not in held:
                 assert waiting.pop(0) == unit, "units are planned in the order of their first use"

@@ -95,6 +95,21 @@ def test_truncated_while_reading(store: LocalStore, shard: Path) -> None:
         store.read_range(str(shard), 0, 10)
 
 
+def test_a_reader_fills_buffers(store: LocalStore, shard: Path) -> None:
+    buffer = bytearray(100)
+    reader = store.reader(str(shard))
+    reader.fill(300, memoryview(buffer))
+    assert buffer == CONTENT[300:400]
+    with pytest.raises(StorageError, match=r"bytes \[16300, 16400\), but the file ends at byte 16384"):
+        reader.fill(16_300, memoryview(buffer))
+    os.truncate(shard, 1000)
+    with pytest.raises(StorageError, match="changed while it was being read: size in bytes was 16384, is 1000"):
+        reader.fill(300, memoryview(buffer))
+    shard.unlink()
+    with pytest.raises(StorageError, match="changed while it was being read"):
+        reader.fill(300, memoryview(buffer))
+
+
 def test_rewritten_in_place_with_the_same_size(store: LocalStore, shard: Path) -> None:
     store.read_range(str(shard), 0, 10)
     time.sleep(0.02)

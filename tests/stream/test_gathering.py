@@ -12,7 +12,7 @@ import pytest
 import shoal
 from shoal.errors import UsageError
 from shoal.shards.columns import Columns, Kind
-from shoal.storage.local import LocalStore
+from shoal.storage.local import LocalReader
 from shoal.stream.columns.table import Rows, Table
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -197,16 +197,16 @@ def test_a_resumed_run_goes_on_with_the_same_batches(mds: Path) -> None:
 
 def test_records_are_read_to_where_they_lie(mds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     num_filled = 0
-    fill = LocalStore.read_into
+    fill = LocalReader.fill
 
-    def counted(self: LocalStore, path: str, first_byte: int, buffer: memoryview) -> None:
+    def counted(self: LocalReader, first_byte: int, buffer: memoryview) -> None:
         nonlocal num_filled
         num_filled += 1
-        fill(self, path, first_byte, buffer)
+        fill(self, first_byte, buffer)
 
     ds = shoal.open(mds).shuffle(seed=1, window="1MiB", num_canonical_nodes=1)
     plain = list(ds.map(lambda sample: sample).batch(64))
-    monkeypatch.setattr(LocalStore, "read_into", counted)
+    monkeypatch.setattr(LocalReader, "fill", counted)
     for described in (ds, ds.reading(verify="always"), ds.columns("tokens"), ds.columns("id")):
         gathered = list(described.batch(64))
         assert all(same(got[name], batch[name]) for got, batch in zip(gathered, plain, strict=True) for name in got)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.order.protocol import BoundOrder, as_stretch
 from shoal.order.runs import Runs
+from shoal.order.sorting import distinct
 
 __all__ = ["ChosenPositions"]
 
@@ -39,7 +40,7 @@ class ChosenPositions:
         ids, chunks = np.empty_like(positions), np.empty_like(positions)
         # Ask run by run, whole stretches of the order at a time where choices are dense.
         numbers = positions // self.stretch
-        for number in np.unique(numbers):
+        for number in distinct(numbers):
             mine = np.flatnonzero(numbers == number)
             low, high = int(positions[mine[0]]), int(positions[mine[-1]]) + 1
             stretch_ids, stretch_chunks = self._order.locate(low, high)

@@ -79,7 +79,8 @@ class CanonicalNodes:
         """Cut the line at every node's first sample; a chunk with a cut inside gets a piece more for each."""
         points = [_point(int(sample), samples_at, tile_first) for sample in self.node_first_sample]
         places, offsets = np.array(points, dtype=np.int64).T
-        inner = np.unique(np.stack([places, offsets])[:, offsets > 0], axis=1)
+        inner = np.stack([places, offsets])[:, offsets > 0]
+        inner = inner[:, np.concatenate([[True], (np.diff(inner) != 0).any(axis=0)])[: inner.shape[1]]]  # each once
         self._cut_places, self._cut_offsets = inner[0], inner[1]
         self.piece_chunk = np.insert(chunk_at, inner[0], chunk_at[inner[0]])
         self.piece_samples = np.insert(samples_at, inner[0], samples_at[inner[0]])

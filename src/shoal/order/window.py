@@ -23,6 +23,7 @@ from shoal.order.nodes import CanonicalNodes
 from shoal.order.permute import permute, unpermute
 from shoal.order.protocol import as_ids, as_stretch, check_chunk_samples, check_whole
 from shoal.order.seeds import check_seed, key
+from shoal.order.sorting import distinct
 from shoal.order.timeline import Timeline
 
 __all__ = ["Window", "WindowEpoch", "default_canonical_nodes"]
@@ -158,7 +159,7 @@ class WindowEpoch:
         offsets = np.empty(len(array), dtype=np.int64)
         windowed = np.isin(nodes, self._windowed)
         offsets[windowed] = self._windowed_offsets(nodes[windowed], pieces[windowed], array[windowed])
-        for node in np.unique(nodes[~windowed]):
+        for node in distinct(nodes[~windowed]):
             mine = nodes == node
             first = self._nodes.node_first_piece[node]
             inside = array[mine] - self._nodes.piece_first_id(nodes[mine], pieces[mine])

@@ -49,7 +49,7 @@ class Keeping:
         """Of a stretch of samples whose units are these, before one that uses ``after``, in the order of use."""
         held = np.fromiter(self._held, dtype=np.int64, count=len(self._held))
         if self._peak_bytes(units, held, after) <= self._keep_bytes:
-            reads, last = first_uses(units, held), last_uses(units, np.unique(after))
+            reads, last = first_uses(units, held), last_uses(units, after)
             kept = np.intersect1d(np.union1d(units, held), after)
             self._held = dict(zip(kept.tolist(), self._bytes_of(kept).tolist(), strict=True))
             drops = held[~np.isin(held, units) & ~np.isin(held, after)].tolist()

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.order.sorting import order_by
+
 __all__ = ["first_uses", "last_uses", "stretch_positions"]
 
 _LEAST_POSITIONS = 1 << 13  # each takes 350 bytes for a moment: more would be felt beside a small window
@@ -35,23 +37,39 @@ def stretch_positions(parameters: Mapping[str, int], world_size: int = 1) -> int
 
 
 def first_uses(units: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The units of a stretch that the stretch before does not use, in the order of their first use.
+    """The units of a stretch that the stretch before does not use, in the order of their first use; O(n log n).
 
     >>> first_uses(np.array([4, 2, 4, 7]), before=np.array([2, 9])).tolist()
     [4, 7]
     """
-    distinct, first = np.unique(units, return_index=True)
-    new = ~np.isin(distinct, before)
-    return distinct[new][np.argsort(first[new], kind="stable")]
+    used, first, _ = _uses(units)
+    return units[np.sort(first[~_among(used, before)])]
 
 
 def last_uses(units: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each sample is the last use of its unit, in this stretch and the one after.
+    """Whether each sample is the last use of its unit, in this stretch and the one after; O(n log n).
 
     >>> last_uses(np.array([4, 2, 4, 7]), after=np.array([7])).tolist()
     [False, True, True, False]
     """
-    distinct, from_end = np.unique(units[::-1], return_index=True)
-    last = np.zeros(len(units), dtype=bool)
-    last[len(units) - 1 - from_end[~np.isin(distinct, after)]] = True
-    return last
+    used, _, last = _uses(units)
+    is_last = np.zeros(len(units), dtype=bool)
+    is_last[last[~_among(used, after)]] = True
+    return is_last
+
+
+def _uses(units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct units, sorted, and the places of the first and the last use of each."""
+    by_unit = order_by((units, int(units.max(initial=0)).bit_length()))
+    ordered = units[by_unit]
+    border = np.ones(len(units) + 1, dtype=bool)  # one before each unit's first use, and one at the end
+    border[1:-1] = ordered[1:] != ordered[:-1]
+    begins = np.flatnonzero(border)
+    return ordered[begins[:-1]], by_unit[begins[:-1]], by_unit[begins[1:] - 1]
+
+
+def _among(units: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each unit is one of the others."""
+    others = np.sort(others)
+    found: NDArray[np.bool_] = np.searchsorted(others, units, side="right") > np.searchsorted(others, units)
+    return found

@@ -302,6 +302,16 @@ class LocalReader:
         # What is wrong with a short answer, or with none, a whole read says.
         return data if len(data) == end - begin else self._store.read_range(self._path, begin, end)
 
+    def fill(self, first_byte: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes from ``first_byte`` on, which are confirmed: as `LocalStore.read_into`."""
+        try:
+            num_bytes = os.preadv(self._descriptor, (buffer,), first_byte)
+        except OSError:
+            num_bytes = -1
+        if num_bytes != len(buffer):
+            self._store.read_into(self._path, first_byte, buffer)
+        self.confirm()
+
     def confirm(self) -> None:
         """`StorageError` if the file changed since it was first opened."""
         file = self._file

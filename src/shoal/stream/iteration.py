@@ -377,7 +377,7 @@ def _collated(samples: list[Any], repeated: list[bool], source: _Source) -> Any:
 
 def _delivered(batch: Any, repeated: NDArray[np.bool_], source: _Source) -> Any:
     """A batch with its repeats marked, in its format, after the stages of batches; counted."""
-    num_repeats = int(repeated.sum())
+    num_repeats = int(np.count_nonzero(repeated))
     if num_repeats and isinstance(batch, dict):
         batch["__pad__"] = repeated
     batch = source.recipe.formatting.finished(batch)

@@ -66,7 +66,7 @@ def planned(
             share, steps = current
             drops: list[int] = []
             if keeping is None:
-                last = last_uses(units, np.unique(units_after))
+                last = last_uses(units, units_after)
             else:
                 reads, last, drops = keeping.plan(units, units_after)
                 fetch.follow(reads)
@@ -87,7 +87,7 @@ def gathered(
             units_after = budget.units_of(following[0].ids, following[0].chunks)
             fetch.follow(first_uses(units_after, units))
         if current is not None:
-            last = last_uses(units, np.unique(units_after))
+            last = last_uses(units, units_after)
             yield Gathered(gathering.batches(current[0], units, last), *current)
         current, units = following, units_after
 

@@ -85,7 +85,8 @@ class Stretch:
 
     def lies(self, unit: int, table: int, first: int, first_sample: int) -> None:
         """A unit is in memory, its rows from ``first`` on in a table (-1: in none)."""
-        if (code := self._code(unit)) is not None:
+        code = unit if self._distinct is None else self._code(unit)
+        if code is not None:
             self._tables[code], self._firsts[code], self._from_id[code] = table, first, first - first_sample
             if table != self._table:
                 self._table = table if self._table is None else -2

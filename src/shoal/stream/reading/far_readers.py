@@ -161,7 +161,11 @@ class FarReaders:
 
     def get_into(self, read: UnitRead, promise: Promise, buffer: memoryview) -> None:
         """Wait for the request that has this read, and copy its part."""
-        buffer[:] = self.get(read, promise)
+        began = time.perf_counter()
+        try:
+            buffer[:] = self.get(read, promise)
+        finally:
+            self._counters.wait_seconds += time.perf_counter() - began
 
     def parse(self, read: UnitRead, data: bytes) -> Records:
         """The samples in the bytes of a read, which is made again if they cannot be parsed."""

@@ -106,15 +106,14 @@ class Fetch:
         """
         read, promise = self._due(unit)
         buffer = place(read)
-        records: _Records | None = None
         if buffer is None:
             records = self._readers.parse(read, self._get(read, promise))
-        else:
-            began = time.perf_counter()
-            self._readers.get_into(read, promise, buffer)
-            self._counters.wait_seconds += time.perf_counter() - began
-        self._kept(read, _ELSEWHERE)
-        return read, records
+            self._kept(read, _ELSEWHERE)
+            return read, records
+        self._readers.get_into(read, promise, buffer)
+        self._taken[unit] = _ELSEWHERE, read.first_sample, len(buffer)
+        self._read_ahead()
+        return read, None
 
     def release(self, unit: int) -> None:
         """Let go of a unit that was taken."""

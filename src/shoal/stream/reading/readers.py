@@ -23,7 +23,7 @@ from shoal.stream.reading.chunk_caching import is_cached
 from shoal.stream.reading.far_readers import FarReaders
 from shoal.stream.reading.integrity import wrong_extent
 from shoal.stream.reading.options import ReadingOptions
-from shoal.stream.reading.unit_bytes import parse_unit, read_unit, read_unit_into
+from shoal.stream.reading.unit_bytes import parse_unit, read_unit
 
 __all__ = ["Readers", "ToldReaders", "readers_of"]
 
@@ -57,7 +57,7 @@ class Readers(Protocol):
         ...
 
     def get_into(self, read: UnitRead, promise: Any, buffer: memoryview) -> None:
-        """As `get`, but the bytes go to a place of their own."""
+        """As `get`, but the bytes go to a place of their own; the time it takes is counted as waiting."""
         ...
 
     def parse(self, read: UnitRead, data: bytes) -> Records:
@@ -120,13 +120,23 @@ class ToldReaders:
 
     def get_into(self, read: UnitRead, promise: None, buffer: memoryview) -> None:
         """Read; without a copy in between where nobody else looks at the bytes."""
+        began = _clock()
         if self._in_one or not self._fills:
             buffer[:] = self.get(read, promise)
+            self._counters.wait_seconds += _clock() - began
             return
-        self._ledger.use(read.num_bytes)
-        began = _clock()
-        read_unit_into(self._opened, read, buffer)
-        if _clock() - began > _SLOW_READ_SECONDS + len(buffer) * _SLOW_SECONDS_PER_BYTE:
+        num_bytes = len(buffer)
+        self._ledger.use(num_bytes)
+        try:
+            reader = (self._shards.get(read.shard) or self._first_of(read.shard))[0]
+            reader.fill(read.first_byte, buffer)  # type: ignore[attr-defined]  # stores that can have readers that can
+        except Exception as error:
+            path = self._opened.paths[read.shard]
+            error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
+            raise
+        seconds = _clock() - began
+        self._counters.wait_seconds += seconds
+        if seconds > _SLOW_READ_SECONDS + num_bytes * _SLOW_SECONDS_PER_BYTE:
             self._to_tell = _TOLD_AFTER_A_SLOW_READ
 
     def parse(self, read: UnitRead, data: bytes) -> Records:

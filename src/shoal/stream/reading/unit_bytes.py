@@ -30,7 +30,6 @@ __all__ = [
     "read_bytes",
     "read_records",
     "read_unit",
-    "read_unit_into",
 ]
 
 # Bytes that are wrong in the same way every time lie wrong, and waiting for them to heal would only hide it. Those that
@@ -65,17 +64,6 @@ def read_unit(opened: Opened, read: UnitRead, *, traffic: Traffic | None = None,
         opened.check.check(read.shard)
         fetch = partial(opened.store.read_range, path, read.first_byte, read.end_byte)
         return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
-    except Exception as error:
-        error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
-        raise
-
-
-def read_unit_into(opened: Opened, read: UnitRead, buffer: memoryview) -> None:
-    """As `read_unit` of a file of this machine, without a cache; the bytes go where they are wanted."""
-    path = opened.paths[read.shard]
-    try:
-        opened.check.check(read.shard)
-        opened.store.read_into(path, read.first_byte, buffer)  # type: ignore[attr-defined]  # only some stores can
     except Exception as error:
         error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
         raise
