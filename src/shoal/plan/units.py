@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
@@ -43,6 +44,9 @@ class UnitRead(NamedTuple):
         return self.end_byte - self.first_byte
 
 
+_unit_read = partial(tuple.__new__, UnitRead)  # as its _make does it, in a third of the time
+
+
 class Units(Protocol):
     """A way of cutting a dataset into reads, by number."""
 
@@ -79,7 +83,7 @@ class ChunkUnits:
         """The chunks' bytes."""
         table = self._table
         columns = (table.shard, table.first_byte, table.end_byte, table.first_sample, table.num_samples)
-        return list(map(UnitRead._make, zip(units.tolist(), *(c[units].tolist() for c in columns), strict=True)))
+        return list(map(_unit_read, zip(units.tolist(), *(c[units].tolist() for c in columns), strict=True)))
 
     def held_bytes(self, read: UnitRead) -> int:
         """The chunk's decoded bytes."""
@@ -162,7 +166,7 @@ class RecordUnits:
             first_sample = self._index.extent_first_sample[extents]
             num_samples = self._index.extent_num_samples[extents]
         columns = (units, shard, first_byte, end_byte, first_sample, num_samples)
-        return list(map(UnitRead._make, zip(*(column.tolist() for column in columns), strict=True)))
+        return list(map(_unit_read, zip(*(column.tolist() for column in columns), strict=True)))
 
     def held_bytes(self, read: UnitRead) -> int:
         """The sample's bytes, or the decoded ones of its extent."""

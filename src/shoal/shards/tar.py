@@ -8,7 +8,7 @@ consecutive samples. What a tar may hold is in `shoal.shards.tar_headers`, how m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -19,7 +19,7 @@ from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.tar_fields import BLOCK_BYTES, text
 from shoal.shards.tar_headers import OTHER_FILE, REGULAR_KINDS, HeaderWalk, Members, PaxGlobals
 from shoal.shards.tar_names import Grouping, key_and_suffix
-from shoal.shards.tar_plain import Pieces, Sliced, read_plain_sample
+from shoal.shards.tar_plain import Pieces, read_plain_sample
 
 _FIRST_WINDOW_BYTES = 8192
 _SMALL_WINDOW_BYTES = 2048
@@ -88,7 +88,7 @@ class Tar:
         """
         first_byte = stretch.first_byte
         if not stretch.head.get("pax_globals"):
-            pieces = cast("Sliced", read) if hasattr(read, "__getitem__") else Pieces(read)
+            pieces: Any = read if hasattr(read, "__getitem__") else Pieces(read)
             sample = read_plain_sample(pieces, first_byte, end_byte)
             if sample is not None:
                 return sample

@@ -94,7 +94,7 @@ class ToldReaders:
 
     def ask(self, reads: Sequence[UnitRead]) -> Iterable[None]:
         """Tell the system, unless all is in memory anyway."""
-        num_bytes = sum(read.num_bytes for read in reads)
+        num_bytes = sum([read.end_byte - read.first_byte for read in reads])  # a list: this is for each sample
         self._ledger.reserve(num_bytes)
         self._counters.num_requests += len(reads)
         self._counters.requested_bytes += num_bytes

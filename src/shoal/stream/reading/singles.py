@@ -84,33 +84,31 @@ class Singles:
         counters.num_reads += len(group.reads)
         counters.read_bytes += group.num_bytes
         promises = self._readers.ask(group.reads)
-        held_bytes = ledger.peak_bytes if self._readers.reads_ahead else max(map(_num_bytes, group.reads))
+        held_bytes = ledger.peak_bytes if self._readers.reads_ahead else group.most_bytes
         counters.peak_held_bytes = max(counters.peak_held_bytes, held_bytes)
         return promises
 
 
 class _Group(NamedTuple):
-    """Reads that are asked for at once."""
+    """Reads that are asked for at once, their bytes, and those of the largest."""
 
     reads: list[UnitRead]
     num_bytes: int
+    most_bytes: int
 
 
 def _groups(units: Units, numbers: NDArray[np.int64], group_bytes: int) -> Iterator[_Group]:
     """The reads of some units in groups of at most so many bytes, or of one read."""
     reads: list[UnitRead] = []
-    sum_bytes = 0
+    sum_bytes = most_bytes = 0
     for start in range(0, len(numbers), _PLANNED_AT_ONCE):
         for read in units.reads(numbers[start : start + _PLANNED_AT_ONCE]):
             num_bytes = read.end_byte - read.first_byte
             if reads and (sum_bytes + num_bytes > group_bytes or len(reads) == _MOST_IN_GROUP):
-                yield _Group(reads, sum_bytes)
-                reads, sum_bytes = [], 0
+                yield _Group(reads, sum_bytes, most_bytes)
+                reads, sum_bytes, most_bytes = [], 0, 0
             reads.append(read)
             sum_bytes += num_bytes
+            most_bytes = max(most_bytes, num_bytes)
     if reads:
-        yield _Group(reads, sum_bytes)
-
-
-def _num_bytes(read: UnitRead) -> int:
-    return read.end_byte - read.first_byte
+        yield _Group(reads, sum_bytes, most_bytes)
