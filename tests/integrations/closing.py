@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,24 @@ def interrupt(loader: Any) -> None:
         pass
 
 
+def interrupt_the_end(loader: Any) -> None:
+    """While what is left of the workers is taken apart, by finalizers: Python ignores what is raised in those."""
+    iterator = iter(loader)
+    for _ in range(len(loader)):
+        next(iterator)
+    workers = getattr(iterator._source, "_workers", None)
+    if workers is None:
+        next(iterator, None)
+        return
+    weakref.finalize(workers._made, os.kill, os.getpid(), signal.SIGINT)
+    del workers
+    try:
+        next(iterator, None)
+        raise RuntimeError("an interrupt was lost")  # noqa: EM101, TRY003
+    except KeyboardInterrupt:
+        pass
+
+
 def let_go(loader: Any) -> None:
     iterator = iter(loader)
     next(iterator)
@@ -66,7 +85,7 @@ def exit_in_the_middle(loader: Any) -> None:
     globals()["kept"] = loader, iterator  # still there when Python ends
 
 
-WAYS = {way.__name__: way for way in (leave_early, fail, interrupt, let_go, exit_in_the_middle)}
+WAYS = {way.__name__: way for way in (leave_early, fail, interrupt, interrupt_the_end, let_go, exit_in_the_middle)}
 
 
 def main() -> None:

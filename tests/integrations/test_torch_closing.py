@@ -13,7 +13,14 @@ import pytest
 from tests.integrations import closing
 from tests.stream.made import open_finely, write_tars
 
-WAYS = ["leave_early", "fail", "interrupt", "let_go", "exit_in_the_middle"]  # the last can be had once a process
+WAYS = [
+    "leave_early",
+    "fail",
+    "interrupt",
+    "interrupt_the_end",
+    "let_go",
+    "exit_in_the_middle",
+]  # the last can be had once a process
 
 
 @pytest.fixture(scope="module")

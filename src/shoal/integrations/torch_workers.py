@@ -18,6 +18,7 @@ import torch.utils.data
 
 from shoal.errors import WorkerError
 from shoal.stream.forks import wait_for_end
+from shoal.stream.interrupts import interrupts_wait
 from shoal.stream.passes import Pass, Work
 from shoal.stream.steps import Made, StepMaker, Task
 
@@ -95,9 +96,12 @@ class Workers:
             A worker ended, or gave no answer in time.
         """
         try:
-            return Made(*next(self._made))
+            made = next(self._made, None)
         except (RuntimeError, EOFError, OSError) as error:
             raise self._explained(error) from error
+        if made is None:  # torch's own StopIteration would hold on to its queues until it is dealt with
+            raise StopIteration
+        return Made(*made)
 
     def close(self) -> None:
         """End the processes, and wait until they have ended."""
@@ -105,8 +109,10 @@ class Workers:
         self._closed = True
         _open.discard(self)
         if made is not None and self._pid == os.getpid():  # a forked child has no workers, only their queues
-            self._stop.send_bytes(b"stop")  # torch would wait until the batches in work are made
-            made._shutdown_workers()  # noqa: SLF001  # else it happens when the garbage collector likes
+            with interrupts_wait():
+                self._stop.send_bytes(b"stop")  # torch would wait until the batches in work are made
+                made._shutdown_workers()  # noqa: SLF001  # else it happens when the garbage collector likes
+                self._loader = made = None  # the last that knows the queues
 
     def _explained(self, error: Exception) -> Exception:
         """Why torch lost a worker, as far as the system knows."""
