@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.cli.calls import Calls, make_shards
 
 import shoal
+from shoal.errors import IndexFileError
+from shoal.storage.local import LocalStore
+from shoal.stream.indexing.index_files import load_index, save_index
+from shoal.stream.soundness import RECORD_CRCS
 
 
 @pytest.fixture
@@ -55,7 +61,7 @@ def test_damage_by_shard_byte_and_key(data: Path, calls: Calls) -> None:
     (one,) = found["damages"]
     assert (one["shard"], one["first_byte"], one["samples"], one["keys"]) == ("train-000001.tar", 0, [50], ["0050"])
     assert (found["num_damaged_samples"], found["index_is_wrong"]) == (1, False)
-    assert "damages are of shards" in calls.refused("verify", data, "--repair-index")
+    assert "shards are damaged too" in calls.refused("verify", data, "--repair-index")
 
 
 def test_a_wrong_index_is_repaired(data: Path, calls: Calls) -> None:
@@ -71,6 +77,29 @@ def test_a_wrong_index_is_repaired(data: Path, calls: Calls) -> None:
     assert calls.text("verify", data, code=1).rstrip().splitlines()[-1].startswith("the index: index: ")
     said = calls.json("verify", data, "--repair-index")
     assert (said["index_repaired"], said["index_is_wrong"], said["num_samples"]) == (True, True, 200)
+    assert calls.json("verify", data)["num_damages"] == 0
+
+
+def test_a_label_that_changed_is_noticed_and_not_repaired_away(data: Path, calls: Calls) -> None:
+    calls.text("index", data, "--checksum")
+    path, store = str(data / "shoal.index"), LocalStore()
+    index = load_index(path, store=store)
+    labels = np.arange(200, dtype=np.int64)
+    save_index(replace(index, columns={"label": labels, RECORD_CRCS: labels.astype(np.uint32)}), path, store=store)
+    whole = Path(path).read_bytes()
+    damage(Path(path), whole.index(labels.tobytes()) + 80)
+    with pytest.raises(IndexFileError, match="have the CRC-32"):
+        shoal.open(data, index=path)
+    found = json.loads(calls.text("verify", data, "--json", code=1))
+    assert [d["kind"] for d in found["damages"]] == ["index"]
+    said = calls.refused("verify", data, "--repair-index")
+    assert "it has the columns label, and nobody knows which of their values are right" in said
+    save_index(replace(index, columns={RECORD_CRCS: labels.astype(np.uint32)}), path, store=store)
+    damage(Path(path), len(Path(path).read_bytes()) - 1)
+    assert calls.json("verify", data, "--repair-index")["index_repaired"]
+    repaired = load_index(path, store=store)
+    assert set(repaired.columns) == {RECORD_CRCS}
+    assert repaired.columns[RECORD_CRCS].tolist() != labels.tolist(), "they are taken anew"
     assert calls.json("verify", data)["num_damages"] == 0
 
 

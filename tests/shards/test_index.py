@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.errors import IndexFileError, UsageError
 from shoal.shards.index.build import ScannedShard, assemble, cut_extents, even_cuts, subset
 from shoal.shards.index.check import validate
 from shoal.shards.index.chunks import cut_chunks
-from shoal.shards.index.file import decode, encode
+from shoal.shards.index.file import confirm, decode, encode
 from shoal.shards.index.table import Index, locate, sample_starts
 from shoal.shards.protocol import ShardScan
 
@@ -273,6 +273,30 @@ def test_damaged_files_never_crash(changes: list[tuple[int, int]]) -> None:
         validate(index)
         list(index.shard_versions)
         cut_chunks(index, extents_per_chunk=2)
+
+
+@given(place=st.integers(0, len(FILE) - 1), bits=st.integers(1, 255))
+@example(place=FILE.index(b'"crc32":"') + 9, bits=1)
+@example(place=len(FILE) - 1, bits=128)
+def test_no_byte_changes_unnoticed(place: int, bits: int) -> None:
+    """But in the name of the checksum itself: then there is none, and the rest is what it was."""
+    data = bytearray(FILE)
+    data[place] ^= bits
+    try:
+        index = decode(bytes(data))
+        confirm(bytes(data))
+    except IndexFileError:
+        return
+    assert FILE.index(b'"crc32"') <= place <= FILE.index(b'"crc32"') + len('"crc32"')
+    assert_same(index, rich_index())
+
+
+def test_files_of_before_have_no_checksum() -> None:
+    entry = FILE[FILE.index(b'"crc32":"') :][:19]
+    data = with_header(FILE, entry, b"")
+    assert len(data) == len(FILE) - 19
+    confirm(data)
+    confirm(FILE)
 
 
 @given(data=st.binary(max_size=300))

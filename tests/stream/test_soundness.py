@@ -125,7 +125,7 @@ def test_every_damage_is_listed(data: Path) -> None:
     assert {d.kind for d in cut} == {"cut"}
     assert set(range(100, 120)) <= {s for d in cut for s in d.samples}
     assert found.num_damaged_samples == len(lost)
-    with pytest.raises(UsageError, match=r"damages are of shards"):
+    with pytest.raises(UsageError, match=r"shards are damaged too, first "):
         mend_index(open_to_verify(data), found)
 
 

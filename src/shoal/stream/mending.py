@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from shoal.errors import UsageError
+from shoal.errors import IndexFileError, UsageError
 from shoal.shards.index.build import EXTENT_BYTES
+from shoal.shards.index.file import decode
 from shoal.shards.index.table import Index
 from shoal.storage.protocol import Store
 from shoal.storage.urls import scheme_of
@@ -46,9 +47,14 @@ def mend_index(
         msg = "there is no index file beside these shards that could be written"
         raise UsageError(msg, hint="`shoal index` makes one")
     if lost := [damage for damage in found.damages if not damage.is_of_index]:
-        msg = f"the index was left as it is: {len(lost)} damages are of shards, the first of {lost[0].shard}"
+        msg = f"the index was left as it is: shards are damaged too, first {lost[0].shard}"
         raise UsageError(msg, hint="restore the shards; or run `shoal index`, which believes shards as they are")
     old = None if asked.opened is None else asked.opened.index
+    lost_columns = _columns_of(path, index_store) if old is None else set()
+    if own := sorted(lost_columns - {RECORD_CRCS}):
+        what = f"the index was left as it is: it has the columns {', '.join(own)}"
+        msg = f"{what}, and nobody knows which of their values are right"
+        raise UsageError(msg, hint="restore the file; `shoal index` makes an index without them")
     if old is not None and not found.damages:
         infos = stat_all(asked.opened.paths if asked.opened is not None else (), asked.store)
         mended = replace(old, shard_versions=tuple(info.version for info in infos))
@@ -65,8 +71,18 @@ def mend_index(
         checksums = extent_checksums(mended, shards.paths, store=asked.store, check=check.check, progress=progress)
         mended = replace(mended, extent_checksum=checksums)
     mended = _with_what_was_known(mended, old, shards.paths, asked.store)
+    if RECORD_CRCS in lost_columns and (crcs := record_checksums(mended, shards.paths, store=asked.store)) is not None:
+        mended = replace(mended, columns={RECORD_CRCS: crcs})
     save_index(mended, path, store=index_store)
     return mended, []
+
+
+def _columns_of(path: str, store: Store) -> set[str]:
+    """Names of the columns that users gave an index whose bytes are damaged, as far as it can still be read."""
+    try:
+        return set(decode(store.map(path)).columns)
+    except IndexFileError:
+        return set()
 
 
 def _with_what_was_known(mended: Index, old: Index | None, paths: Sequence[str], store: Store) -> Index:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from shoal.errors import IndexFileError, StorageError
 from shoal.shards.index.check import validate
-from shoal.shards.index.file import decode, encode
+from shoal.shards.index.file import confirm, decode, encode
 from shoal.shards.index.table import Index
 from shoal.storage.cache_bounds import keep_within, mark_used
 from shoal.storage.cache_place import alone
@@ -53,8 +53,8 @@ def load_index(path: str, *, store: MapFile, trusted: bool = False, cache_dir: s
     """The index in the file ``path``, whose columns stay mapped and are shared by all processes of a machine.
 
     One that lies far away is copied to ``cache_dir`` first, once for every version of it, or else read into memory.
-    O(samples) in one vectorised pass that looks for contradictions (measured: 4 ns a sample); O(1) when ``trusted``,
-    as the files are that this machine made for itself.
+    O(samples) in two passes that look for contradictions and for bytes that changed (4 ns a sample, 0.4 ns a byte);
+    O(1) when ``trusted``, as the files are that this machine made for itself.
 
     Raises
     ------
@@ -64,9 +64,11 @@ def load_index(path: str, *, store: MapFile, trusted: bool = False, cache_dir: s
         It is not an index, or a damaged one.
     """
     try:
-        index = decode(store.map(path) if cache_dir is None else _mapped_copy(path, store, cache_dir))
+        data = store.map(path) if cache_dir is None else _mapped_copy(path, store, cache_dir)
+        index = decode(data)
         if not trusted:
             validate(index)
+            confirm(data)
     except IndexFileError as error:
         msg = f"{path}: {error.message}"
         raise IndexFileError(msg, hint=error.hint or "make it again with `shoal index`") from error
