@@ -40,7 +40,7 @@ class Known:
         StorageError
             It is another one now.
         """
-        first = self._known.setdefault(path, ObjectInfo(path, num_bytes, version))
+        first = self._known.get(path) or self._known.setdefault(path, ObjectInfo(path, num_bytes, version))
         if first.num_bytes != num_bytes:
             raise self._changed(path, f"had {first.num_bytes} bytes, and now has {num_bytes}")
         if first.version and version and first.version != version:
