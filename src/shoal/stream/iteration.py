@@ -37,7 +37,7 @@ from shoal.stream.reading.fetch import Fetch
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.pins import Pins
 from shoal.stream.reading.retrying import StoppedError
-from shoal.stream.reading.singles import Singles
+from shoal.stream.reading.singles import Singles, singles_of
 from shoal.stream.reading.skips import SKIPPED, Skips, skips_of
 from shoal.stream.reading.unit_bytes import read_records
 from shoal.stream.reading.views import with_views
@@ -136,11 +136,11 @@ class Iteration:
         order = arrangement.epoch(epoch)
         ledger = Ledger(RecordHashes(opened.index), epoch)
         self.place = Place(epoch, start, recipe.partition, order.num_samples, first_step, ledger=ledger)
-        kind = Singles if arrangement.by_singles else Fetch
+        reading = singles_of if arrangement.by_singles else Fetch
         skips = skips_of(options, opened.index, counters)
         is_far, verifies = not opened.store.reads_ahead, options.verify == "always"
         budget = budget_of(arrangement, options.memory_limit_bytes, is_far=is_far, verifies=verifies)
-        self._reading = kind(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
+        self._reading = reading(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
         shares = ledger.noting(shares_of(order, arrangement, recipe, self.place))
         self._decoders = _decoders_of(recipe, skips)
         source = _Source(opened, arrangement, recipe, counters, self.place, ledger, skips, self._decoders)

@@ -83,10 +83,6 @@ class SpillingReaders:
         """The samples in the bytes of a chunk, or the one that was looked up."""
         return _One(*self._found.pop(read.unit)) if self._is_spilled(read) else self._readers.parse(read, data)
 
-    def sample(self, read: UnitRead, promise: Any, sample_id: int) -> Sample:
-        """One sample out of a read that is wanted for nothing else."""
-        return self.parse(read, self.get(read, promise)).sample(sample_id - read.first_sample)
-
     def close(self) -> None:
         """Stop."""
         self._found.clear()
