@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import urljoin, urlsplit
@@ -18,7 +18,6 @@ from shoal.storage.answers import is_missing, refusal
 from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, read_whole, version_of
 from shoal.storage.http_options import HttpOptions
 from shoal.storage.http_pools import Pools, broken, unlogged
-from shoal.storage.http_quick import QuickAnswer
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader
 from shoal.storage.urls import plain, secrets_in, struck_out, tagged, without_secrets
 
@@ -78,19 +77,39 @@ class HttpStore:
         StorageError
             Anything but these bytes of this object came; ``transient`` says whether asking again may help.
         """
-        return self._read(path, first_byte, end_byte, None)
+        pieces: list[bytes] = []
+        self._read(path, first_byte, end_byte, pieces.append, piece_bytes=end_byte - first_byte)
+        return b"".join(pieces)  # which is no copy of a single one
 
     def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes from ``first_byte`` on; raises what `read_range` would."""
-        self._read(path, first_byte, first_byte + len(buffer), buffer)
+        """Fill a buffer with the bytes from ``first_byte`` on; raises what `read_range` would.
 
-    def _read(self, path: str, first_byte: int, end_byte: int, buffer: memoryview | None) -> bytes:
-        """Put a range into a buffer, or give it back; all of it, by one request."""
+        In pieces that are small enough for the heap of a thread.
+        """
+        at = 0
+
+        def put(piece: bytes) -> None:
+            nonlocal at
+            buffer[at : at + len(piece)] = piece
+            at += len(piece)
+
+        self._read(path, first_byte, first_byte + len(buffer), put, piece_bytes=_PIECE_BYTES)
+
+    def _read(
+        self, path: str, first_byte: int, end_byte: int, put: Callable[[bytes], object], *, piece_bytes: int
+    ) -> None:
+        """Put a range in pieces, all of it, by one request."""
         check_range(path, first_byte, end_byte)
         if first_byte == end_byte:
-            return b""
+            return
         verb = f"read bytes [{first_byte}, {end_byte}) of"
-        whole = b""
+        num_bytes = 0
+
+        def counted(piece: bytes) -> None:
+            nonlocal num_bytes
+            num_bytes += len(piece)
+            put(piece)
+
         with self._answer(path, first_byte, end_byte, verb=verb) as answer:
             if answer.status == 416:
                 self._met(path, answer)
@@ -104,16 +123,8 @@ class HttpStore:
             if announced is not None and announced.strip() != str(end - first):
                 msg = f"could not {verb} {path}: the server announced {announced} bytes for them"
                 raise StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
-            try:
-                if buffer is not None:
-                    num_bytes = answer.fill(buffer)
-                else:
-                    whole = answer.read(end - first)
-                    num_bytes = len(whole)
-            except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
-                raise broken(error, path, verb=verb) from None
+            self._body(answer.response, end - first, path, verb, counted, piece_bytes=piece_bytes)
         check_length(path, first_byte, end_byte, num_bytes, info.num_bytes)
-        return whole
 
     def reader(self, path: str) -> Reader:
         """Reads parts of one object, each of which is compared."""
@@ -136,7 +147,7 @@ class HttpStore:
             return known
         with self._answer(path, 0, 1, verb="look at") as answer:
             if answer.status == 416:
-                return self._met(path, answer)[0]
+                return self._met(path, answer)
             return self._range_of(path, answer)[0]
 
     def find(self, path: str) -> ObjectInfo | None:
@@ -193,7 +204,7 @@ class HttpStore:
                 elif moved is not None and url is moved.url and 400 <= refused.status < 500:
                     url = first.url  # what it was signed for may be over: ask where it is now
                 else:
-                    raise self._refusal(refused, path, verb, secrets=self._secrets(path, url))
+                    raise self._refusal(answer, path, verb, secrets=self._secrets(path, url))
         msg = f"could not {verb} {path}: redirected more than {_MAX_REDIRECTS} times"
         raise StorageError(msg, hint="the server leads in a circle; does it want credentials?")
 
@@ -214,7 +225,7 @@ class HttpStore:
         _, question, query = other.partition("#")[0].partition("?")
         return f"{scheme}{mark}{user}{at}{rest}{question}{query}"
 
-    def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> BaseHTTPResponse | QuickAnswer:
+    def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> BaseHTTPResponse:
         try:
             with unlogged():
                 return self._pools.get(url, headers)
@@ -233,13 +244,12 @@ class HttpStore:
             *(word for word in sent if len(word) > 6),
         ]
 
-    def _refusal(self, answer: _Answer, path: str, verb: str, *, secrets: Sequence[str]) -> StorageError:
+    def _refusal(self, answer: BaseHTTPResponse, path: str, verb: str, *, secrets: Sequence[str]) -> StorageError:
         if answer.status != 200:
-            try:
-                body = answer.read(_SAID_BYTES) if answer.status >= 400 else b""
-            except Exception as error:  # noqa: BLE001  # as elsewhere
-                raise broken(error, path, verb=verb) from None
-            said = struck_out(body.decode("utf-8", "replace"), secrets)
+            body: list[bytes] = []
+            if answer.status >= 400:
+                self._body(answer, _SAID_BYTES, path, verb, body.append, piece_bytes=_SAID_BYTES)
+            said = struck_out(b"".join(body).decode("utf-8", "replace"), secrets)
             return refusal(answer.status, path, verb=verb, said=said, headers=answer.headers)
         # Where ranges were answered before, something on the way is at fault for once.
         met = self._known.get(path) is not None
@@ -253,18 +263,38 @@ class HttpStore:
         if encoding.strip().lower() not in ("", "identity"):
             msg = f"{path}: the server encodes its answers ({encoding}), so that ranges are not those of the object"
             raise StorageError(msg, hint="switch compression off for these files")
-        info, match = self._met(path, answer)
-        if match[1] is None:
+        info = self._met(path, answer)
+        match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if match is None or match[1] is None:
             raise _unclear(path, answer)
         return info, int(match[1]), int(match[2]) + 1
 
-    def _met(self, path: str, answer: _Answer) -> tuple[ObjectInfo, re.Match[str]]:
-        """The object that an answer is about, and what it says of its range."""
+    def _met(self, path: str, answer: _Answer) -> ObjectInfo:
         match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         if match is None or match[3] == "*":
             raise _unclear(path, answer)
         version = version_of(answer.headers.get("ETag")) or answer.headers.get("Last-Modified", "")
-        return self._known.met(path, int(match[3]), version), match
+        return self._known.met(path, int(match[3]), version)
+
+    def _body(
+        self,
+        response: BaseHTTPResponse,
+        num_bytes: int,
+        path: str,
+        verb: str,
+        put: Callable[[bytes], object],
+        *,
+        piece_bytes: int,
+    ) -> None:
+        """Put at most so many bytes: a server that never ends costs no memory."""
+        try:
+            while num_bytes > 0:
+                wanted = min(num_bytes, piece_bytes)
+                piece = response.read(wanted, decode_content=False)
+                put(piece)
+                num_bytes -= wanted if len(piece) == wanted else num_bytes
+        except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
+            raise broken(error, path, verb=verb) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,35 +317,10 @@ class _Moved:
 class _Answer:
     """An answer whose connection is kept when (nearly) all of it was read, and is closed otherwise."""
 
-    def __init__(self, response: BaseHTTPResponse | QuickAnswer) -> None:
+    def __init__(self, response: BaseHTTPResponse) -> None:
         self.response: Any = response
         self.status = response.status
         self.headers = response.headers
-
-    def fill(self, buffer: memoryview) -> int:
-        """Put the begin of the body into a buffer; how many bytes came. A server that never ends costs no memory."""
-        if isinstance(self.response, QuickAnswer):
-            self.response.fill(buffer)
-            return len(buffer)
-        num_bytes = 0
-        while num_bytes < len(buffer):
-            wanted = min(len(buffer) - num_bytes, _PIECE_BYTES)
-            piece = self.response.read(wanted, decode_content=False)
-            buffer[num_bytes : num_bytes + len(piece)] = piece
-            num_bytes += len(piece)
-            if len(piece) < wanted:
-                break
-        return num_bytes
-
-    def read(self, num_bytes: int) -> bytes:
-        """At most so many bytes of the body."""
-        if isinstance(self.response, QuickAnswer):
-            return self.response.read(num_bytes)
-        pieces: list[bytes] = []
-        while num_bytes > 0:
-            pieces.append(self.response.read(num_bytes, decode_content=False))
-            num_bytes -= len(pieces[-1]) or num_bytes
-        return b"".join(pieces)
 
     def __enter__(self) -> Self:
         return self

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 from shoal.errors import StorageError, UsageError
 from shoal.storage.answers import trimmed
 from shoal.storage.http_options import HttpOptions
-from shoal.storage.http_quick import QuickAnswer, quick_pools
+from shoal.storage.http_timed import timed_pools
 from shoal.storage.urls import struck_out, without_secrets
 
 if TYPE_CHECKING:
-    from urllib3 import PoolManager
+    from urllib3 import HTTPConnectionPool, PoolManager
     from urllib3.response import BaseHTTPResponse
 
 __all__ = ["Pools", "broken", "unlogged"]
@@ -25,7 +25,6 @@ __all__ = ["Pools", "broken", "unlogged"]
 # More than any stream asks for at a time: a connection over this would be thrown away after one use.
 _MAX_IDLE_PER_HOST = 256
 _MAX_HOSTS = 256
-_ASKING: dict[str, Any] = {"preload_content": False, "redirect": False, "retries": False}
 
 
 class Pools:
@@ -36,9 +35,9 @@ class Pools:
         self._pid = 0
         self._managers: dict[str, PoolManager] = {}
         self._of_hosts: dict[str, PoolManager] = {}
-        self._pools: dict[str, Any] = {}
+        self._pools: dict[str, HTTPConnectionPool] = {}
 
-    def get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse | QuickAnswer:
+    def get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
         """The head of the answer to one GET, its body to be read; redirects are for the caller, as are other tries.
 
         A host that is asked without a proxy is asked by its own connections: the manager parses URLs and finds these
@@ -47,14 +46,14 @@ class Pools:
         manager = self._manager_of(url)
         begin = url.find("/", url.find("//") + 2)
         target = url[begin:] if begin > 0 else ""
+        ask: dict[str, Any] = {"headers": headers, "preload_content": False, "redirect": False, "retries": False}
         if manager.proxy is not None or not target or "/." in target:
-            return manager.request("GET", url, headers=headers, **_ASKING)
+            return manager.request("GET", url, **ask)
         host = url[:begin]
         if len(self._pools) >= _MAX_HOSTS:
             self._pools.clear()  # long before the manager closes one of them
         pool = self._pools.get(host) or self._pools.setdefault(host, manager.connection_from_url(host))
-        answer: BaseHTTPResponse | QuickAnswer = pool.get(target, headers, assert_same_host=False, **_ASKING)
-        return answer
+        return pool.urlopen("GET", target, assert_same_host=False, **ask)
 
     def _manager_of(self, url: str) -> PoolManager:
         if self._pid != os.getpid():
@@ -104,8 +103,8 @@ def _manager(options: HttpOptions, proxy: str) -> PoolManager:
 
 
 def _timed(manager: PoolManager) -> PoolManager:
-    """The same, whose answers are given up when they come too slowly, and usual ones read without more ado."""
-    manager.pool_classes_by_scheme = quick_pools()
+    """The same, whose answers are given up when they come too slowly."""
+    manager.pool_classes_by_scheme = timed_pools()
     return manager
 
 
