@@ -329,7 +329,7 @@ class _Answer:
         left = self.response.length_remaining
         if left is None or left > _DRAINED_BYTES:
             self.response.close()
-        elif left:
+        elif not self.response.closed:
             self.response.drain_conn()
         self.response.release_conn()
 
