@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,10 @@ class Units(Protocol):
         """What to read for each unit; many at once cost far less than one by one."""
         ...
 
+    def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """The fields of these reads, each in an array of shape (len(units),): for who needs no objects."""
+        ...
+
     def held_bytes(self, read: UnitRead) -> int:
         """How many bytes one of these takes in memory once it is decoded."""
         ...
@@ -81,9 +85,13 @@ class ChunkUnits:
 
     def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
         """The chunks' bytes."""
+        return _reads(self.columns(units))
+
+    def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """The same in columns."""
         table = self._table
         columns = (table.shard, table.first_byte, table.end_byte, table.first_sample, table.num_samples)
-        return list(map(_unit_read, zip(units.tolist(), *(c[units].tolist() for c in columns), strict=True)))
+        return [units, *(column[units] for column in columns)]
 
     def held_bytes(self, read: UnitRead) -> int:
         """The chunk's decoded bytes."""
@@ -141,6 +149,10 @@ class SlicedUnits:
         chunks = iter(self._chunks.reads(units[is_chunk]))
         return [next(chunks) if whole else next(records)._replace(unit=next(numbers)) for whole in is_chunk.tolist()]
 
+    def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """The same in columns."""
+        return list(np.array(self.reads(units), dtype=np.int64).reshape(-1, len(UnitRead._fields)).T)
+
     def held_bytes(self, read: UnitRead) -> int:
         """The decoded bytes of a whole chunk; samples that are read alone are what they are."""
         return self._chunks.held_bytes(read) if read.unit < self.num_chunks else self._records.held_bytes(read)
@@ -159,14 +171,17 @@ class RecordUnits:
 
     def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
         """The samples' bytes; O(log num_extents + samples of an extent) each."""
+        return _reads(self.columns(units))
+
+    def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """The same in columns."""
         shard, first_byte, end_byte = locate(self._index, units)
         first_sample, num_samples = units, np.ones_like(units)
         if self._index.sample_bytes is None:
             extents = np.searchsorted(self._index.extent_first_sample, units, side="right") - 1
             first_sample = self._index.extent_first_sample[extents]
             num_samples = self._index.extent_num_samples[extents]
-        columns = (units, shard, first_byte, end_byte, first_sample, num_samples)
-        return list(map(_unit_read, zip(*(column.tolist() for column in columns), strict=True)))
+        return [units, shard, first_byte, end_byte, first_sample, num_samples]
 
     def held_bytes(self, read: UnitRead) -> int:
         """The sample's bytes, or the decoded ones of its extent."""
@@ -193,6 +208,10 @@ class SpilledRecords:
         """The bytes of a sample, about: as much as the others of its extent."""
         extent = extent_of(self._index, read.first_sample)
         return int(self._index.extent_decoded_bytes[extent] // max(1, self._index.extent_num_samples[extent]))
+
+
+def _reads(columns: list[NDArray[Any]]) -> list[UnitRead]:
+    return list(map(_unit_read, zip(*(column.tolist() for column in columns), strict=True)))
 
 
 def extent_of(index: Index, sample_id: int) -> int:

@@ -26,9 +26,9 @@ from shoal.stream.stages import Damaged
 __all__ = ["ForgivingRecords", "damage_or_raise", "forgiving_records", "forgiving_sample", "verified_sample"]
 
 
-def damage_or_raise(opened: Opened, read: UnitRead, error: ShardError) -> Damaged:
+def damage_or_raise(opened: Opened, shard: int, error: ShardError) -> Damaged:
     """The damage that an error means; raised instead if the shard as a whole is another than was indexed."""
-    opened.check.check(read.shard)
+    opened.check.check(shard)
     return Damaged(error)
 
 
@@ -55,7 +55,7 @@ def forgiving_records(
     try:
         records.add(read, get())
     except ShardError as error:
-        lost = damage_or_raise(opened, read, error)
+        lost = damage_or_raise(opened, read.shard, error)
         parts = _extents_of(opened, read)
         if parts == [read]:
             records.lose(read, lost)
@@ -64,7 +64,7 @@ def forgiving_records(
             try:
                 records.add(part, checked_unit(opened, part))
             except ShardError as error_of_part:
-                records.lose(part, damage_or_raise(opened, part, error_of_part))
+                records.lose(part, damage_or_raise(opened, part.shard, error_of_part))
     return records
 
 
@@ -175,7 +175,7 @@ class ForgivingRecords:
         try:
             return parse_unit(opened, piece, read_unit(opened, piece)).sample(0)
         except ShardError as error_alone:
-            return damage_or_raise(opened, piece, error_alone)
+            return damage_or_raise(opened, piece.shard, error_alone)
 
 
 @dataclass(frozen=True, slots=True)

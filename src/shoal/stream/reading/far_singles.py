@@ -59,7 +59,7 @@ class FarSingles:
                 except ShardError as error:
                     if not self._options.skips:
                         raise
-                    sample = damage_or_raise(self._opened, read, error)
+                    sample = damage_or_raise(self._opened, read.shard, error)
                 release(read.end_byte - read.first_byte)
                 yield sample
 

@@ -6,6 +6,7 @@ is done for each sample, beside 15 us for 100 KB from the page cache: so it is o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from time import perf_counter as _clock
 
@@ -52,20 +53,26 @@ class LocalSingles:
         """The samples with these ids, in turn; ``units`` are the reads they are in."""
         opened, counters, local, readers = self._opened, self._counters, self._local, self._readers
         in_one, alone = local.in_one, reading_alone(opened.format)
+        ahead = _Ahead(self._units, units, local)
         wanted = iter(ids)
-        for reads, ahead in self._planned(units):
+        for start in range(0, len(units), _PLANNED_AT_ONCE):
+            # No object for each read: the garbage collector would look at all of them.
+            columns = self._units.columns(units[start : start + _PLANNED_AT_ONCE])
+            most_bytes = int((columns[3] - columns[2]).max())
+            counters.peak_held_bytes = max(counters.peak_held_bytes, most_bytes)
+            most_ahead = max(1, self._ahead_limit_bytes // max(1, most_bytes))
             # Of the ids, those behind the last of these reads are wanted next.
-            for at, (read, sample_id) in enumerate(zip(reads, wanted, strict=False)):
-                _, shard, first_byte, end_byte, first_sample, num_samples = read
+            rows = zip(itertools.count(start), *(column.tolist() for column in columns), wanted, strict=False)
+            for at, unit, shard, first_byte, end_byte, first_sample, num_samples, sample_id in rows:
                 num_bytes = end_byte - first_byte
                 began = _clock()
                 if local.to_tell > 0:
-                    ahead.tell(local, at)
+                    ahead.tell(at, at + most_ahead)
                 try:
                     if in_one or num_bytes < _LARGE_BYTES or num_samples > 1:
-                        sample: Sample | Damaged = parse_unit(opened, read, local.data(read)).sample(
-                            sample_id - first_sample
-                        )
+                        read = UnitRead(unit, shard, first_byte, end_byte, first_sample, num_samples)
+                        records = parse_unit(opened, read, local.data(read))
+                        sample: Sample | Damaged = records.sample(sample_id - first_sample)
                     else:
                         reader, name, head = readers[shard]
                         # As the class would make it, in a third of the time.
@@ -74,7 +81,7 @@ class LocalSingles:
                 except ShardError as error:
                     if not self._skips:
                         raise
-                    sample = damage_or_raise(opened, read, error)
+                    sample = damage_or_raise(opened, shard, error)
                 seconds = _clock() - began
                 if seconds > SLOW_READ_SECONDS + num_bytes * SLOW_SECONDS_PER_BYTE:
                     local.was_slow()
@@ -89,32 +96,17 @@ class LocalSingles:
         """Nothing runs; let go of open files."""
         self._readers.clear()
 
-    def _planned(self, units: NDArray[np.int64]) -> Iterator[tuple[list[UnitRead], _Ahead]]:
-        """Some reads after the other, each time with what is told of them and of those that follow."""
-        starts = range(0, len(units), _PLANNED_AT_ONCE)
-        parts = (self._units.reads(units[start : start + _PLANNED_AT_ONCE]) for start in starts)
-        reads, following = next(parts, []), next(parts, [])
-        num_told = 0
-        while reads:
-            most_bytes = max([read.end_byte - read.first_byte for read in reads])
-            self._counters.peak_held_bytes = max(self._counters.peak_held_bytes, most_bytes)
-            ahead = _Ahead([*reads, *following], num_told, max(1, self._ahead_limit_bytes // max(1, most_bytes)))
-            yield reads, ahead
-            num_told = max(0, ahead.num_told - len(reads))
-            reads, following = following, next(parts, [])
-
 
 class _Ahead:
-    """Reads that follow each other, of which the system was told the first ``num_told``."""
+    """Tells the system of reads that come, of each once."""
 
-    __slots__ = ("_most", "_reads", "num_told")
+    def __init__(self, units: Units, numbers: NDArray[np.int64], local: LocalReads) -> None:
+        self._units, self._numbers, self._local = units, numbers, local
+        self._num_told = 0
 
-    def __init__(self, reads: list[UnitRead], num_told: int, most: int) -> None:
-        self._reads, self.num_told, self._most = reads, num_told, most
-
-    def tell(self, local: LocalReads, at: int) -> None:
-        """Tell of those that come behind the one at this place, as many as may be."""
-        first, end = max(self.num_told, at), min(at + self._most, len(self._reads))
+    def tell(self, at: int, end: int) -> None:
+        """Tell of those at the places ``[at, end)``, as far as that was not done."""
+        first, end = max(self._num_told, at), min(end, len(self._numbers))
         if first < end:
-            local.tell(self._reads[first:end])
-            self.num_told = end
+            self._local.tell(self._units.reads(self._numbers[first:end]))
+            self._num_told = end
