@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from multiprocessing.connection import Pipe, wait
-from pathlib import Path
 from typing import Any
 
 from shoal.errors import ShoalError, WorkerError
 from shoal.pack.jobs import Done, Job, work
 from shoal.pack.output import Output
+from shoal.stream.own_processes import start_python
 
 __all__ = ["done_jobs", "usable_processors"]
 
@@ -72,15 +71,8 @@ class _Worker:
         self.connection, theirs = Pipe()
         self.job: Job | None = None
         inherited = [theirs.fileno(), *([out.lock_descriptor] if out.lock_descriptor is not None else [])]
-        # -P: a json.py in the user's directory must not become ours. A process group of its own: Ctrl-C reaches the
-        # parent alone, which then ends the worker.
-        self._process = subprocess.Popen(  # noqa: S603  # this very interpreter
-            [sys.executable, "-P", "-m", "shoal.pack.worker", str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": _python_path(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            pass_fds=inherited,
-            process_group=0,
-        )
+        worker = str(theirs.fileno())
+        self._process = start_python("shoal.pack.worker", worker, stdin=subprocess.DEVNULL, pass_fds=inherited)
         theirs.close()
         self._tell(out)
 
@@ -114,11 +106,3 @@ class _Worker:
         return WorkerError(
             msg, hint="out of memory? The same command goes on where this one ended, with --workers 1 too"
         )
-
-
-def _python_path() -> str:
-    """$PYTHONPATH, with the directory of this very package first where there is one of its own."""
-    home, given = str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")
-    if any(Path(entry or ".").resolve() == Path(home) for entry in sys.path if "site-packages" in entry):
-        return given
-    return os.pathsep.join([home, given]) if given else home

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
-import site
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from shoal.shards.formats import options_of
 from shoal.shards.manifests import Expected
 from shoal.shards.protocol import Format, ShardScan
 from shoal.stream.indexing.scan_frames import error_of, read_frame, write_frame
+from shoal.stream.own_processes import start_python
 
 __all__ = ["WORKERS_VARIABLE", "ScanTask", "scan_in_processes"]
 
 WORKERS_VARIABLE = "SHOAL_INDEX_WORKERS"
+_WORKER = "shoal.stream.indexing.scan_worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def scan_in_processes(
     threads: list[threading.Thread] = []
     try:
         for _ in range(num_workers):
-            processes.append(_start_worker())
+            processes.append(start_python(_WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
             thread = threading.Thread(
                 target=_converse, args=(processes[-1], format, waiting, answers), name="shoal-index", daemon=True
             )
@@ -99,29 +97,6 @@ def _close(pipe: IO[bytes] | None) -> None:
     if pipe is not None:
         with suppress(BrokenPipeError):
             pipe.close()
-
-
-def _start_worker() -> subprocess.Popen[bytes]:
-    # -P: a json.py in the user's directory must not become ours. A process group of its own: Ctrl-C reaches the
-    # parent alone, which then ends the worker. And no threads for linear algebra: numpy would start one per processor
-    # in each worker, for nothing.
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "shoal.stream.indexing.scan_worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": _python_path(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-        process_group=0,
-    )
-
-
-def _python_path() -> str:
-    """$PYTHONPATH, with the directory of this very package where a new interpreter would not look by itself."""
-    home = str(Path(__file__).resolve().parents[2])
-    given = os.environ.get("PYTHONPATH", "")
-    # Installed packages are found anyway, and their directory before the standard library's could hide parts of it.
-    if home in {*site.getsitepackages(), site.getusersitepackages()}:
-        return given
-    return os.pathsep.join([home, given]) if given else home
 
 
 def _converse(
