@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.errors import ShardError
-from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
+from shoal.shards.arrow_rows import TableRecords, arrow_library, check_names, partition_fields
 from shoal.shards.arrow_spilled import rows_of_part, spilled_rows, table_of_part
 from shoal.shards.columns import wanted_of
 from shoal.shards.decoding.hf_features import features_in
@@ -176,6 +176,7 @@ class Arrow:
             return None
         wanted = [name for name in self._wanted if name not in partition_fields(shard)]
         known = pa.ipc.open_stream(stream).schema.names
+        check_names(known, shard)
         chosen = wanted_of(known, wanted)
         return pa.ipc.IpcReadOptions(included_fields=[known.index(name) for name in chosen])
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.shards.arrow_library import arrow_library
+from shoal.shards.arrow_values import python_value, python_values
 from shoal.shards.columns import Kind, value_of
 
 __all__ = [
@@ -52,10 +53,10 @@ def _without_dictionary(pa: Any, array: Any) -> Any:
     return array.dictionary_decode()
 
 
-def constant_column(value: str, num_rows: int) -> tuple[Kind, Any]:
-    """A column of one text."""
+def constant_column(value: str | None, num_rows: int) -> tuple[Kind, Any]:
+    """A column of one text, or of none."""
     pa = arrow_library("Arrow")
-    return Kind("cells", arrow=pa.string()), pa.repeat(value, num_rows)
+    return Kind("cells", arrow=pa.string()), pa.repeat(pa.scalar(value, pa.string()), num_rows)
 
 
 def getter_of(array: Any) -> Callable[[int], Any]:
@@ -63,7 +64,7 @@ def getter_of(array: Any) -> Callable[[int], Any]:
     pa = arrow_library("Arrow")
     kind = array.type
     if isinstance(array, pa.ChunkedArray) or not (is_list(pa, kind) and is_number(pa, kind.value_type)):
-        return lambda row: array[row].as_py()
+        return lambda row: python_value(array[row])
     values = array.flatten()
     if array.null_count or values.null_count:
         return lambda row: _list_value(array, row)
@@ -130,8 +131,7 @@ def plain_cells(array: Any) -> list[Any]:
     pa = arrow_library("Arrow")
     kind = array.type
     if not (is_list(pa, kind) and is_number(pa, kind.value_type)):
-        values: list[Any] = array.to_pylist()
-        return values
+        return python_values(array)
     if array.null_count or array.flatten().null_count:
         return [_list_value(array, row) for row in range(len(array))]
     numbers, ends = array.flatten().to_numpy(zero_copy_only=False), np.cumsum(_widths(pa, array)).tolist()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,19 +16,33 @@ from shoal.shards.arrow_library import arrow_library
 from shoal.shards.columns import Columns
 from shoal.shards.protocol import Sample
 
-__all__ = ["TableRecords", "arrow_library", "partition_fields"]
+__all__ = ["TableRecords", "arrow_library", "check_names", "partition_fields"]
 
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _HINT = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 
 
-def partition_fields(shard: str) -> dict[str, str]:
+def partition_fields(shard: str) -> dict[str, str | None]:
     """What the directories of a shard say of all its rows, as Hive and Spark write them: ``column=value``.
+
+    Values are text; the directory that they write for rows without a value gives None.
 
     >>> partition_fields("year=2024/kind=a%20b/part-0.parquet")
     {'year': '2024', 'kind': 'a b'}
     """
     pairs = (part.partition("=") for part in shard.split("/")[:-1])
-    return {unquote(name): unquote(value) for name, sign, value in pairs if sign and name}
+    return {
+        unquote(name): None if value == _NO_VALUE else unquote(value) for name, sign, value in pairs if sign and name
+    }
+
+
+def check_names(names: Sequence[str], shard: str) -> None:
+    """Raise `ShardError` where two columns have one name: a dict would have the last of them alone."""
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        msg = f"two columns have the name {twice!r}, and a sample has one value for a name"
+        hint = "write the shard again with other names (pyarrow: table.rename_columns)"
+        raise ShardError(msg, shard=shard, hint=hint)
 
 
 class TableRecords:
@@ -35,11 +50,17 @@ class TableRecords:
 
     Values are Python's, as pyarrow makes them, but for lists of numbers of which none is missing: those are arrays,
     shape (length,), of their own memory. ``constants`` are fields that all rows have besides.
+
+    Raises
+    ------
+    ShardError
+        Two columns have one name.
     """
 
     __slots__ = ("_arrays", "_constants", "_crcs", "_getters", "_num_rows", "_shard")
 
-    def __init__(self, table: Any, crcs: Sequence[int], *, shard: str, constants: dict[str, str]) -> None:
+    def __init__(self, table: Any, crcs: Sequence[int], *, shard: str, constants: Mapping[str, str | None]) -> None:
+        check_names(table.column_names, shard)
         self._arrays = {name: joined(column) for name, column in zip(table.column_names, table.columns, strict=True)}
         self._num_rows, self._crcs, self._shard = table.num_rows, list(crcs), shard
         self._constants = {name: value for name, value in constants.items() if name not in self._arrays}

@@ -32,6 +32,7 @@ _FOOTER_LIMIT_BYTES = 256 << 20
 _FOOTERS_AT_HAND = 128
 _BUFFERS_BYTES = 32 << 20  # for reading ahead in all columns of a row group, where it is read bit by bit
 _NO_SHARD = "this is no Parquet shard, an encrypted or a damaged one"
+_NOT_BY_PYARROW = "leave the column out: format=shoal.formats.Parquet(columns=[...]); or write smaller row groups"
 _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 
 
@@ -106,7 +107,7 @@ class Parquet:
             # Without pyarrow's threads: where one column was damaged, others were still being decoded after the error
             # and crashed the process. Chunks are decoded side by side anyway.
             numbers, chosen = [group.number for group in groups], self._chosen(opened, shard)
-            table = opened.read_row_groups(numbers, columns=chosen, use_threads=False)
+            table = _rows_of(pa, opened, numbers, chosen)
             part.show(b"", 0)
             kept.at_hand.append((part, opened))  # and none after an error: who knows where it stopped
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -258,9 +259,21 @@ def _groups_at(stretch: Stretch, end_byte: int) -> tuple[_Footer, list[_Group]]:
     return kept, [group for group in kept.groups if first_byte <= group.first_byte and group.end_byte <= end_byte]
 
 
+def _rows_of(pa: Any, opened: Any, numbers: Sequence[int], columns: Sequence[str] | None) -> Any:
+    """The rows of some row groups as one table."""
+    try:
+        return opened.read_row_groups(numbers, columns=columns, use_threads=False)
+    except pa.ArrowNotImplementedError:
+        # Dictionaries inside of structs and lists it reads of one row group at a time.
+        if len(numbers) == 1:
+            raise
+        return pa.concat_tables([opened.read_row_group(one, columns=columns, use_threads=False) for one in numbers])
+
+
 def _undecodable(groups: Sequence[_Group], error: Exception, stretch: Stretch) -> ShardError:
     msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
-    return ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_OTHER_FILE)
+    hint = _NOT_BY_PYARROW if isinstance(error, NotImplementedError) else _OTHER_FILE
+    return ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=hint)
 
 
 def _check_rows(num_rows: int, stretch: Stretch, end_byte: int) -> None:

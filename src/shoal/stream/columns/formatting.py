@@ -10,6 +10,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.shards.arrow_columns import arrow_array, arrow_table, numpy_cells, plain_cells
+from shoal.shards.arrow_values import python_values
 from shoal.shards.columns import Kind, bytes_of_rows, widened
 from shoal.stream.collate import column_of
 from shoal.stream.columns.tensors import tensors, torch_library
@@ -69,7 +70,7 @@ class Formatting:
             return array if kind.how == "cells" else arrow_array(kind, array)
         if kind.how == "cells":
             if self.name == "python":
-                return array.to_pylist()
+                return python_values(array)
             values = plain_cells(array) if self.name is None else numpy_cells(array)
             return column_of(values) if isinstance(values, list) and values else values
         if kind.how == "bytes":
@@ -88,7 +89,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
-        return value.item()
+        plain = value.item()
+        # Of a time that Python cannot hold it is a number that no longer says of what.
+        return value if isinstance(plain, int) and value.dtype.kind in "mM" else plain
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     if type(value) in (list, tuple):

@@ -1,0 +1,106 @@
+"""Tables that other tools write and that Python, or a dict, or pyarrow has no room for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal.errors import ShardError
+from shoal.shards.arrow_rows import partition_fields
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+pytestmark = [
+    pytest.mark.usefixtures("_cache_of_its_own"),
+    pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning"),
+]
+
+
+@pytest.fixture
+def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def written(path: Path, table: Any, *, rows: int = 2) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=rows)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=rows)
+    return path
+
+
+def odd_times() -> dict[str, tuple[Any, list[Any]]]:
+    """Times that Python's datetime cannot hold, beside ones that it can: an array, and what is made of it."""
+    nanoseconds, far = [5, None, 1001], np.datetime64(2**40, "s")
+    of = pa.array(nanoseconds, pa.int64())
+    when = [np.datetime64(5, "ns"), None, np.datetime64(1001, "ns")]
+    since = [np.timedelta64(5, "ns"), None, np.timedelta64(1001, "ns")]
+    return {
+        "moment": (of.cast(pa.timestamp("ns")), when),
+        "moment in a zone": (of.cast(pa.timestamp("ns", "Europe/Berlin")), when),
+        "duration": (of.cast(pa.duration("ns")), since),
+        "time of day": (of.cast(pa.time64("ns")), since),
+        "far": (pa.array([2**40, None, 2**40]).cast(pa.timestamp("s")), [far, None, far]),
+        "far day": (pa.array([2**30] * 3, pa.int32()).cast(pa.date32()), [np.datetime64(2**30, "D")] * 3),
+        "list": (pa.array([[5], None, [1001]], pa.list_(pa.timestamp("ns"))), [[when[0]], None, [when[2]]]),
+        "struct": (pa.array([{"a": 5, "b": "x"}] * 3, pa.struct([("a", pa.timestamp("ns")), ("b", pa.string())])),
+                   [{"a": when[0], "b": "x"}] * 3),
+        "map": (pa.array([[("x", 5)]] * 3, pa.map_(pa.string(), pa.duration("ns"))), [[("x", since[0])]] * 3),
+        "dictionary": (of.cast(pa.timestamp("ns")).dictionary_encode(), when),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("name", odd_times())
+def test_times_that_python_cannot_hold_are_those_of_numpy(name: str, suffix: str, tmp_path: Path) -> None:
+    array, expected = odd_times()[name]
+    ds = shoal.open(written(tmp_path / f"a.{suffix}", pa.table({"x": array})))
+    assert [sample["x"] for sample in ds] == expected
+    for kind in (None, "python", "numpy", "torch"):
+        if kind == "torch":
+            pytest.importorskip("torch")
+        batch = next(iter((ds if kind is None else ds.format(kind)).batch(3)))
+        assert list(batch["x"]) == expected
+    assert next(iter(ds.format("arrow").batch(3)))["x"].null_count == array.null_count
+
+
+def test_text_that_is_none_stays_an_error(tmp_path: Path) -> None:
+    damaged = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff"))
+    ds = shoal.open(written(tmp_path / "a.parquet", pa.table({"x": damaged})))
+    for read in (ds, ds.batch(1)):
+        with pytest.raises(ShardError, match="'x'"):
+            next(iter(read))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_two_columns_of_one_name_are_refused(suffix: str, tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([1, 2]), pa.array(["a", "b"])], names=["x", "x"])
+    ds = shoal.open(written(tmp_path / f"a.{suffix}", table))
+    for read in (ds, ds.batch(2), ds.columns("x")):
+        with pytest.raises(ShardError, match="two columns have the name 'x'"):
+            next(iter(read))
+
+
+def test_dictionaries_inside_of_structs_are_read_of_several_row_groups(tmp_path: Path) -> None:
+    words = pa.array(["a", "b", "a", "c"]).dictionary_encode()
+    table = pa.table({"x": pa.StructArray.from_arrays([words], names=["q"])})
+    ds = shoal.open(written(tmp_path / "a.parquet", table))
+    assert list(ds) == table.to_pylist()
+    assert next(iter(ds.batch(4)))["x"] == table["x"].to_pylist()
+
+
+def test_rows_without_a_partition_have_none(tmp_path: Path) -> None:
+    assert partition_fields("year=__HIVE_DEFAULT_PARTITION__/kind=a%20b/x.parquet") == {"year": None, "kind": "a b"}
+    written(tmp_path / "d" / "year=2024" / "a.parquet", pa.table({"x": [1]}))
+    written(tmp_path / "d" / "year=__HIVE_DEFAULT_PARTITION__" / "a.parquet", pa.table({"x": [2]}))
+    ds = shoal.open(tmp_path / "d")
+    assert list(ds) == [{"x": 1, "year": "2024"}, {"x": 2, "year": None}]
+    assert next(iter(ds.batch(2)))["year"] == ["2024", None]
+    assert next(iter(ds.format("arrow").batch(2)))["year"].to_pylist() == ["2024", None]
