@@ -15,6 +15,8 @@ def test_by_suffix() -> None:
         ("s3://x/y.jsonl", "jsonl"),
         ("y.NdJson", "jsonl"),
         ("train-00000-of-00010.tfrecord", "tfrecord"),
+        ("mnist-train.TFRecord-00000-of-00010", "tfrecord"),
+        ("x.tfrecord.gz-00000-of-100000", "tfrecord.gz"),
         ("a.tsv", "tsv"),
         ("b.csv", "csv"),
         ("c.txt", "text"),
@@ -37,7 +39,7 @@ def test_notes_beside_data_are_no_shards_of_a_directory() -> None:
     assert not {".txt", ".csv", ".tsv"} & set(suffixes_in_directories())
 
 
-@pytest.mark.parametrize("path", ["data.bin", "data.tar.bak", "tar", "dir.tar/x", ""])
+@pytest.mark.parametrize("path", ["data.bin", "data.tar.bak", "tar", "a.tar-00001", "-00000-of-00001", "dir.tar/x", ""])
 def test_unknown_suffixes(path: str) -> None:
     with pytest.raises(SourceError, match=r"\.tar, \.jsonl, \.ndjson, \.tfrecord") as caught:
         format_of(path)

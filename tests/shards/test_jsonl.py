@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.errors import ShardError
+from shoal.shards import lines
 from shoal.shards.jsonl import JsonLines
 from shoal.shards.protocol import ShardScan, Stretch
 from shoal.shards.records import CutRecords
@@ -42,10 +44,16 @@ def reference_starts(data: bytes) -> list[int]:
 PIECES = [b"\n", b" ", b"{}", b"\r\n", b'{"a": "\xc3\xa9"}', b"\t", b"1", BOM, b"    ", b"[1, 2]", b"\0", b"\x0b"]
 
 
-@given(pieces=st.lists(st.sampled_from(PIECES), max_size=14), window_bytes=st.sampled_from([1, 2, 3, 7, 100]))
-def test_lines_are_those_of_a_split(pieces: list[bytes], window_bytes: int) -> None:
+@given(
+    pieces=st.lists(st.sampled_from(PIECES), max_size=14),
+    window_bytes=st.sampled_from([1, 2, 3, 7, 100]),
+    few=st.sampled_from([0, 256]),
+)
+@example(pieces=[b"\n", b"\n", b"1", b"\n"], window_bytes=3, few=0)  # a window that ends inside of a line
+def test_lines_are_those_of_a_split(pieces: list[bytes], window_bytes: int, few: int) -> None:
     data = b"".join(pieces)
-    found = scan(data, window_bytes=window_bytes)
+    with mock.patch.object(lines, "_FEW", few):  # how many lines are looked at one by one
+        found = scan(data, window_bytes=window_bytes)
     starts = reference_starts(data)
     assert found.sample_starts.tolist() == starts
     crcs = [zlib.crc32(data[starts[i] : starts[i + 1]]) for i in range(len(starts) - 1)]

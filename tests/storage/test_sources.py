@@ -50,6 +50,12 @@ def test_directory_is_recursive_sorted_and_skips_what_is_hidden(data: Path) -> N
     assert [info.num_bytes for info in found.stat(LocalStore())] == [11, 13, 13, 13, 11]
 
 
+def test_a_number_behind_the_suffix_is_passed_over(data: Path) -> None:
+    for name in ("a.tar-00001-of-00002", "a.tar-00000-of-00002", "a.tar-2", "a.bin-00000-of-00002"):
+        (data / "val" / name).write_bytes(b"x")
+    assert named("data/val").names == ("000.tar", "a.tar-00000-of-00002", "a.tar-00001-of-00002")
+
+
 def test_globs(data: Path) -> None:
     assert named("data/train/00[12].tar").names == ("001.tar", "002.tar")
     found = named("data/**/*.tar")

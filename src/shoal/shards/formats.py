@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -49,6 +50,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType({entry.name: entry for entry in
 # in a directory only compressed ones are shards.
 _PACKED_JSON = {f".json{ending}": f"jsonl.{codec}" for ending, codec in CODEC_OF_SUFFIX.items()}
 _LINES_OF_JSON = {".json": "jsonl", **_PACKED_JSON}
+
+# TensorFlow numbers the shards of a dataset behind their suffix: a.tfrecord-00000-of-00042.
+_NUMBER = re.compile(r"-\d{5,}-of-\d{5,}$")
 
 # What often lies beside the shards of a dataset and is not one of them; in a directory it is data only if asked for.
 _BESIDE_DATA = ("text", "csv", "tsv")
@@ -106,15 +110,15 @@ def _made(name: str, text: str) -> Format:
 def format_of(path: str) -> Format:
     """The format that the suffix of a shard's name or path means; upper and lower case count alike.
 
-    >>> format_of("s3://bucket/Train-000000.TAR").name
-    'tar'
+    >>> format_of("s3://bucket/Train-000000.TAR").name, format_of("mnist-train.tfrecord-00000-of-00042").name
+    ('tar', 'tfrecord')
 
     Raises
     ------
     SourceError
         Where the suffix is none of a known format.
     """
-    lowered = path.lower()
+    lowered = _NUMBER.sub("", path.lower())
     for entry in FORMATS.values():
         if lowered.endswith(entry.suffixes):
             return entry

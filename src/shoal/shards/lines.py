@@ -21,6 +21,7 @@ __all__ = ["BOM", "WHITE", "LineScan", "line_crcs", "line_records", "lines_in", 
 BOM = b"\xef\xbb\xbf"
 WHITE = " \t\n\r\v\f"
 _NEWLINE = 10
+_FEW = 256  # lines of a window that begin with white space
 _SPACES = np.zeros(256, dtype=np.bool_)
 _SPACES[list(WHITE.encode())] = True
 _OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another: index it again"
@@ -203,9 +204,13 @@ class LineScan:
     def _blank_lines(self, data: NDArray[np.uint8], line_ends: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which lines hold only white space: only those that begin with it are looked at in full."""
         starts = np.concatenate(([0], line_ends[:-1])) if len(line_ends) else line_ends
-        blank = np.zeros(len(line_ends), dtype=np.bool_)
-        for number in np.flatnonzero(self._spaces[data[starts]]).tolist():
-            blank[number] = bool(self._spaces[data[starts[number] : line_ends[number]]].all())
+        blank = self._spaces[data[starts]]
+        doubtful = np.flatnonzero(blank)
+        if len(doubtful) > _FEW:  # then all at once is quicker than each
+            blank = np.logical_and.reduceat(self._spaces[data[: line_ends[-1]]], starts)
+        else:
+            for number in doubtful.tolist():
+                blank[number] = self._spaces[data[starts[number] : line_ends[number]]].all()
         if len(blank) and not self._blank:
             blank[0] = False
         return blank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,16 @@ from typing import Literal
 
 from shoal.errors import SourceError
 
-__all__ = ["INDEX_NAME", "INDEX_SUFFIX", "PACKING", "PACKING_PLAN", "Named", "SourceKind", "shards_among"]
+__all__ = [
+    "INDEX_NAME",
+    "INDEX_SUFFIX",
+    "PACKING",
+    "PACKING_PLAN",
+    "Named",
+    "SourceKind",
+    "ends_as_one_of",
+    "shards_among",
+]
 
 INDEX_SUFFIX = ".index"
 INDEX_NAME = "shoal.index"
@@ -37,6 +47,19 @@ class Named:
     paths: list[str]
 
 
+_NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$")  # as TensorFlow names the shards of a dataset, behind the suffix
+
+
+def ends_as_one_of(name: str, suffixes: Sequence[str]) -> bool:
+    """Whether a name has one of the suffixes, in either case, and perhaps ``-00000-of-00042`` behind it.
+
+    >>> ends_as_one_of("A.TFRecord-00000-of-00042", [".tfrecord"]), ends_as_one_of("a.tfrecord-00042", [".tfrecord"])
+    (True, False)
+    """
+    lowered, wanted = name.lower(), tuple(suffixes)
+    return lowered.endswith(wanted) or ("-of-" in lowered and _NUMBERED.sub("", lowered).endswith(wanted))
+
+
 def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) -> list[str]:
     """Those of the files below ``directory`` that are shards, sorted.
 
@@ -50,7 +73,7 @@ def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) 
         name = path.rpartition("/")[2]
         if name.startswith(".") or name.endswith(INDEX_SUFFIX):
             continue
-        if name.lower().endswith(tuple(suffixes)):
+        if ends_as_one_of(name, suffixes):
             wanted.append(path)
         else:
             others[os.path.splitext(name)[1] or name] += 1  # noqa: PTH122  # paths are text in this room

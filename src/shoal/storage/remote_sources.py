@@ -14,7 +14,7 @@ from itertools import islice
 from shoal.errors import SourceError, StorageError
 from shoal.storage.braces import expand_braces, has_braces
 from shoal.storage.globs import has_magic, matcher
-from shoal.storage.named import INDEX_NAME, INDEX_SUFFIX, Named, SourceKind, shards_among
+from shoal.storage.named import INDEX_NAME, INDEX_SUFFIX, Named, SourceKind, ends_as_one_of, shards_among
 from shoal.storage.protocol import ObjectInfo, Store
 from shoal.storage.urls import join, parent, plain, relative, scheme_of, tagged, without_secrets
 
@@ -69,7 +69,8 @@ def _path_part(url: str) -> str:
 def _looks_like_file(url: str, suffixes: Sequence[str]) -> bool:
     # What has a query is made by a program, and there is nothing below it.
     path = plain(url)
-    return path.lower().endswith((*suffixes, INDEX_SUFFIX)) or (path != url and "?" in url and not path.endswith("/"))
+    is_named = ends_as_one_of(path, (*suffixes, INDEX_SUFFIX))
+    return is_named or (path != url and "?" in url and not path.endswith("/"))
 
 
 def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Named:
