@@ -75,7 +75,7 @@ def test_shards_keep_the_order_given(lines: Path, tmp_path: Path) -> None:
 
 
 def test_small_data_starts_no_process_and_keeps_nothing(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_pool, "_start_worker", pytest.fail)
+    monkeypatch.setattr(scan_pool, "start_python", pytest.fail)
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(lines.parent / "cache"))
     index_of(lines)
     assert not (lines.parent / "cache").exists()
@@ -115,13 +115,13 @@ def fake_worker(code: str) -> subprocess.Popen[bytes]:
 
 def test_a_killed_worker_is_reported_with_its_signal_and_shard(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import os, sys; sys.stdin.buffer.read(16); os.kill(os.getpid(), 9)"
-    monkeypatch.setattr(scan_pool, "_start_worker", lambda: fake_worker(code))
+    monkeypatch.setattr(scan_pool, "start_python", lambda *_, **__: fake_worker(code))
     with pytest.raises(ShoalError, match=r"00\d\.jsonl: the process that scanned this shard was killed by SIGKILL"):
         index_of(lines, workers=2, cache_dir=lines.parent / "cache")
 
 
 def test_a_worker_that_cannot_start_is_reported(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_pool, "_start_worker", lambda: fake_worker("import sys; sys.exit(3)"))
+    monkeypatch.setattr(scan_pool, "start_python", lambda *_, **__: fake_worker("import sys; sys.exit(3)"))
     with pytest.raises(ShoalError, match="ended with exit status 3") as caught:
         index_of(lines, workers=1, cache_dir=lines.parent / "cache")
     assert "SHOAL_INDEX_WORKERS=0" in caught.value.hint
@@ -149,7 +149,7 @@ def test_a_users_own_format_is_scanned_in_this_process(lines: Path, monkeypatch:
     class Own(type(format_named("jsonl"))):  # type: ignore[misc]
         pass
 
-    monkeypatch.setattr(scan_pool, "_start_worker", pytest.fail)
+    monkeypatch.setattr(scan_pool, "start_python", pytest.fail)
     found = expand(lines, suffixes=(".jsonl",))
     index = build_index(found, store=LocalStore(), format=Own(), workers=2, cache_dir=lines.parent / "cache")
     assert int(index.extent_num_samples.sum()) == 6000
