@@ -18,6 +18,21 @@ def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, An
     return code, json.loads(said.out) if said.out.startswith("{") else said.out, said.err
 
 
+def test_shards_as_inputs_are_spoken_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "in"
+    data.mkdir()
+    for number in range(3):
+        (data / f"{number}.PARQUET").write_bytes(b"PAR1")
+    code, said, notes = run(capsys, data, tmp_path / "out", "--json")
+    assert (code, said["num_samples"]) == (0, 3)
+    assert "all 3 inputs end in .parquet, as shards do; each becomes one sample as it is" in notes
+    assert f"`shoal repack {data}" in notes
+    (data / "4.txt").write_bytes(b"text")
+    code, said, notes = run(capsys, data, tmp_path / "other", "--json")
+    assert (code, said["num_samples"]) == (0, 4)
+    assert "as shards do" not in notes
+
+
 def test_a_directory_is_packed_and_what_was_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_files(tmp_path / "in")
     words: list[str | Path] = [

@@ -20,6 +20,7 @@ from shoal.pack.balance import Repeats, parse_factor
 from shoal.pack.inputs import InputTable
 from shoal.pack.local import Packed, PackRequest, check_apart, inputs_of, pack_inputs, repeats_of
 from shoal.pack.sizing import ShardSizing, shard_sizing
+from shoal.pack.tree_inputs import TreeInputs
 from shoal.shards.writing.encoders import WRITTEN_FORMATS
 
 __all__ = ["add_arguments", "run"]
@@ -98,6 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
             path_column=arguments.path_column,
             num_workers=arguments.workers,
         )
+        if isinstance(inputs, TreeInputs) and (suffix := inputs.shard_suffix()) is not None:
+            output.complain(
+                f"note: all {len(inputs):,} inputs end in {suffix}, as shards do; each becomes one sample as it is. "
+                f"`shoal repack {printable(arguments.source)} {printable(arguments.destination)}` packs what is in them"
+            )
         repeats = repeats_of(
             inputs, oversample=factors, balance=arguments.balance, key=arguments.oversample_key, seed=arguments.seed
         )

@@ -26,6 +26,7 @@ _BLOCK_BYTES = 1 << 20
 _TAR_BLOCK = 512
 _ROW_BYTES = 64  # of a record that is not its payload: names, lengths, checksums
 _DOT = ord(".")
+_SHARD_SUFFIXES = (b".tar", b".parquet", b".arrow", b".mds", b".tfrecord", b".rec", b".tar.gz", b".tar.zst")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +75,13 @@ class TreeInputs:
     def about(self) -> Mapping[str, Any]:
         """The classes."""
         return {"classes": list(self.classes)} if self.classes else {}
+
+    def shard_suffix(self) -> str | None:
+        """What the names of all files end in, if that is what shards do: each would become a sample as it is."""
+        parts = self.files.last_parts()
+        suffixes = (suffix for suffix in _SHARD_SUFFIXES if parts and parts[0].lower().endswith(suffix))
+        found = next(suffixes, None)
+        return found.decode() if found and all(part.lower().endswith(found) for part in parts) else None
 
     def label_column(self) -> str | None:
         """``cls`` in tar shards, else ``label``."""
