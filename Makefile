@@ -25,6 +25,7 @@ demo: .venv/stamp ## make data, stream it shuffled, stop, resume elsewhere, and 
 	$(BIN)/shoal demo
 
 test: .venv/stamp ## every test and every example in a docstring
+	$(BIN)/python -m compileall -q src # many tests start interpreters, which may not be allowed to keep what they compile
 	$(BIN)/python -m pytest --doctest-modules tests src/shoal
 
 soak: .venv/stamp ## tests that take minutes, and those that only many times would show

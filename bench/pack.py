@@ -10,6 +10,7 @@ rounds, and CPU seconds, children included. ``--made DIR`` takes the files that 
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import resource
 import shutil
@@ -21,6 +22,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import shoal
+
 FILES_PER_DIRECTORY = 1000
 
 
@@ -31,6 +34,7 @@ def main() -> None:
     parser.add_argument("--directory", help="where files and shards are written (temporary)")
     parser.add_argument("--made", type=Path, help="where the files are, or shall stay")
     asked = parser.parse_args()
+    compileall.compile_dir(Path(shoal.__file__).parent, quiet=1)  # as it is where it was installed
     with tempfile.TemporaryDirectory(dir=asked.directory) as home:
         files = asked.made or Path(home, "files")
         if not files.exists():
@@ -45,7 +49,7 @@ def main() -> None:
             "find | sort | tar | sha256": lambda: tar_of_all(files, Path(home, "one.tar")),
         }
         for count in counts:
-            work[f"shoal pack, {count} process{'es' * (count > 1)}"] = lambda count=count: shoal(
+            work[f"shoal pack, {count} process{'es' * (count > 1)}"] = lambda count=count: shoal_pack(
                 files, Path(home, "shards"), count
             )
         tar(files, names, Path(home, "one.tar"))  # warm
@@ -92,7 +96,7 @@ def tar_of_all(files: Path, out: Path) -> None:
     subprocess.run(["bash", "-c", command], check=True)
 
 
-def shoal(files: Path, out: Path, count: int) -> None:
+def shoal_pack(files: Path, out: Path, count: int) -> None:
     shutil.rmtree(out, ignore_errors=True)
     command = [sys.executable, "-m", "shoal", "pack", files, out, "--no-label", "--shard-bytes", "16MiB"]
     subprocess.run([*command, "--workers", str(count)], check=True, stdout=subprocess.DEVNULL)
