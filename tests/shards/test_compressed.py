@@ -6,12 +6,13 @@ import contextlib
 import gzip
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.shards.writers import COMPRESS, framed, tar_of
+from tests.shards.writers import COMPRESS, framed, framed_snappy, tar_of
 
 import shoal
 from shoal.errors import ShardError
@@ -33,6 +34,48 @@ def samples_of(format: Any, data: bytes) -> list[dict[str, Any]]:  # noqa: A002
     found = format.scan(lambda first, end: data[first:end], len(data), shard="a")
     records = format.parse(data, Stretch("a", 0, found.num_samples, None, found.head))
     return [records.sample(number) for number in range(len(records))]
+
+
+@settings(max_examples=30)
+@given(data=st.binary(max_size=300), repeats=st.integers(0, 2000), at=st.floats(0, 1, exclude_max=True))
+def test_frames_of_snappy_are_read_too(data: bytes, repeats: int, at: float) -> None:
+    data *= repeats
+    packed = framed_snappy(data)
+    assert decompress("snappy", packed, limit_bytes=len(data)) == data
+    skipped = b"\xfe\x03\0\0abc" + packed[:10]
+    assert decompress("snappy", packed + skipped + packed[10:], limit_bytes=2 * len(data)) == 2 * data
+    damaged = bytearray(packed)
+    damaged[int(at * len(packed))] ^= 4
+    for wrong in (bytes(damaged), packed[: int(at * len(packed))]):
+        with contextlib.suppress(CodecError):
+            assert data.startswith(decompress("snappy", wrong, limit_bytes=len(data)))
+
+
+def test_frames_of_snappy_that_lie_are_refused() -> None:
+    head, big = framed_snappy(b"")[:10], b"\x80\x80\x80\x80\x08"
+    for rest, match in (
+        (b"\0" + (4 + len(big)).to_bytes(3, "little") + bytes(4) + big, "more than 65536 bytes"),
+        (b"\x05\0\0\0", "the kind 5"),
+        (b"\0\xff\xff\xff", "ends in the middle"),
+        (b"\0\xff", "ends in the middle"),
+    ):
+        with pytest.raises(CodecError, match=match):
+            decompress("snappy", head + rest, limit_bytes=1 << 30)
+    with pytest.raises(CodecError, match="more than 1000 bytes"):
+        decompress("snappy", framed_snappy(bytes(2000)), limit_bytes=1000)
+
+
+@pytest.mark.parametrize("codec", OF_MEMBERS)
+@pytest.mark.parametrize("name", ["tar", "tfrecord"])
+def test_a_compressed_shard_without_the_suffix_says_how_it_is_read(name: str, codec: str, tmp_path: Path) -> None:
+    pytest.importorskip("google_crc32c")
+    plain = tar_of({"a.bin": Random(0).randbytes(2000)}) if name == "tar" else framed(b"x")
+    path = tmp_path / f"a.{name}"
+    path.write_bytes(COMPRESS[codec](plain))
+    with pytest.raises(ShardError) as caught:
+        shoal.open(path)
+    assert f'format="{name}.{codec}"' in caught.value.hint
+    assert shoal.open(path, format=f"{name}.{codec}").num_samples == 1
 
 
 def test_every_codec_has_its_test() -> None:

@@ -116,3 +116,10 @@ def mds_of(columns: Mapping[str, tuple[str, int | None]], samples: list[list[byt
     first = 4 * (len(samples) + 2) + len(config)
     starts = first + np.concatenate([[0], np.cumsum([len(sample) for sample in encoded], dtype=np.int64)])
     return len(samples).to_bytes(4, "little") + starts.astype("<u4").tobytes() + config + b"".join(encoded)
+
+
+def framed_snappy(data: bytes) -> bytes:
+    """Snappy's framing, as command lines write it."""
+    import cramjam
+
+    return bytes(cramjam.snappy.compress(data)) or b"\xff\x06\0\0sNaPpY"

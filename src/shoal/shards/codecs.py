@@ -21,10 +21,16 @@ __all__ = [
     "decompress",
     "decompress_members",
     "decompress_parts",
+    "packed_hint",
 ]
 
 _PIECE_BYTES = 1 << 20
 _ZSTD_INPUT_BYTES = 512  # at a time: a block of 128 KiB can hide in 4 bytes, so this gives at most 16 MiB
+
+
+_SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
+_SNAPPY_CHUNK_BYTES = 1 << 16
+_BEGINNINGS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 
 
 # What was decompressed next, or, behind a member, where in the compressed bytes it ends.
@@ -40,6 +46,16 @@ class Member(NamedTuple):
 
     end_byte: int
     content_end_byte: int
+
+
+def packed_hint(start: Buffer, format_name: str) -> str | None:
+    r"""What to do with a shard that begins as one of the codecs does, and whose name does not say so; else None.
+
+    >>> packed_hint(b"\x1f\x8b\x08", "tar")
+    'it looks compressed: format="tar.gz" reads it so'
+    """
+    codec = next((codec for magic, codec in _BEGINNINGS.items() if bytes(start).startswith(magic)), None)
+    return codec and f'it looks compressed: format="{format_name}.{codec}" reads it so'
 
 
 def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
@@ -218,15 +234,37 @@ def _brotli(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG0
 
 
 def _snappy(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:
-    """One raw block, whose size is written before it."""
+    """One raw block, whose size is written before it, as Streaming writes it; or frames, as command lines do."""
     library = _library("cramjam", "snappy")
+    data = stored.rest()
     try:
-        data = stored.rest()
+        if data.startswith(_SNAPPY_FRAMES):
+            for chunk in _snappy_chunks(data):
+                # A chunk says how much is in it, and holds at most 64 KiB; its checksum is compared by the library.
+                if chunk[0] == 0 and library.snappy.decompress_raw_len(chunk[8:]) > _SNAPPY_CHUNK_BYTES:
+                    raise _too_much(_SNAPPY_CHUNK_BYTES)
+                yield bytes(library.snappy.decompress(_SNAPPY_FRAMES + chunk))
+            return
         if library.snappy.decompress_raw_len(data) > limit_bytes:
             raise _too_much(limit_bytes)
         yield bytes(library.snappy.decompress_raw(data))
     except library.DecompressionError as error:
         raise CodecError(str(error)) from None
+
+
+def _snappy_chunks(data: bytes) -> Iterator[bytes]:
+    """The chunks of framed snappy that hold something: a byte for the kind, three for the size, and so many."""
+    at = 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at + 1 : at + 4], "little")
+        if end > len(data) or at + 4 > len(data):
+            raise _cut_short()
+        if data[at] < 2:
+            yield data[at:end]
+        elif data[at] < 128:
+            msg = f"a chunk at byte {at} is of the kind {data[at]}, which is not known"
+            raise CodecError(msg)
+        at = end
 
 
 def _cut_short() -> CodecError:

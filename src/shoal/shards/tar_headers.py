@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
+from shoal.shards.codecs import packed_hint
 from shoal.shards.protocol import Buffer
 from shoal.shards.tar_fields import BLOCK_BYTES, check_sums, header_names, padded, pax_records, read_number, text
 
@@ -347,9 +348,7 @@ class HeaderWalk:
             return ShardError(msg, shard=self.shard, byte=byte, hint=hint)
         start = bytes(found.buffer[:6])
         msg = f"this is not a tar archive: it begins with {start!r} and its first header has a wrong checksum"
-        packed = next((name for magic, name in _COMPRESSED.items() if start.startswith(magic)), None)
-        hint = f"it looks {packed}-compressed: uncompress it first" if packed else "check what the file is"
-        return ShardError(msg, shard=self.shard, byte=0, hint=hint)
+        return ShardError(msg, shard=self.shard, byte=0, hint=packed_hint(start, "tar") or "check what the file is")
 
     def _cut_short(self, byte: int, num_bytes: int) -> ShardError:
         left = self.num_bytes - byte
@@ -364,9 +363,6 @@ class HeaderWalk:
     def _sparse(self, byte: int) -> ShardError:
         msg = "this member is a GNU sparse file, which is not supported"
         return ShardError(msg, shard=self.shard, byte=byte, hint="write the shard again without tar's --sparse (-S)")
-
-
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 def is_of_interest(payload: bytes) -> bool:

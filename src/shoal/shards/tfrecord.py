@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
+from shoal.shards.codecs import packed_hint
 from shoal.shards.crc32c import crc32c, crc32c_of_rows, masked
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.records import BadRecordError, CutRecords, borders_in
@@ -154,7 +155,9 @@ def _headers_in(window: Buffer, starts: list[int], num_bytes: int, shard: str, *
     if wrong.size:
         msg = "no record begins here: the length does not have its checksum"
         byte = before + first + places[int(wrong[0])]
-        raise ShardError(msg, shard=shard, byte=byte, hint="this is no TFRecord shard, a compressed or a damaged one")
+        packed = packed_hint(window[:6], "tfrecord") if byte == 0 else None
+        hint = packed or "this is no TFRecord shard, a compressed or a damaged one"
+        raise ShardError(msg, shard=shard, byte=byte, hint=hint)
     if not places:
         msg = f"{num_bytes - position} bytes are left here, too few for a record"
         raise ShardError(msg, shard=shard, byte=before + position, hint=_CUT_SHORT)
