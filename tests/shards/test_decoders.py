@@ -8,6 +8,8 @@ import io
 import json
 import pickle
 import sys
+import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,56 @@ def test_arrays() -> None:
     assert list(found) == ["a", "b"]
     assert found["a"].dtype == np.int16
     assert found["b"] == 2
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.float16(2),
+        np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3)),
+        np.zeros((0, 3), np.complex64),
+        np.array(["a", "\u00e9b"]),
+        np.array([(1, 2.5)], dtype=[("x", "<i2"), ("y", "<f8")]),
+        np.array([(1, 2.5)], dtype=[("\u4e2d", "<i2"), ("y", "<f8")]),  # which is of version 3
+        np.array(["2026-01-01"], "M8[D]"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
+def test_arrays_are_those_that_numpy_loads(array: Any) -> None:
+    data = npy(array)
+    found, wanted = decoded("npy", data), np.load(io.BytesIO(data))
+    assert (found.dtype, found.shape, found.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+    assert found.flags.writeable
+    assert found.flags.f_contiguous == wanted.flags.f_contiguous
+
+
+@pytest.mark.parametrize("kind", ["<f8", "|S0", "<U0"])
+@pytest.mark.parametrize("shape", [(10**10,), (10**30,), (10**5, 10**6), (-1,), (2**62, 4)])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_array_that_lies_of_its_shape_is_damage_and_takes_no_memory(
+    kind: str, shape: tuple[int, ...], version: int
+) -> None:
+    header = repr({"descr": kind, "fortran_order": False, "shape": shape}).encode().ljust(117) + b"\n"
+    data = b"\x93NUMPY" + bytes([version, 0]) + len(header).to_bytes(2 if version == 1 else 4, "little") + header
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("a.npy", data)
+    tracemalloc.start()
+    for field, content in (("npy", data), ("npz", out.getvalue())):
+        with pytest.raises(ValueError):
+            decoded(field, content)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_a_zip_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.BytesIO()
+    np.savez_compressed(out, a=np.zeros(1 << 17), b=np.zeros(1 << 17))
+    assert len(decoded("npz", out.getvalue())["b"]) == 1 << 17
+    monkeypatch.setattr(decoders, "_LIMIT_BYTES", 2 << 20)
+    with pytest.raises(ValueError, match="more than 2097152 bytes once decompressed"):
+        decoded("npz", out.getvalue())
 
 
 def test_pickles_are_read_only_where_allowed() -> None:
@@ -186,7 +238,7 @@ def test_unknown_names_are_told_with_those_known() -> None:
 
 
 def test_a_gzip_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoders, "_GZIP_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(decoders, "_LIMIT_BYTES", 1 << 20)
     bomb = gzip.compress(bytes(1 << 18)) * 5
     with pytest.raises(ValueError, match="more than 1048576 bytes once decompressed"):
         decoded("txt.gz", bomb)

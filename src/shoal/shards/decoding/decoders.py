@@ -21,7 +21,7 @@ __all__ = ["IMAGE_SPECS", "IMAGE_SUFFIXES", "Decoder", "decoder_for", "decoders_
 
 Decoder = Callable[[bytes], Any]
 
-_GZIP_LIMIT_BYTES = 1 << 30
+_LIMIT_BYTES = 1 << 30  # of a field, once decompressed
 _PICKLES = ("pkl", "pickle", "pyd")
 _TORCH = ("pth", "pt")
 
@@ -33,7 +33,10 @@ def _text(data: bytes) -> str:
 def _npz(load: Decoder) -> Decoder:
     def decode(data: bytes) -> dict[str, Any]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return {name.removesuffix(".npy"): load(archive.read(name)) for name in archive.namelist()}
+            members = archive.infolist()
+            if sum(member.file_size for member in members) > _LIMIT_BYTES:
+                raise _too_large(len(data))
+            return {member.filename.removesuffix(".npy"): load(archive.read(member)) for member in members}
 
     return decode
 
@@ -110,12 +113,15 @@ def _gunzipped(data: bytes) -> bytes:
     found, left = bytearray(), data
     while left:
         member = zlib.decompressobj(wbits=31)
-        found += member.decompress(left, _GZIP_LIMIT_BYTES + 1 - len(found))
-        if len(found) > _GZIP_LIMIT_BYTES:
-            msg = f"a field of {len(data)} bytes has more than {_GZIP_LIMIT_BYTES} bytes once decompressed"
-            raise ValueError(msg)
+        found += member.decompress(left, _LIMIT_BYTES + 1 - len(found))
+        if len(found) > _LIMIT_BYTES:
+            raise _too_large(len(data))
         if not member.eof:
             msg = f"a field of {len(data)} bytes ends inside of its gzip stream"
             raise ValueError(msg)
         left = member.unused_data
     return bytes(found)
+
+
+def _too_large(num_bytes: int) -> ValueError:
+    return ValueError(f"a field of {num_bytes} bytes has more than {_LIMIT_BYTES} bytes once decompressed")

@@ -6,6 +6,7 @@ Whatever reads a pickle out of a shard (a field of a tar, a column of MDS, an ar
 from __future__ import annotations
 
 import io
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -41,18 +42,34 @@ def refusal(*, what: str, how: str) -> UsageError:
 
 
 def array_loader(*, allow_pickle: bool) -> Callable[[bytes], Any]:
-    """What loads an array of an ``.npy`` file; one of objects is a pickle."""
+    """What loads an array of an ``.npy`` file; one of objects is a pickle.
+
+    Memory is reserved for no more than the bytes that are there, whatever shape they claim.
+    """
 
     def load(data: bytes) -> Any:
         stream = io.BytesIO(data)
-        try:
-            return np.lib.format.read_array(stream, allow_pickle=allow_pickle)
-        except ValueError as error:
-            if "allow_pickle" not in str(error):
-                raise
-            raise refusal(what="an array of objects", how="decode(..., allow_pickle=True)") from None
+        version = np.lib.format.read_magic(stream)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, kind = header(stream)
+        if kind.hasobject:
+            if not allow_pickle:
+                raise refusal(what="an array of objects", how="decode(..., allow_pickle=True)")
+            return _read_whole(data, allow_pickle=True)
+        num_bytes, left = math.prod(shape) * kind.itemsize, len(data) - stream.tell()
+        if min(shape, default=0) < 0 or num_bytes > left or (not num_bytes and math.prod(shape) > len(data)):
+            msg = f"an array of shape {shape} and type {kind} has {num_bytes} bytes, and {left} are there"
+            raise ValueError(msg)
+        if version > (2, 0) or not num_bytes:  # names of fields may be beyond Latin-1
+            return _read_whole(data, allow_pickle=False)
+        array = np.frombuffer(data, kind, count=math.prod(shape), offset=stream.tell()).copy()
+        return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)
 
     return load
+
+
+def _read_whole(data: bytes, *, allow_pickle: bool) -> Any:
+    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=allow_pickle)
 
 
 def torch_loader() -> Callable[[bytes], Any]:
