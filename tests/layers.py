@@ -56,6 +56,7 @@ LIBRARIES = {
     "PIL": ("shoal.shards", "shoal.stream"),
     "msgpack": ("shoal.shards",),
     "cbor2": ("shoal.shards",),
+    "xxhash": ("shoal.shards.manifests",),
     "zstandard": ("shoal.shards",),
     "google_crc32c": ("shoal.shards",),
     "backports": ("shoal.shards",),

@@ -106,6 +106,24 @@ def test_tables_say_more_of_files(folder: Path, kind: str) -> None:
             shoal.open(folder, format="folder")
 
 
+@pytest.mark.parametrize(
+    ("column", "folder_format"),
+    [
+        ("jpg", Folder()),
+        ("__key__", Folder()),
+        ("image", Folder(field="image")),
+        ("label", Folder(labels=True)),
+    ],
+)
+def test_a_table_takes_the_place_of_nothing(column: str, folder_format: Folder, folder: Path) -> None:
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in (".jpg", ".JPG"))
+    rows = [{"file_name": name, column: "mine"} for name in names]
+    (folder / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(SourceError, match=f"the column '{column}' would take the place") as caught:
+        shoal.open(folder, format=folder_format)
+    assert "rename it" in caught.value.hint
+
+
 def test_the_index_keeps_classes_and_rows(folder: Path) -> None:
     assert main(["index", str(folder), "--format", "folder"]) == 0
     before = samples(shoal.open(folder, format="folder"))

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ def test_hashes_are_compared_where_all_bytes_are_read(kind: str, tmp_path: Path)
     for about in index["shards"]:
         place = about["zip_data"] or about["raw_data"]
         digest = hashlib.sha1((directory / place["basename"]).read_bytes(), usedforsecurity=False).hexdigest()
-        place["hashes"] = {"sha1": digest, "xxh64": "0123"}
+        place["hashes"] = {"sha1": digest, "of our own": "0123"}
     (directory / "index.json").write_text(json.dumps(index))
     store = LocalStore()
     found = expand(directory, suffixes=wanted_suffixes(), store=store)
@@ -185,6 +186,44 @@ def test_hashes_are_compared_where_all_bytes_are_read(kind: str, tmp_path: Path)
     if kind == "gz":
         with pytest.raises(ShardError, match="says sha1 00"):
             shoal.open(directory)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gz"])
+def test_hashes_of_xxhash_are_compared_where_it_is_installed(
+    codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for library in ("xxhash", "zstandard"):
+        pytest.importorskip(library)
+    directory = copied(f"mds/{codec}", tmp_path / "data")
+    index = json.loads((directory / "index.json").read_text())
+    for about in index["shards"]:
+        assert about["zip_data"]["hashes"].pop("sha1")  # those of xxh64 stay, as Streaming wrote them
+    (directory / "index.json").write_text(json.dumps(index))
+    command = ["index", str(directory), "--checksum", "--output", str(tmp_path / "a.index")]
+    assert main(command) == 0
+    assert "not compared" not in capsys.readouterr().err
+    damaged = directory / index["shards"][0]["zip_data"]["basename"]
+    whole = damaged.read_bytes()
+    about = index["shards"][0]["zip_data"]["hashes"]
+    about["xxh64"], right = "0" * 16, about["xxh64"]
+    (directory / "index.json").write_text(json.dumps(index))
+    with pytest.raises(ShardError, match=f"says xxh64 0000000000000000, and its bytes have {right}"):
+        shoal.open(directory)
+    assert damaged.read_bytes() == whole
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert f"the hashes of {len(index['shards'])} of {len(index['shards'])} shards (xxh64) were not compared" in said
+    assert "shoal[xxhash]" in said
+
+
+def test_a_shard_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    directory = copied("mds/all", tmp_path / "data")
+    index = json.loads((directory / "index.json").read_text())
+    index["shards"].append(index["shards"][0])
+    (directory / "index.json").write_text(json.dumps(index))
+    with pytest.raises(SourceError, match=r"names 1 shards more than once; the first is .*00000\.mds"):
+        shoal.open(directory)
 
 
 def test_other_json_is_no_manifest(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         msg = f"{found.asked}: {index.num_shards} shards without a single sample; met: {met}"
         raise UsageError(msg, hint="nothing was written; is this the right format?")
     if arguments.checksum:
-        compare_hashes(what, store)
+        _say_what_is_unknown(what, num_compared=compare_hashes(what, store))
         index = _with_checksums(index, found, shard_format, store)
     file_bytes = place.write(index)
     record = _record(index, scan_seconds=scan_seconds, elapsed_seconds=time.monotonic() - began_seconds)
@@ -94,6 +94,16 @@ def run(arguments: argparse.Namespace) -> int:
     if before is not None:
         _say_what_is_lost(before, index)
     return 0
+
+
+def _say_what_is_unknown(what: Described, *, num_compared: int) -> None:
+    hashes = [expected.hashes for expected in what.expected.values() if expected.hashes]
+    if num_compared < len(hashes):
+        names = ", ".join(sorted({name for names in hashes for name in names}))
+        output.complain(
+            f"note: the hashes of {len(hashes) - num_compared} of {len(hashes)} shards ({names}) were not compared: "
+            "those of xxhash need that library (pip install 'shoal[xxhash]')"
+        )
 
 
 def _say_what_is_lost(before: Index, index: Index) -> None:

@@ -92,6 +92,17 @@ class Folder:
             field=self.field, labels=wanted, suffixes=self.suffixes, classes=classes if wanted else self.classes
         )
 
+    def check_rows(self, rows: Mapping[str, Mapping[str, Any]], *, path: str) -> None:
+        """Raise `SourceError` where a row of the table at ``path`` has a column in whose place something else is."""
+        for name, row in rows.items():
+            taken = {"__key__", self._field(name)} | ({"label"} if self.labels else set())
+            if clashes := sorted(taken & row.keys()):
+                msg = f"{path}: the column {clashes[0]!r} would take the place of what a sample of {name} has there"
+                raise SourceError(msg, hint='rename it in the table; Folder(field="...") renames the bytes of files')
+
+    def _field(self, name: str) -> str:
+        return self.field or splitext(name)[1][1:].lower() or "data"
+
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:  # noqa: ARG002  # nothing is read
         """One sample, unless the file is empty, which ``notes`` count as ``empty_files``; nothing is read."""
         if not num_bytes:
@@ -112,8 +123,7 @@ class Folder:
         )
 
     def _decode(self, shard: str, head: Mapping[str, Any], data: bytes) -> Sample:
-        key, suffix = splitext(shard)
-        sample: Sample = {"__key__": key, self.field or suffix[1:].lower() or "data": data}
+        sample: Sample = {"__key__": splitext(shard)[0], self._field(shard): data}
         if self.classes is not None:
             sample["label"] = self._numbers.get(basename(dirname(shard)), -1)
         return {**sample, **head.get("row", {})}

@@ -21,6 +21,7 @@ __all__ = ["MANIFEST_NAME", "STALE", "Expected", "Manifest", "NamedShard", "chec
 MANIFEST_NAME = "index.json"
 STALE = "copy the shard again; or, if it is right, write the index.json again or take it away"
 _STREAMING = ("mds", "json", "csv", "tsv", "xsv")
+_XXHASHES = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
 _CODECS = {"zstd": "zst", "gz": "gz", "bz2": "bz2", "br": "br", "snappy": "snappy"}
 
 
@@ -87,15 +88,15 @@ def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
 def check_hashes(data: Iterable[Buffer], expected: Expected, *, shard: str) -> int:
     """Compare the bytes of a whole shard with its hashes; how many of these are known here.
 
+    Those of xxhash are where that library is installed.
+
     Raises
     ------
     ShardError
         One is another.
     """
-    # Not xxhash and the like, which need a library: the others, counts and sizes must do.
-    known = {name for name in expected.hashes if name in hashlib.algorithms_available and not name.startswith("shake_")}
-    digests = {name: hashlib.new(name, usedforsecurity=False) for name in known}
-    for part in data if known else ():
+    digests = {name: made for name in expected.hashes if (made := _digest(name)) is not None}
+    for part in data if digests else ():
         for digest in digests.values():
             digest.update(part)
     for name, digest in digests.items():
@@ -103,7 +104,21 @@ def check_hashes(data: Iterable[Buffer], expected: Expected, *, shard: str) -> i
         if digest.hexdigest() != wanted.lower():
             msg = f"the index.json beside it says {name} {wanted:.80}, and its bytes have {digest.hexdigest()}"
             raise ShardError(msg, shard=shard, byte=0, hint=STALE)
-    return len(known)
+    return len(digests)
+
+
+def _digest(name: str) -> Any:
+    """What takes bytes and gives a hash; None where nothing here knows it."""
+    if name in hashlib.algorithms_available and not name.startswith("shake_"):
+        return hashlib.new(name, usedforsecurity=False)
+    if name not in _XXHASHES:
+        return None
+    try:
+        import xxhash  # noqa: PLC0415  # optional
+
+        return getattr(xxhash, name)()
+    except ImportError:
+        return None  # counts, sizes and other hashes must do; `shoal index --checksum` says so
 
 
 def _of_streaming(shards: Sequence[Mapping[str, Any]], path: str) -> Manifest:

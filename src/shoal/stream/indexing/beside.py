@@ -7,6 +7,7 @@ several, one for each stream.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from posixpath import basename, dirname
@@ -105,7 +106,9 @@ def described_files(found: Source, format: Folder, store: _Beside) -> Described:
     rows: dict[str, Mapping[str, Any]] = {}
     for path in tables:
         data = store.read_range(path, 0, _size(path, store))
-        rows |= metadata_rows(data, name=relative(path, found.root), path=path)
+        found_rows = metadata_rows(data, name=relative(path, found.root), path=path)
+        format.check_rows(found_rows, path=path)
+        rows |= found_rows
     names = set(source.names)
     if tables and (absent := rows.keys() - names):
         msg = f"{tables[0]} speaks of {len(absent)} files that are not there; the first is {min(absent)}"
@@ -174,6 +177,9 @@ def _add(shards: _Found, manifest: Manifest, path: str, store: _Beside) -> bool:
     places = [join(directory, shard.name) for shard in manifest.shards]
     if all(place in shards.known for place in places):
         return False
+    if twice := [place for place, count in Counter(places).items() if count > 1]:
+        msg = f"{path} names {len(twice)} shards more than once; the first is {twice[0]}"
+        raise SourceError(msg, hint="write the index.json again, or name the shards by a glob or a list")
     packed = [join(directory, shard.packed_name) if shard.packed_name else place
               for shard, place in zip(manifest.shards, places, strict=True)]  # fmt: skip
     shards.known.update(places, packed)
