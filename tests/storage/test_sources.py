@@ -56,6 +56,25 @@ def test_a_number_behind_the_suffix_is_passed_over(data: Path) -> None:
     assert named("data/val").names == ("000.tar", "a.tar-00000-of-00002", "a.tar-00001-of-00002")
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("_delta_log/00000000000000000000.json", "a Delta Lake table"),
+        ("_delta_log/00000000000000000010.checkpoint.tar", "a Delta Lake table"),
+        ("metadata/00001-abc.metadata.json", "an Iceberg table"),
+        ("_temporary/0/task_1/part-0.tar", "not finished"),
+    ],
+)
+def test_tables_that_have_a_log_are_not_taken_for_their_files(name: str, what: str, data: Path) -> None:
+    (data / "train" / name).parent.mkdir(parents=True)
+    (data / "train" / name).write_bytes(b"x")
+    for source in ("data/train", "data"):
+        with pytest.raises(SourceError, match=what) as caught:
+            named(source)
+        assert "by a glob" in caught.value.hint
+    assert named("data/train/*.tar").names == ("000.tar", "001.tar", "002.tar")
+
+
 def test_globs(data: Path) -> None:
     assert named("data/train/00[12].tar").names == ("001.tar", "002.tar")
     found = named("data/**/*.tar")

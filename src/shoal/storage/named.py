@@ -66,11 +66,12 @@ def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) 
     Raises
     ------
     SourceError
-        None of them is.
+        None of them is; or they belong to a table whose log says which of them count.
     """
     wanted, others = [], Counter[str]()
     for path in paths:
         name = path.rpartition("/")[2]
+        _refuse_table(path, directory)
         if name.startswith(".") or name.endswith(INDEX_SUFFIX):
             continue
         if ends_as_one_of(name, suffixes):
@@ -82,6 +83,22 @@ def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) 
         msg = f"{directory}: the directory holds no shards: looked for {_listed(suffixes)}, found {seen}"
         raise SourceError(msg, hint=_hint(suffixes, others))
     return sorted(wanted)
+
+
+def _refuse_table(path: str, directory: str) -> None:
+    """Of such a directory some files are no longer, or not yet, part of the data, and nothing in them says so."""
+    below = f"/{path[len(directory) :]}"
+    if "/_delta_log/" in below:
+        what, how = "a Delta Lake table", 'deltalake.DeltaTable("...").file_uris()'
+    elif below.endswith(".metadata.json") and "/metadata/" in below:
+        what, how = "an Iceberg table", "the plan of a scan with pyiceberg"
+    elif "/_temporary/" in below:
+        msg = f"{directory}: Spark has not finished writing it: {path}"
+        raise SourceError(msg, hint="wait for it, or write it again; or name the files by a glob")
+    else:
+        return
+    msg = f"{directory}: this is {what} ({path}), whose log says which of its files count"
+    raise SourceError(msg, hint=f"open the list of files that {how} gives, or name them by a glob")
 
 
 def _hint(suffixes: Sequence[str], others: Counter[str]) -> str:
