@@ -1,12 +1,14 @@
 """How fast tars stream from far away, next to the limit: the same ranges, by as many raw GETs at a time.
 
 ``python bench/remote.py`` makes three datasets of tars in a temporary directory (members of 4 KiB, 100 KB and 1 MB) and
-serves each from a process of its own (`shoal.testing.RangeServer`) that answers after 20 ms and sends 60 MB/s over each
-connection. Then, several times in turn, it streams an epoch with shoal (one process, a window of 64 MiB, sample by
-sample; the index was made before), and fetches the very ranges that shoal asked for, in the order in which it did, with
-as many threads as shoal had requests under way at most: urllib3, the client that shoal uses for http, and nothing done
-with the bytes. ``--client obstore`` does all of it by S3, through obstore. The ratio is taken within each round; its
-median is printed, and the medians of the rates.
+serves each from a process of its own (`servers/quick.py`, which takes little of the processors that are shared with it)
+that answers after 20 ms and sends 60 MB/s over each connection. Then, several times in turn, it streams an epoch with
+shoal (one process, a window of 64 MiB, sample by sample; the index was made before), and fetches the very ranges that
+shoal asked for, in the order in which it did: by urllib3, which shoal uses for http, and nothing done with the bytes;
+with as many threads as shoal had requests under way at most, and with the number that was best of several, tried once
+before, twice as many among them. Shoal and the raw GETs keep their connections from round to round.
+``--client obstore`` does all of it by S3, through obstore. Ratios are taken within each round; their median is printed,
+and the medians of the rates.
 
 Amplification is counted by the server: bytes sent for each byte of the shards, and for each byte of payload (a member
 of 4 KiB has a header of 512 bytes, which is the format's). The peak of memory is that of a process that does nothing
@@ -27,20 +29,22 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import obstore
 import urllib3
 from obstore.store import S3Store
+from servers.quick import Quick
 
 import shoal
-from shoal.testing import RangeServer
 
 MEASURED_ELSEWHERE = {"litdata": 197, "HF datasets (Parquet)": 82, "MosaicML Streaming": 69, "WebDataset": 53}
 MEMBER_BYTES = (4096, 100_000, 1_000_000)
@@ -57,14 +61,12 @@ def main() -> None:
     parser.add_argument("--window", default="64MiB")
     parser.add_argument("--chunk", help="bytes of a request (default: what shoal takes for this window)")
     parser.add_argument("--client", choices=["urllib3", "obstore"], default="urllib3", help="http, or S3")
+    parser.add_argument("--raw", type=int, metavar="N", help="so many raw GETs at a time, and not the best number")
     parser.add_argument("--members", type=int, nargs="+", default=MEMBER_BYTES, help="bytes of a member")
     parser.add_argument("--json", metavar="FILE", help="write the figures there")
-    parser.add_argument("--serve", metavar="DIR", help=argparse.SUPPRESS)
     parser.add_argument("--peak", metavar="URL", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.serve:
-        serve(arguments)
-    elif arguments.peak:
+    if arguments.peak:
         print_peak(arguments)
     else:
         measure_all(arguments)
@@ -77,7 +79,7 @@ def measure_all(arguments: argparse.Namespace) -> None:
         for member_bytes in arguments.members:
             shards = Path(directory, str(member_bytes), BUCKET)
             make_tars(shards, member_bytes, arguments.megabytes * 10**6 // member_bytes)
-            with Server(shards.parent, arguments) as server:
+            with Quick(shards.parent, arguments.latency_ms, arguments.connection_mb) as server:
                 measured.append(measure(server, member_bytes, arguments))
             show(measured[-1])
             for path in shards.iterdir():
@@ -100,61 +102,29 @@ def make_tars(directory: Path, member_bytes: int, num_members: int) -> None:
                 tar.addfile(info, BytesIO(random.bytes(member_bytes)))
 
 
-class Server:
-    """A server in a process of its own: its work must not count as the client's."""
-
-    def __init__(self, shards: Path, arguments: argparse.Namespace) -> None:
-        self.shards = shards
-        speed = ["--latency-ms", str(arguments.latency_ms), "--connection-mb", str(arguments.connection_mb)]
-        self._command = [sys.executable, __file__, "--serve", str(shards), *speed]
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.url = self.told()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # its end of input is what ends it
-
-    def told(self) -> Any:
-        """The next thing it says."""
-        assert self._process.stdout
-        return json.loads(self._process.stdout.readline())
-
-    def seen(self) -> dict[str, Any]:
-        """What was asked of it since this was last called."""
-        assert self._process.stdin
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return dict(self.told())
-
-
-def serve(arguments: argparse.Namespace) -> None:
-    """Be the server: a line with the URL, then one with what was seen for each line that comes in."""
-    rate = arguments.connection_mb * 1e6
-    with RangeServer(arguments.serve, latency_seconds=arguments.latency_ms / 1000, bytes_per_second=rate) as server:
-        print(json.dumps(server.url), flush=True)
-        for _ in sys.stdin:
-            ranges = [(seen.path, seen.first_byte, seen.num_bytes) for seen in server.exchanges]
-            print(json.dumps({"ranges": ranges, "concurrency": server.peak_concurrency}), flush=True)
-            server.clear()
-
-
-def measure(server: Server, member_bytes: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One dataset: rounds of an epoch with shoal, then the same ranges raw."""
+def measure(server: Quick, member_bytes: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One dataset: rounds of an epoch with shoal, then the same ranges raw; both are warm when the first begins."""
     dataset = opened(server.url, arguments.client).shuffle(seed=0, window=arguments.window, chunk=arguments.chunk)
     payload = dataset.num_samples * member_bytes
+    raw = Raw(server.url, arguments.client)
+    server.seen()
+    read(dataset)
+    first = server.seen()
+    tried = {number: measured(raw.fetch, first["ranges"], number) for number in at_a_time(first["concurrency"])}
+    best = arguments.raw or min(tried, key=lambda number: tried[number]["seconds"])
     rounds = []
     for number in range(arguments.rounds):
         server.seen()
-        with clock() as shoals:
-            assert sum(len(sample["bin"]) for sample in dataset) == payload
+        shoals = measured(read, dataset)
         seen = server.seen()
-        with clock() as raws:
-            FETCHES[arguments.client](server.url, seen["ranges"], num_threads=seen["concurrency"])
+        raws = measured(raw.fetch, seen["ranges"], seen["concurrency"])
+        of_raw = server.seen()
+        bests = raws if best == seen["concurrency"] else measured(raw.fetch, seen["ranges"], best)
         sent = sum(num_bytes for _, _, num_bytes in seen["ranges"])
+        assert sorted(of_raw["ranges"]) == sorted(seen["ranges"])
         rounds.append({"epoch": number, "sent": sent, "requests": len(seen["ranges"])})
-        rounds[-1] |= {"concurrency": seen["concurrency"], "shoal": dict(shoals), "raw": dict(raws)}
+        rounds[-1] |= {"concurrency": seen["concurrency"], "shoal": shoals, "raw": raws, "best": bests}
+        rounds[-1] |= {"server_cpu_seconds": of_raw["cpu_seconds"] - seen["cpu_seconds"]}
     command = [
         sys.executable,
         __file__,
@@ -167,7 +137,7 @@ def measure(server: Server, member_bytes: int, arguments: argparse.Namespace) ->
     ]
     command += ["--chunk", arguments.chunk] if arguments.chunk else []
     peak = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    shard_bytes = sum(path.stat().st_size for path in server.shards.rglob("*.tar"))
+    shard_bytes = sum(path.stat().st_size for path in server.directory.rglob("*.tar"))
     stats = {name: value for name, value in dataset.stats().items() if name.startswith("num_")}
     return {
         "client": arguments.client,
@@ -177,6 +147,8 @@ def measure(server: Server, member_bytes: int, arguments: argparse.Namespace) ->
         "num_samples": dataset.num_samples,
         "resolved": str(dataset.resolved),
         "rounds": rounds,
+        "raw_best": best,
+        "raw_tried": tried,
         "stats_of_all_rounds": stats,
         "latency_ms": arguments.latency_ms,
         "connection_mb": arguments.connection_mb,
@@ -184,46 +156,63 @@ def measure(server: Server, member_bytes: int, arguments: argparse.Namespace) ->
     }
 
 
-@contextlib.contextmanager
-def clock() -> Iterator[dict[str, float]]:
-    """Seconds of the wall and of the processor."""
-    taken: dict[str, float] = {}
+def at_a_time(concurrency: int) -> list[int]:
+    """With how many raw GETs at a time it is tried: what shoal had at most, twice that, and others."""
+    return sorted({concurrency, 2 * concurrency, 32, 64, 128})
+
+
+def measured(call: Callable[..., object], *arguments: Any) -> dict[str, float]:
+    """Seconds of the wall and of this process's processor that a call takes."""
     wall, cpu = time.perf_counter(), time.process_time()
-    yield taken
-    taken |= {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+    call(*arguments)
+    return {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
 
 
-def fetch_raw(url: str, ranges: list[tuple[str, int, int]], *, num_threads: int) -> None:
-    """The ranges, with so many threads, each taking the next."""
-    with (
-        urllib3.PoolManager(maxsize=num_threads, block=True, retries=False) as pool,
-        ThreadPoolExecutor(num_threads) as threads,
-    ):
-
-        def get(one: tuple[str, int, int]) -> None:
-            path, first, num_bytes = one
-            answer = pool.request("GET", f"{url}/{path}", headers={"Range": f"bytes={first}-{first + num_bytes - 1}"})
-            assert len(answer.data) == num_bytes
-
-        for _ in threads.map(get, ranges):
-            pass
+def read(dataset: shoal.Dataset) -> None:
+    """An epoch, sample by sample, of which nothing is kept."""
+    for sample in dataset:
+        sample["bin"]
 
 
-def fetch_by_s3(url: str, ranges: list[tuple[str, int, int]], *, num_threads: int) -> None:
-    """The same, through obstore."""
-    store = S3Store(BUCKET, endpoint=url, skip_signature=True, region="us-east-1", client_options={"allow_http": True})
-    with ThreadPoolExecutor(num_threads) as threads:
+class Raw:
+    """GETs of ranges and nothing else, with the clients that shoal uses; connections are kept."""
 
-        def get(one: tuple[str, int, int]) -> None:
-            path, first, num_bytes = one
-            data = obstore.get_range(store, path.partition("/")[2], start=first, end=first + num_bytes)
-            assert len(bytes(data)) == num_bytes
+    def __init__(self, url: str, client: str) -> None:
+        self._get = self._by_http if client == "urllib3" else self._by_s3
+        parts = urlsplit(url)
+        self._pool = urllib3.HTTPConnectionPool(parts.hostname or "", parts.port, maxsize=256)
+        options = {"skip_signature": True, "region": "us-east-1", "client_options": {"allow_http": True}}
+        self._store = S3Store(BUCKET, endpoint=url, **options)
 
-        for _ in threads.map(get, ranges):
-            pass
+    def fetch(self, ranges: list[tuple[str, int, int]], num_threads: int) -> None:
+        """All of them, with so many threads, each taking the next."""
+        left = deque(ranges)
+        failed: list[BaseException] = []
 
+        def run() -> None:
+            try:
+                with contextlib.suppress(IndexError):
+                    while not failed:
+                        self._get(*left.popleft())
+            except BaseException as error:  # noqa: BLE001  # raised below
+                failed.append(error)
 
-FETCHES = {"urllib3": fetch_raw, "obstore": fetch_by_s3}
+        threads = [threading.Thread(target=run) for _ in range(num_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failed:
+            raise failed[0]
+
+    def _by_http(self, path: str, first: int, num_bytes: int) -> None:
+        headers = {"Range": f"bytes={first}-{first + num_bytes - 1}"}
+        answer = self._pool.urlopen("GET", f"/{path}", headers=headers, retries=False, redirect=False)
+        assert (answer.status, len(answer.data)) == (206, num_bytes)
+
+    def _by_s3(self, path: str, first: int, num_bytes: int) -> None:
+        data = obstore.get_range(self._store, path.partition("/")[2], start=first, end=first + num_bytes)
+        assert len(data) == num_bytes
 
 
 def opened(url: str, client: str) -> shoal.Dataset:
@@ -240,17 +229,24 @@ def show(measured: dict[str, Any]) -> None:
     members = f"members of {measured['member_bytes']:,} bytes, {measured['num_samples']:,} samples"
     print(f"\n{measured['client']}, {members}, {measured['resolved']}")
     print(f"{measured['latency_ms']:g} ms, {measured['connection_mb']:g} MB/s per connection, {len(rounds)} rounds")
-    for name in ("shoal", "raw"):
+    tried = {number: payload / one["seconds"] / 1e6 for number, one in measured["raw_tried"].items()}
+    last, best = rounds[-1], measured["raw_best"]
+    names = {"shoal": "shoal", "raw": f"raw, {last['concurrency']} at a time", "best": f"raw, {best} at a time"}
+    for name, words in names.items():
         rates = [payload / one[name]["seconds"] / 1e6 for one in rounds]
         cpu = statistics.median(one[name]["cpu_seconds"] / payload * 1e9 for one in rounds)
+        ratios = sorted(one[name]["seconds"] / one["shoal"]["seconds"] for one in rounds)
+        of_raw = f"; shoal has {statistics.median(ratios):.2f} of it ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         spread = f"{min(rates):.0f} to {max(rates):.0f}"
-        print(f"  {name:6} {statistics.median(rates):6.0f} MB/s of payload ({spread}), {cpu:.2f} CPU s/GB")
-    ratio = statistics.median(one["raw"]["seconds"] / one["shoal"]["seconds"] for one in rounds)
-    print(f"  shoal / raw {ratio:.2f} (wanted: 0.90)")
-    last = rounds[-1]
+        line = f"  {words:20} {statistics.median(rates):6.0f} MB/s of payload ({spread}), {cpu:.2f} CPU s/GB"
+        print(line + (of_raw if name != "shoal" else ""))
+    numbers = ", ".join(f"{number}: {rate:.0f}" for number, rate in tried.items())
+    print(f"  wanted: 0.90 of as many at a time; tried once before, raw GETs at a time and MB/s: {numbers}")
+    server = statistics.median(one["server_cpu_seconds"] / one["requests"] * 1e6 for one in rounds)
     mean_kb = last["sent"] / last["requests"] / 1e3
     of_shards, of_payload = last["sent"] / measured["shard_bytes"], last["sent"] / payload
     print(f"  an epoch: {last['requests']:,} requests of {mean_kb:.0f} KB, at most {last['concurrency']} at a time;")
+    print(f"  each took {server:.0f} us of the server's processor")
     print(f"  {of_shards:.3f} bytes sent for each of the shards (wanted: 1.02), {of_payload:.3f} for each of payload")
     print(f"  peak memory {measured['peak_mib']:.0f} MiB, of which held at most {measured['held_mib']:.0f}")
 

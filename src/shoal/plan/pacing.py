@@ -12,7 +12,7 @@ __all__ = ["Pace"]
 
 _LEAST_ANSWERS = 8  # a round is so many answers, or two for each request under way,
 _LEAST_SECONDS = 0.05  # and lasts so long: rates over a few milliseconds say nothing
-_WORTH = 0.2  # more requests must bring at least this part of the growth that they would bring at best
+_WORTH = 0.5  # more requests must bring at least this part of the growth that they would bring at best
 _FIRST_REST_SECONDS = 0.5
 _MOST_REST_SECONDS = 4.0
 _THROTTLED_REST_SECONDS = 1.0

@@ -147,7 +147,7 @@ class HttpStore:
             return known
         with self._answer(path, 0, 1, verb="look at") as answer:
             if answer.status == 416:
-                return self._met(path, answer)
+                return self._met(path, answer)[0]
             return self._range_of(path, answer)[0]
 
     def find(self, path: str) -> ObjectInfo | None:
@@ -263,18 +263,18 @@ class HttpStore:
         if encoding.strip().lower() not in ("", "identity"):
             msg = f"{path}: the server encodes its answers ({encoding}), so that ranges are not those of the object"
             raise StorageError(msg, hint="switch compression off for these files")
-        info = self._met(path, answer)
-        match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-        if match is None or match[1] is None:
+        info, match = self._met(path, answer)
+        if match[1] is None:
             raise _unclear(path, answer)
         return info, int(match[1]), int(match[2]) + 1
 
-    def _met(self, path: str, answer: _Answer) -> ObjectInfo:
+    def _met(self, path: str, answer: _Answer) -> tuple[ObjectInfo, re.Match[str]]:
+        """The object that an answer is about, and what it says of its range."""
         match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         if match is None or match[3] == "*":
             raise _unclear(path, answer)
         version = version_of(answer.headers.get("ETag")) or answer.headers.get("Last-Modified", "")
-        return self._known.met(path, int(match[3]), version)
+        return self._known.met(path, int(match[3]), version), match
 
     def _body(
         self,

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -17,7 +18,7 @@ from shoal.storage.http_timed import timed_pools
 from shoal.storage.urls import struck_out, without_secrets
 
 if TYPE_CHECKING:
-    from urllib3 import HTTPConnectionPool, PoolManager
+    from urllib3 import HTTPConnectionPool, PoolManager, Retry
     from urllib3.response import BaseHTTPResponse
 
 __all__ = ["Pools", "broken", "unlogged"]
@@ -46,7 +47,7 @@ class Pools:
         manager = self._manager_of(url)
         begin = url.find("/", url.find("//") + 2)
         target = url[begin:] if begin > 0 else ""
-        ask: dict[str, Any] = {"headers": headers, "preload_content": False, "redirect": False, "retries": False}
+        ask: dict[str, Any] = {"headers": headers, "preload_content": False, "redirect": False, "retries": _none()}
         if manager.proxy is not None or not target or "/." in target:
             return manager.request("GET", url, **ask)
         host = url[:begin]
@@ -74,6 +75,14 @@ class Pools:
         if self._pid == os.getpid():
             for manager in managers.values():
                 manager.clear()
+
+
+@lru_cache(maxsize=1)
+def _none() -> Retry:
+    """No other tries; made once, since urllib3 makes this from False for each request."""
+    from urllib3 import Retry  # noqa: PLC0415  # optional, and there
+
+    return Retry(total=False, redirect=False)
 
 
 _left_alone: list[Any] = []
@@ -121,6 +130,9 @@ def _proxy_of(url: str) -> str:
 @contextlib.contextmanager
 def unlogged() -> Iterator[None]:
     """While this lasts, urllib3 leaves queries out of what it logs of its requests (at the level DEBUG)."""
+    if not _logger.isEnabledFor(logging.DEBUG):
+        yield
+        return
     token = _unlogged.set(True)
     try:
         yield
@@ -128,6 +140,7 @@ def unlogged() -> Iterator[None]:
         _unlogged.reset(token)
 
 
+_logger = logging.getLogger("urllib3.connectionpool")
 _unlogged: ContextVar[bool] = ContextVar("shoal.unlogged", default=False)
 
 
@@ -137,7 +150,7 @@ def _without_queries(record: logging.LogRecord) -> bool:
     return True
 
 
-logging.getLogger("urllib3.connectionpool").addFilter(_without_queries)
+_logger.addFilter(_without_queries)
 
 
 def broken(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = ()) -> StorageError:
