@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from shoal.errors import StorageError
-from shoal.storage.protocol import ObjectInfo, Reader
+from shoal.storage.memory import MemoryStore
+from shoal.storage.protocol import Buffer, ObjectInfo, Reader
 from shoal.stream.reading.retrying import Patience, RetryingStore, RetryRule, StoppedError, patience, retried, tries_of
 
 SECRET = "http://user:pass@host:81/a/b.tar?key=secret"
@@ -203,6 +204,38 @@ def test_who_runs_the_thread_may_change_the_deadline_and_stop(clock: Clock) -> N
         pytest.raises(StoppedError, match="could not look at a: the stream was closed"),
     ):
         RetryingStore(Failing(5)).stat("a")
+
+
+class LosingAnswers(MemoryStore):
+    """A store that writes, and whose answers to so many writes are lost; meanwhile others may write, too."""
+
+    def __init__(self, num_lost: int, *, meanwhile: bytes | None = None) -> None:
+        super().__init__()
+        self.num_lost, self.meanwhile = num_lost, meanwhile
+
+    def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
+        written = super().put_if(path, data, replaces=replaces)
+        if self.num_lost:
+            self.num_lost -= 1
+            if self.meanwhile is not None:
+                self.put(path, self.meanwhile)
+            msg = "the connection broke off"
+            raise StorageError(msg, transient=True)
+        return written
+
+
+@pytest.mark.parametrize("num_lost", [0, 1, 3])
+@pytest.mark.parametrize("data", [b"bytes", [b"by", b"tes"]])
+@pytest.mark.parametrize(("meanwhile", "is_ours"), [(None, True), (b"BYTES", False), (b"longer than that", False)])
+def test_what_was_written_is_known_though_its_answer_was_lost(
+    num_lost: int, data: Buffer | Sequence[Buffer], meanwhile: bytes | None, is_ours: bool, clock: Clock
+) -> None:
+    path = "memory://retrying/put_if"
+    store = LosingAnswers(num_lost, meanwhile=meanwhile)
+    store.delete(path)
+    assert RetryingStore(store).put_if(path, data, replaces=None) is (is_ours or num_lost == 0)
+    assert not RetryingStore(store).put_if(path, data, replaces=None)  # one that was there before is not ours
+    store.delete(path)
 
 
 def test_a_whole_object_is_read_in_pieces(clock: Clock) -> None:

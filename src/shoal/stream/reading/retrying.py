@@ -27,7 +27,7 @@ import numpy as np
 
 from shoal.errors import StorageError
 from shoal.order.seeds import draws, key
-from shoal.storage.far_away import ReadsRanges, read_whole
+from shoal.storage.far_away import ReadsRanges, read_whole, whole
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader, ReadRange, Store
 from shoal.storage.urls import without_secrets
@@ -227,7 +227,7 @@ class RetryingStore:
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
         """Write the whole object if the one there is still ``replaces``; whether it was.
 
-        Where the answer to a first try was lost, the second may find what the first wrote, and says that it did not.
+        Where the answer to a first try was lost, a later one may find what it wrote: so what is there is compared then.
         """
         store = self.store
         if not hasattr(store, "put_if"):
@@ -235,8 +235,15 @@ class RetryingStore:
             error = StorageError(msg)
             error.errno = errno.ENOTSUP
             raise error
-        what = f"write {without_secrets(path)}"
-        return bool(retried(lambda: store.put_if(path, data, replaces=replaces), self.rule, what=what))
+        num_tries = 0
+
+        def once() -> bool:
+            nonlocal num_tries
+            num_tries += 1
+            was_written = bool(store.put_if(path, data, replaces=replaces))
+            return was_written or (num_tries > 1 and _holds(store, path, data))
+
+        return retried(once, self.rule, what=f"write {without_secrets(path)}")
 
     def delete(self, path: str) -> None:
         """Remove the object; to remove it twice is to remove it once."""
@@ -249,6 +256,13 @@ class RetryingStore:
     def close(self) -> None:
         """Let go of connections, and forget what objects looked like."""
         self.store.close()
+
+
+def _holds(store: Store, path: str, data: Buffer | Sequence[Buffer]) -> bool:
+    """Whether these bytes are the whole object; read only if they are as many."""
+    wanted = whole(data)
+    found = store.find(path)
+    return found is not None and found.num_bytes == len(wanted) and read_whole(store, path) == wanted
 
 
 def tries_of(store: ReadRange) -> tuple[ReadRange, RetryRule]:
