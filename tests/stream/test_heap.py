@@ -16,23 +16,24 @@ keep_for_next(int(sys.argv[1]))
 value = bytes(100_000)
 
 def batch():
-    return [value[:-1] for _ in range(64)]  # each is a copy
+    return [value[:-1] for _ in range(int(sys.argv[2]))]  # each is a copy
 
 kept = batch()
 kept = batch()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
     kept = batch()
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / (20 * 64))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / (20 * int(sys.argv[2])))
 """
 
 
-def faults_for_each_value(num_bytes: int) -> float:
-    ran = subprocess.run([sys.executable, "-c", PROGRAM, str(num_bytes)], capture_output=True, text=True, check=True)
-    return float(ran.stdout)
+def faults_for_each_value(num_bytes: int, num_values: int) -> float:
+    command = [sys.executable, "-c", PROGRAM, str(num_bytes), str(num_values)]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators give memory back by other rules")
-def test_what_a_batch_was_in_serves_the_next_one() -> None:
-    assert faults_for_each_value(0) > 5  # of the 25 pages that a value has
-    assert faults_for_each_value(64 * 100_000) < 0.5
+@pytest.mark.parametrize("num_values", [64, 640])
+def test_what_a_batch_was_in_serves_the_next_one(num_values: int) -> None:
+    assert faults_for_each_value(0, num_values) > 5  # of the 25 pages that a value has
+    assert faults_for_each_value(num_values * 100_000, num_values) < 0.5

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 __all__ = ["keep_for_next"]
 
-_MOST_BYTES = 32 << 20  # larger mappings move no threshold
+_MOST_BYTES = (32 << 20) - (64 << 10)  # a mapping of 32 MiB moves no threshold, and has a head besides these bytes
 _LEAST_BYTES = 128 << 10
 
 
