@@ -146,3 +146,24 @@ def test_what_comes_in_turn_is_asked_for_in_turn(tmp_path: Path, monkeypatch: py
     assert sorted(places) == list(range(80))
     assert max(places[:20]) < min(places[-20:])  # about: threads are not told in which order to run
     assert (ledger.ahead_bytes, ledger.held_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("ahead_bytes", [0, 1500, 4000, 9000])
+def test_what_comes_in_turn_stays_within_what_may_be_ahead(
+    ahead_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for one part, where that is full of what is wanted later."""
+    monkeypatch.setattr(far_readers, "_LEAST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(far_readers, "_MOST_REQUEST_BYTES", 500)
+    write_tars(tmp_path / "plain", [20])
+    opened = far_away(open_dataset(tmp_path / "plain"), Distant(latencies=[0.0005]))._opened
+    opened.check.check(0)
+    ledger = Ledger(ahead_limit_bytes=4080)  # of which a 51st part is for gaps
+    readers = FarReaders(opened, Counters(), ledger, ReadingOptions())
+    ledger.reserve(ahead_bytes)
+    taken = b"".join(readers.in_turn(UnitRead(0, 0, 0, 20_000, 0, 1)))
+    readers.close()
+    assert taken == Path(opened.paths[0]).read_bytes()[:20_000]
+    assert ledger.peak_bytes <= max(4000, ahead_bytes + 500)
+    assert ledger.peak_bytes > max(4000, ahead_bytes) - 500
+    assert (ledger.ahead_bytes, ledger.held_bytes) == (ahead_bytes, ahead_bytes)

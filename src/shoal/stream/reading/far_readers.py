@@ -181,9 +181,10 @@ class FarReaders:
             self._counters.wait_seconds += time.perf_counter() - began
 
     def in_turn(self, read: UnitRead) -> Iterator[bytes]:
-        """The bytes of a large read part by part, as many under way as may be ahead; past the cache.
+        """The bytes of a large read part by part, as many under way as there is room for; past the cache.
 
-        Who takes them checks them, since what has a checksum may lie in several.
+        One there is always, since it is wanted now. Who takes them checks them, since what has a checksum may lie in
+        several.
         """
         limit = self._ledger.ahead_limit_bytes
         step = max(self._most_request_bytes, min(limit // _PARTS_AT_A_TIME, _MOST_REQUEST_BYTES))
@@ -191,12 +192,12 @@ class FarReaders:
         try:
             for start in range(read.first_byte, read.end_byte, step):
                 request = _InTurn(read.shard, start, min(start + step, read.end_byte), (0,))
+                while under_way and not self._ledger.has_room(request.num_bytes):
+                    yield self._next_in_turn(under_way)
                 self._ledger.reserve(request.num_bytes)
                 # Behind what is read ahead, which is wanted all the same: at the head of the line each would overtake
                 # those before it.
                 under_way += self._arrivals.ask([request])
-                if len(under_way) * step >= limit:
-                    yield self._next_in_turn(under_way)
             while under_way:
                 yield self._next_in_turn(under_way)
         finally:  # given up, perhaps
