@@ -140,7 +140,8 @@ def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     parts.append(paragraph(f"{to}position {row['position']:,}".capitalize(), kind="soft"))
     shard = printable(str(row["shard"]))
     where = f"{shard} [{row['first_byte']:,}, {row['end_byte']:,})"
-    parts.append(paragraph(f"From {where}, {output.format_bytes(row['end_byte'] - row['first_byte'])}", kind="soft"))
+    size = _unbroken(output.format_bytes(row["end_byte"] - row["first_byte"]))
+    parts.append(paragraph(f"From {where}, {size}", kind="soft"))
     if seen := row.get("seen"):
         told = [
             f"{'not in epoch' if step is None else f'at step {step:,} of epoch'} {epoch}"
@@ -148,6 +149,11 @@ def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
         ]
         parts.append(paragraph(f"Also {', '.join(told)}", kind="soft"))
     return name, "" if key is None else printable(str(key)), parts
+
+
+def _unbroken(size: str) -> str:
+    """A number that stays on one line with its unit."""
+    return size.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _field(name: str, value: Any, sample: int) -> str:
@@ -161,7 +167,7 @@ def _field(name: str, value: Any, sample: int) -> str:
         size = f"{small.width} by {small.height} pixels"
         said = f"{printable(name)} of sample {sample}, {size}"
         image = f'<img src="data:image/jpeg;base64,{data}" alt="{escape(said)}" width="{wide}" height="{high}">'
-        return image + paragraph(f"{printable(name)}: {size}, {size_of(value)}", kind="soft")
+        return image + paragraph(f"{printable(name)}: {size}, {_unbroken(size_of(value))}", kind="soft")
     text = preview(name, value, columns=_CELL_LETTERS)
     if text in ("(binary)", "(image)"):
         return paragraph(f"{printable(name)}: {text[1:-1]}, {size_of(value)}", kind="soft")

@@ -160,8 +160,12 @@ def _ends(result: Audit) -> str:
     return curve_figure("Start and end of the epoch", note, lines, x=x, y=y, says=says, after=after)
 
 
+def _moved(share: float) -> str:
+    """A share of the dataset with its sign, where it has one when it is rounded."""
+    return f"{round(100 * share):+d}%" if round(100 * share) else "0%"
+
+
 def _facts(result: Audit) -> dict[str, str]:
-    low, middle, high = result.displacement
     said = {
         "Samples missing": f"{result.missing:,}",
         "Repeated": f"{result.repeated:,}",
@@ -173,7 +177,7 @@ def _facts(result: Audit) -> dict[str, str]:
     if not math.isnan(result.start_vr):
         said["VR at start and end"] = f"{result.start_vr:.2f}, {result.end_vr:.2f}"
     said["Rank correlation"] = f"{result.rank_correlation:.3f}"
-    said["Moved by (1 %, half, 99 %)"] = f"{low:+.0%}, {middle:+.0%}, {high:+.0%}"
+    said["Moved by (1 %, half, 99 %)"] = ", ".join(map(_moved, result.displacement))
     if not math.isnan(result.remet):
         said["Neighbours met again"] = f"{result.remet:.2%} (perfect {result.expected_remet:.2%})"
     said["Looks taken"] = f"{result.num_looks:,}"
