@@ -11,6 +11,7 @@ from tests.stream.faraway import SOON
 from tests.stream.made import ids_of, reading_threads, write_tars
 
 from shoal.orders import Sequential, Window
+from shoal.plan import requests
 from shoal.shards.formats import format_named
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import expand
@@ -18,7 +19,6 @@ from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.indexing.index_files import save_index
 from shoal.stream.open_dataset import Dataset, open_dataset
-from shoal.stream.reading import far_readers
 from shoal.stream.reading.retrying import RetryingStore
 from shoal.testing import Fault, FaultKind, RangeServer
 
@@ -49,8 +49,8 @@ def server(directory: Path) -> Iterator[RangeServer]:
 
 @pytest.fixture(autouse=True)
 def _many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far_readers, "_LEAST_REQUEST_BYTES", 1)
-    monkeypatch.setattr(far_readers, "_REQUESTS_AHEAD", 10**9)
+    monkeypatch.setattr(requests, "_LEAST_REQUEST_BYTES", 1)
+    monkeypatch.setattr(requests, "_REQUESTS_AHEAD", 10**9)
 
 
 def served(server: RangeServer) -> Dataset:

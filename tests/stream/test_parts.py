@@ -14,16 +14,18 @@ from tests.stream.made import described, ids_of, open_finely, write_tars
 
 from shoal.errors import ShardError, StorageError
 from shoal.orders import Block, Full, Window
+from shoal.plan import requests
 from shoal.plan.budget import Ledger
 from shoal.plan.coalescing import Request
+from shoal.plan.requests import in_parts
 from shoal.plan.units import UnitRead
+from shoal.storage.mappings import Memories
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.open_dataset import Dataset, open_dataset
-from shoal.stream.reading import far_readers, parts
 from shoal.stream.reading.far_readers import FarReaders
 from shoal.stream.reading.options import ReadingOptions
-from shoal.stream.reading.parts import Whole, in_parts
+from shoal.stream.reading.parts import Whole
 from shoal.testing import Fault
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -34,8 +36,8 @@ ORDERS: list[Any] = [Block(chunks=3), Full(), Window(chunks=4, num_canonical_nod
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if 2 KB were large."""
-    monkeypatch.setattr(parts, "_LARGE_BYTES", 2000)
-    monkeypatch.setattr(parts, "_PART_BYTES", 1000)
+    monkeypatch.setattr(requests, "_LARGE_BYTES", 2000)
+    monkeypatch.setattr(requests, "_PART_BYTES", 1000)
 
 
 def checksummed(ds: Dataset) -> Dataset:
@@ -70,13 +72,13 @@ def test_parts_are_equal_and_leave_nothing_out() -> None:
 def test_they_are_put_together_in_any_order_and_taken_without_a_copy_more() -> None:
     request = Request(0, 100, 100 + 9000, (0,))
     data = bytes(range(250)) * 36
-    whole = Whole(request)
+    whole = Whole(request, Memories())
     for first in (6000, 0, 3000, 6000):
         part = request._replace(first_byte=100 + first, end_byte=3100 + first)
         whole.put(part, data[first : first + 3000])
-    assert whole.taken() == data
+    assert bytes(whole.taken()) == data
     whole.put(request, data)  # a second request that comes after all
-    assert whole.taken() == b""
+    assert not len(whole.taken())
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -131,8 +133,8 @@ def test_a_part_that_cannot_be_had_is_the_error_of_the_read(tars: Dataset) -> No
 
 def test_what_comes_in_turn_is_asked_for_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it at once, since there is room: then the parts that are wanted first do not come last."""
-    monkeypatch.setattr(far_readers, "_LEAST_REQUEST_BYTES", 500)
-    monkeypatch.setattr(far_readers, "_MOST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(requests, "_LEAST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(requests, "_MOST_REQUEST_BYTES", 500)
     write_tars(tmp_path / "plain", [20])
     opened = far_away(open_dataset(tmp_path / "plain"), store := Distant(latencies=[0.002]))._opened
     data = Path(opened.paths[0]).read_bytes()[:40_000]
@@ -153,8 +155,8 @@ def test_what_comes_in_turn_stays_within_what_may_be_ahead(
     ahead_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for one part, where that is full of what is wanted later."""
-    monkeypatch.setattr(far_readers, "_LEAST_REQUEST_BYTES", 500)
-    monkeypatch.setattr(far_readers, "_MOST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(requests, "_LEAST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(requests, "_MOST_REQUEST_BYTES", 500)
     write_tars(tmp_path / "plain", [20])
     opened = far_away(open_dataset(tmp_path / "plain"), Distant(latencies=[0.0005]))._opened
     opened.check.check(0)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.stream.faraway import Distant, far_away
 
 from shoal.orders import Window
+from shoal.plan import requests
 from shoal.plan.budget import Ledger
 from shoal.plan.units import extent_read
 from shoal.storage.http import HttpStore
+from shoal.storage.mappings import Memories
 from shoal.stream.counters import Counters
 from shoal.stream.open_dataset import Dataset
-from shoal.stream.reading import far_readers, parts
+from shoal.stream.reading import far_readers
 from shoal.stream.reading.far_readers import FarReaders
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.rooms import Room
@@ -27,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
 
 def test_the_first_claim_counts() -> None:
-    room = Room(300_000)
+    room = Room(300_000, Memories())
     view = room.claim()
     assert view is not None
     assert room.claim() is None
@@ -35,17 +39,49 @@ def test_the_first_claim_counts() -> None:
     view.release()
     data = room.taken()
     assert data == bytes(range(250)) * 1200
-    assert room.taken() is data  # without a copy
+    assert room.taken().obj is data.obj  # without a copy
 
 
 def test_who_writes_too_late_changes_nothing_that_was_taken() -> None:
-    room = Room(4)
+    room = Room(4, Memories())
     view = room.claim()
     assert view is not None
     view[:] = b"good"
     data = room.taken()
     view[:] = b"late"
-    assert data == b"good"
+    assert bytes(data) == b"good"
+
+
+def test_memory_is_used_again_when_nobody_can_see_it() -> None:
+    memories = Memories()
+    views = [memoryview(memories.take(200_000))[:199_000].toreadonly() for _ in range(3)]
+    views[0] = views[0][5:100]  # a slice of a view sees it
+    array = np.frombuffer(views[1], dtype=np.uint8)
+    weak = weakref.ref(array)
+    del views[1:]
+    assert memories.num_mapped == 3
+    again = memories.take(200_000)  # the third
+    assert memories.num_mapped == 3
+    assert again is not views[0].obj
+    memories.take(190_000)
+    assert memories.num_mapped == 4
+    del array, again
+    assert weak() is None
+    taken = [memories.take(size) for size in (195_000, 199_999, 190_000)]
+    assert memories.num_mapped == 4
+    assert len({id(memory) for memory in taken}) == 3
+    assert views[0].obj not in taken
+
+
+def test_memory_of_another_size_goes_back() -> None:
+    memories = Memories()
+    memories.take(1_000_000)
+    memories.take(500_000)
+    assert memories.num_mapped == 2
+    known = [memories.take(500_000) for _ in range(2)]
+    assert memories.num_mapped == 3
+    memories.clear()
+    assert [len(memory) for memory in known] == [500_000] * 2
 
 
 @dataclass
@@ -78,7 +114,7 @@ class Stuck(Distant):
 def test_a_second_request_has_bytes_of_its_own(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one, which was thought lost, has the room, and writes zeros there after the second has answered."""
     monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", 0)
-    monkeypatch.setattr(far_readers, "_LEAST_REQUEST_BYTES", 1)
+    monkeypatch.setattr(requests, "_LEAST_REQUEST_BYTES", 1)
     store = Filling()
     ds = far_away(tars, store, hedge=True).shuffle(Window(chunks=12, num_canonical_nodes=2), seed=8, chunk="6KiB")
     seen: list[Any] = []
@@ -97,8 +133,8 @@ def test_bytes_that_are_asked_for_twice_have_two_places(
 ) -> None:
     """As when every sample is read alone, and two of one extent are wanted soon after each other."""
     monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", 0)
-    monkeypatch.setattr(parts, "_LARGE_BYTES", large_bytes)
-    monkeypatch.setattr(parts, "_PART_BYTES", 1000)
+    monkeypatch.setattr(requests, "_LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(requests, "_PART_BYTES", 1000)
     opened = far_away(tars, Distant())._opened
     read = extent_read(opened.index, 0)
     data = Path(opened.paths[read.shard]).read_bytes()[read.first_byte : read.end_byte]

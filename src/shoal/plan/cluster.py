@@ -8,6 +8,7 @@ order and of how global batches are dealt, so it can be known beforehand, and is
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -15,17 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.order.block import Block
-from shoal.order.partition import Partition, dealing_order
+from shoal.order.partition import Partition
 from shoal.order.protocol import BoundOrder
 from shoal.order.window import Window
+from shoal.plan.meeting import TIMES, Meetings, meetings
 
 __all__ = ["ClusterReads", "OverTime", "simulate_reads"]
 
 _MOST_POSITIONS = 1 << 21  # that are simulated
-_MOST_OF_A_NODE = 2  # times as many of one node before its samples are thinned: 2 seconds, 400 MB
+_MOST_OF_A_NODE = 8  # times as many of one node before its samples are thinned: 3 seconds
 _WINDOWS = 3  # of a longer dataset, so many of its windows; the chunks of the middle ones are counted
 _NEARLY = 0.98  # of what the fullest rank has
-_TIMES, _SOURCES = 50, 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,9 +71,13 @@ class ClusterReads:
         of its samples only may then be missed.
     error
         By what share ``num_reads`` may be wrong, a standard deviation: chance between the chunks that were counted,
-        and what thinning twice as much changes. 0 where the whole epoch was simulated.
+        and what thinning changes. 0 where the whole epoch was simulated.
+    held_error
+        The same of ``held_chunks``: what thinning changes.
     over_time
         The same over the stretch that was simulated.
+    meetings
+        Which rank meets which chunk when, where the whole epoch was simulated.
     """
 
     num_reads: float
@@ -84,7 +89,9 @@ class ClusterReads:
     is_exact: bool
     thinned: float
     error: float
+    held_error: float
     over_time: OverTime = field(repr=False, compare=False)
+    meetings: Meetings | None = field(repr=False, compare=False)
 
 
 def simulate_reads(
@@ -113,7 +120,7 @@ def simulate_reads(
     partition
         Global batch and world size.
     most_positions
-        Positions to simulate; 0.5 us each.
+        Positions to simulate, 0.2 us each; of a single canonical node up to eight times as many.
 
     Examples
     --------
@@ -125,8 +132,23 @@ def simulate_reads(
     found = _simulated(order, samples, sizes, partition, seed=seed, epoch=epoch, most_positions=most_positions)
     if found.thinned == 1.0:
         return found
-    half = _simulated(order, samples, sizes, partition, seed=seed, epoch=epoch, most_positions=most_positions // 2)
-    return replace(found, error=math.hypot(found.error, half.num_reads / found.num_reads - 1.0))
+    half, quarter = (
+        _simulated(order, samples, sizes, partition, seed=seed, epoch=epoch, most_positions=most_positions // part)
+        for part in (2, 4)
+    )
+    reads = _by_thinning([each.num_reads for each in (found, half, quarter)], found.thinned)
+    held = _by_thinning([each.held_chunks for each in (found, half, quarter)], found.thinned)
+    return replace(found, error=math.hypot(found.error, reads), held_error=held)
+
+
+def _by_thinning(found: Sequence[float], thinned: float) -> float:
+    """By what share a number is wrong that was found with samples thinned, twice and four times as much thinned.
+
+    What thinning misses are rare meetings, at the far ends of a distribution. These move with the logarithm of the
+    number of samples, so each doubling changes about as much as the one before.
+    """
+    once, twice = abs(found[1] / found[0] - 1.0), abs(found[2] / found[0] - 1.0)
+    return max(once, twice / 2.0) * max(1.0, math.log2(thinned))
 
 
 def _simulated(
@@ -143,31 +165,31 @@ def _simulated(
     model = _model(order, samples, most_positions)
     bound = model.order.bind(model.chunk_samples, seed=seed, epoch=epoch)
     num_chunks, exact = len(model.chunk_samples), model.is_exact
-    chunks, ranks = _dealt(bound, model.nodes, partition)
-    pairs, first, last = _uses(ranks * num_chunks + chunks)
-    readers = np.bincount(pairs % num_chunks, minlength=num_chunks)
-    if exact and len(chunks) < bound.num_samples and partition.remainder != "drop":
-        num_steps = len(chunks) // partition.global_batch
-        readers = readers + _readers_of_rest(bound, partition, num_steps, pairs, num_chunks)
+    met = meetings(bound, model.nodes, partition, num_chunks)
+    readers = np.bincount(met.chunks, minlength=num_chunks)
+    if exact and met.num_positions < bound.num_samples and partition.remainder != "drop":
+        num_steps = met.num_positions // partition.global_batch
+        readers = readers + _readers_of_rest(bound, partition, num_steps, met, num_chunks)
     total = int(np.count_nonzero(holds))
     if exact:
         mean, error = float(readers[holds].mean()), 0.0
     else:
-        mean, error = _mean_readers(readers, chunks, total * model.share_of_nodes)
+        mean, error = _mean_readers(readers, met, total * model.share_of_nodes)
     in_first = max(1, partition.global_batch * bound.num_canonical_nodes // model.nodes)
-    first_pairs = len(np.unique((ranks * num_chunks + chunks)[:in_first]))
-    held = _held(pairs // num_chunks, first, last, ranks, partition, model.share_of_nodes)
+    held = _held(met, partition, model.share_of_nodes)
     return ClusterReads(
         num_reads=float(readers.sum()) if exact else mean * total,
         num_bytes=float(readers @ sizes) if exact else mean * float(sizes[holds].sum()),
         amplification=mean,
         held_chunks=int(held.max(initial=0)),
-        first_chunks=first_pairs / in_first * partition.global_batch / partition.world_size,
-        num_positions=len(chunks),
+        first_chunks=np.count_nonzero(met.first < in_first) / in_first * partition.global_batch / partition.world_size,
+        num_positions=met.num_positions,
         is_exact=exact,
         thinned=model.thinned,
         error=error,
-        over_time=OverTime(held, _counted(first, len(chunks)), _heat(chunks, num_chunks)),
+        held_error=0.0,
+        over_time=OverTime(held, np.bincount(met.first * TIMES // met.num_positions, minlength=TIMES), met.heat),
+        meetings=met if exact else None,
     )
 
 
@@ -208,59 +230,7 @@ def _model(order: Window | Block, samples: NDArray[np.int64], most_positions: in
     return _Model(order, looked, nodes, is_exact=False, thinned=thinned)
 
 
-def _dealt(bound: BoundOrder, nodes: int, partition: Partition) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The chunk and the rank of each sample of the first whole global batches, of which only some nodes are there."""
-    batch, some = partition.global_batch, bound.num_canonical_nodes
-    if some == nodes:
-        return partition.dealt(bound, 0, bound.num_samples // batch)
-    # The i-th sample of the k-th of these nodes stands at place i * some + k here, and at i * nodes + node among all.
-    number, node = np.divmod(np.arange(bound.num_samples // some * some), some)
-    node += _first_of(some, nodes)
-    step = (number * nodes + node) // batch
-    whole = int(np.searchsorted(step, step[-1]))  # steps ascend; the last one may be incomplete
-    number, node, step = number[:whole], node[:whole], step[:whole]
-    chunks = bound.locate(0, whole)[1]
-    by_rank = dealing_order(bound, step, max(1, int(step[-1]).bit_length()), node - node[0], chunks)
-    first = np.flatnonzero(np.diff(step[by_rank] * nodes + node[by_rank], prepend=-1))
-    sizes = np.diff(first, append=whole)
-    in_node = np.arange(whole) - np.repeat(first, sizes)
-    begin = step[by_rank] * batch
-    before = _below(begin + batch, node[by_rank], nodes) - _below(begin, node[by_rank], nodes)
-    ranks = np.empty(whole, dtype=np.int64)
-    ranks[by_rank] = _rank_at(before + in_node, partition)
-    return chunks, ranks
-
-
-def _first_of(some: int, nodes: int) -> int:
-    """Where to take so many nodes that follow each other, so that they are like all nodes on average.
-
-    How many samples of a batch lie before a node varies as f (1 - f), f being the share of nodes before it: not at all
-    for the first, most in the middle, and 1/6 on average over all of them. Over nodes around the share c, which are the
-    part w of all, it is c - c^2 - w^2 / 12.
-
-    >>> _first_of(10, 31), _first_of(31, 31)
-    (2, 0)
-    """
-    width = some / nodes
-    centre = (1.0 - math.sqrt((1.0 - width**2) / 3.0)) / 2.0
-    return max(0, round(centre * nodes - some / 2.0))
-
-
-def _below(positions: NDArray[np.int64], node: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
-    """Positions below these of nodes before that one."""
-    rounds, rest = np.divmod(positions, nodes)
-    found: NDArray[np.int64] = rounds * node + np.minimum(rest, node)
-    return found
-
-
-def _rank_at(places: NDArray[np.int64], partition: Partition) -> NDArray[np.int64]:
-    """The rank whose slice of a sorted global batch holds each place."""
-    each, more = divmod(partition.global_batch, partition.world_size)
-    in_long = more * (each + 1)
-    return np.where(places < in_long, places // (each + 1), more + (places - in_long) // each)
-
-
-def _mean_readers(readers: NDArray[np.int64], chunks: NDArray[np.int64], num_chunks: float) -> tuple[float, float]:
+def _mean_readers(readers: NDArray[np.int64], met: Meetings, num_chunks: float) -> tuple[float, float]:
     """Of how many ranks a chunk is read, where the nodes have so many chunks and not the few that were simulated.
 
     And the standard error of that, as a share of it.
@@ -268,68 +238,48 @@ def _mean_readers(readers: NDArray[np.int64], chunks: NDArray[np.int64], num_chu
     Those that live in the middle third stand for all that are missing; both ends are what they are, since fewer chunks
     are alive there.
     """
-    used, first, last = _uses(chunks)
-    half = (first + last) / 2
-    in_middle = (half > len(chunks) / 3) & (half < len(chunks) * 2 / 3)
+    used = np.flatnonzero(readers)
+    first, last = np.full(len(readers), met.num_positions), np.zeros(len(readers), dtype=np.int64)
+    np.minimum.at(first, met.chunks, met.first)
+    np.maximum.at(last, met.chunks, met.last)
+    half = (first[used] + last[used]) / 2
+    in_middle = (half > met.num_positions / 3) & (half < met.num_positions * 2 / 3)
     middle, ends = readers[used[in_middle]], readers[used[~in_middle]]
     if num_chunks <= len(used) or not len(middle):
         return float(readers[used].mean()), 0.0
     share = 1.0 - len(ends) / num_chunks
     mean = float(ends.sum() / num_chunks + middle.mean() * share)
-    return mean, float(middle.std()) / math.sqrt(len(middle)) * share / mean
+    # Chunks that live at the same time have readers in common, so they are not as many draws as there are chunks.
+    early = half[in_middle] < np.median(half[in_middle])
+    apart = abs(float(middle[early].mean() - middle[~early].mean())) / 2.0 if early.any() else 0.0
+    return mean, max(float(middle.std()) / math.sqrt(len(middle)), apart) * share / mean
 
 
-def _uses(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Keys that are used, and the first and last place of each."""
-    by_key = np.argsort(keys, kind="stable")
-    ordered = keys[by_key]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    ends = np.concatenate([starts[1:], [len(keys)]]) - 1
-    return ordered[starts], by_key[starts], by_key[ends]
-
-
-def _held(
-    owners: NDArray[np.int64],
-    first: NDArray[np.int64],
-    last: NDArray[np.int64],
-    ranks: NDArray[np.int64],
-    partition: Partition,
-    share_of_nodes: float,
-) -> NDArray[np.int64]:
+def _held(met: Meetings, partition: Partition, share_of_nodes: float) -> NDArray[np.int64]:
     """The most chunks in use at a time on one rank, in each part of the time.
 
     Where only some nodes are simulated, a rank may have others too: ranks are taken of which the most is there, and
     what they hold in proportion.
     """
-    there = np.bincount(ranks, minlength=partition.world_size)
-    known = there[owners] >= _NEARLY * there.max()
-    owners, first, last = owners[known], first[known], last[known]
-    times = np.concatenate([first, last + 1])
-    change = np.concatenate([np.ones_like(first), -np.ones_like(last)])
+    there = met.samples_of_rank
+    known = there[met.ranks] >= _NEARLY * there.max()
+    owners, first, last = met.ranks[known], met.first[known], met.last[known]
+    times = np.concatenate([last + 1, first])  # one is let go before another is taken
+    change = np.concatenate([-np.ones_like(last), np.ones_like(first)])
     by_rank = np.lexsort((times, np.concatenate([owners, owners])))  # which begin and end with nothing in use
-    most = np.zeros(_TIMES + 1, dtype=np.int64)
-    np.maximum.at(most, times[by_rank] * _TIMES // len(ranks), np.cumsum(change[by_rank]))
-    whole = len(ranks) / share_of_nodes / partition.world_size  # samples of a rank
-    found: NDArray[np.int64] = np.rint(most[:_TIMES] * max(1.0, _NEARLY * whole / int(there.max()))).astype(np.int64)
+    most = np.zeros(TIMES + 1, dtype=np.int64)
+    np.maximum.at(most, times[by_rank] * TIMES // met.num_positions, np.cumsum(change[by_rank]))
+    whole = met.num_positions / share_of_nodes / partition.world_size  # samples of a rank
+    found: NDArray[np.int64] = np.rint(most[:TIMES] * max(1.0, _NEARLY * whole / int(there.max()))).astype(np.int64)
     return found
 
 
-def _counted(places: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    return np.bincount(places * _TIMES // length, minlength=_TIMES)
-
-
-def _heat(chunks: NDArray[np.int64], num_chunks: int) -> NDArray[np.int64]:
-    """How many samples come from where, and when."""
-    times = np.arange(len(chunks)) * _TIMES // len(chunks)
-    cells = times * _SOURCES + chunks * _SOURCES // num_chunks
-    return np.bincount(cells, minlength=_TIMES * _SOURCES).reshape(_TIMES, _SOURCES)
-
-
 def _readers_of_rest(
-    bound: BoundOrder, partition: Partition, num_steps: int, pairs: NDArray[np.int64], num_chunks: int
+    bound: BoundOrder, partition: Partition, num_steps: int, met: Meetings, num_chunks: int
 ) -> NDArray[np.int64]:
     """Further readers of each chunk in the last, incomplete batch."""
     more = np.zeros(num_chunks, dtype=np.int64)
+    pairs = met.ranks * num_chunks + met.chunks
     for rank in range(partition.world_size):
         chunks = np.unique(partition.share(bound, rank, num_steps, num_steps + 1).chunks)
         more[chunks[~np.isin(rank * num_chunks + chunks, pairs)]] += 1

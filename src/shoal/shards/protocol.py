@@ -162,7 +162,7 @@ class PiecemealFormat(Protocol):
 class ViewingFormat(Protocol):
     """A format whose values can be views of the bytes they were parsed from."""
 
-    def parse_views(self, buffer: bytes, payloads: memoryview, stretch: Stretch) -> Records:
+    def parse_views(self, buffer: Buffer, payloads: memoryview, stretch: Stretch) -> Records:
         """As `Format.parse`, but bytes are slices of ``payloads``, which has the same bytes as ``buffer``."""
         ...
 

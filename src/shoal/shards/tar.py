@@ -19,7 +19,7 @@ from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.tar_fields import BLOCK_BYTES, text
 from shoal.shards.tar_headers import OTHER_FILE, REGULAR_KINDS, HeaderWalk, Members, PaxGlobals
 from shoal.shards.tar_names import Grouping, key_and_suffix
-from shoal.shards.tar_plain import Pieces, read_plain_sample
+from shoal.shards.tar_plain import Pieces, Sliced, read_plain_sample
 
 _FIRST_WINDOW_BYTES = 8192
 _SMALL_WINDOW_BYTES = 2048
@@ -106,7 +106,7 @@ class Tar:
         """
         return TarRecords(buffer, stretch)
 
-    def parse_views(self, buffer: bytes, payloads: memoryview, stretch: Stretch) -> TarRecords:
+    def parse_views(self, buffer: Buffer, payloads: memoryview, stretch: Stretch) -> TarRecords:
         """As `parse`; values are slices of ``payloads``, which has the bytes of ``buffer``.
 
         Raises
@@ -124,11 +124,22 @@ class TarRecords:
     wrong, makes the whole unit be walked through once, by `WalkedRecords`, which does it in full or says what is wrong.
     """
 
-    __slots__ = ("_buffer", "_first_byte", "_head", "_num_samples", "_payloads", "_shard", "_starts", "_walked")
+    __slots__ = (
+        "_buffer",
+        "_first_byte",
+        "_head",
+        "_num_samples",
+        "_payloads",
+        "_shard",
+        "_slices",
+        "_starts",
+        "_walked",
+    )
 
     def __init__(self, buffer: Buffer, stretch: Stretch, payloads: memoryview | None = None) -> None:
         self._payloads = payloads
-        self._buffer = buffer if isinstance(buffer, bytes) else bytes(buffer)
+        self._slices = _sliceable(buffer)
+        self._buffer = self._slices if isinstance(self._slices, bytes) else buffer
         self._shard, self._first_byte, self._num_samples, sample_starts, head = stretch
         self._head = head
         self._walked: WalkedRecords | None = None
@@ -153,7 +164,7 @@ class TarRecords:
         """
         starts = self._starts
         if self._walked is None and starts is not None:
-            sample = read_plain_sample(self._buffer, starts[number], starts[number + 1], self._payloads)
+            sample = read_plain_sample(self._slices, starts[number], starts[number + 1], self._payloads)
             if sample is not None:
                 return sample
         return self._all().sample(number)
@@ -169,7 +180,7 @@ class TarRecords:
 
     def _walk(self) -> WalkedRecords:
         """All members, each header verified."""
-        buffer: Buffer = self._buffer
+        buffer = self._buffer
         payloads = self._payloads
         starts = np.asarray([0, len(buffer)] if self._starts is None else self._starts, dtype=np.int64)
         if (starts[1:] <= starts[:-1]).any() and self._num_samples:
@@ -199,6 +210,20 @@ class TarRecords:
         )
         hint = "the index is damaged: index the shard again"
         return ShardError(msg, shard=self._shard, byte=self._first_byte, hint=hint)
+
+
+def _sliceable(buffer: Buffer) -> Sliced:
+    """What begins with the same bytes and gives bytes when it is sliced; without a copy where that can be."""
+    if isinstance(buffer, bytes):
+        return buffer
+    # A view gives views, but what it is of, a mapping for instance, may give bytes.
+    memory: Any = buffer.obj if isinstance(buffer, memoryview) and len(buffer) else None
+    gives_bytes = hasattr(memory, "__getitem__") and type(memory[:0]) is bytes
+    return memory if gives_bytes and _address(memory) == _address(buffer) else bytes(buffer)
+
+
+def _address(buffer: Any) -> int:
+    return int(np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0])
 
 
 class WalkedRecords:

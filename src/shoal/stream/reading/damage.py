@@ -17,7 +17,7 @@ import numpy as np
 from shoal.errors import ShardError
 from shoal.plan.units import UnitRead, extent_read, starts_in
 from shoal.shards.index.table import locate
-from shoal.shards.protocol import Records, Sample
+from shoal.shards.protocol import Buffer, Records, Sample
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.integrity import wrong_extent
 from shoal.stream.reading.unit_bytes import parse_unit, read_unit
@@ -35,9 +35,9 @@ def damage_or_raise(opened: Opened, shard: int, error: ShardError) -> Damaged:
 def forgiving_records(
     opened: Opened,
     read: UnitRead,
-    get: Callable[[], bytes],
+    get: Callable[[], Buffer],
     *,
-    parse: Callable[[UnitRead, bytes], Records] | None = None,
+    parse: Callable[[UnitRead, Buffer], Records] | None = None,
 ) -> ForgivingRecords:
     """The samples of a unit, some of them `Damaged`.
 
@@ -123,7 +123,7 @@ class ForgivingRecords:
     """Consecutive samples, of which those that are damaged are told and the others handed out."""
 
     def __init__(
-        self, opened: Opened, read: UnitRead, parse: Callable[[UnitRead, bytes], Records] | None = None
+        self, opened: Opened, read: UnitRead, parse: Callable[[UnitRead, Buffer], Records] | None = None
     ) -> None:
         self._parse = partial(parse_unit, opened) if parse is None else parse
         self._opened, self._first_sample, self._num_samples = opened, read.first_sample, read.num_samples
@@ -133,7 +133,7 @@ class ForgivingRecords:
     def __len__(self) -> int:
         return self._num_samples
 
-    def add(self, read: UnitRead, data: bytes) -> None:
+    def add(self, read: UnitRead, data: Buffer) -> None:
         """The next samples, in these bytes."""
         try:
             self._append(_Part(read, self._parse(read, data)))

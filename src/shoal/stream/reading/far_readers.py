@@ -8,28 +8,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shoal.plan.budget import Ledger
-from shoal.plan.coalescing import MOST_AMPLIFICATION, Request, coalesce
+from shoal.plan.coalescing import Request, coalesce
+from shoal.plan.requests import in_parts, request_sizes
 from shoal.plan.units import UnitRead
-from shoal.shards.protocol import Records, Sample
+from shoal.shards.protocol import Buffer, Records, Sample
+from shoal.storage.mappings import Memories
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.arrivals import FIRST_AT_A_TIME, Arrival, Arrivals
 from shoal.stream.reading.integrity import wrong_extent
 from shoal.stream.reading.options import ReadingOptions
-from shoal.stream.reading.parts import Whole, in_parts
+from shoal.stream.reading.parts import Whole
 from shoal.stream.reading.rooms import LEAST_ROOM_BYTES, Room
 from shoal.stream.reading.traffic import Traffic
 from shoal.stream.reading.unit_bytes import fills, parse_again, read_bytes
 
 __all__ = ["FarReaders", "Promise"]
 
-# What may be ahead is asked for in so many groups, and in at least so many requests: few of them would share what many
-# connections can carry, and a group that waits for room is a part of what could be under way.
-_GROUPS_AHEAD = 8
-_REQUESTS_AHEAD = 32
-_LEAST_REQUEST_BYTES = 256 << 10
-_MOST_REQUEST_BYTES = 4 << 20
-_PARTS_AT_A_TIME = 4  # at least, of a read that comes in turn
 # Answers without a room of their own (those of a cache, or of a store that fills none) are copied up to this size: what
 # may be kept for long moves from the heap of a thread to that of the consumer. Larger ones would take as long again.
 _SMALL_BYTES = 1 << 20
@@ -72,12 +67,11 @@ class FarReaders:
         self._deadline_seconds = options.deadline_seconds
         limit = ledger.ahead_limit_bytes
         hedge_bytes = limit // _HEDGED_PART if options.hedge else 0
-        # Groups are measured by the reads in them, and their requests may be larger.
-        limit = ledger.ahead_limit_bytes = int((limit - hedge_bytes) / MOST_AMPLIFICATION)
-        self._most_request_bytes = min(max(limit // _REQUESTS_AHEAD, _LEAST_REQUEST_BYTES), _MOST_REQUEST_BYTES)
-        self.group_bytes = max(1, min(limit // _GROUPS_AHEAD, self._most_request_bytes))
+        self._sizes = request_sizes(limit - hedge_bytes)
+        ledger.ahead_limit_bytes, self.group_bytes = self._sizes.ahead_bytes, self._sizes.group_bytes
 
         self._fills = fills(opened)
+        self._memories = Memories()
         self._placed: dict[int, _Placed] = {}  # by identity: those that somebody waits for
 
         without_cache = replace(opened, cache=None)
@@ -107,16 +101,16 @@ class FarReaders:
 
     def ask(self, reads: Sequence[UnitRead]) -> list[Promise]:
         """Put requests for these at the end of the line."""
-        requests = coalesce(reads, most_bytes=self._most_request_bytes if self._opened.cache is None else 0)
+        requests = coalesce(reads, most_bytes=self._sizes.most_bytes if self._opened.cache is None else 0)
         self._ledger.reserve(sum(request.num_bytes for request in requests))
         promises: dict[int, Promise] = {}
         asked: list[Request] = []
         for request in requests:
             into: Room | Whole | None = None
             if len(parts := in_parts(request)) > 1:
-                into = Whole(request)
+                into = Whole(request, self._memories)
             elif self._fills and len(request.places) == 1 and request.num_bytes > LEAST_ROOM_BYTES:
-                into = Room(request.num_bytes)
+                into = Room(request.num_bytes, self._memories)
             asked += parts if into is None else [self._put_into(part, into) for part in parts]
         for arrival in self._arrivals.ask(asked):
             for place in arrival.request.places:
@@ -126,12 +120,12 @@ class FarReaders:
                     promise.parts = [*(promise.parts or ()), arrival]
         return [promises[place] for place in range(len(reads))]
 
-    def get(self, read: UnitRead, promise: Promise) -> bytes:
+    def get(self, read: UnitRead, promise: Promise) -> Buffer:
         """Wait for the request that has this read."""
         return self._get(read, promise, to_keep=True)
 
-    def _get(self, read: UnitRead, promise: Promise, *, to_keep: bool) -> bytes:
-        """The same; with ``to_keep`` the bytes lie in the heap of the consumer."""
+    def _get(self, read: UnitRead, promise: Promise, *, to_keep: bool) -> Buffer:
+        """The same; with ``to_keep`` the bytes lie in the heap of the consumer, or in memory of their own."""
         if promise.parts is not None:
             return self._together(read, promise.parts)
         arrival = promise.arrival
@@ -167,7 +161,7 @@ class FarReaders:
         finally:
             self._counters.wait_seconds += time.perf_counter() - began
 
-    def parse(self, read: UnitRead, data: bytes) -> Records:
+    def parse(self, read: UnitRead, data: Buffer) -> Records:
         """The samples in the bytes of a read, which is made again if they cannot be parsed."""
         return parse_again(self._opened, read, data, self._traffic)
 
@@ -186,8 +180,7 @@ class FarReaders:
         One there is always, since it is wanted now. Who takes them checks them, since what has a checksum may lie in
         several.
         """
-        limit = self._ledger.ahead_limit_bytes
-        step = max(self._most_request_bytes, min(limit // _PARTS_AT_A_TIME, _MOST_REQUEST_BYTES))
+        step = self._sizes.turn_bytes
         under_way: deque[Arrival] = deque()
         try:
             for start in range(read.first_byte, read.end_byte, step):
@@ -208,6 +201,7 @@ class FarReaders:
         self._arrivals.close()
         for request in list(self._placed.values()):
             self._leave(request)
+        self._memories.clear()
 
     def _put_into(self, request: Request, into: Room | Whole) -> Request:
         """The request, whose answer is to go there."""
@@ -222,7 +216,7 @@ class FarReaders:
             self._placed.pop(id(request), None)
             request.into = None
 
-    def _together(self, read: UnitRead, parts: Sequence[Arrival]) -> bytes:
+    def _together(self, read: UnitRead, parts: Sequence[Arrival]) -> Buffer:
         """Wait for all parts of a read."""
         self._ledger.use(read.num_bytes)
         whole = _place_of(parts[0].request)

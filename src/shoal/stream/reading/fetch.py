@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shoal.plan.budget import Ledger
 from shoal.plan.units import UnitRead, Units
-from shoal.shards.protocol import Records, Sample
+from shoal.shards.protocol import Buffer, Records, Sample
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.damage import ForgivingRecords, forgiving_records
@@ -151,7 +151,7 @@ class Fetch:
         self._read_ahead()
         return taken
 
-    def _get(self, read: UnitRead, promise: Any) -> bytes:
+    def _get(self, read: UnitRead, promise: Any) -> Buffer:
         """The bytes of a unit, waited for."""
         began = time.perf_counter()
         try:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from shoal.plan.budget import Ledger
 from shoal.plan.units import UnitRead
-from shoal.shards.protocol import Records
+from shoal.shards.protocol import Buffer, Records
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.far_readers import FarReaders
@@ -43,7 +43,7 @@ class Readers(Protocol):
         """These are wanted soon, in this order; what `get` wants to be given for each of them."""
         ...
 
-    def get(self, read: UnitRead, promise: Any) -> bytes:
+    def get(self, read: UnitRead, promise: Any) -> Buffer:
         """The bytes of a read, which are used from now on; raises what went wrong."""
         ...
 
@@ -51,7 +51,7 @@ class Readers(Protocol):
         """As `get`, but the bytes go to a place of their own; the time it takes is counted as waiting."""
         ...
 
-    def parse(self, read: UnitRead, data: bytes) -> Records:
+    def parse(self, read: UnitRead, data: Buffer) -> Records:
         """The samples in the bytes of a read."""
         ...
 
@@ -112,7 +112,7 @@ class ToldReaders:
         if seconds > SLOW_READ_SECONDS + num_bytes * SLOW_SECONDS_PER_BYTE:
             self._local.was_slow()
 
-    def parse(self, read: UnitRead, data: bytes) -> Records:
+    def parse(self, read: UnitRead, data: Buffer) -> Records:
         """The samples in the bytes of a read."""
         return parse_unit(self._opened, read, data)
 

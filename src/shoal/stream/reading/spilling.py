@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.plan.units import SlicedUnits, UnitRead, extent_of, extent_read
 from shoal.shards.columns import Columns
-from shoal.shards.protocol import ReadBytes, Records, Sample, Spilled, SpillingFormat, Stretch
+from shoal.shards.protocol import Buffer, ReadBytes, Records, Sample, Spilled, SpillingFormat, Stretch
 from shoal.storage.chunk_cache.spilling import SpilledPart, SpillFile
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
@@ -68,7 +68,7 @@ class SpillingReaders:
         promises = iter(self._readers.ask([read for read in reads if not self._is_spilled(read)]))
         return [None if self._is_spilled(read) else next(promises) for read in reads]
 
-    def get(self, read: UnitRead, promise: Any) -> bytes:
+    def get(self, read: UnitRead, promise: Any) -> Buffer:
         """The bytes of a chunk; a spilled sample is looked up, to be given by `parse`."""
         if not self._is_spilled(read):
             return self._readers.get(read, promise)
@@ -79,7 +79,7 @@ class SpillingReaders:
         """As the others do it: records of one length are no pieces."""
         self._readers.get_into(read, promise, buffer)
 
-    def parse(self, read: UnitRead, data: bytes) -> Records:
+    def parse(self, read: UnitRead, data: Buffer) -> Records:
         """The samples in the bytes of a chunk, or the one that was looked up."""
         return _One(*self._found.pop(read.unit)) if self._is_spilled(read) else self._readers.parse(read, data)
 

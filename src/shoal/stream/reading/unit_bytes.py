@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError, StorageError
 from shoal.plan.units import UnitRead, starts_in
 from shoal.shards.columns import Columns
-from shoal.shards.protocol import Records, Sample, Stretch
+from shoal.shards.protocol import Buffer, Records, Sample, Stretch
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.chunk_caching import read_cached
@@ -39,7 +39,7 @@ MOST_PARSES = 3
 _MOST_SCANS = 3
 
 
-def parse_unit(opened: Opened, read: UnitRead, data: bytes) -> Records:
+def parse_unit(opened: Opened, read: UnitRead, data: Buffer) -> Records:
     """The samples in the bytes of one unit."""
     index = opened.index
     return opened.format.parse(
@@ -143,7 +143,7 @@ def check_shard(opened: Opened, shard: int, traffic: Traffic) -> None:
     return opened.check.check(shard)
 
 
-def parse_again(opened: Opened, read: UnitRead, data: bytes, traffic: Traffic) -> Records:
+def parse_again(opened: Opened, read: UnitRead, data: Buffer, traffic: Traffic) -> Records:
     """The samples in bytes that came from far away.
 
     Bytes that cannot be parsed are read again before that is believed: without checksums only the format notices that

@@ -44,7 +44,7 @@ class _Viewing:
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
         """Records whose values are views."""
-        data = buffer if isinstance(buffer, bytes) else bytes(buffer)
+        data = bytes(buffer) if isinstance(buffer, bytearray) else buffer
         # An array between the bytes and their views, since bytes cannot be asked whether they are still wanted.
         array = np.frombuffer(data, dtype=np.uint8) if data else np.zeros(0, dtype=np.uint8)
         found: Records = self._format.parse_views(data, array.data, stretch)
