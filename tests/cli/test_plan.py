@@ -12,6 +12,7 @@ from tests.cli.calls import Calls
 from tests.stream.made import flat, open_finely, write_lines, write_tars
 
 import shoal
+from shoal.errors import UsageError
 from shoal.orders import Block, Window
 from shoal.testing import RangeServer
 
@@ -73,6 +74,29 @@ def test_given_settings_are_judged(calls: Calls) -> None:
     assert block["vr"]["512"] > 7
 
 
+def test_counts_may_have_exponents(calls: Calls) -> None:
+    words = ["plan", "--num-samples", "1e8", "--sample-bytes", "10KB", "--nodes", "1e1"]
+    assert calls.json(*words, "--global-batch", "1e5")["vr"].keys() == {"100000", "400000"}
+    with pytest.raises(SystemExit):
+        calls.text(*words, "--global-batch", "1.5e-3")
+
+
+@pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+def test_a_window_that_would_be_refused_is_told(calls: Calls, tmp_path: Path) -> None:
+    with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([("id", pa.int64())])) as writer:
+        for num_rows in [500] * 20 + [100_000]:
+            writer.write_table(pa.table({"id": range(num_rows)}), row_group_size=num_rows)
+    words = ["plan", tmp_path, "--global-batch", 16, "--latency", 0, "--window"]
+    text = calls.text(*words, "200KB")
+    assert "A run would be refused: a.parquet: bytes" in text
+    assert "cache= in shoal.open()" in text
+    with pytest.raises(UsageError) as refused:
+        iter(shoal.open(tmp_path).shuffle(window="200KB"))
+    assert refused.value.message in calls.json(*words, "200KB")["refused"]
+    assert not calls.json(*words, "2MiB")["refused"]
+    assert "refused" not in calls.text(*words, "2MiB")
+
+
 def test_the_textbook_question_is_answered(calls: Calls) -> None:
     words = ["plan", "--num-samples", "2e9", "--sample-bytes", "8KB", "--connection-bandwidth", "1GB"]
     text = calls.text(*words, "--latency", 0.02, "--memory", "64GB")
@@ -89,6 +113,33 @@ def test_what_cannot_be_planned(calls: Calls, tmp_path: Path) -> None:
     assert "has no sample for each of 512 ranks" in calls.refused(*words, "--nodes", 512)
     assert "must not be negative" in calls.refused(*words, "--latency", -1)
     assert "does not keep to some chunks" in calls.refused(*words, "--order", "full")
+
+
+@pytest.mark.parametrize(("num_chunks", "chunk", "world_size"), [(24, "8KiB", 1), (40, "8KiB", 2), (12, "16KiB", 1)])
+def test_neighbours_that_share_a_request_are_counted_as_one(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_chunks: int, chunk: str, world_size: int
+) -> None:
+    """Groups of 16 chunks out of 100 have many neighbours: the plan knows which, and the log of the server has it."""
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    write_tars(tmp_path / "data", [100] * 3)
+    index = tmp_path / "fine.index"
+    with RangeServer(tmp_path / "data") as server:
+        urls = [server.url_of(shard.name) for shard in sorted((tmp_path / "data").glob("*.tar"))]
+        calls.text("index", *urls, "--extent-bytes", 8192, "--output", index)
+        words = ["plan", *urls, "--index", index, "--chunks", num_chunks, "--chunk", chunk, "--global-batch", 12]
+        record = calls.json(*words, "--ranks-per-node", world_size)
+        ds = shoal.open(urls, index=index).shuffle(Window(num_chunks), chunk=chunk).batch(global_batch_size=12)
+        before, num_reads = len(server.exchanges), 0
+        for rank in range(world_size):
+            mine = ds.partition(rank=rank, world_size=world_size)
+            assert sum(len(batch["__key__"]) for batch in mine)
+            num_reads += mine.stats()["num_reads"]
+        log = [
+            exchange for exchange in server.exchanges[before:] if exchange.method == "GET" and exchange.num_bytes > 1
+        ]
+    print(len(log), num_reads, record["num_requests"], record["num_looks"])
+    assert len(log) < 0.94 * num_reads
+    assert record["num_requests"] - record["num_looks"] == pytest.approx(len(log), rel=0.02)
 
 
 @pytest.mark.parametrize(

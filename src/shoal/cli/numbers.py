@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["at_least_one", "at_least_zero", "sample_ids"]
+__all__ = ["at_least_one", "at_least_zero", "count", "sample_ids"]
 
 
 def at_least_zero(text: str) -> int:
@@ -23,6 +23,22 @@ def at_least_one(text: str) -> int:
     3
     """
     return _at_least(1, text)
+
+
+def count(text: str) -> int:
+    """A positive integer, which may be written with an exponent.
+
+    >>> count("2e9"), count("1_000")
+    (2000000000, 1000)
+    """
+    try:
+        number = float(text) if "e" in text.lower() else int(text)
+        if number >= 1 and number == int(number):
+            return int(number)
+    except (ValueError, OverflowError):
+        pass
+    msg = f"an integer of at least 1 is wanted here, such as 1000 or 1e3, not {text!r}"
+    raise argparse.ArgumentTypeError(msg)
 
 
 def sample_ids(text: str) -> list[int]:

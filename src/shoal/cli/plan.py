@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.numbers import at_least_one
+from shoal.cli.numbers import count
 from shoal.cli.order_options import add_order_arguments
 from shoal.cli.pages import typed_command, write_page
 from shoal.cli.plan_data import planned_data
@@ -31,13 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_source_arguments(parser, is_optional=True)
     data = parser.add_argument_group("data", "instead of SOURCE")
-    data.add_argument("--num-samples", type=_number, metavar="N", help="samples: 2e9")
+    data.add_argument("--num-samples", type=count, metavar="N", help="samples: 2e9")
     data.add_argument("--sample-bytes", metavar="BYTES", help="of a sample, on average: 8KB")
     data.add_argument("--rho", type=float, metavar="R", default=1.0, help="correlation inside chunks (1, the worst)")
     cluster = parser.add_argument_group("cluster")
-    cluster.add_argument("--nodes", type=at_least_one, metavar="P", default=1, help="machines (1)")
-    cluster.add_argument("--ranks-per-node", type=at_least_one, metavar="R", default=1, help="processes on each (1)")
-    cluster.add_argument("--global-batch", type=at_least_one, metavar="G", default=256, help="samples of a step (256)")
+    cluster.add_argument("--nodes", type=count, metavar="P", default=1, help="machines (1)")
+    cluster.add_argument("--ranks-per-node", type=count, metavar="R", default=1, help="processes on each (1)")
+    cluster.add_argument("--global-batch", type=count, metavar="G", default=256, help="samples of a step (256)")
     cluster.add_argument("--memory", metavar="BYTES", default="8GiB", help="for the stream, on each node (8GiB)")
     cluster.add_argument("--latency", type=float, metavar="SECONDS", default=0.03, help="of a request (0.03)")
     cluster.add_argument("--connection-bandwidth", metavar="BYTES", default="90MB", help="of a connection (90MB)")
@@ -95,29 +95,20 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
     )
 
 
-def _number(text: str) -> int:
-    try:
-        number = int(float(text)) if "e" in text.lower() else int(text)
-    except (ValueError, OverflowError):
-        number = 0
-    if number < 1:
-        msg = f"a positive number is wanted here, not {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return number
-
-
 def _show(record: dict[str, Any], cluster: Cluster) -> None:
-    facts = {name: value for name, value in record.items() if name not in {"vr", "sequential", "call"}}
-    error = facts.pop("requests_error")
+    facts = {name: value for name, value in record.items() if name not in {"vr", "sequential", "call", "refused"}}
+    error, held_error = facts.pop("requests_error"), facts.pop("held_error")
     facts["reads simulated"] = "wholly" if facts.pop("is_simulated_exactly") else f"in part, {_give_or_take(error)}"
+    if held_error:
+        facts["chunks held"] = f"give or take {200.0 * held_error:.0f} %"
     facts["waiting for data"] = f"{facts.pop('waiting_share'):.1%}"
     for name in ("epoch_price", "num_looks"):
         if not facts[name]:
             del facts[name]
     output.emit(facts)
-    if too_much := _too_much(record, cluster):
+    for warning in filter(None, (_too_much(record, cluster), _refused(record))):
         output.say()
-        output.say(too_much)
+        output.say(warning)
     output.say()
     for size, ratio in record["vr"].items():
         output.say(f"batches of {size:,}: VR {ratio:.2f} (1 is a perfect shuffle)")
@@ -144,6 +135,11 @@ def _too_much(record: dict[str, Any], cluster: Cluster) -> str:
     given = output.format_value("memory_bytes", cluster.memory_bytes)
     said = f"This is more than the {given} of a node (--memory). Most of it: {_PARTS[part].lower()}."
     return f"{said} It is less with {_LESS[part]}."
+
+
+def _refused(record: dict[str, Any]) -> str:
+    """That a run in this window would not begin, and what would help; nothing where it would."""
+    return f"A run would be refused: {record['refused']}" if record["refused"] else ""
 
 
 def _title(arguments: argparse.Namespace, record: dict[str, Any]) -> str:
@@ -184,7 +180,7 @@ def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) 
             _PARTS[name]: output.format_value(name, value) for name, value in record["rank_memory_parts"].items()
         },
     }
-    too_much = _too_much(record, cluster)
+    lead = " ".join(filter(None, (_lead(record, cluster), _too_much(record, cluster), _refused(record))))
     return plan_page(
         plan.figures(),
         groups,
@@ -192,7 +188,7 @@ def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) 
         title=_title(arguments, record),
         about=about,
         call=f"ds.{record['call']}",
-        lead=" ".join([_lead(record, cluster), too_much]).rstrip(),
+        lead=lead,
         notes=_notes(plan),
         made_by=typed_command(arguments.words),
     )
@@ -221,6 +217,7 @@ _PARTS = {
     "batches_bytes": "Two batches",
     "order_bytes": "Order, and table of chunks",
     "coming_bytes": "Which samples come next",
+    "spare_bytes": "Code, and room to spare",
 }
 
 _LESS = {
@@ -229,6 +226,7 @@ _LESS = {
     "batches_bytes": "a smaller --global-batch, or more nodes",
     "order_bytes": "a larger --chunk",
     "coming_bytes": "a smaller --window",
+    "spare_bytes": "a smaller --chunk",
 }
 
 
@@ -251,7 +249,8 @@ def _notes(plan: Planned) -> list[str]:
         first = "The epoch is long, so part of it was simulated, and stands for the rest: requests and bytes are right "
         first += _give_or_take(reads.error)
         first += "." if reads.thinned == 1.0 else f", of chunks that had one sample of {reads.thinned:.1f}."
-    first += " Neighbours that a rank asks for in one request are counted apart: a few of an epoch, however long it is."
+        if reads.held_error:
+            first += f" How many chunks a rank holds is right give or take {200.0 * reads.held_error:.0f} %."
     mixing = f"VR is predicted for a correlation of {plan.rho:g} inside chunks; 1 is data of which every chunk holds "
     mixing += "samples of one kind. shoal audit and ds.quality() measure yours."
     times = "Times follow from latency and bandwidth as given. Memory is what a rank takes beyond the interpreter, its "

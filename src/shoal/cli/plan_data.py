@@ -16,7 +16,10 @@ from shoal.order.block import Block
 from shoal.order.resolution import parse_bytes
 from shoal.order.window import Window
 from shoal.plan.sizing import Cluster, recommend
+from shoal.shards.index.chunks import ChunkTable
 from shoal.stream.arrangement import Arrangement, OrderRequest
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.reading.large_chunks import refuse_too_large
 
 __all__ = ["PlannedData", "planned_data"]
 
@@ -28,7 +31,9 @@ class PlannedData:
     """What is to be read: all of it, and its chunks or a model of them with fewer; and what it takes in memory.
 
     ``shard_chunks`` are the chunks of each shard, where shards are known. ``uneven_bytes`` is by how much the largest
-    chunk is above the mean in memory, where chunks can only be held as wholes.
+    chunk is above the mean in memory, where chunks can only be held as wholes; ``largest_held_bytes`` is what it takes
+    there. ``table`` says where chunks lie, where
+    that is known.
     """
 
     num_samples: int
@@ -41,6 +46,9 @@ class PlannedData:
     call: str
     shard_chunks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     uneven_bytes: float = 0.0
+    largest_held_bytes: float = 0.0
+    table: ChunkTable | None = None
+    refusal: str = ""
 
     @property
     def mean_chunk_bytes(self) -> float:
@@ -51,6 +59,11 @@ class PlannedData:
     def mean_held_bytes(self) -> float:
         """Bytes of a chunk in memory: of what was compressed, more than its bytes."""
         return self.held_bytes / self.num_chunks
+
+    @property
+    def are_single_samples(self) -> bool:
+        """Whether no chunk has more than one sample, so that nothing is kept of it when that has come."""
+        return int(self.chunk_samples.max(initial=0)) <= 1
 
     def with_chunks(self, *, window: float = 1.0, chunk: float = 1.0) -> Self | None:
         """The same data in a window, and in even chunks, so many times as large; None where that cannot be."""
@@ -75,6 +88,9 @@ class PlannedData:
             order=order,
             call="",
             uneven_bytes=0.0,
+            largest_held_bytes=self.held_bytes / num_chunks,
+            table=None,
+            refusal="",
         )
 
 
@@ -94,7 +110,8 @@ def planned_data(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData
 
 def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
     request = asked_order(arguments)
-    index = open_with_samples(arguments).index
+    opened = open_with_samples(arguments)
+    index = opened.index
     num_bytes = int((index.extent_end_byte - index.extent_first_byte).sum())
     if not given_order_options(arguments):
         extent_bytes = -(-num_bytes // index.num_extents)
@@ -116,7 +133,19 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         call=str(arrangement),
         shard_chunks=np.bincount(chunks.shard, minlength=index.num_shards),
         uneven_bytes=float(held_bytes.max() - held_bytes.mean()) if is_shared else 0.0,
+        largest_held_bytes=float(held_bytes.max()),
+        table=chunks,
+        refusal=_refusal(opened, arrangement),
     )
+
+
+def _refusal(opened: Opened, arrangement: Arrangement) -> str:
+    """Why a stream in this order would not begin; nothing where it would."""
+    try:
+        refuse_too_large(opened, arrangement, None)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
@@ -151,6 +180,7 @@ def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         chunk_bytes=np.full(laid_out, each * sample_bytes),
         order=_windowed(order),
         call=f"{call})",
+        largest_held_bytes=float(each * sample_bytes),
     )
 
 

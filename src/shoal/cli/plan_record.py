@@ -7,16 +7,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.cli.output import format_value
 from shoal.cli.plan_data import PlannedData
+from shoal.cli.plan_reading import (
+    held_by_a_rank,
+    is_far,
+    makings,
+    memory_of_a_rank,
+    requests_of_a_read,
+)
 from shoal.measure.page.plan_page import PlanFigures, WhatIf
 from shoal.measure.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.order.partition import Partition
 from shoal.order.window import Window
-from shoal.plan.ahead import ahead_limit_bytes
 from shoal.plan.cluster import ClusterReads, simulate_reads
-from shoal.plan.memory import RankMemory, planned_ahead_bytes, rank_memory
+from shoal.plan.memory import RankMemory
 from shoal.plan.sizing import Cluster, Traffic, textbook, traffic
 
 __all__ = ["Planned", "what_if"]
@@ -34,6 +41,7 @@ class Planned:
     rho: float
     reads: ClusterReads
     costs: Traffic
+    num_requests: float
 
     @staticmethod
     def of(data: PlannedData, cluster: Cluster, *, rho: float, most_positions: int | None = None) -> Planned:
@@ -42,14 +50,15 @@ class Planned:
         limit = {} if most_positions is None else {"most_positions": most_positions}
         reads = simulate_reads(data.order, data.chunk_samples, data.chunk_bytes, partition, **limit)
         scale = data.num_chunks / len(data.chunk_samples)
+        per_read = requests_of_a_read(data, cluster, reads)
         costs = traffic(
             cluster,
             num_samples=data.num_samples,
-            num_reads=reads.num_reads * scale,
+            num_requests=reads.num_reads * scale * per_read,
             read_bytes=reads.num_bytes * scale,
-            first_chunks=reads.first_chunks,
+            first_requests=reads.first_chunks * per_read,
         )
-        return Planned(data, cluster, rho, reads, costs)
+        return Planned(data, cluster, rho, reads, costs, reads.num_reads * scale * per_read)
 
     @property
     def is_exact(self) -> bool:
@@ -69,46 +78,36 @@ class Planned:
     @property
     def num_looks(self) -> float:
         """Requests by which ranks see that shards are those of the index: each rank, once, at each that it reads."""
-        if not self.is_far or not len(self.data.shard_chunks):
+        if not is_far(self.cluster) or not len(self.data.shard_chunks):
             return 0.0
         never = (1.0 - self.data.shard_chunks / self.data.num_chunks) ** (self.num_reads / self.cluster.world_size)
         return float((1.0 - never).sum()) * self.cluster.world_size
 
-    def rank_memory(self, held_chunks: int) -> RankMemory:
-        """What a rank's process holds with so many chunks in use."""
-        in_use, ahead = self._held(held_chunks)
-        return rank_memory(
-            self.data.order,
-            num_samples=self.data.num_samples,
-            num_chunks=self.data.num_chunks,
-            chunk_bytes=self.data.mean_held_bytes,
-            in_use=in_use,
-            ahead=ahead if self.is_far else 0.0,
-            global_batch=self.cluster.global_batch,
-            world_size=self.cluster.world_size,
-        )
-
-    def _held(self, held_chunks: int) -> tuple[float, float]:
-        """Bytes of chunks in use, and read ahead; never more than there are for a rank."""
-        data = self.data
-        window_bytes, largest = int(data.order.chunks * data.mean_chunk_bytes), int(data.chunk_bytes.max())
-        share = min(1.0, self.num_reads / data.num_chunks / self.cluster.world_size) * data.held_bytes
-        in_use = min(
-            held_chunks * data.mean_held_bytes + data.uneven_bytes, share
-        )  # the largest, at one time or another
-        ahead = planned_ahead_bytes(
-            data.order,
-            ahead_limit_bytes(window_bytes, largest, is_far=self.is_far),
-            num_samples=data.num_samples,
-            dataset_bytes=data.held_bytes,
-            world_size=self.cluster.world_size,
-        )
-        return in_use, min(max(ahead, 2.0 * largest), share - in_use)
+    @property
+    def rank_memory(self) -> RankMemory:
+        """What the process of the fullest rank holds at its fullest moment."""
+        held_chunks = self.reads.held_chunks
+        moments = [self._memory_at(held_chunks, is_making=False)]
+        if len(found := makings(self.data, self.cluster)):
+            # Else of many makings one meets the most; and what comes from far away keeps the memory that it once had.
+            if (met := self.reads.meetings) is not None and self.is_exact and not is_far(self.cluster):
+                held_chunks = max(met.most_held_at(position) for position in found.tolist())
+            moments.append(self._memory_at(held_chunks, is_making=True))
+        return max(moments, key=lambda memory: memory.total)
 
     @property
-    def is_far(self) -> bool:
-        """Whether requests take time, so that the stream itself reads ahead; else the system does, for nothing."""
-        return self.cluster.latency_seconds > 0.0
+    def rank_bytes(self) -> NDArray[np.float64]:
+        """The same over the time that was simulated, in 50 parts."""
+        over = self.reads.over_time.held_chunks
+        making = np.zeros(len(over), dtype=bool)
+        if self.is_exact:
+            making[makings(self.data, self.cluster) * len(over) // self.data.num_samples] = True
+        parts = zip(over.tolist(), making.tolist(), strict=True)
+        return np.array([self._memory_at(held, is_making=is_making).total for held, is_making in parts])
+
+    def _memory_at(self, held_chunks: int, *, is_making: bool) -> RankMemory:
+        reads = self.num_reads / self.cluster.world_size
+        return memory_of_a_rank(self.data, self.cluster, held_chunks, reads_of_a_rank=reads, is_making=is_making)
 
     def ratio(self, batch: int) -> float:
         """Predicted VR of batches of this size."""
@@ -120,7 +119,8 @@ class Planned:
         data, cluster, costs = self.data, self.cluster, self.costs
         most = int(data.chunk_samples.sum())
         sizes = [size for size in (cluster.global_batch, 4 * cluster.global_batch) if size < most]
-        memory = self.rank_memory(self.reads.held_chunks)
+        memory = self.rank_memory
+        reads_of_a_rank = self.num_reads / cluster.world_size
         sequential = textbook(cluster, num_samples=data.num_samples, sample_bytes=data.num_bytes / data.num_samples)
         return {
             "num_samples": data.num_samples,
@@ -131,17 +131,19 @@ class Planned:
             "window_bytes": data.order.chunks * data.mean_chunk_bytes,
             "num_canonical_nodes": data.order.resolved_nodes if isinstance(data.order, Window) else 1,
             "call": data.call,
+            "refused": data.refusal,
             "vr": {size: self.ratio(size) for size in sizes},
-            "rank_held_bytes": sum(self._held(self.reads.held_chunks)),
+            "rank_held_bytes": sum(held_by_a_rank(data, cluster, self.reads.held_chunks, reads_of_a_rank)),
             "rank_memory_bytes": memory.total,
             "rank_memory_parts": memory.to_dict(),
             "node_memory_bytes": memory.total * cluster.ranks_per_node,
-            "num_requests": round(self.num_reads + self.num_looks),
+            "num_requests": round(self.num_requests + self.num_looks),
             "num_looks": round(self.num_looks),
             "read_bytes": self.read_bytes,
             "amplification": self.reads.amplification,
             "is_simulated_exactly": self.is_exact,
             "requests_error": self.reads.error,
+            "held_error": self.reads.held_error,
             "concurrency": costs.concurrency,
             "node_requests_per_second": costs.requests_per_second,
             "node_traffic_bytes_per_second": costs.node_bytes_per_second,
@@ -165,7 +167,7 @@ class Planned:
         return PlanFigures(
             batch=batch,
             vr={size: self.ratio(size) for size in (*below, *(above or [batch]))},
-            rank_bytes=np.array([self.rank_memory(held).total for held in over.held_chunks.tolist()]),
+            rank_bytes=self.rank_bytes,
             node_bytes_per_second=reads * len(reads) * mean,
             node_limit=self.cluster.node_bytes_per_second,
             heat=over.heat,

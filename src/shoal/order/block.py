@@ -46,9 +46,17 @@ class Block:
         """What a state keeps of this order."""
         return {"chunks": self.chunks}
 
-    def working_bytes(self, num_samples: int) -> int:  # noqa: ARG002
+    def kept_bytes(self, num_samples: int) -> int:  # noqa: ARG002
         """What a bound order keeps beside its tables of chunks: nothing; ids are made as they are asked for."""
         return 0
+
+    def making_bytes(self, num_samples: int) -> int:  # noqa: ARG002
+        """What it takes beside them to make a stretch: nothing, since there is none."""
+        return 0
+
+    def makings(self, num_samples: int) -> range:  # noqa: ARG002
+        """The positions at which a stretch begins that is made while samples come: none."""
+        return range(0)
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BlockEpoch:
         """The order of one epoch; O(num_chunks) time and memory."""

@@ -96,16 +96,24 @@ class Window:
         stretch = min(max(_LEAST_STRETCH, 32 * self.chunks), _MOST_STRETCH)  # 16 costs a fifth more at 16,384
         return -(-stretch // self.resolved_nodes) * self.resolved_nodes
 
-    def working_bytes(self, num_samples: int) -> int:
-        """The most that a bound order of so many samples takes beside its tables of chunks, at any moment.
+    def kept_bytes(self, num_samples: int) -> int:
+        """What a bound order of so many samples keeps beside its tables of chunks: stretches of ids and chunks."""
+        return min(num_samples, _CACHED_STRETCHES * self.stretch) * _KEPT_BYTES
 
-        Those are the stretches it keeps and the one it makes, an id and a chunk for each position, and what it takes to
-        make the samples of some nodes.
+    def making_bytes(self, num_samples: int) -> int:
+        """The most that it takes while it makes a stretch but the first; 0 where one holds all samples.
+
+        That are the stretches it keeps, the new one, and what the samples of some nodes take until they are in place.
         """
-        stretch = min(self.stretch, num_samples)
-        num_stretches = min(_CACHED_STRETCHES + 1, -(-num_samples // self.stretch))
-        together = min(stretch, max(_EMITTED, stretch // self.resolved_nodes))
-        return num_stretches * stretch * _KEPT_BYTES + together * _EMITTED_BYTES
+        most, together = 0, max(_EMITTED, self.stretch // self.resolved_nodes)
+        for begin in self.makings(num_samples)[:_CACHED_STRETCHES]:
+            made = min(self.stretch, num_samples - begin)
+            most = max(most, (begin + made) * _KEPT_BYTES + min(made, together) * _EMITTED_BYTES)
+        return most
+
+    def makings(self, num_samples: int) -> range:
+        """The positions at which a stretch begins that is made while samples come; not the first."""
+        return range(self.stretch, num_samples, self.stretch)
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> WindowEpoch:
         """The order of one epoch; O(num_chunks) time (0.2 us each) and memory (24 bytes each)."""

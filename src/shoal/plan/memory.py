@@ -13,14 +13,15 @@ from shoal.order.block import Block
 from shoal.order.window import Window
 from shoal.plan.lookahead import stretch_positions
 
-__all__ = ["RankMemory", "planned_ahead_bytes", "rank_memory"]
+__all__ = ["BYTES_OF_A_CHUNK", "RankMemory", "planned_ahead_bytes", "rank_memory"]
 
-# Eight bytes each: seven columns of the table of chunks, three of the order.
-_BYTES_OF_A_CHUNK = 80
+BYTES_OF_A_CHUNK = 80
+"""Of each chunk of the dataset, eight bytes each: seven columns of the table of chunks, three of the order."""
 # Of the stretch whose samples come and of the one after, each sample has an id and a unit in a list (an integer and
-# where it is: 40 bytes), whether it is the last of its unit, its hash, and six numbers in arrays; of samples of other
-# ranks there are only the arrays from which those of this rank are chosen.
-_BYTES_OF_A_COMING_SAMPLE = 300
+# where it is: 40 bytes), whether it is the last of its unit, its hash, and numbers in arrays.
+_BYTES_OF_A_COMING_SAMPLE = 200
+# While a stretch is dealt there are six arrays more of its samples, and those of the samples of other ranks.
+_BYTES_OF_A_CHOSEN_SAMPLE = 100
 _BYTES_OF_A_DEALT_SAMPLE = 66
 # Where each sample of a chunk in use begins: an integer in a list.
 _BYTES_OF_A_START = 40
@@ -32,6 +33,8 @@ _MOST_THREADS = 32
 _STRETCHES_AHEAD = 2
 # The batch that was handed out is still in the hands of its user while the next one is made.
 _BATCHES = 2
+# Modules that are loaded when a stream first runs, and what they keep.
+_CODE_BYTES = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,9 @@ class RankMemory:
         What makes ids: the table of all chunks, and stretches of the order.
     coming
         Which samples come next, and where those of the chunks in use begin.
+    spare
+        Modules that are loaded when a stream first runs; and the place in the heap of a chunk that was let go, in which
+        smaller objects have settled. What comes from far away lies in memory of its own, and leaves no such places.
     """
 
     in_use: float
@@ -57,6 +63,7 @@ class RankMemory:
     batches: float
     order: float
     coming: float
+    spare: float
 
     @property
     def total(self) -> float:
@@ -86,26 +93,34 @@ def rank_memory(
     ahead: float,
     global_batch: int,
     world_size: int,
+    is_making: bool,
+    is_far: bool,
 ) -> RankMemory:
-    """What a rank holds that has ``in_use`` bytes of chunks in use, and itself reads ``ahead`` more ahead.
+    """What a rank holds at a moment at which it has ``in_use`` bytes of chunks in use, and reads ``ahead`` more ahead.
 
-    ``chunk_bytes`` is the mean of the dataset, which has ``num_chunks`` chunks.
+    That is the moment at which ids of the order are made, if so; else that at which those that were made are dealt.
+    Both do not come together, and the window is not always fullest when ids are made. ``chunk_bytes`` is the mean of
+    the dataset, which has ``num_chunks`` chunks.
 
     >>> found = rank_memory(
     ...     Window(256), num_samples=10**6, num_chunks=1000, chunk_bytes=2**20, in_use=2**28, ahead=2**25,
-    ...     global_batch=64, world_size=1,
+    ...     global_batch=64, world_size=1, is_making=True, is_far=True,
     ... )
     >>> round(found.total / 2**20)
-    319
+    318
     """
     sample_bytes = chunk_bytes * num_chunks / num_samples
     stretch = min(num_samples, max(global_batch, stretch_positions(order.parameters, world_size)))
-    coming = stretch * (_BYTES_OF_A_DEALT_SAMPLE + _BYTES_OF_A_COMING_SAMPLE / world_size)
-    num_threads = min(_MOST_THREADS, ahead / chunk_bytes)
+    coming = stretch * _BYTES_OF_A_COMING_SAMPLE / world_size
+    if not is_making:
+        coming += stretch * (_BYTES_OF_A_DEALT_SAMPLE + _BYTES_OF_A_CHOSEN_SAMPLE / world_size)
+    num_threads = min(_MOST_THREADS, ahead / chunk_bytes) if is_far else 0.0
     return RankMemory(
         in_use=in_use,
-        ahead=ahead + num_threads * _BYTES_OF_A_THREAD,
+        ahead=ahead + num_threads * _BYTES_OF_A_THREAD if is_far else 0.0,
         batches=_BATCHES * -(-global_batch // world_size) * sample_bytes,
-        order=num_chunks * _BYTES_OF_A_CHUNK + order.working_bytes(num_samples),
+        order=num_chunks * BYTES_OF_A_CHUNK
+        + (order.making_bytes(num_samples) if is_making else order.kept_bytes(num_samples)),
         coming=coming + in_use / sample_bytes * _BYTES_OF_A_START,
+        spare=_CODE_BYTES + (0.0 if is_far else min(chunk_bytes, in_use)),
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from shoal.plan.memory import BYTES_OF_A_CHUNK
+
 __all__ = ["Cluster", "Sizing", "Textbook", "Traffic", "recommend", "textbook", "traffic"]
 
 _CHUNK_BYTES = tuple(1 << power for power in (23, 22, 21, 20, 19, 18))  # 8 MiB to 256 KiB
@@ -108,18 +110,23 @@ def recommend(cluster: Cluster, *, dataset_bytes: float, least_chunk_bytes: int 
     """The largest chunks with which a window in memory mixes global batches as well as a perfect shuffle does.
 
     A window of 1.25 times as many chunks as a global batch has samples does so whatever the data, and with at least 8
-    chunks for each rank few chunks are read by two. Where memory is too small for that, chunks are as small as
-    allowed, and the window as large as memory.
+    chunks for each rank few chunks are read by two. Where memory is too small for that, there are as many chunks in
+    the window as fit, beside the table of all chunks that each rank has.
 
     >>> recommend(Cluster(num_nodes=4, ranks_per_node=8, global_batch=2048), dataset_bytes=1e13)
     Sizing(chunk_bytes=8388608, chunks=2560, num_canonical_nodes=64)
     """
-    window_bytes = cluster.num_nodes * cluster.memory_bytes * _WINDOW_SHARE
     wanted = max(math.ceil(_CHUNKS_OF_A_SAMPLE * cluster.global_batch), _LEAST_CHUNKS_OF_A_RANK * cluster.world_size)
     sizes = [size for size in _CHUNK_BYTES if size >= least_chunk_bytes] or [least_chunk_bytes]
-    fitting = [size for size in sizes if size * wanted <= window_bytes]
-    chunk_bytes = fitting[0] if fitting else sizes[-1]
-    chunks = max(2, wanted if fitting else int(window_bytes / chunk_bytes))
+
+    def possible(chunk_bytes: int) -> int:
+        """Chunks that fit beside the table of all of them, which each rank has."""
+        tables = cluster.world_size * dataset_bytes / chunk_bytes * BYTES_OF_A_CHUNK
+        return int((cluster.num_nodes * cluster.memory_bytes * _WINDOW_SHARE - tables) / chunk_bytes)
+
+    fitting = [size for size in sizes if possible(size) >= wanted]
+    chunk_bytes = fitting[0] if fitting else max(sizes, key=possible)
+    chunks = max(2, wanted if fitting else possible(chunk_bytes))
     chunks = min(chunks, max(2, math.ceil(dataset_bytes / chunk_bytes)))
     return Sizing(chunk_bytes, chunks, _canonical_nodes(chunks, cluster.world_size))
 
@@ -146,35 +153,37 @@ def _canonical_nodes(chunks: int, world_size: int) -> int:
     )
 
 
-def traffic(cluster: Cluster, *, num_samples: int, num_reads: float, read_bytes: float, first_chunks: float) -> Traffic:
-    """What the reads of an epoch mean for nodes, time and money; ``first_chunks`` are those of a rank's first batch.
+def traffic(
+    cluster: Cluster, *, num_samples: int, num_requests: float, read_bytes: float, first_requests: float
+) -> Traffic:
+    """What an epoch means for nodes, time and money; ``first_requests`` are those of a rank for its first batch.
 
     >>> cluster = Cluster(num_nodes=2, global_batch=100, step_seconds=0.1, node_bytes_per_second=1e9)
-    >>> found = traffic(cluster, num_samples=10_000, num_reads=1000, read_bytes=1e9, first_chunks=8)
+    >>> found = traffic(cluster, num_samples=10_000, num_requests=1000, read_bytes=1e9, first_requests=8)
     >>> found.epoch_seconds, found.waiting_share, round(found.node_bytes_per_second), found.concurrency
     (10.0, 0.0, 50000000, 4)
     """
-    chunk_bytes = read_bytes / num_reads
-    request_seconds = cluster.latency_seconds + chunk_bytes / cluster.connection_bytes_per_second
+    request_bytes = read_bytes / num_requests
+    request_seconds = cluster.latency_seconds + request_bytes / cluster.connection_bytes_per_second
     node_bytes = read_bytes / cluster.num_nodes
     training = math.ceil(num_samples / cluster.global_batch) * (cluster.step_seconds or 0.0)
     wanted = node_bytes / training if training else cluster.node_bytes_per_second
-    concurrency = math.ceil(_SPARE * min(wanted, cluster.node_bytes_per_second) * request_seconds / chunk_bytes)
+    concurrency = math.ceil(_SPARE * min(wanted, cluster.node_bytes_per_second) * request_seconds / request_bytes)
     concurrency = min(_MOST_CONCURRENCY, max(4, concurrency))
-    possible = min(cluster.node_bytes_per_second, concurrency * chunk_bytes / request_seconds)
+    possible = min(cluster.node_bytes_per_second, concurrency * request_bytes / request_seconds)
     reading = node_bytes / possible
     epoch_seconds = max(training, reading)
-    first = first_chunks * cluster.ranks_per_node
+    first = first_requests * cluster.ranks_per_node
     rounds = math.ceil(first / concurrency)
-    first_seconds = max(rounds * request_seconds, cluster.latency_seconds + first * chunk_bytes / possible)
+    first_seconds = max(rounds * request_seconds, cluster.latency_seconds + first * request_bytes / possible)
     return Traffic(
         concurrency=concurrency,
         epoch_seconds=epoch_seconds,
         waiting_share=1.0 - training / epoch_seconds if training else 0.0,
-        requests_per_second=num_reads / cluster.num_nodes / epoch_seconds,
+        requests_per_second=num_requests / cluster.num_nodes / epoch_seconds,
         node_bytes_per_second=node_bytes / epoch_seconds,
         first_batch_seconds=first_seconds,
-        epoch_price=num_reads * cluster.request_price + read_bytes * cluster.byte_price,
+        epoch_price=num_requests * cluster.request_price + read_bytes * cluster.byte_price,
     )
 
 
