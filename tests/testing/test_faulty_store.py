@@ -97,3 +97,17 @@ def test_draws_do_not_depend_on_the_directory(tmp_path: Path) -> None:
         seen.append([store.read_range(str(tmp_path / directory / "a"), 0, 100) for _ in range(20)])
     assert seen[0] == seen[1]
     assert len(set(seen[0])) > 3
+
+
+def test_another_version_is_the_same_evidence_until_a_right_answer_comes_between(path: str) -> None:
+    """So that a few servers of many that lag, or unlucky numbers of requests, are no end of a stream."""
+    store = FaultyStore(LocalStore(), [Fault("changed", requests=[0, 1, 3])])
+    evidence, worth = [], set()
+    for _ in range(4):
+        try:
+            store.read_range(path, 0, 1)
+        except StorageError as error:
+            worth.add(error.worth_attempts)
+            evidence.append(error.evidence)
+    assert evidence[0] == evidence[1] != evidence[2]
+    assert worth == {4}

@@ -60,6 +60,7 @@ class FaultyStore:
         self._sleep = sleep
         self._plan = FaultPlan(faults, seed=seed)
         self._happened: list[FaultKind] = []
+        self._num_right: Counter[str] = Counter()
 
     def __reduce__(self) -> tuple[object, ...]:
         # A worker's copy counts for itself, from the start.
@@ -84,8 +85,10 @@ class FaultyStore:
         mishap = self._meet(path, first_byte, end_byte)
         if mishap and mishap.fault.kind == "changed":
             msg = f"{path}: this shard changed while it was being read (a fault of the test)"
-            raise StorageError(msg, worth_attempts=4)
+            # As stores of ours do it: believed once it came several times, and no right answer in between.
+            raise StorageError(msg, worth_attempts=4, evidence=self._num_right[path])
         data = self._store.read_range(path, first_byte, end_byte)
+        self._num_right[path] += 1
         if not mishap or mishap.fault.kind != "corrupt" or not data:
             return data
         wrong = bytearray(data)
