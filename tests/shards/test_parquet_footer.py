@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.errors import ShardError
+from shoal.shards.parquet import Parquet
 from shoal.shards.parquet_footer import groups_in
 
 pa = pytest.importorskip("pyarrow")
@@ -86,6 +88,29 @@ def test_a_footer_cut_short_is_refused(cut: float) -> None:
 def test_footers_that_lie_are_refused(footer: bytes, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         groups_in(footer)
+
+
+def nested_footer(depth: int) -> bytes:
+    """A footer without row groups, whose one column lies in so many groups."""
+    group, column = b"\x35\x00\x18\x01g\x15\x02\x00", b"\x15\x02\x25\x00\x18\x01x\x00"
+    count = depth + 2
+    size = bytes([count & 127 | 128, count >> 7 & 127 | 128, count >> 14])
+    root = b"\x48\x01s\x15\x02\x00"
+    return b"\x15\x04\x19\xfc" + size + root + group * depth + column + b"\x16\x00\x19\x0c\x00"
+
+
+def test_columns_that_are_nested_too_deeply_are_refused_before_a_library_sees_them() -> None:
+    shown = nested_footer(20)
+    whole = b"PAR1" + shown + len(shown).to_bytes(4, "little") + b"PAR1"
+    assert str(pq.read_metadata(io.BytesIO(whole)).schema.names) == "['x']"
+    assert groups_in(nested_footer(90)) == []
+    for depth in (100, 1000, 200_000):
+        with pytest.raises(ValueError, match="nested more than 100 deep"):
+            groups_in(nested_footer(depth))
+        footer = nested_footer(depth)
+        data = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+        with pytest.raises(ShardError, match="nested more than 100 deep"):
+            Parquet().scan(lambda first, end, data=data: data[first:end], len(data), shard="a.parquet")  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("text", ["", "a", "a text of some length " * 20])

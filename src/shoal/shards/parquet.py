@@ -311,7 +311,8 @@ def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
 def _kept_footer(text: str, num_bytes: int, shard: str) -> _Footer:
     """What the footer in a head says; reading it takes longer than a row group does."""
     footer = zlib.decompress(base64.b64decode(text))
-    return _Footer(_metadata(footer), _groups(footer, num_bytes, shard), [])
+    groups = _groups(footer, num_bytes, shard)
+    return _Footer(_metadata(footer), groups, [])
 
 
 def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
@@ -319,8 +320,8 @@ def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
     pa = arrow_library("Parquet")
     footer_begin = num_bytes - len(footer)
     try:
-        _metadata(footer)
         groups = [_group(found, number) for number, found in enumerate(groups_in(footer[:-8]))]
+        _metadata(footer)  # after our own walk, which refuses what would end the process
     except (pa.ArrowException, OSError, ValueError) as error:
         msg = f"the footer cannot be read: {error}"
         raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD) from None

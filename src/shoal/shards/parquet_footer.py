@@ -6,7 +6,7 @@ the footer is walked here. It is a struct of Thrift's compact protocol; see ``pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 __all__ = ["ColumnPlace", "GroupPlace", "groups_in"]
@@ -21,7 +21,8 @@ Wanted = Mapping[int, Any]
 
 _COLUMN: Wanted = {3: {1: None, 5: None, 6: None, 7: None, 9: None, 11: None, 16: {1: None}}}
 _VALUE_BYTES = {1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 4}  # of a value in memory, by its type; a text has an offset at least
-_FILE: Wanted = {4: {1: _COLUMN, 3: None}}
+_FILE: Wanted = {2: {5: None}, 4: {1: _COLUMN, 3: None}}
+_MOST_NESTED = 100  # as in pyarrow 26; versions 17 to 21 at least end the process at some thousands
 
 
 class ColumnPlace(NamedTuple):
@@ -52,10 +53,11 @@ def groups_in(footer: bytes) -> list[GroupPlace]:
     Raises
     ------
     ValueError
-        It is damaged, or a column is encrypted.
+        It is damaged, or a column is encrypted, or columns are nested too deeply.
     """
     try:
         found = _Walk(footer).struct(_FILE, 0)
+        _check_depth([element.get(5, 0) for element in found[2]])
         return [GroupPlace(group[3], [_column(column[3]) for column in group[1]]) for group in found[4]]
     except IndexError:
         msg = f"a struct does not end in these {len(footer)} bytes"
@@ -63,6 +65,20 @@ def groups_in(footer: bytes) -> list[GroupPlace]:
     except KeyError as error:
         msg = f"a row group or a column lacks field {error}; is it encrypted?"
         raise ValueError(msg) from None
+
+
+def _check_depth(num_children: Sequence[int]) -> None:
+    """Raise for a schema of too many groups in groups; each element says how many of those behind it are in it."""
+    left: list[int] = []
+    for count in num_children:
+        while left and left[-1] <= 0:
+            left.pop()
+        if left:
+            left[-1] -= 1
+        left.append(count)
+        if len(left) > _MOST_NESTED:
+            msg = f"columns are nested more than {_MOST_NESTED} deep"
+            raise ValueError(msg)
 
 
 def _column(about: Mapping[int, Any]) -> ColumnPlace:
