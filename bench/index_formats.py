@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import bz2
 import gc
 import gzip
 import io
@@ -99,6 +100,20 @@ def as_mds(count: int) -> bytes:
     return struct.pack("<I", count) + starts.astype("<u4").tobytes() + config + b"".join(samples)
 
 
+def as_litdata(count: int) -> bytes:
+    leaves = [(struct.pack("<q", n), text.encode(), noise) for n, text, noise in rows(count)]
+    samples = [struct.pack("<III", *map(len, parts)) + b"".join(parts) for parts in leaves]
+    starts = 4 * (count + 2) + np.cumsum([0, *map(len, samples)])
+    return struct.pack("<I", count) + starts.astype("<u4").tobytes() + b"".join(samples)
+
+
+def litdata_format() -> Format:
+    leaf: dict[str, object] = {"type": None, "context": None, "children_spec": []}
+    tree = {"type": "builtins.tuple", "context": "null", "children_spec": [leaf] * 3}
+    config = {"data_format": ["int", "str", "bytes"], "data_spec": json.dumps([1, tree])}
+    return format_named("litdata", {"config": config})
+
+
 def table(count: int) -> pa.Table:
     numbers, texts, noise = zip(*rows(count), strict=True)
     return pa.table({"n": numbers, "t": texts, "b": pa.array(noise, pa.binary())})
@@ -123,16 +138,23 @@ def as_frames(count: int) -> bytes:
     return b"".join(zstandard.compress(b"".join(lines[at : at + 64])) for at in range(0, count, 64))
 
 
-FORMATS: dict[str, tuple[str, Callable[[int], bytes]]] = {
+FORMATS: dict[str, tuple[str | Format, Callable[[int], bytes]]] = {
     "tar": ("tar", as_tar),
     "jsonl": ("jsonl", lambda count: b"".join(as_lines(count))),
     "csv": ("csv", as_csv),
+    "tsv": ("tsv", lambda count: as_csv(count).replace(b",", b"\t")),
+    "text": ("text", lambda count: b"".join(as_lines(count))),
     "tfrecord": ("tfrecord", as_tfrecord),
     "recordio": ("recordio", as_recordio),
     "mds": ("mds", as_mds),
+    "litdata": (litdata_format(), as_litdata),
     "parquet, groups of 256": ("parquet", as_parquet),
     "arrow, batches of 256": ("arrow", as_arrow),
     "tar.gz": ("tar.gz", lambda count: gzip.compress(as_tar(count), 1)),
+    "tar.zst": ("tar.zst", lambda count: zstandard.compress(as_tar(count))),
+    "jsonl.gz": ("jsonl.gz", lambda count: gzip.compress(b"".join(as_lines(count)), 1)),
+    "jsonl.bz2": ("jsonl.bz2", lambda count: bz2.compress(b"".join(as_lines(count)))),
+    "mds.zst": ("mds.zst", lambda count: zstandard.compress(as_mds(count))),
     "jsonl.zst": ("jsonl.zst", lambda count: zstandard.compress(b"".join(as_lines(count)))),
     "jsonl.zst, frames of 64": ("jsonl.zst", as_frames),
 }
@@ -251,7 +273,7 @@ def main() -> None:
     print(f"{'':26} {'MB':>8} {'CPU ms':>9} {'us each':>8} {'MB read':>9} {'reads':>7} {'MB held':>8} {'extents':>8}")
     for title, (name, make) in FORMATS.items():
         data = make(arguments.samples)
-        reader = format_named(name)
+        reader = format_named(name) if isinstance(name, str) else name
         line(title, data, partial(whole_scan, reader))
         if name in ("tar", "tfrecord", "recordio"):
             index = foreign(name, reader.scan(Counted(data), len(data), shard="shard"))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import gzip
+import io
 import json
 import multiprocessing
 import resource
@@ -17,17 +19,20 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tests.shards import test_foreign as foreign_indexes
 from tests.shards import writers
 from tests.shards.made_shards import made
 
 from shoal.errors import SourceError, UsageError
 from shoal.shards.codecs import CODECS, CodecError, decompress
+from shoal.shards.decoding.decoders import decoder_for, decoders_of
 from shoal.shards.folder import metadata_rows
 from shoal.shards.foreign import scan_by_index
 from shoal.shards.formats import FORMATS
@@ -117,6 +122,9 @@ def _inputs_of_codec(codec: str) -> Iterator[Input]:
         yield Input(f"{codec} {number}", packed, lambda damage: _take_packed(codec, damage))
         if codec not in ("br", "snappy"):
             yield Input(f"{codec} {number} twice", packed * 2, lambda damage: _take_packed(codec, damage))
+        if codec == "snappy":
+            framed = writers.framed_snappy(content)
+            yield Input(f"{codec} {number} in frames", framed, lambda damage: _take_packed(codec, damage))
 
 
 def _take_packed(codec: str, damage: Damage) -> bool:
@@ -128,6 +136,44 @@ def _take_packed(codec: str, damage: Damage) -> bool:
         msg = f"{len(found)} bytes of at most {_LIMIT_BYTES}"
         raise AssertionError(msg)
     return False
+
+
+def _inputs_of_fields() -> Iterator[Input]:
+    import cbor2
+    import msgpack
+
+    npy, npz = io.BytesIO(), io.BytesIO()
+    np.save(npy, np.arange(12, dtype=np.float32).reshape(3, 4))
+    np.savez_compressed(npz, a=np.arange(99), b=np.float16(2))
+    value = {"a": [1, 2.5, None, True], "b": {"text": "d\u00e9j\u00e0 vu", "bytes": b"\0\1"}}
+    contents = {
+        "npy": npy.getvalue(),
+        "npz": npz.getvalue(),
+        "mp": msgpack.packb(value),
+        "cbor": cbor2.dumps(value),
+        "json.gz": gzip.compress(json.dumps([value["a"]] * 9).encode()),
+        "txt": "d\u00e9j\u00e0 vu".encode(),
+        "cls": b"12",
+    }
+    known = decoders_of(None)
+    for field, data in contents.items():
+        decode = decoder_for(field, known)
+        assert decode is not None
+        yield Input(field, data, _field_taker(decode))
+
+
+def _field_taker(decode: Callable[[bytes], Any]) -> Try:
+    def take(damage: Damage) -> bool:
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of headers that look like those of Python 2
+                decode(damage.data)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001  # whatever a library says is damage of the field; only memory is not
+            return True
+        return False
+
+    return take
 
 
 def _inputs_of_foreign_indexes() -> Iterator[Input]:
@@ -192,6 +238,7 @@ TARGETS: dict[str, Callable[[], Iterator[Input]]] = {
     "manifests": _inputs_of_manifests,
     "tables": _inputs_of_tables,
     "tf_example": _inputs_of_examples,
+    "fields": _inputs_of_fields,
     **{f"codec {codec}": lambda codec=codec: _inputs_of_codec(codec) for codec in CODECS},  # type: ignore[misc]
     "tar.gz": lambda: _inputs_of_format("tar.gz"),
     "jsonl.zst": lambda: _inputs_of_format("jsonl.zst"),
