@@ -110,7 +110,7 @@ def test_columns_that_are_nested_too_deeply_are_refused_before_a_library_sees_th
         footer = nested_footer(depth)
         data = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
         with pytest.raises(ShardError, match="nested more than 100 deep"):
-            Parquet().scan(lambda first, end, data=data: data[first:end], len(data), shard="a.parquet")  # type: ignore[misc]
+            Parquet().scan(lambda first, end, data=data: data[first:end], len(data), shard="a.parquet")
 
 
 @pytest.mark.parametrize("text", ["", "a", "a text of some length " * 20])
