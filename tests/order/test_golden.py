@@ -21,6 +21,7 @@ EQUAL = np.full(500, 200)
 UNEVEN = np.array([(i * i * 7919 + 13) % 401 for i in range(700)])
 SPARSE = np.where(np.arange(300) % 3 == 0, UNEVEN[:300], 0)
 HUGE = np.full(100_000, 100_000)
+WIDE = 1 + UNEVEN[np.arange(20_000) % 700] // 4  # slabs of thousands, in which some draws are equal
 
 
 def digest(arrays: Iterable[NDArray]) -> str:
@@ -29,10 +30,10 @@ def digest(arrays: Iterable[NDArray]) -> str:
 
 
 def of_order(order: Order, samples: NDArray[np.int64], *, seed: int, epoch: int) -> str:
-    """Of all ids of a small dataset, of some stretches of a large one."""
+    """Of all ids of a dataset, of some stretches of a huge one."""
     bound = order.bind(samples, seed=seed, epoch=epoch)
     total = bound.num_samples
-    if total < 10**6:
+    if total < 10**7:
         return digest(bound.locate(0, total))
     return digest(bound.ids(start, start + 1000) for start in (0, total // 3, total - 1000))
 
@@ -59,6 +60,8 @@ ORDERS = [
     (Window(chunks=600, num_canonical_nodes=5), "uneven", 0, 0, "fb99ed6bb3a47036"),
     (Window(chunks=1024), "huge", 0, 0, "25726a17d89ebd32"),
     (Window(chunks=16, num_canonical_nodes=1), "huge", 9, 9, "a2e08eb31d3bf447"),
+    (Window(chunks=16_384, num_canonical_nodes=1), "wide", 4, 1, "23d77db4d24c4504"),
+    (Window(chunks=16_384, num_canonical_nodes=2), "wide", 4, 1, "c6c4464eac060cf8"),
     (Block(chunks=10), "equal", 1, 2, "6327edf8ecacfb1a"),
     (Block(chunks=10), "uneven", 1, 2, "0e4ca5d501c4bde3"),
     (Block(chunks=10), "sparse", 1, 2, "18276d74ce2a71a1"),
@@ -70,7 +73,7 @@ ORDERS = [
 
 @pytest.mark.parametrize(("order", "samples", "seed", "epoch", "expected"), ORDERS)
 def test_orders(order: Order, samples: str, seed: int, epoch: int, expected: str) -> None:
-    data = {"equal": EQUAL, "uneven": UNEVEN, "sparse": SPARSE, "huge": HUGE}[samples]
+    data = {"equal": EQUAL, "uneven": UNEVEN, "sparse": SPARSE, "huge": HUGE, "wide": WIDE}[samples]
     assert of_order(order, data, seed=seed, epoch=epoch) == expected
 
 

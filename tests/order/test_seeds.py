@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import itertools
+import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.order.seeds import MAX_SEED, check_seed, draws, key, keys
-from shoal.orders import Block, Buffer, Full, Order, Window
+from shoal.order.seeds import MAX_SEED, check_epoch, check_seed, draws, key, keys
+from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
 
 MANY_CHUNKS = np.full(2000, 10)
 
@@ -140,3 +142,30 @@ def test_every_order_refuses_a_wrong_seed(order: Order, seed: int) -> None:
 def test_seeds_may_be_numpy_integers() -> None:
     assert check_seed(np.uint64(MAX_SEED)) == MAX_SEED
     assert check_seed(np.int32(7)) == 7
+
+
+@pytest.mark.parametrize("order", [Sequential(), Full(), Window(), Block(), Buffer()], ids=repr)
+@pytest.mark.parametrize("epoch", [None, -1, 2**64, 0.5, "1"])
+def test_every_order_refuses_a_wrong_epoch(order: Order, epoch: Any) -> None:
+    with pytest.raises(UsageError, match="epoch must be an integer from 0"):
+        order.bind([10, 10], epoch=epoch)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", [np.int64, np.uint64, np.int32, np.uint8])
+def test_integers_of_numpy_give_the_order_of_those_of_python(kind: Any) -> None:
+    """As a loop over `np.arange` has them: fixed widths neither overflow nor change what comes."""
+    pairs: list[tuple[Order, Order]] = [
+        (Full(), Full()),
+        (Window(chunks=64), Window(chunks=kind(64))),
+        (Window(chunks=200, num_canonical_nodes=3), Window(chunks=kind(100) * kind(2), num_canonical_nodes=kind(3))),
+        (Block(chunks=64), Block(chunks=kind(64))),
+        (Buffer(samples=100), Buffer(samples=kind(100))),
+    ]
+    for plain, other in pairs:
+        one, two = plain.bind(MANY_CHUNKS, seed=5, epoch=3), other.bind(MANY_CHUNKS, seed=kind(5), epoch=kind(3))
+        assert np.array_equal(one.ids(0, 3000), two.ids(0, 3000))
+        assert json.dumps(other.parameters) == json.dumps(plain.parameters)
+        assert other == plain
+        assert repr(other) == repr(plain)
+    assert type(check_epoch(kind(7))) is int

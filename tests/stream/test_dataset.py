@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,8 @@ def test_few_chosen_samples_are_read_one_by_one(tars: Dataset) -> None:
             "2 has no sample for each of 3",
         ),
         (lambda ds: ds.batch(10).batch_ids(20), "step 20 was asked for; an epoch has steps 0 to 19"),
+        (lambda ds: ds.batch(10).batch_ids(-1), "at least 0; got -1"),
+        (lambda ds: ds.batch(10).batch_ids(0.5), "integer; got 0.5"),
         (lambda ds: ds.ids(start=5, stop=198), r"\[5, 198\).*\[0, 197\)"),
         (lambda ds: ds.ids(epoch=-1), "at least 0; got -1"),
         (lambda ds: ds.decode("jpeg2000"), "no decoder named 'jpeg2000'"),
@@ -233,7 +236,7 @@ def test_resolved_is_a_call_that_can_be_pasted(order: Any, tars: Dataset) -> Non
     for ds in (tars.shuffle(order, seed=5), tars.shuffle(order, seed=5, chunk="9000")):
         pasted: Dataset = eval(f"tars.{ds.resolved}", {"tars": tars, "shoal": shoal})
         assert pasted.ids().tolist() == ds.ids().tolist()
-        assert str(pasted.resolved) == str(ds.resolved)
+        assert str(pasted.resolved) == str(ds.resolved) == repr(ds.resolved)  # what a prompt shows, too
         pasted.load_state_dict(ds.state_dict())
     assert str(tars.shuffle(seed=5, window="180KiB").resolved).startswith("shuffle(shoal.orders.Window(chunks=")
 
@@ -259,3 +262,18 @@ def test_stats_count(tars: Dataset) -> None:
     assert ds.stats()["num_batches"] == 40
     assert ds.stats()["num_reads"] == 2 * stats["num_reads"]
     assert ds.map(len).stats()["num_reads"] == 0
+
+
+def test_integers_of_numpy_are_as_good_as_those_of_python(tars: Dataset) -> None:
+    """As configurations and loops have them; a state of them is JSON all the same."""
+    number: Any = np.int64
+    ds = tars.shuffle(Window(chunks=number(4), num_canonical_nodes=number(2)), seed=number(3)).batch(number(6))
+    ds.set_epoch(number(2))
+    plain = tars.shuffle(Window(chunks=4, num_canonical_nodes=2), seed=3).batch(6)
+    assert json.loads(json.dumps(ds.state_dict())) == {**plain.state_dict(), "epoch": 2}
+    here = ds.batch_ids(number(1), epoch=number(2), rank=number(1), world_size=number(3))
+    assert here.tolist() == plain.batch_ids(1, epoch=2, rank=1, world_size=3).tolist()
+    in_bytes = [tars.shuffle(window=size, num_canonical_nodes=1) for size in (number(180_000), 180_000)]
+    assert json.dumps(in_bytes.state_dict()) == json.dumps(
+        tars.shuffle(window=180_000, num_canonical_nodes=1).state_dict()
+    )

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.chunk_line import ChunkLine
 from shoal.order.permute import permute_each, unpermute_each
-from shoal.order.protocol import as_ids, as_stretch, check_chunk_samples, check_whole
-from shoal.order.seeds import check_seed, key, keys
+from shoal.order.protocol import as_ids, as_stretch, as_whole, check_chunk_samples
+from shoal.order.seeds import check_epoch, check_seed, key, keys
 
 __all__ = ["Block"]
 
@@ -36,7 +36,7 @@ class Block:
     chunks: int = 256
 
     def __post_init__(self) -> None:
-        check_whole("chunks", self.chunks)
+        object.__setattr__(self, "chunks", as_whole("chunks", self.chunks))
         if self.chunks < 1:
             msg = f"a block needs at least 1 chunk; got chunks={self.chunks}"
             raise UsageError(msg)
@@ -61,7 +61,8 @@ class Block:
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BlockEpoch:
         """The order of one epoch; O(num_chunks) time and memory."""
         samples = check_chunk_samples(chunk_samples)
-        line = ChunkLine(samples, key(check_seed(seed), epoch, "block-place"))
+        seed, epoch = check_seed(seed), check_epoch(epoch)
+        line = ChunkLine(samples, key(seed, epoch, "block-place"))
         return BlockEpoch(self, line, key(seed, epoch, "block"))
 
 

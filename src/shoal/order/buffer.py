@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.chunk_line import ChunkLine
 from shoal.order.permute import permute, unpermute
-from shoal.order.protocol import as_ids, as_stretch, check_chunk_samples, check_whole
-from shoal.order.seeds import check_seed, draws, key
+from shoal.order.protocol import as_ids, as_stretch, as_whole, check_chunk_samples
+from shoal.order.seeds import check_epoch, check_seed, draws, key
 
 __all__ = ["Buffer"]
 
@@ -54,7 +54,7 @@ class Buffer:
     samples: int = 1000
 
     def __post_init__(self) -> None:
-        check_whole("samples", self.samples)
+        object.__setattr__(self, "samples", as_whole("samples", self.samples))
         if not 1 <= self.samples <= _MOST_SAMPLES:
             msg = f"a buffer holds 1 to 2**32 - 1 samples; got samples={self.samples}"
             raise UsageError(msg)
@@ -67,7 +67,8 @@ class Buffer:
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BufferEpoch:
         """The order of one epoch; O(num_chunks) time and memory."""
         samples = check_chunk_samples(chunk_samples)
-        line = ChunkLine(samples, key(check_seed(seed), epoch, "buffer-place"))
+        seed, epoch = check_seed(seed), check_epoch(epoch)
+        line = ChunkLine(samples, key(seed, epoch, "buffer-place"))
         return BufferEpoch(self, line, key(seed, epoch, "buffer"), key(seed, epoch, "buffer-end"))
 
 

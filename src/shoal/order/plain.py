@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.order.permute import permute, unpermute
 from shoal.order.protocol import as_ids, as_stretch, check_chunk_samples, chunk_starts
-from shoal.order.seeds import check_seed, key
+from shoal.order.seeds import check_epoch, check_seed, key
 
 __all__ = ["Full", "Sequential"]
 
@@ -36,7 +36,7 @@ class Sequential:
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> SequentialEpoch:
         """The order of one epoch; seed and epoch make no difference."""
         check_seed(seed)
-        del epoch
+        check_epoch(epoch)
         return SequentialEpoch(check_chunk_samples(chunk_samples))
 
 
@@ -60,7 +60,7 @@ class Full:
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> FullEpoch:
         """The order of one epoch."""
-        return FullEpoch(check_chunk_samples(chunk_samples), key(check_seed(seed), epoch, "full"))
+        return FullEpoch(check_chunk_samples(chunk_samples), key(check_seed(seed), check_epoch(epoch), "full"))
 
 
 class SequentialEpoch:

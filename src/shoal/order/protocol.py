@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 
-__all__ = ["BoundOrder", "Laned", "Order", "as_ids", "as_stretch", "check_chunk_samples", "check_whole", "chunk_starts"]
+__all__ = ["BoundOrder", "Laned", "Order", "as_ids", "as_stretch", "as_whole", "check_chunk_samples", "chunk_starts"]
 
 
 class BoundOrder(Protocol):
@@ -117,10 +117,10 @@ def chunk_starts(chunk_samples: NDArray[np.int64]) -> NDArray[np.int64]:
     return starts
 
 
-def check_whole(name: str, value: object) -> None:
-    """An error unless the value is a whole number (of Python or numpy)."""
+def as_whole(name: str, value: object) -> int:
+    """A whole number of Python or numpy as one of Python, which JSON takes and no width bounds; or an error."""
     try:
-        operator.index(value)  # type: ignore[arg-type]  # the point is to find out
+        return operator.index(value)  # type: ignore[arg-type]  # the point is to find out
     except TypeError:
         msg = f"{name} must be an integer; got {value!r} of type {type(value).__name__}"
         raise UsageError(msg) from None

@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 
-__all__ = ["MAX_SEED", "check_seed", "draws", "key", "keys"]
+__all__ = ["MAX_SEED", "check_epoch", "check_seed", "draws", "key", "keys"]
 
 MAX_SEED = 2**64 - 1
 """The largest seed; seeds and epochs are integers from 0 to here."""
 
+_MODULO = "take it modulo 2**64 if it comes from a hash"
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_A = 0xBF58476D1CE4E5B9
@@ -36,15 +37,25 @@ _MIX_B = 0x94D049BB133111EB
 
 
 def check_seed(seed: object) -> int:
-    """The seed as an int, or an error that says what a seed is."""
+    """The seed as an int of Python, or an error that says what a seed is."""
+    return _word("seed", seed, ("all ranks must be given the same seed, so there is no seed=None", _MODULO))
+
+
+def check_epoch(epoch: object) -> int:
+    """The epoch as an int of Python, or an error that says what an epoch is."""
+    return _word("epoch", epoch, ("epochs are counted from 0", "epochs are counted from 0"))
+
+
+def _word(name: str, value: object, hints: tuple[str, str]) -> int:
+    """What a key absorbs as one word; the hints are for another kind of value, and for one out of range."""
     try:
-        number = operator.index(seed)  # type: ignore[arg-type]  # the point is to find out
+        number = operator.index(value)  # type: ignore[arg-type]  # the point is to find out
     except TypeError:
-        msg = f"seed must be an integer from 0 to 2**64 - 1; got {seed!r} of type {type(seed).__name__}"
-        raise UsageError(msg, hint="all ranks must be given the same seed, so there is no seed=None") from None
+        msg = f"{name} must be an integer from 0 to 2**64 - 1; got {value!r} of type {type(value).__name__}"
+        raise UsageError(msg, hint=hints[0]) from None
     if not 0 <= number <= MAX_SEED:
-        msg = f"seed must be an integer from 0 to 2**64 - 1; got {number}"
-        raise UsageError(msg, hint="take it modulo 2**64 if it comes from a hash")
+        msg = f"{name} must be an integer from 0 to 2**64 - 1; got {number}"
+        raise UsageError(msg, hint=hints[1])
     return number
 
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.nodes import CanonicalNodes
 from shoal.order.permute import permute, unpermute
-from shoal.order.protocol import as_ids, as_stretch, check_chunk_samples, check_whole
-from shoal.order.seeds import check_seed, key
+from shoal.order.protocol import as_ids, as_stretch, as_whole, check_chunk_samples
+from shoal.order.seeds import check_epoch, check_seed, key
 from shoal.order.sorting import distinct
 from shoal.order.timeline import Timeline
 
@@ -69,8 +69,10 @@ class Window:
     num_canonical_nodes: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole("chunks", self.chunks)
-        check_whole("num_canonical_nodes", self.resolved_nodes)
+        object.__setattr__(self, "chunks", as_whole("chunks", self.chunks))
+        if self.num_canonical_nodes is not None:
+            nodes = as_whole("num_canonical_nodes", self.num_canonical_nodes)
+            object.__setattr__(self, "num_canonical_nodes", nodes)
         if self.chunks < 2:
             msg = f"a window needs at least 2 chunks; got chunks={self.chunks}"
             raise UsageError(msg, hint="a larger window, or smaller chunks")
@@ -118,7 +120,8 @@ class Window:
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> WindowEpoch:
         """The order of one epoch; O(num_chunks) time (0.2 us each) and memory (24 bytes each)."""
         samples = check_chunk_samples(chunk_samples)
-        nodes = CanonicalNodes(samples, seed=check_seed(seed), num_nodes=self.resolved_nodes)
+        seed, epoch = check_seed(seed), check_epoch(epoch)
+        nodes = CanonicalNodes(samples, seed=seed, num_nodes=self.resolved_nodes)
         return WindowEpoch(self, nodes, seed=seed, epoch=epoch)
 
 

@@ -228,8 +228,8 @@ class Arrangement:
             told["delivered"] = self.delivered.digest()
         return told
 
-    def __str__(self) -> str:
-        """The order as a call that can be pasted: the same integers, whatever the defaults become."""
+    def __repr__(self) -> str:
+        """The order as a call that can be pasted, also at a prompt: the same integers, whatever the defaults become."""
         order = self.order
         arguments = ", ".join(f"{name}={value}" for name, value in order.parameters.items())
         call = f"shuffle(shoal.orders.{type(order).__name__}({arguments}), seed={self.request.seed}"

@@ -318,12 +318,13 @@ class Dataset:
         """The sample ids that a rank receives at a step of an epoch that began at position 0, repeats included."""
         here, size = self._description.ranks.resolve()
         size = size if world_size is None else count_of(world_size, "batch_ids(world_size=)")
-        here = here if rank is None else rank
+        here = here if rank is None else count_of(rank, "batch_ids(rank=)")
         check_rank(here, size)
+        step = count_of(step, "batch_ids()")
         partition = self._description.partition(size)
         order = self._arrangement.epoch(count_of(epoch, "batch_ids(epoch=)"))
         num_batches = partition.num_batches(order.num_samples)
-        if not 0 <= step < num_batches:
+        if step >= num_batches:
             msg = f"step {step} was asked for; an epoch has steps 0 to {num_batches - 1} at world size {size}"
             raise UsageError(msg)
         return self._arrangement.stored_ids(partition.share(order, here, step, step + 1).ids)
