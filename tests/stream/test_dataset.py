@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -275,3 +276,21 @@ def test_integers_of_numpy_are_as_good_as_those_of_python(tars: Dataset) -> None
     assert here.tolist() == plain.batch_ids(1, epoch=2, rank=1, world_size=3).tolist()
     in_bytes = [tars.shuffle(window=size, num_canonical_nodes=number(1)) for size in (number(180_000), 180_000)]
     assert json.dumps(in_bytes[0].state_dict()) == json.dumps(in_bytes[1].state_dict())
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+def test_a_field_that_looks_like_marks_of_repeats_is_refused(columnar: bool, tmp_path: Path) -> None:
+    """It would be taken for marks, and replaced by them where there are some."""
+    import shoal
+
+    path = tmp_path / ("a.csv" if columnar else "a.jsonl")
+    lines = ["number,__pad__", *(f"{i},{i}" for i in range(5))]
+    if not columnar:
+        lines = [json.dumps({"number": i, "__pad__": i}) for i in range(5)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    ds = shoal.open(path)
+    with is_wrong("field '__pad__'.*mark their repeats.*", hint="rename"):
+        next(iter(ds.batch(2)))
+    *_, last = ds.rename(padding="__pad__").batch(2, remainder="pad")
+    assert last["__pad__"].tolist() == [True, False]
+    assert [int(value) for value in last["padding"]] == [3, 4]

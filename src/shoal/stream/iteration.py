@@ -378,6 +378,9 @@ def _collated(samples: list[Any], repeated: list[bool], source: _Source) -> Any:
 def _delivered(batch: Any, repeated: NDArray[np.bool_], source: _Source) -> Any:
     """A batch with its repeats marked, in its format, after the stages of batches; counted."""
     num_repeats = int(np.count_nonzero(repeated))
+    if isinstance(batch, dict) and "__pad__" in batch:  # in all batches, so that it does not wait for the last
+        msg = "the samples have a field '__pad__', by which batches mark their repeats"
+        raise UsageError(msg, hint='.rename(padding="__pad__") before batch() keeps it under another name')
     if num_repeats and isinstance(batch, dict):
         batch["__pad__"] = repeated
     batch = source.recipe.formatting.finished(batch)
