@@ -94,7 +94,7 @@ class Arrivals:
         deadline_seconds: float,
         hedge_bytes: int = 0,
         first_at_a_time: int = FIRST_AT_A_TIME,
-        most_at_a_time: int = 128,
+        most_at_a_time: int = 64,
     ) -> None:
         pace = Pace(first=first_at_a_time, most=most_at_a_time)
         self._line = _Line(carry_out, traffic, pace, deadline_seconds, hedge_bytes)
