@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from shoal.errors import ShoalError, UsageError
 from shoal.shards.decoding.decoders import Decoder, decoder_for, decoders_of
 from shoal.shards.decoding.hf_features import feature_decoders
@@ -115,8 +117,12 @@ class WithIds:
     """The sample id as the field ``__id__``."""
 
     def __call__(self, sample: Any, sample_id: int) -> Any:
-        """The sample with its id."""
-        return {**_fields(sample, "with_ids()"), "__id__": sample_id}
+        """The sample with its id; refused where it has a field of that name that is another."""
+        fields = _fields(sample, "with_ids()")
+        if "__id__" in fields and not np.array_equal(fields["__id__"], sample_id):
+            msg = "with_ids() adds '__id__', and the samples have a field of that name"
+            raise UsageError(msg, hint='.rename(own_id="__id__") before with_ids() keeps it under another name')
+        return {**fields, "__id__": sample_id}
 
 
 @dataclass(frozen=True, slots=True)
