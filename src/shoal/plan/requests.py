@@ -111,7 +111,7 @@ def count_requests(stretches: Iterable[Sequence[UnitRead]], sizes: RequestSizes)
         for _ in range(num_reads):
             if not asked:  # there was no room for it
                 ask([waiting.popleft()])
-            if asked[0].is_last_taker():
+            if asked[0].take():
                 ledger.drop(asked[0].num_bytes)
             asked.popleft()
             read_ahead()
@@ -132,7 +132,8 @@ class _Asked:
     def __init__(self, request: Request) -> None:
         self.num_bytes, self._num_takers = request.num_bytes, len(request.places)
 
-    def is_last_taker(self) -> bool:
+    def take(self) -> bool:
+        """Use one of its reads; whether that was the last."""
         self._num_takers -= 1
         return not self._num_takers
 
