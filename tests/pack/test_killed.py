@@ -147,13 +147,30 @@ def test_what_is_not_finished_is_not_opened(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_other_arguments_do_not_go_on_with_what_was_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = make_files(tmp_path / "in", classes=CLASSES), tmp_path / "out"
+    (source / "c" / "099.txt").unlink()
+    (source / "c" / "099.txt").symlink_to("nowhere")
+    words = ["pack", str(source), str(out), "--shard-bytes", "60KB", "--balance", "label", "--workers", "1"]
+    assert main(words) == 2
+    shards = list(out.glob("*.tar"))
+    assert shards
+    capsys.readouterr()
+    assert main([*words, "--shuffle", "--seed", "6"]) == 2
+    said = capsys.readouterr().err
+    assert "another packing was begun here and not finished: repeats was" in said
+    assert "shuffle was None, is 6" in said
+    (source / "a" / "new.txt").write_text("one more")
+    assert main(words) == 2
+    assert "num_inputs was 600, is 601" in capsys.readouterr().err
+    assert list(out.glob("*.tar")) == shards
+
+
+def test_what_was_only_begun_is_begun_anew_with_other_arguments(tmp_path: Path) -> None:
     source = make_files(tmp_path / "in", classes=CLASSES)
     words: list[Any] = command(source, tmp_path / "out", workers=1)
     limited(words, 30_000)
-    assert main([*words[3:], "--seed", "6"]) == 2
-    said = capsys.readouterr().err
-    assert "another packing was begun here and not finished: repeats was" in said
-    assert "shuffle was 5, is 6" in said
-    (source / "a" / "new.txt").write_text("one more")
-    assert main(words[3:]) == 2
-    assert "num_inputs was 600, is 601" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".shoal-pack"]
+    for out in ("out", "calm"):
+        words[words.index("pack") + 2] = str(tmp_path / out)
+        assert main([*words[3:], "--seed", "6"]) == 0
+    assert contents_of(tmp_path / "out") == contents_of(tmp_path / "calm")

@@ -239,15 +239,23 @@ def test_damage_of_the_source_ends_it(tmp_path: Path, harm: Callable[[Path], Non
 def test_a_source_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "a" / "a.tar"
     path.parent.mkdir()
-    write_tar(path, [{"__key__": f"{number}".encode(), "txt": b"x" * 100} for number in range(40)])
+
+    def written(letter: bytes) -> None:
+        texts = [{"__key__": b"%d" % number, "txt": letter * 100} for number in range(40)]
+        write_tar(path, [*texts, {"__key__": b"last", "bin": b"no text"}])
+
+    def repacked() -> None:
+        repack(path, tmp_path / "b", format="jsonl", decode=True, shard_bytes="8KiB", num_workers=1)
+
+    written(b"x")
     index = shoal.open(path).resolved.index
     # Stopped in the middle, by a sample that cannot be written.
-    with pytest.raises(UsageError):
-        repack(path, tmp_path / "b", format="jsonl", shard_bytes="8KiB", num_workers=1)
-    write_tar(path, [{"__key__": f"{number}".encode(), "txt": b"y" * 100} for number in range(40)])
+    with pytest.raises(UsageError, match="bytes is nothing that JSON can hold"):
+        repacked()
+    written(b"y")
     assert shoal.open(path).resolved.index.fingerprint == index.fingerprint
     with pytest.raises(UsageError, match=r"another packing was begun here.*source \(times\)"):
-        repack(path, tmp_path / "b", format="jsonl", shard_bytes="8KiB", num_workers=1)
+        repacked()
 
 
 def test_memory_stays_near_the_window(tmp_path: Path) -> None:
@@ -315,6 +323,27 @@ def test_what_a_format_cannot_hold_is_left_out_and_listed(tmp_path: Path) -> Non
     assert [name for name, _ in made.summary.skipped] == [f"sample {number}" for number in range(0, 50, 5)]
     assert [sample["cls"] for sample in all_of(tmp_path / "b")] == [number for number in range(50) if number % 5]
     assert len(made.index.columns["length"]) == 40
+
+
+@pytest.mark.parametrize("group_bytes", [1, 200, 1 << 20])
+@pytest.mark.parametrize("name", ["parquet", "arrow"])
+def test_rows_that_are_no_columns_are_left_out_and_listed(tmp_path: Path, name: str, group_bytes: int) -> None:
+    bad = {7: "no number", 8: [1], 30: {"a": 1}, 59: "last"}
+    samples = [{"value": bad.get(number, number), "meta": {"n": number}} for number in range(60)]
+    samples[40]["meta"] = {"n": 1, "m": 2} if group_bytes < 1 << 20 else {"n": "text"}
+    source = write(tmp_path / "a", samples, "jsonl", columns=["length=meta.n"] if group_bytes < 1 << 20 else [])
+    options = {"group_bytes": group_bytes}
+    with pytest.raises(UsageError, match=r"the column 'value'.* cannot hold 'no number'"):
+        repack(source, tmp_path / "none", format=name, options=options, num_workers=1)
+    for columns in ([], ["mine=meta.n"]):
+        out = tmp_path / f"b{len(columns)}"
+        made = repack(source, out, format=name, on_error="skip", num_workers=1, options=options, columns=columns)
+        assert {where for where, _ in made.summary.skipped} == {f"sample {number}" for number in (7, 8, 30, 40, 59)}
+        kept = [number for number in range(60) if number not in (7, 8, 30, 40, 59)]
+        assert_same(all_of(out), [samples[number] for number in kept])
+        assert made.index.num_samples == 55
+        for column in made.index.columns.values():
+            assert column.tolist() == kept
 
 
 def test_where_things_lie_is_not_written_down(tmp_path: Path) -> None:

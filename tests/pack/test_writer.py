@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from tests.pack.contents import contents_of
 
 import shoal
 from shoal.errors import StorageError, UsageError
+from shoal.pack import pack
 from shoal.pack.output import Output
 from shoal.pack.writer import Writer
 from shoal.shards.index.check import validate
@@ -119,6 +122,101 @@ def test_other_samples_than_before_are_noticed(tmp_path: Path) -> None:
             writer.write(sample(number + 1))
 
 
+def some(count: int, *, sign: int = 1, stop: int = 1 << 60) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        if number == stop:
+            msg = "in the middle"
+            raise RuntimeError(msg)
+        yield {"__key__": str(sign * number), "value": sign * number}
+
+
+@pytest.mark.parametrize("name", ["tar", "mds", "tfrecord", "jsonl.gz", "parquet", "arrow"])
+def test_other_samples_are_noticed_in_every_format(tmp_path: Path, name: str) -> None:
+    options = {"group_bytes": 300} if name in ("parquet", "arrow") else {}
+    if options:
+        pytest.importorskip("pyarrow")
+    asked: dict[str, Any] = {"format": name, "shard_bytes": 3000, "options": options}
+    with pytest.raises(RuntimeError):
+        pack(some(400, stop=390), tmp_path, **asked)
+    assert len(list(tmp_path.glob("shard-*"))) > 1
+    with pytest.raises(UsageError, match="not the one that an earlier run wrote"):
+        pack(some(400, sign=-1), tmp_path, **asked)
+    assert pack(some(400), tmp_path, **asked).num_samples == 400
+    with pytest.raises(UsageError, match="not the one that an earlier run wrote"):
+        pack(some(400, sign=-1), tmp_path, **asked)
+    assert pack(some(400), tmp_path, **asked).num_samples == 400
+
+
+@pytest.mark.parametrize("begin", ["same", "alone"])
+def test_columns_of_mds_are_those_of_the_first_sample_also_after_a_kill(tmp_path: Path, begin: str) -> None:
+    samples = [{"value": None if number == 0 else number} for number in range(300)]
+    pack(samples, tmp_path / "undisturbed", format="mds", shard_bytes=1000)
+    writer = Writer(tmp_path / "killed", format="mds", shard_bytes=1000)
+    for entry in samples[:200]:
+        writer.write(entry)
+    writer._out.release()
+    with Writer(tmp_path / "killed", format="mds", shard_bytes=1000) as writer:
+        for entry in samples[writer.skip_finished() if begin == "alone" else 0 :]:
+            writer.write(entry)
+    assert contents_of(tmp_path / "killed") == contents_of(tmp_path / "undisturbed")
+
+
+def test_a_writer_that_lost_samples_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    writer = Writer(tmp_path / "rows", format="parquet", options={"group_bytes": 200})
+    with pytest.raises(UsageError, match="the column 'value', which is int64, cannot hold 'no number'"):
+        for number in range(60):
+            writer.write({"value": number if number != 30 else "no number"})
+    for again in (lambda: writer.write({"value": 1}), writer.close):
+        with pytest.raises(UsageError, match="ended with an error, and samples that it held are in no shard"):
+            again()
+    writer = Writer(tmp_path / "full", format="jsonl", shard_bytes=200)
+    monkeypatch.setattr("shoal.storage.making.os.fsync", full_disk)
+    with pytest.raises(StorageError, match="disk is full"):
+        for number in range(60):
+            writer.write(sample(number))
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match="ended with an error"):
+        writer.close()
+    for name in ("rows", "full"):
+        assert not (tmp_path / name / "shoal.index").exists()
+    write(tmp_path / "full", 60, shard_bytes=200, columns=())
+    assert shoal.open(tmp_path / "full").num_samples == 60
+
+
+def full_disk(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_sample_that_is_refused_is_as_if_it_had_not_been_given(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "some", format="jsonl", shard_bytes=2000, columns=["label"])
+    for number in range(100):
+        for refused in ({"text": b"no text", "label": 1}, {"text": "no label"}, ["no dict"], None):
+            with pytest.raises(UsageError):
+                writer.write(refused)  # type: ignore[arg-type]  # what nobody should give
+        writer.write(sample(number))
+    writer.close()
+    write(tmp_path / "good", 100, columns=["label"])
+    assert contents_of(tmp_path / "some") == contents_of(tmp_path / "good")
+
+
+@pytest.mark.parametrize("prefix", ["", "a/b", "../a", ".hidden", "new\nline", "\udcff"])
+def test_prefixes_that_would_lead_elsewhere_are_refused(tmp_path: Path, prefix: str) -> None:
+    with pytest.raises(UsageError, match="no such prefix"):
+        write(tmp_path / "out", 10, prefix=prefix)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_only_begun_is_begun_anew(tmp_path: Path) -> None:
+    write(tmp_path, 100, kill_after=1)
+    assert not list(tmp_path.glob("shard-*"))
+    write(tmp_path, 100, shard_bytes=3000)
+    write(tmp_path / "undisturbed", 100, shard_bytes=3000)
+    assert {
+        name: data for name, data in contents_of(tmp_path).items() if not name.startswith("undisturbed")
+    } == contents_of(tmp_path / "undisturbed")
+
+
 def test_other_arguments_than_before_are_refused_and_named(tmp_path: Path) -> None:
     write(tmp_path, 100, kill_after=50)
     with pytest.raises(UsageError, match="shard_bytes was 2000, is 3000"):
@@ -155,7 +253,7 @@ def test_an_error_inside_leaves_nothing_that_looks_finished(tmp_path: Path) -> N
 def test_nothing_at_all_is_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing was packed"):
         write(tmp_path, 0)
-    assert not (tmp_path / "shoal.index").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_that_fails_is_an_error_and_the_rest_is_made_later(

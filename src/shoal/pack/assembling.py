@@ -21,10 +21,11 @@ def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> 
     Raises
     ------
     UsageError
-        There is no sample in any of them.
+        There is no sample in any of them; then they are removed.
     """
     if not any(part.num_samples for part in parts):
-        msg = f"nothing was packed: {len(parts)} shards without a sample"
+        out.discard([name for part in parts for name in part.shard_names])
+        msg = "nothing was packed: there was no sample that could be"
         raise UsageError(msg, hint="are these the right inputs?")
     texts = [part.metadata["texts"] for part in parts]
     columns, words = joined_columns([part.columns for part in parts], texts)

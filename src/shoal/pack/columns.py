@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.shards.protocol import Sample
 
-__all__ = ["Column", "ColumnValues", "as_columns", "joined_columns"]
+__all__ = ["Column", "ColumnValues", "as_columns", "joined_columns", "values_in"]
 
 RESERVED = ("record_crc32",)
 
@@ -39,7 +39,7 @@ class Column:
         return found
 
 
-def as_columns(asked: Sequence[str | Column]) -> tuple[Column, ...]:
+def as_columns(asked: str | Sequence[str | Column]) -> tuple[Column, ...]:
     """Columns from ``name`` or ``name=path``.
 
     >>> as_columns(["label", "language=json.meta.language"])
@@ -50,13 +50,33 @@ def as_columns(asked: Sequence[str | Column]) -> tuple[Column, ...]:
     UsageError
         A name is empty, comes twice, or is one that shards are written with anyway.
     """
-    columns = tuple(text if isinstance(text, Column) else _parsed(text) for text in asked)
+    each = [asked] if isinstance(asked, str) else asked
+    columns = tuple(text if isinstance(text, Column) else _parsed(text) for text in each)
     names = [column.name for column in columns]
     for name in names:
         if not name or names.count(name) > 1 or name in RESERVED:
             msg = f"there cannot be a column {name!r}: names are neither empty nor repeated, nor {', '.join(RESERVED)}"
             raise UsageError(msg, hint="name=path gives a column another name")
     return columns
+
+
+def values_in(columns: Sequence[Column], sample: Sample) -> list[Any]:
+    """The values of all columns in a sample.
+
+    Raises
+    ------
+    UsageError
+        It has no such value, or one that is no number and no text.
+    """
+    found = [column.value(sample) for column in columns]
+    for column, value in zip(columns, found, strict=True):
+        if not isinstance(value, bool | int | float | str):
+            name = sample.get("__key__", sample.get("key", ""))
+            said = "none" if value is None else f"a {type(value).__name__}"
+            what = f"the column {column.name!r} is {column.path!r} of each sample"
+            msg = f"{what}, and the sample {name!r} has {said} there"
+            raise UsageError(msg, hint=f"numbers and texts go into the index; its fields are {', '.join(sample)}")
+    return found
 
 
 class ColumnValues:
@@ -74,16 +94,17 @@ class ColumnValues:
         UsageError
             It has no such value, or one that is no number and no text.
         """
-        found = [column.value(sample) for column in self._columns]
-        for column, value in zip(self._columns, found, strict=True):
-            if not isinstance(value, bool | int | float | str):
-                name = sample.get("__key__", sample.get("key", ""))
-                said = "none" if value is None else f"a {type(value).__name__}"
-                what = f"the column {column.name!r} is {column.path!r} of each sample"
-                msg = f"{what}, and the sample {name!r} has {said} there"
-                raise UsageError(msg, hint=f"numbers and texts go into the index; its fields are {', '.join(sample)}")
+        self.take(values_in(self._columns, sample))
+
+    def take(self, found: Sequence[Any]) -> None:
+        """Take the values that `values_in` has found in a sample."""
         for values, value in zip(self._values, found, strict=True):
             values.append(value)
+
+    def drop(self, number: int) -> None:
+        """Forget the values of one sample."""
+        for values in self._values:
+            del values[number]
 
     def add_block(self, values: Mapping[str, NDArray[Any]], num_samples: int) -> None:
         """Take the values of many samples, by their paths, each of shape (num_samples,)."""

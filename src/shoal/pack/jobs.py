@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shoal.errors import ShoalError
 from shoal.pack.output import Output
 from shoal.pack.tree_inputs import TreeSamples
-from shoal.pack.unit import Shard, ShardSummary, Unreadable, pack_shard
+from shoal.pack.unit import Input, Named, Shard, ShardSummary, Unreadable, pack_shard
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Sample
 from shoal.shards.writing.record_block import RecordBlock
@@ -29,7 +29,7 @@ class Job:
 
     number: int
     shard: Shard
-    inputs: Iterable[Sample | Unreadable]
+    inputs: Iterable[Sample | Named | Unreadable]
     num_inputs: int
     record_bytes: int
 
@@ -62,10 +62,7 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-_Input = Sample | Unreadable | RecordBlock
-
-
-def _counted(job: Job, inputs: Iterable[_Input], came_to: Callable[[int, float], None]) -> Iterator[_Input]:
+def _counted(job: Job, inputs: Iterable[Input], came_to: Callable[[int, float], None]) -> Iterator[Input]:
     due = time.monotonic() + _SAY_EVERY_SECONDS
     number = 0
     for place, sample in enumerate(inputs):

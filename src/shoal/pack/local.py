@@ -22,7 +22,7 @@ from shoal.pack.jobs import Job, peak_bytes
 from shoal.pack.listing import files_below
 from shoal.pack.manifests import MANIFEST_SUFFIXES, manifest_inputs
 from shoal.pack.mixing import Mix
-from shoal.pack.output import Output, names_of_shards
+from shoal.pack.output import Output, check_prefix, names_of_shards
 from shoal.pack.planning import PackPlan, plan_shards
 from shoal.pack.running import done_jobs, usable_processors
 from shoal.pack.tree_inputs import tree_inputs
@@ -176,6 +176,7 @@ def pack_inputs(
     StorageError
         An input cannot be read, or a shard not be written.
     """
+    check_prefix(request.prefix)
     encoder = encoder_named(request.format, **request.options)
     columns = _columns(inputs, request.columns)
     asked = _asked(inputs, request, columns, repeats)

@@ -105,11 +105,13 @@ class Output:
             except UsageError:
                 self._clear()
                 raise
-            self.store.put(self._journal(_PLAN), json.dumps({"plan": self.plan, "asked": dict(asked)}).encode())
+            self._note_plan(asked)
             return None
         known = _parsed(found)
         if known.get("plan") != self.plan:
-            raise self._other_plan(known.get("asked"), asked)
+            if scheme_of(self.url) or any(True for _ in self._made()):
+                raise self._other_plan(known.get("asked"), asked)
+            self._note_plan(asked)  # nothing was made, and whoever began it is gone: there is nothing to go on with
         self._remove(".tmp")
         return None
 
@@ -161,6 +163,12 @@ class Output:
             self.put(INDEX_NAME, encode(index))
         self._clear()
 
+    def discard(self, names: Sequence[str]) -> None:
+        """Remove these shards, which hold nothing, and what is noted of the packing: as if it had not begun."""
+        for name in names:
+            self.store.delete(join(self.url, name))
+        self._clear()
+
     def _put_on_condition(self, index: Index) -> bool:
         """Write the index unless another packing has; False where the store cannot compare."""
         store, path = self.store, join(self.url, INDEX_NAME)
@@ -208,6 +216,14 @@ class Output:
                 self._clear()
         msg = f"{without_secrets(self.url)}: there is a dataset already, and it is not what this would make"
         raise UsageError(msg, hint="pack into another directory, or remove what is there")
+
+    def _note_plan(self, asked: Mapping[str, Any]) -> None:
+        self.store.put(self._journal(_PLAN), json.dumps({"plan": self.plan, "asked": dict(asked)}).encode())
+
+    def _made(self) -> Iterator[str]:
+        """What there is but the notes of one who has only begun: shards, and what is known of them."""
+        notes = (self._journal(_PLAN), self._journal(_LOCK))
+        return (path for path in self._listed(self.url) if path not in notes and not path.endswith(".tmp"))
 
     def _refuse_shards(self, suffix: str) -> None:
         present = (path.rpartition("/")[2] for path in self._listed(self.url) if f"/{PACKING}/" not in path)
@@ -268,6 +284,20 @@ def _parsed(data: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def check_prefix(prefix: str) -> str:
+    """The beginning of the names of shards, if it can be one.
+
+    Raises
+    ------
+    UsageError
+        Shards would lie elsewhere, be hidden, or have names that an index does not take.
+    """
+    if not prefix or prefix[0] == "." or "/" in prefix or not prefix.isprintable():
+        msg = f"shards are named PREFIX-000000 in their directory, and {prefix!r} is no such prefix"
+        raise UsageError(msg, hint="some letters without a slash, a dot at their beginning, and control characters")
+    return prefix
 
 
 def names_of_shards(prefix: str, suffix: str, numbers: Sequence[int]) -> list[str]:

@@ -88,6 +88,7 @@ def pack(
     (3, {'text': 'document 999'})
     """
     if not isinstance(source, str | os.PathLike):
+        _check_iterable(source)
         if shuffle or oversample or balance is not None or grouped or path_column:
             msg = "samples from code are packed in the order in which they come, each once"
             raise UsageError(msg, hint="mix them before, or pack files; `shoal repack --mix` mixes shards")
@@ -100,10 +101,7 @@ def pack(
             options=options,
             storage_options=storage_options,
         )
-        with writer:
-            for sample in source:
-                writer.write(sample)
-        return writer.close()
+        return _written(source, writer)
     check_apart(source, url)
     inputs = inputs_of(
         source,
@@ -124,3 +122,16 @@ def pack(
     return pack_inputs(
         inputs, url, request, repeats=repeats, storage_options=storage_options, progress=progress
     ).summary
+
+
+def _check_iterable(source: object) -> None:
+    if not hasattr(source, "__iter__"):
+        msg = f"what is packed is a path, or an iterable of samples; got {source!r:.80}"
+        raise UsageError(msg, hint="a generator, for instance, of dicts")
+
+
+def _written(samples: Iterable[Sample], writer: Writer) -> PackSummary:
+    with writer:
+        for sample in samples:
+            writer.write(sample)
+    return writer.close()

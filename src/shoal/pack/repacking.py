@@ -31,18 +31,17 @@ from shoal.order.plain import Sequential
 from shoal.order.resolution import parse_bytes
 from shoal.order.runs import Runs
 from shoal.pack.assembling import finish
-from shoal.pack.columns import Column, ColumnValues, as_columns
+from shoal.pack.columns import Column, as_columns
 from shoal.pack.jobs import Job, peak_bytes
-from shoal.pack.output import Output, names_of_shards
+from shoal.pack.output import Output, check_prefix, names_of_shards
 from shoal.pack.planning import plan_shards
 from shoal.pack.running import done_jobs, usable_processors
 from shoal.pack.sizing import ShardSizing, shard_sizing
-from shoal.pack.unit import Shard, Unreadable
+from shoal.pack.unit import Named, Shard, Unreadable
 from shoal.pack.writer import PackSummary, summaries_of
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.index.table import Index, locate
 from shoal.shards.protocol import Sample
-from shoal.shards.writing.encoder import Encoder
 from shoal.shards.writing.encoders import encoder_named
 from shoal.storage.sources import SourceLike
 from shoal.storage.stores import options_of_sides
@@ -213,6 +212,7 @@ def repack_opened(
         msg = f"{index.num_shards} shards without a single sample"
         raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
     format_name = request.format or index.format
+    check_prefix(request.prefix)
     encoder = encoder_named(format_name, **request.options)
     columns = as_columns(request.columns)
     sizes = _record_bytes(index)
@@ -234,7 +234,8 @@ def repack_opened(
         ]
         alone = request.mix or int(sizes.sum()) < _SMALL_BYTES
         workers = min(request.num_workers or (1 if alone else usable_processors()), plan.num_shards)
-        reader = _Reader(_work(opened, source, request), encoder, columns)
+        needs_keys = encoder.name.partition(".")[0] == "tar"
+        reader = _Reader(_work(opened, source, request), needs_keys=needs_keys)
         cuts, record_bytes = plan.cuts.tolist(), plan.shard_record_bytes.tolist()
         jobs = (
             Job(number, shard, _Samples(reader, *cuts[number : number + 2]), cuts[number + 1] - cuts[number], size)
@@ -281,9 +282,8 @@ class _Reader:
     Pickled, it is one for another process, which reads each stretch for itself.
     """
 
-    def __init__(self, work: Work, encoder: Encoder, columns: Sequence[Column], *, goes_on: bool = True) -> None:
-        self._work, self._encoder, self._columns, self._goes_on = work, encoder, columns, goes_on
-        self._needs_keys = encoder.name.partition(".")[0] == "tar"
+    def __init__(self, work: Work, *, needs_keys: bool, goes_on: bool = True) -> None:
+        self._work, self._needs_keys, self._goes_on = work, needs_keys, goes_on
         self._iteration: Iteration | None = None
         self._pending: tuple[int, Sample] | None = None  # read, and for a stretch to come
         self._at = -1
@@ -292,9 +292,9 @@ class _Reader:
     def __reduce__(self) -> tuple[object, ...]:
         if self._packed is None:
             self._packed = pack(self._work)
-        return _arrived, (self._packed, self._encoder, self._columns)
+        return _arrived, (self._packed, self._needs_keys)
 
-    def samples(self, first: int, stop: int) -> Iterator[Sample | Unreadable]:
+    def samples(self, first: int, stop: int) -> Iterator[Sample | Named | Unreadable]:
         """The samples at the positions ``[first, stop)``."""
         if self._iteration is None or self._at != first:
             self.close()
@@ -324,17 +324,11 @@ class _Reader:
             work, first = replace(work, arrangement=delivered), 0
         return work.iterate(Counters(), epoch=0, start=first, ended=_nothing, state=_no_state)
 
-    def _finished(self, sample_id: int, sample: Sample) -> Sample | Unreadable:
+    def _finished(self, sample_id: int, sample: Sample) -> Sample | Named:
         if self._needs_keys and "__key__" not in sample:
             sample = {"__key__": f"{sample_id:09d}", **sample}  # nine digits sort as numbers do
-        if self._work.options.skips:
-            # Found here, where its number is known, by which columns of the source are left out, too.
-            try:
-                self._encoder.record(sample)
-                ColumnValues(self._columns).add(sample)
-            except UsageError as error:
-                return Unreadable(f"{_SKIPPED}{sample_id}", error, error.message)
-        return sample
+        # By its number it is known which values of the source's columns are left out with it.
+        return Named(f"{_SKIPPED}{sample_id}", sample) if self._work.options.skips else sample
 
     def _damaged(self, sample_id: int) -> Unreadable:
         index = self._work.opened.index
@@ -343,8 +337,8 @@ class _Reader:
         return Unreadable(f"{_SKIPPED}{sample_id}", error, error.message)
 
 
-def _arrived(packed: bytes, encoder: Encoder, columns: Sequence[Column]) -> _Reader:
-    return _Reader(unpack(packed), encoder, columns, goes_on=False)
+def _arrived(packed: bytes, needs_keys: bool) -> _Reader:  # noqa: FBT001  # by pickle
+    return _Reader(unpack(packed), needs_keys=needs_keys, goes_on=False)
 
 
 class _Numbered:
@@ -365,7 +359,7 @@ class _Samples:
     first: int
     stop: int
 
-    def __iter__(self) -> Iterator[Sample | Unreadable]:
+    def __iter__(self) -> Iterator[Sample | Named | Unreadable]:
         return self.reader.samples(self.first, self.stop)
 
 

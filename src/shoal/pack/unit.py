@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
 
@@ -22,9 +23,10 @@ from shoal.shards.protocol import Buffer, Sample
 from shoal.shards.writing.encoder import AppendedShard, Encoder, Record, extent_crcs
 from shoal.shards.writing.encoders import encoder_named
 from shoal.shards.writing.record_block import RecordBlock
+from shoal.shards.writing.table import TableShard
 from shoal.storage.making import ObjectInMaking
 
-__all__ = ["Shard", "ShardSummary", "Unreadable", "pack_shard"]
+__all__ = ["Named", "Shard", "ShardSummary", "Unreadable", "pack_shard"]
 
 _AT_ONCE_BYTES = 1 << 20
 _DIGEST_BYTES = 16  # of SHA-256, which processors have instructions for: half the time of blake2b
@@ -59,6 +61,14 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """A sample with the name by which it is listed if the format cannot hold it; else that is its key."""
+
+    name: str
+    sample: Sample
+
+
+@dataclass(frozen=True, slots=True)
 class ShardSummary:
     """What became of a shard.
 
@@ -75,7 +85,11 @@ class ShardSummary:
     done_before: bool = False
 
 
-def pack_shard(shard: Shard, inputs: Iterable[Sample | Unreadable | RecordBlock], out: Output) -> ShardSummary:
+Input = Sample | Named | Unreadable | RecordBlock
+"""What `pack_shard` makes shards of."""
+
+
+def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSummary:
     """Make one shard of its inputs, in their order, and note in ``out`` that it is finished.
 
     Inputs may come as records already, many at a time, with the columns that the shard wants. If the shard is noted
@@ -96,7 +110,8 @@ def pack_shard(shard: Shard, inputs: Iterable[Sample | Unreadable | RecordBlock]
     encoder = encoder_named(shard.format, **shard.options)
     making = ShardInMaking(encoder, out.begin_shard(shard.name), shard)
     try:
-        part = making.finish(plan=out.plan, skipped=_filled(making, encoder, inputs, shard))
+        _fill(making, encoder, inputs, shard)
+        part = making.finish(plan=out.plan)
     except BaseException:
         making.abandon()
         raise
@@ -104,21 +119,19 @@ def pack_shard(shard: Shard, inputs: Iterable[Sample | Unreadable | RecordBlock]
     return replace(summary_of(part), elapsed_seconds=time.monotonic() - began_seconds)
 
 
-def _filled(
-    making: ShardInMaking, encoder: Encoder, inputs: Iterable[Sample | Unreadable | RecordBlock], shard: Shard
-) -> list[tuple[str, str]]:
-    """Add all inputs; those that were skipped, by name and reason."""
-    skipped: list[tuple[str, str]] = []
+def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shard: Shard) -> None:
+    """Add all inputs, but those that are skipped."""
     values = making.values if shard.columns else None
-    for sample in inputs:
-        if isinstance(sample, RecordBlock):
-            making.add_block(sample)
+    for given in inputs:
+        if isinstance(given, RecordBlock):
+            making.add_block(given)
             continue
-        if isinstance(sample, Unreadable):
+        if isinstance(given, Unreadable):
             if shard.on_error == "raise":
-                raise sample.error
-            skipped.append((sample.name, sample.reason))
+                raise given.error
+            making.skip(given.name, given.reason)
             continue
+        sample = given.sample if isinstance(given, Named) else given
         try:
             record = encoder.record(sample)
             if values is not None:
@@ -126,10 +139,9 @@ def _filled(
         except UsageError as error:
             if shard.on_error == "raise":
                 raise
-            skipped.append((_name_of(sample), error.message))
+            making.skip(_name_of(given), error.message)
             continue
-        making.add(record)
-    return skipped
+        making.add(record, given)
 
 
 def summary_of(part: Index) -> ShardSummary:
@@ -153,6 +165,12 @@ class ShardInMaking:
         self._digest = hashlib.sha256()
         self._waiting: list[Buffer] = []
         self._waiting_bytes = 0
+        self._last: Record | None = None
+        self._skipped: list[tuple[str, str]] = []
+        self._names: list[str] = []  # of the rows of a table, which may be refused long after they were added
+        self._rows = self._encoding if shard.on_error == "skip" and isinstance(self._encoding, TableShard) else None
+        if self._rows is not None:
+            self._rows.leave_out()
 
     @property
     def num_samples(self) -> int:
@@ -164,10 +182,18 @@ class ShardInMaking:
         """About how many bytes the shard would have if it ended now."""
         return self._encoding.num_bytes
 
-    def add(self, record: Record) -> None:
-        """Add a record, of which `values` has been told."""
+    def skip(self, name: str, reason: str) -> None:
+        """Note that an input was left out."""
+        self._skipped.append((name, reason))
+
+    def add(self, record: Record, given: Sample | Named | None = None) -> None:
+        """Add a record, of which `values` has been told, and of what it was made."""
+        if self._rows is not None and given is not None:
+            self._names.append(_name_of(given))
         self._waiting += self._encoding.add(record)
         self._waiting_bytes += record.num_bytes
+        self._last = record
+        self._skip_refused()
         if self._waiting_bytes >= _AT_ONCE_BYTES:
             self._flush()
 
@@ -182,17 +208,23 @@ class ShardInMaking:
             self._digest.update(data)
             self._object.write([data])
 
-    def finish(self, *, plan: str, skipped: list[tuple[str, str]]) -> Index:
+    def finish(self, *, plan: str) -> Index:
         """Let the shard be seen; its part of the index."""
         self._waiting += self._encoding.finish()
+        self._skip_refused()
         self._flush()
-        part = self._part(plan, skipped)
+        part = self._part(plan)
         self._object.finish()
         return part
 
     def abandon(self) -> None:
         """Leave nothing of it."""
         self._object.abandon()
+
+    def _skip_refused(self) -> None:
+        for number, error in self._rows.refused() if self._rows is not None else ():
+            self.skip(self._names.pop(number), error.message)
+            self.values.drop(number)
 
     def _flush(self) -> None:
         data = b"".join(self._waiting)
@@ -201,7 +233,7 @@ class ShardInMaking:
             self._digest.update(data)
             self._object.write([data])
 
-    def _part(self, plan: str, skipped: list[tuple[str, str]]) -> Index:
+    def _part(self, plan: str) -> Index:
         written, extent_bytes = self._encoding.written(), self._shard.extent_bytes
         scanned = ScannedShard(self._shard.name, written.num_bytes, "", written.scan)
         columns, texts = self.values.arrays()
@@ -210,12 +242,30 @@ class ShardInMaking:
         metadata = {
             "plan": plan,
             "digest": self._digest.hexdigest()[: 2 * _DIGEST_BYTES],
-            "skipped": skipped,
+            "skipped": self._skipped,
             "texts": texts,
+            "mark": None if self._last is None else mark_of(self._last),
         }
         part = assemble(self._encoder.name, [scanned], extent_bytes=extent_bytes, metadata=metadata)
         return replace(part, extent_checksum=extent_crcs(written, extent_bytes=extent_bytes), columns=columns)
 
 
-def _name_of(sample: Sample) -> str:
-    return str(sample.get("__key__", sample.get("key", "")))
+def mark_of(record: Record) -> int:
+    """A number by which a record is known again: its CRC; of a row, which has no bytes of its own, that of its values.
+
+    >>> from shoal.shards.writing.encoders import encoder_named
+    >>> mark_of(encoder_named("jsonl").record({"a": 1})) == mark_of(encoder_named("jsonl").record({"a": 2}))
+    False
+    """
+    if record.row is not None:
+        return crc32(repr(record.row).encode("utf-8", "surrogatepass"))
+    crc = 0
+    for part in record.parts:
+        crc = crc32(part, crc)
+    return crc
+
+
+def _name_of(given: Sample | Named) -> str:
+    if isinstance(given, Named):
+        return given.name
+    return str(given.get("__key__", given.get("key", "")))

@@ -5,24 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
-from zlib import crc32
 
 from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.pack.assembling import finish
-from shoal.pack.columns import Column, as_columns
-from shoal.pack.output import Output, names_of_shards
+from shoal.pack.columns import Column, as_columns, values_in
+from shoal.pack.output import Output, check_prefix, names_of_shards
 from shoal.pack.sizing import shard_sizing
-from shoal.pack.unit import Shard, ShardInMaking, ShardSummary, summary_of
+from shoal.pack.unit import Shard, ShardInMaking, ShardSummary, mark_of, summary_of
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Sample
 from shoal.shards.writing.encoder import Record
-from shoal.shards.writing.encoders import encoder_named
+from shoal.shards.writing.encoders import encoder_named, options_of_shard
 
 __all__ = ["PackSummary", "Writer"]
 
@@ -69,7 +69,8 @@ class Writer:
     A shard is seen when it is finished, and the index when all are: until then there is no dataset. A writer that is
     killed is taken up by another with the same arguments, which is given the same samples again: those of finished
     shards are compared with what was written (the last one of each), and not written a second time; or begin with
-    sample `num_finished`, telling so by `skip_finished`.
+    sample `num_finished`, telling so by `skip_finished`. A sample that is refused is not written, and others can
+    follow; any other error ends the writer, since samples that it held are lost.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ class Writer:
     columns
         Fields, or paths into fields of JSON, whose values go into the index: ``["label", "language=json.lang"]``.
     prefix
-        Shards are named ``PREFIX-000000.tar`` and so on.
+        Shards are named ``PREFIX-000000.tar`` and so on; no slash, and no dot at its beginning.
     options
         Of the format.
 
@@ -120,9 +121,9 @@ class Writer:
     ) -> None:
         self.sizing = shard_sizing() if shard_bytes is None else None
         self.shard_bytes = self.sizing.shard_bytes if self.sizing else parse_bytes(shard_bytes or 0, "shard_bytes")
-        self._encoder = encoder_named(format, **(options or {}))
+        self._encoder = encoder_named(format, **(options or {}))  # says whether it is known, before anything is made
         self._columns = as_columns(columns)
-        self._prefix, self._extent_bytes = prefix, extent_bytes
+        self._prefix, self._extent_bytes = check_prefix(prefix), extent_bytes
         asked = {
             "writer": 1,
             "format": format,
@@ -140,6 +141,11 @@ class Writer:
         self._num_passed = 0
         self._done = self._out.begin(suffix=self._encoder.suffix, asked=asked)
         self._finished = [] if self._done is not None else self._taken_up()
+        if (known := self._done or next(iter(self._finished), None)) is not None:
+            # What the first sample of all decided is not left to the first that comes now.
+            like = options_of_shard(format, known.shard_heads.get(0, {}))
+            self._encoder = encoder_named(format, **{**like, **(options or {})})
+        self._marks = _marks_of_index(self._done) if self._done is not None else _marks_of_parts(self._finished)
         self._closed = False
 
     @property
@@ -169,23 +175,20 @@ class Writer:
             A shard could not be written.
         """
         if self._closed:
-            msg = "this writer is closed"
-            raise UsageError(msg, hint="write samples before close(), or inside `with`")
+            raise self._is_closed()
+        if not _is_sample(sample):
+            msg = f"a sample is a dict of its fields, and this is a {type(sample).__name__}: {sample!r:.80}"
+            raise UsageError(msg, hint='give {"text": ...}, for instance')
         if self._num_passed < self.num_finished:
-            self._pass_over(sample)
+            self._ending_on_error(self._pass_over, sample)
             return
         if self._done is not None:
             msg = f"the dataset is finished with {self._done.num_samples} samples, and this is one more"
             raise UsageError(msg, hint="pack into another directory")
+        # Up to here a sample is refused, and nothing has become of it.
         record = self._encoder.record(sample)
-        making = self._making
-        if making is not None and making.num_samples and making.num_bytes + record.num_bytes > self.shard_bytes:
-            self._end_shard()
-            making = None
-        if making is None:
-            making = self._making = self._next_shard()
-        making.values.add(sample)
-        making.add(record)
+        values = values_in(self._columns, sample) if self._columns else []
+        self._ending_on_error(self._add, record, values)
 
     def close(self) -> PackSummary:
         """Finish the last shard and write the index; the summary.
@@ -193,10 +196,12 @@ class Writer:
         Raises
         ------
         UsageError
-            No sample was written, or fewer than an earlier run had finished.
+            No sample was written, or fewer than an earlier run had finished; or the writer has ended with an error.
         """
         if self.summary is not None:
             return self.summary
+        if self._closed:
+            raise self._is_closed()
         if self._num_passed < self.num_finished:
             msg = f"{self._num_passed} samples were given, and an earlier run had finished {self.num_finished} of them"
             raise UsageError(msg, hint="give the same samples again, or call skip_finished() first")
@@ -204,7 +209,8 @@ class Writer:
             if self._done is None:
                 if self._making is not None:
                     self._end_shard()
-                index = finish(self._out, self._parts or self._empty_parts(), about={})
+                about = {"marks": [part.metadata.get("mark") for part in self._parts]}
+                index = finish(self._out, self._parts, about=about)
                 shards = tuple(summary_of(part) for part in self._parts)
             else:
                 index, shards = self._done, summaries_of(self._done)
@@ -232,11 +238,29 @@ class Writer:
             self._making = None
         self._out.release()
 
-    def _empty_parts(self) -> list[Index]:
-        self._making = self._next_shard()
-        part = self._making.finish(plan=self._out.plan, skipped=[])
-        self._making = None
-        return [part]
+    def _ending_on_error(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Do a step after whose failure samples would be missing, did anybody go on."""
+        try:
+            step(*arguments)
+        except BaseException:
+            self._end()
+            raise
+
+    def _is_closed(self) -> UsageError:
+        if self.summary is not None:
+            return UsageError("this writer is closed", hint="write samples before close(), or inside `with`")
+        msg = "this writer is closed: it ended with an error, and samples that it held are in no shard"
+        return UsageError(msg, hint="another with the same arguments, given the same samples, goes on with the rest")
+
+    def _add(self, record: Record, values: Sequence[Any]) -> None:
+        making = self._making
+        if making is not None and making.num_samples and making.num_bytes + record.num_bytes > self.shard_bytes:
+            self._end_shard()
+            making = None
+        if making is None:
+            making = self._making = self._next_shard()
+        making.values.take(values)
+        making.add(record)
 
     def _taken_up(self) -> list[Index]:
         """The parts of the shards that were finished, up to the first that was not."""
@@ -259,7 +283,7 @@ class Writer:
         making, self._making = self._making, None
         if making is not None:
             try:
-                part = making.finish(plan=self._out.plan, skipped=[])
+                part = making.finish(plan=self._out.plan)
             except BaseException:
                 making.abandon()
                 raise
@@ -269,19 +293,32 @@ class Writer:
     def _pass_over(self, sample: Sample) -> None:
         """A sample that is in a finished shard; the last one of a shard must be the one that was written."""
         self._num_passed += 1
-        if self._done is not None:
+        if self._num_passed not in self._marks:
             return
-        part = self._finished[len(self._parts)]
-        if self._num_passed == sum(known.num_samples for known in self._parts) + part.num_samples:
-            self._parts.append(part)
-            crcs = part.columns.get("record_crc32")
-            if crcs is not None and int(crcs[-1]) != _crc_of(self._encoder.record(sample)):
-                msg = (
-                    f"sample {self._num_passed - 1} is not the one that an earlier run wrote into {part.shard_names[0]}"
-                )
-                raise UsageError(
-                    msg, hint="to go on, give the same samples in the same order; or begin in a new directory"
-                )
+        name, mark = self._marks[self._num_passed]
+        if self._done is None:
+            self._parts.append(self._finished[len(self._parts)])
+        if mark is not None and mark != mark_of(self._encoder.record(sample)):
+            msg = f"sample {self._num_passed - 1} is not the one that an earlier run wrote into {name}"
+            raise UsageError(msg, hint="to go on, give the same samples in the same order; or begin in a new directory")
+
+
+def _is_sample(given: object) -> bool:
+    """Whether this is what a sample is declared to be."""
+    return isinstance(given, dict | Mapping)
+
+
+def _marks_of_parts(parts: Sequence[Index]) -> dict[int, tuple[str, int | None]]:
+    """By the number of samples up to the end of each shard: its name, and the mark of its last sample."""
+    ends = accumulate(part.num_samples for part in parts)
+    return {end: (part.shard_names[0], part.metadata.get("mark")) for end, part in zip(ends, parts, strict=True)}
+
+
+def _marks_of_index(index: Index) -> dict[int, tuple[str, int | None]]:
+    """The same of a finished index."""
+    ends = index.extent_first_sample[index.shard_first_extent][1:].tolist()
+    marks = index.metadata.get("marks") or [None] * len(ends)
+    return dict(zip(ends, zip(index.shard_names, marks, strict=True), strict=True))
 
 
 def summaries_of(index: Index) -> tuple[ShardSummary, ...]:
@@ -298,10 +335,3 @@ def summaries_of(index: Index) -> tuple[ShardSummary, ...]:
         )
         for number, name in enumerate(index.shard_names)
     )
-
-
-def _crc_of(record: Record) -> int:
-    crc = 0
-    for part in record.parts:
-        crc = crc32(part, crc)
-    return crc

@@ -6,7 +6,7 @@ they are to be written, and equal samples give equal bytes. Where they go is not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
@@ -14,12 +14,13 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import UsageError
 from shoal.shards.index.build import cut_borders
 from shoal.shards.protocol import Buffer, Sample, ShardScan
 from shoal.shards.writing.crc_joined import joined_crcs
 from shoal.shards.writing.record_block import RecordBlock
 
-__all__ = ["AppendedShard", "Encoder", "Record", "ShardEncoder", "WrittenShard", "extent_crcs"]
+__all__ = ["AppendedShard", "Encoder", "Record", "ShardEncoder", "WrittenShard", "check_names", "extent_crcs"]
 
 
 class Record(NamedTuple):
@@ -164,3 +165,18 @@ def extent_crcs(written: WrittenShard, *, extent_bytes: int) -> NDArray[np.uint3
         return np.zeros(0, dtype=np.uint32)
     cuts = cut_borders(written.scan, extent_bytes=extent_bytes)
     return joined_crcs(written.record_crcs, np.diff(written.scan.sample_starts), cuts)
+
+
+def check_names(sample: Mapping[str, Any]) -> None:
+    """Make sure that the fields of a sample are named by text.
+
+    Raises
+    ------
+    UsageError
+        One is named by something else.
+    """
+    names: Iterable[object] = sample  # whatever they are declared to be
+    for name in names:
+        if not isinstance(name, str):
+            msg = f"a field of a sample is named by {name!r} of type {type(name).__name__}"
+            raise UsageError(msg, hint="names of fields are text")

@@ -15,7 +15,7 @@ from shoal.shards.writing.table import ArrowEncoder, ParquetEncoder
 from shoal.shards.writing.tar import TarEncoder
 from shoal.shards.writing.tfrecord import TFRecordEncoder
 
-__all__ = ["WRITTEN_FORMATS", "encoder_named"]
+__all__ = ["WRITTEN_FORMATS", "encoder_named", "options_of_shard"]
 
 _ROWS: Mapping[str, Callable[..., Encoder]] = MappingProxyType(
     {"tar": TarEncoder, "jsonl": JsonLinesEncoder, "tfrecord": TFRecordEncoder, "mds": MdsEncoder}
@@ -51,3 +51,14 @@ def encoder_named(name: str, **options: Any) -> Encoder:
         msg = f"the format {plain!r} does not take {', '.join(f'{option}=' for option in options)}"
         raise UsageError(msg, hint="leave out what is not for this format") from None
     return CompressedEncoder(encoder, codec) if codec else encoder
+
+
+def options_of_shard(name: str, head: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by which a format is written as in a shard that was written before, by the head of that.
+
+    >>> options_of_shard("mds", {"columns": [["label", "int"]]})
+    {'columns': {'label': 'int'}}
+    """
+    plain, _, codec = name.partition(".")
+    inner = head.get("inner", {}) if codec else head
+    return {"columns": dict(inner["columns"])} if plain == "mds" and "columns" in inner else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 from zlib import crc32
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.shards.protocol import Sample
-from shoal.shards.writing.encoder import AppendedShard, Record
+from shoal.shards.writing.encoder import AppendedShard, Record, check_names
 
 __all__ = ["JsonLinesEncoder"]
 
@@ -33,7 +32,7 @@ class JsonLinesEncoder:
         UsageError
             A value is nothing that JSON can hold.
         """
-        _check_names(sample)
+        check_names(sample)
         try:
             line = _dumps(sample).encode("utf-8") + b"\n"
         except (TypeError, ValueError, RecursionError) as error:
@@ -57,14 +56,6 @@ def _plain(value: object) -> Any:
 
 # Made once: json.dumps with options makes an encoder for each call.
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
-
-
-def _check_names(sample: Sample) -> None:
-    names: Iterable[object] = sample  # whatever they are declared to be
-    for name in names:
-        if not isinstance(name, str):
-            msg = f"a field of a sample is named by {name!r} of type {type(name).__name__}"
-            raise UsageError(msg, hint="names of fields are text")
 
 
 def _named(sample: Sample) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.shards.mds_encodings import fixed_bytes_of
 from shoal.shards.protocol import Buffer, Sample, ShardScan
-from shoal.shards.writing.encoder import Record, WrittenShard
+from shoal.shards.writing.encoder import Record, WrittenShard, check_names
 from shoal.shards.writing.mds_values import encode_value, encoding_for
 
 __all__ = ["MdsEncoder", "MdsShard", "mds_index"]
@@ -49,6 +49,7 @@ class MdsEncoder:
             It has other columns than the first, or a value is none of its encoding.
         """
         if self.columns is None:
+            check_names(sample)
             self.columns = {name: encoding_for(value) for name, value in sample.items()}
         if not self.columns or sample.keys() != self.columns.keys():
             msg = f"this sample has the columns {list(sample)}, and the shards have {list(self.columns)}"

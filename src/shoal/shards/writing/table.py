@@ -7,7 +7,7 @@ version of pyarrow writes the same bytes for the same rows.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -19,6 +19,7 @@ from shoal.shards.arrow_rows import arrow_library
 from shoal.shards.parquet import Parquet
 from shoal.shards.protocol import Buffer, Sample, ShardScan
 from shoal.shards.writing.encoder import Record, WrittenShard
+from shoal.shards.writing.table_rows import RowRefusedError, own_row, table_of_rows
 
 __all__ = ["ArrowEncoder", "ParquetEncoder", "TableShard"]
 
@@ -83,6 +84,7 @@ class TableShard:
         self._writer: Any = None
         self._sink = _Sink()
         self._rows: list[Sample] = []
+        self._refused: list[tuple[int, RowRefusedError]] | None = None
         self._rows_bytes = 0
         self._num_samples = 0
         self._pieces: list[tuple[int, int]] = []
@@ -123,7 +125,7 @@ class TableShard:
             self._write_rows()
         if self._writer is None:
             schema = self._schema if self._schema is not None else arrow_library("Arrow").schema([])
-            self._writer = self._make_writer(self._sink, schema)
+            self._writer = self._writer_of(schema)
         self._writer.close()
         return self._sink.taken()
 
@@ -133,38 +135,50 @@ class TableShard:
         crcs = self._sink.crcs(scan)
         return WrittenShard(scan, self._sink.position, piece_crcs=crcs)
 
+    def leave_out(self) -> None:
+        """Leave out rows that do not fit, for `refused` to tell; without, the first of them is an error."""
+        self._refused = []
+
+    def refused(self) -> list[tuple[int, RowRefusedError]]:
+        """The rows that were left out since this was last asked: each by its number, and why.
+
+        A number counts the rows of the shard that were added before it, without those that were refused.
+        """
+        found, self._refused = self._refused, None if self._refused is None else []
+        return found or []
+
     def _write_rows(self) -> None:
         rows, self._rows, self._rows_bytes = self._rows, [], 0
         table = self._table(rows)
+        if not table.num_rows:
+            return
         if self._writer is None:
-            self._writer = self._make_writer(self._sink, table.schema)
+            self._writer = self._writer_of(table.schema)
         self._sink.cut()
         self._writer.write_table(table)
         self._sink.cut()
 
     def _table(self, rows: list[Sample]) -> Any:
+        while True:
+            try:
+                table = table_of_rows(rows, self._schema, format_name=self._format.name)
+            except RowRefusedError as error:
+                if self._refused is None:
+                    raise
+                self._num_samples -= 1
+                self._refused.append((self._num_samples - len(rows) + 1 + error.place, error))
+                del rows[error.place]
+            else:
+                self._schema = table.schema if rows else self._schema
+                return table
+
+    def _writer_of(self, schema: Any) -> Any:
         pa = arrow_library(self._format.name)
-        names = list(dict.fromkeys(name for row in rows for name in row))
         try:
-            if self._schema is None:
-                arrays = [pa.array([_value(row.get(name)) for row in rows]) for name in names]
-                table = pa.Table.from_arrays(arrays, names=names)
-                self._schema = table.schema
-                return table.combine_chunks()
-            unknown = [name for name in names if name not in self._schema.names]
-            if unknown:
-                msg = f"there is no column {unknown[0]!r} in it"
-                raise ValueError(msg)  # noqa: TRY301  # said in one place below
-            arrays = [
-                pa.array([_value(row.get(field.name)) for row in rows], type=field.type) for field in self._schema
-            ]
-            return pa.Table.from_arrays(arrays, schema=self._schema)
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            schema = "" if self._schema is None else f" (the schema is {_in_words(self._schema)})"
-            msg = f"rows {self._num_samples - len(rows)} to {self._num_samples - 1} cannot be columns{schema}: {error}"
-            raise UsageError(
-                msg, hint="give all samples the same fields and types, or options={'schema': ...}"
-            ) from None
+            return self._make_writer(self._sink, schema)
+        except pa.ArrowException as error:
+            msg = f"{self._format.name} cannot hold columns of these types: {error}"
+            raise UsageError(msg, hint="give values that it can hold, or options={'schema': ...}") from None
 
 
 class _ParquetWriter:
@@ -255,34 +269,5 @@ _KEPT_BYTES = 64 << 10
 
 
 def _row(sample: Sample) -> Record:
-    names: Iterable[object] = sample  # whatever they are declared to be
-    for name in names:
-        if not isinstance(name, str):
-            msg = f"a field of a sample is named by {name!r}"
-            raise UsageError(msg, hint="names of fields are text")
-    return Record((), sum(map(_in_memory, sample.values())) + 8, 0, sample)
-
-
-def _in_memory(value: Any) -> int:
-    """About how many bytes a value has."""
-    if isinstance(value, bytes | str | bytearray):
-        return len(value) + 4
-    if isinstance(value, np.ndarray):
-        return int(value.nbytes) + 4
-    if isinstance(value, list | tuple):
-        return sum(map(_in_memory, value)) + 4
-    if isinstance(value, dict):
-        return sum(map(_in_memory, value.values()))
-    return 8
-
-
-def _value(value: Any) -> Any:
-    """A value as pyarrow takes it: of arrays only flat ones."""
-    if isinstance(value, np.ndarray) and value.ndim != 1:
-        msg = f"an array of shape {value.shape} is no value of a column"
-        raise ValueError(msg)
-    return value
-
-
-def _in_words(schema: Any) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+    row, num_bytes = own_row(sample)
+    return Record((), num_bytes, 0, row)

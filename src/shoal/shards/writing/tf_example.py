@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.shards.writing.encoder import check_names
 
 __all__ = ["encode_example"]
 
@@ -33,7 +34,17 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
     UsageError
         A value is something else, or an integer does not fit into 64 bits.
     """
-    entries = [_stretch(b"\x0a", _entry(name, value)) for name, value in features.items()]
+    check_names(features)
+    entries = []
+    for name, value in features.items():
+        try:
+            entries.append(_stretch(b"\x0a", _entry(name, value)))
+        except UnicodeEncodeError as error:
+            raise _refused(name, f"no text that could be written ({error.reason}),") from None
+        except ValueError as error:
+            if isinstance(error, UsageError):
+                raise
+            raise _refused(name, f"nothing flat ({error}),") from None
     return _stretch(b"\x0a", b"".join(entries))
 
 

@@ -1,0 +1,214 @@
+"""Rows as columns of a table: copied when they come, converted a group at a time, named where they do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.shards.arrow_library import arrow_library
+from shoal.shards.protocol import Sample
+from shoal.shards.writing.encoder import check_names
+
+__all__ = ["RowRefusedError", "own_row", "row_refused", "table_of_rows"]
+
+_MOST_DEEP = 64
+_NUMBERS = frozenset((bool, int, float, type(None)))
+_HINT = "give all samples the same fields and types, or options={'schema': ...}"
+
+
+class RowRefusedError(UsageError):
+    """A row is none of this table: its place among those that were given, and why."""
+
+    place = 0
+
+
+def own_row(sample: Sample) -> tuple[Sample, int]:
+    """A copy that does not change with what the caller does next, and about how many bytes it has in memory.
+
+    Raises
+    ------
+    UsageError
+        A field is not named by text, or holds itself.
+    """
+    row: Sample = {}
+    num_bytes = 8
+    check_names(sample)
+    for name, value in sample.items():
+        row[name], value_bytes = _own(value, 0)
+        num_bytes += value_bytes
+    return row, num_bytes
+
+
+def _own(value: Any, depth: int) -> tuple[Any, int]:
+    if isinstance(value, str):
+        return value, 4 + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))
+    if isinstance(value, bytes):
+        return value, len(value) + 4
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value), len(value) + 4
+    if isinstance(value, np.ndarray):
+        return value.copy(), int(value.nbytes) + 4
+    if depth > _MOST_DEEP:
+        msg = f"a value has lists in lists {_MOST_DEEP} deep"
+        raise UsageError(msg, hint="a column holds nothing as deep, and nothing that holds itself")
+    if isinstance(value, list | tuple):
+        if set(map(type, value)) <= _NUMBERS:  # of a long list nearly all that there is to do
+            return value[:], 8 * len(value) + 4
+        pairs = [_own(element, depth + 1) for element in value]
+        elements = [element for element, _ in pairs]  # pairs of a map are tuples
+        return tuple(elements) if isinstance(value, tuple) else elements, sum(size for _, size in pairs) + 4
+    if isinstance(value, dict):
+        owned = {name: _own(element, depth + 1) for name, element in value.items()}
+        return {name: element for name, (element, _) in owned.items()}, sum(size for _, size in owned.values())
+    return value, 8
+
+
+def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any, *, format_name: str) -> Any:
+    """The rows as a table of ``schema``; where that is None, of one that holds them all.
+
+    Raises
+    ------
+    RowRefusedError
+        A row does not fit; the first of them that does not.
+    """
+    pa = arrow_library(format_name)
+    if schema is None:
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        arrays = [_column(pa, rows, name, None) for name in names]
+        return _made(pa, lambda: pa.Table.from_arrays(arrays, names=names).combine_chunks(), rows, names)
+    known = set(schema.names)
+    for place, row in enumerate(rows):
+        if not row.keys() <= known:
+            unknown = next(name for name in row if name not in known)
+            raise row_refused(place, row, f"there is no column {unknown!r} in the shard ({_in_words(schema)})")
+    return pa.Table.from_arrays([_column(pa, rows, field.name, field.type) for field in schema], schema=schema)
+
+
+def _made(pa: Any, make: Any, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Any:
+    """What only names can make impossible."""
+    try:
+        return make()
+    except (*_refusals(pa),) as error:
+        place = next(place for place, row in enumerate(rows) if any(not _is_text(name) for name in row))
+        raise row_refused(place, rows[place], f"one of the names {names!r} is no text: {error}") from None
+
+
+def _column(pa: Any, rows: Sequence[Mapping[str, Any]], name: str, kind: Any) -> Any:
+    values = [row.get(name) for row in rows]
+    try:
+        return _array(pa, values, kind)
+    except (*_refusals(pa),) as error:
+        place, reason = _first_refused(pa, values, kind, error)
+        what = f"the column {name!r}" if kind is None else f"the column {name!r}, which is {kind},"
+        raise row_refused(place, rows[place], f"{what} cannot hold {values[place]!r:.60}: {reason}") from None
+
+
+def _array(pa: Any, values: list[Any], kind: Any) -> Any:
+    """The values as pyarrow takes them: of arrays only flat ones, and nothing whose order is not its own."""
+    for value in values:
+        if isinstance(value, np.ndarray) and value.ndim != 1:
+            msg = f"an array of shape {value.shape} is no value of a column"
+            raise ValueError(msg)
+        if isinstance(value, set | frozenset):
+            msg = "a set has no order, and a list has"
+            raise ValueError(msg)  # noqa: TRY004  # said as of any other value
+    array = _converted(pa, values, kind)
+    if kind is not None and pa.types.is_nested(kind):
+        for value in values:
+            _check_fields(pa, value, kind)
+    return array
+
+
+def _converted(pa: Any, values: list[Any], kind: Any) -> Any:
+    if any(isinstance(value, np.datetime64 | np.timedelta64) for value in values) and kind is not None:
+        # Among datetimes: a moment of nanoseconds is numpy's when it is read, and pyarrow takes either or.
+        numbers = [None if value is None else _ticks(value, kind) for value in values]
+        return pa.array(numbers, type=pa.int64() if kind.bit_width == 64 else pa.int32()).cast(kind)
+    try:
+        return pa.array(values, type=kind)
+    except OverflowError:
+        if kind is not None:
+            raise
+        return pa.array(values, type=pa.uint64())
+    except TypeError:
+        if not {type(value) for value in values} <= {np.datetime64, np.timedelta64, type(None)}:
+            raise
+        return pa.array(np.array(values))  # one by one it takes no days
+
+
+def _ticks(value: Any, kind: Any) -> int:
+    """A time as the number that a column of this type has of it."""
+    unit = getattr(kind, "unit", "D" if kind.bit_width == 32 else "ms")
+    if isinstance(value, datetime):
+        value = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+        value = np.datetime64(value, "us")
+    elif isinstance(value, date):
+        value = np.datetime64(value, "D")
+    elif isinstance(value, timedelta):
+        value = np.timedelta64(value, "us")
+    elif isinstance(value, time):
+        since = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
+        value = np.timedelta64(since, "us")
+    is_moment = isinstance(value, np.datetime64)
+    found = value.astype(f"{'datetime64' if is_moment else 'timedelta64'}[{unit}]")
+    if found != value:
+        msg = f"{value!r} is no whole number of {unit}"
+        raise ValueError(msg)
+    return int(found.astype(np.int64))
+
+
+def _check_fields(pa: Any, value: Any, kind: Any) -> None:
+    """Raise `ValueError` where pyarrow would leave out a field that the type does not have."""
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        for name, inner in value.items():
+            place = kind.get_field_index(name)
+            if place < 0:
+                msg = f"there is no field {name!r} in {kind}"
+                raise ValueError(msg)
+            if pa.types.is_nested(kind.field(place).type):
+                _check_fields(pa, inner, kind.field(place).type)
+    elif isinstance(value, list) and not pa.types.is_map(kind) and pa.types.is_nested(kind.value_type):
+        for inner in value:
+            _check_fields(pa, inner, kind.value_type)
+
+
+def _first_refused(pa: Any, values: list[Any], kind: Any, error: Exception) -> tuple[int, Exception]:
+    """The first value that cannot be in a column with those before it, and why; O(log) conversions."""
+    low, high, found = 0, len(values), error  # the first `low` are good together, the first `high` are not
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _array(pa, values[:middle], kind)
+            low = middle
+        except (*_refusals(pa),) as refused:
+            high, found = middle, refused
+    return high - 1, found
+
+
+def _refusals(pa: Any) -> tuple[type[Exception], ...]:
+    return pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError
+
+
+def row_refused(place: int, row: Mapping[str, Any], why: str) -> RowRefusedError:
+    """The error of a row, told by its key where it has one."""
+    key = row.get("__key__", row.get("key"))
+    named = f"the sample {key!r:.80}: " if isinstance(key, str | int) else ""
+    error = RowRefusedError(f"{named}{why}", hint=_HINT)
+    error.place = place
+    return error
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _in_words(schema: Any) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
