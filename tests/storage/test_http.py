@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage import http, http_timed
+from shoal.storage import http_timed
 from shoal.storage.answers import refusal, retry_after_seconds, trimmed
 from shoal.storage.http import HttpStore
 from shoal.storage.stores import open_store
@@ -133,6 +133,50 @@ def test_what_may_pass_is_transient_and_the_next_request_is_right(fault: Fault) 
         assert "[1000, 70000)" in str(caught.value)
         assert caught.value.hint
         assert store.read_range(url, 1000, 70_000) == DATA[1000:70_000]
+
+
+@pytest.mark.parametrize("fault", TRANSIENT, ids=lambda fault: f"{fault.kind}-{fault.status}")
+def test_a_buffer_is_filled_or_refused_as_a_range_is_read(fault: Fault) -> None:
+    with RangeServer({"a": DATA}) as server:
+        url = server.url_of("a")
+        store = HttpStore({"timeout_seconds": 0.3})
+        store.stat(url)
+        server.faults = [fault]
+        buffer = bytearray(b"x" * 70_000)
+        with pytest.raises(StorageError) as caught:
+            store.fill(url, 1000, memoryview(buffer)[:69_000])
+        assert caught.value.transient
+        assert "[1000, 70000)" in str(caught.value)
+        store.fill(url, 1000, memoryview(buffer)[:69_000])
+        assert buffer == DATA[1000:70_000] + b"x" * 1000
+
+
+def test_connections_are_kept_where_buffers_are_filled() -> None:
+    """Also with answers in pieces of the server's choosing, and bodies smaller than what is read with a head."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if handler.path == "/plain":
+            send_range(handler)
+            return
+        first, last = map(int, handler.headers["Range"].removeprefix("bytes=").split("-"))
+        handler.send_response(206)
+        handler.send_header("Content-Range", f"bytes {first}-{last}/{len(DATA)}")
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        for at in range(first, last + 1, 5000):
+            piece = DATA[at : min(at + 5000, last + 1)]
+            handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        handler.wfile.write(b"0\r\n\r\n")
+
+    with answering(answer) as (url, asked):
+        store = HttpStore()
+        for name in ("plain", "chunked"):
+            for num_bytes in (0, 1, 7, 511, 8191, 8192, 8193, 60_000):
+                buffer = bytearray(num_bytes)
+                store.fill(f"{url}/{name}", 3, memoryview(buffer))
+                assert buffer == DATA[3 : 3 + num_bytes]
+        assert len(asked) == 14
+        assert len({one["port"] for one in asked if one["path"] == "/plain"}) == 1
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 410, 451, 501])
@@ -408,9 +452,8 @@ def test_what_a_server_says_is_kept_short_and_without_secrets() -> None:
     assert len(trimmed("word " * 1000)) == 200
 
 
-def test_a_body_in_pieces_has_the_time_of_one_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each piece comes before a silence is over, and all of them take much longer."""
-    monkeypatch.setattr(http, "_PIECE_BYTES", 1000)
+def test_a_body_that_trickles_into_a_buffer_has_the_time_of_one_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes before a silence is over, and all of them take much longer."""
     monkeypatch.setattr(http_timed, "_LEAST_BYTES_PER_SECOND", 1 << 40)
     stopped = threading.Event()
 

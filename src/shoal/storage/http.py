@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import urljoin, urlsplit
@@ -18,6 +18,7 @@ from shoal.storage.answers import is_missing, refusal
 from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, read_whole, version_of
 from shoal.storage.http_options import HttpOptions
 from shoal.storage.http_pools import Pools, broken, unlogged
+from shoal.storage.http_timed import read_into
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader
 from shoal.storage.urls import plain, secrets_in, struck_out, tagged, without_secrets
 
@@ -30,7 +31,6 @@ _MAX_REDIRECTS = 5
 _REDIRECT_SECONDS = 60.0  # signed URLs hold for minutes at least; asking every time would double the requests
 _REDIRECTS = {301, 302, 303, 307, 308}
 _SAID_BYTES = 2000
-_PIECE_BYTES = 128 << 10
 _DRAINED_BYTES = 4096  # reading so many that nobody wants is cheaper than another connection
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)\s*", re.IGNORECASE)
 
@@ -77,39 +77,18 @@ class HttpStore:
         StorageError
             Anything but these bytes of this object came; ``transient`` says whether asking again may help.
         """
-        pieces: list[bytes] = []
-        self._read(path, first_byte, end_byte, pieces.append, piece_bytes=end_byte - first_byte)
-        return b"".join(pieces)  # which is no copy of a single one
+        return self._read(path, first_byte, end_byte)
 
     def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes from ``first_byte`` on; raises what `read_range` would.
+        """Fill a buffer with the bytes from ``first_byte`` on; raises what `read_range` would."""
+        self._read(path, first_byte, first_byte + len(buffer), buffer)
 
-        In pieces that are small enough for the heap of a thread.
-        """
-        at = 0
-
-        def put(piece: bytes) -> None:
-            nonlocal at
-            buffer[at : at + len(piece)] = piece
-            at += len(piece)
-
-        self._read(path, first_byte, first_byte + len(buffer), put, piece_bytes=_PIECE_BYTES)
-
-    def _read(
-        self, path: str, first_byte: int, end_byte: int, put: Callable[[bytes], object], *, piece_bytes: int
-    ) -> None:
-        """Put a range in pieces, all of it, by one request."""
+    def _read(self, path: str, first_byte: int, end_byte: int, buffer: memoryview | None = None) -> bytes:
+        """A range, by one request; put into the buffer, where there is one, and then nothing is given back."""
         check_range(path, first_byte, end_byte)
         if first_byte == end_byte:
-            return
+            return b""
         verb = f"read bytes [{first_byte}, {end_byte}) of"
-        num_bytes = 0
-
-        def counted(piece: bytes) -> None:
-            nonlocal num_bytes
-            num_bytes += len(piece)
-            put(piece)
-
         with self._answer(path, first_byte, end_byte, verb=verb) as answer:
             if answer.status == 416:
                 self._met(path, answer)
@@ -123,8 +102,13 @@ class HttpStore:
             if announced is not None and announced.strip() != str(end - first):
                 msg = f"could not {verb} {path}: the server announced {announced} bytes for them"
                 raise StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
-            self._body(answer.response, end - first, path, verb, counted, piece_bytes=piece_bytes)
+            try:
+                data = b"" if buffer is not None else _body(answer.response, end - first)
+                num_bytes = len(data) if buffer is None else read_into(answer.response, buffer)
+            except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
+                raise broken(error, path, verb=verb) from None
         check_length(path, first_byte, end_byte, num_bytes, info.num_bytes)
+        return data
 
     def reader(self, path: str) -> Reader:
         """Reads parts of one object, each of which is compared."""
@@ -246,10 +230,13 @@ class HttpStore:
 
     def _refusal(self, answer: BaseHTTPResponse, path: str, verb: str, *, secrets: Sequence[str]) -> StorageError:
         if answer.status != 200:
-            body: list[bytes] = []
+            body = b""
             if answer.status >= 400:
-                self._body(answer, _SAID_BYTES, path, verb, body.append, piece_bytes=_SAID_BYTES)
-            said = struck_out(b"".join(body).decode("utf-8", "replace"), secrets)
+                try:
+                    body = _body(answer, _SAID_BYTES)
+                except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
+                    raise broken(error, path, verb=verb) from None
+            said = struck_out(body.decode("utf-8", "replace"), secrets)
             return refusal(answer.status, path, verb=verb, said=said, headers=answer.headers)
         # Where ranges were answered before, something on the way is at fault for once.
         met = self._known.get(path) is not None
@@ -275,26 +262,6 @@ class HttpStore:
             raise _unclear(path, answer)
         version = version_of(answer.headers.get("ETag")) or answer.headers.get("Last-Modified", "")
         return self._known.met(path, int(match[3]), version), match
-
-    def _body(
-        self,
-        response: BaseHTTPResponse,
-        num_bytes: int,
-        path: str,
-        verb: str,
-        put: Callable[[bytes], object],
-        *,
-        piece_bytes: int,
-    ) -> None:
-        """Put at most so many bytes: a server that never ends costs no memory."""
-        try:
-            while num_bytes > 0:
-                wanted = min(num_bytes, piece_bytes)
-                piece = response.read(wanted, decode_content=False)
-                put(piece)
-                num_bytes -= wanted if len(piece) == wanted else num_bytes
-        except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
-            raise broken(error, path, verb=verb) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +299,11 @@ class _Answer:
         elif not self.response.closed:
             self.response.drain_conn()
         self.response.release_conn()
+
+
+def _body(response: BaseHTTPResponse, most_bytes: int) -> bytes:
+    """At most so many bytes: a server that never ends costs no memory."""
+    return response.read(most_bytes, decode_content=False)
 
 
 def _restore(options: HttpOptions, full: dict[str, str], of_hosts: dict[str, str]) -> HttpStore:
