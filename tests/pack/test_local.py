@@ -140,6 +140,16 @@ def test_manifests(tmp_path: Path, suffix: str) -> None:
     assert shoal.open(tmp_path / "rows")[3]["code"] == "03"
 
 
+def test_columns_of_a_manifest_are_the_same_in_all_shards_of_mds(tmp_path: Path) -> None:
+    rows = [{"path": f"{i}.txt", "score": None if i % 3 == 0 else i} for i in range(60)]
+    for i in range(60):
+        (tmp_path / f"{i}.txt").write_text("x" * 100)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = packed(tmp_path / "rows.jsonl", tmp_path / "out", format="mds", shard_bytes=2000)
+    assert len(summary.shards) > 2
+    assert [sample["score"] for sample in shoal.open(tmp_path / "out")] == [row["score"] for row in rows]
+
+
 def test_a_manifest_without_paths_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
     with pytest.raises(UsageError, match=r"no column of paths \(.*\) among text"):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
+import io
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -344,6 +348,108 @@ def test_rows_that_are_no_columns_are_left_out_and_listed(tmp_path: Path, name: 
         assert made.index.num_samples == 55
         for column in made.index.columns.values():
             assert column.tolist() == kept
+
+
+def test_types_of_columns_stay_between_tables(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    count = 200
+    day, moment = dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    columns = {
+        "i8": pa.array([i % 100 for i in range(count)], pa.int8()),
+        "u64": pa.array([2**64 - 1 - i for i in range(count)], pa.uint64()),
+        "f16": pa.array([i / 4 for i in range(count)], pa.float32()).cast(pa.float16()),
+        "f32": pa.array([i / 3 for i in range(count)], pa.float32()),
+        "ns": pa.array([1577836800000000000 + i for i in range(count)], pa.timestamp("ns")),
+        "zone": pa.array([moment] * count, pa.timestamp("ms", "Europe/Berlin")),
+        "day": pa.array([day] * count),
+        "price": pa.array([decimal.Decimal("1.50")] * count, pa.decimal128(10, 4)),
+        "large": pa.array(["x"] * count, pa.large_string()),
+        "four": pa.array([b"abcd"] * count, pa.binary(4)),
+        "vector": pa.array([[1.5, 2.5]] * count, pa.list_(pa.float32(), 2)),
+        "struct": pa.array([{"a": 1, "b": [{"c": 2}]}] * count,
+                           pa.struct([("a", pa.int16()), ("b", pa.list_(pa.struct([("c", pa.int8())])))])),
+        "map": pa.array([[("k", 1)]] * count, pa.map_(pa.string(), pa.int32())),
+        "none": pa.array([None] * count, pa.string()),
+        "late": pa.array([None] * (count - 1) + ["x"]),
+        "kind": pa.array(["a", "b"] * (count // 2)).dictionary_encode(),
+    }  # fmt: skip
+    table = pa.table(columns)
+    (tmp_path / "source" / "year=2020").mkdir(parents=True)
+    pq.write_table(table, tmp_path / "source" / "year=2020" / "a.parquet", row_group_size=20)
+    for number, (source, name) in enumerate([("source", "arrow"), ("out0", "parquet"), ("out1", "arrow")]):
+        out = tmp_path / f"out{number}"
+        made = repack(tmp_path / source, out, format=name, shard_bytes="4KiB", num_workers=1)
+        assert len(made.summary.shards) > 2
+        assert_same(all_of(out), all_of(tmp_path / "source"))
+        for path in out.glob("shard-*"):
+            schema = pq.read_schema(path) if name == "parquet" else pa.ipc.open_stream(path).schema
+            expected = {field.name: field.type for field in table.schema} | {"kind": pa.string(), "year": pa.string()}
+            assert {field.name: field.type for field in schema} == expected
+
+
+def test_what_hugging_face_says_of_columns_goes_along(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    features = json.dumps({"info": {"features": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}}}).encode()
+    said = {b"huggingface": features, b"where": b"/home/me/secret"}
+    table = pa.table({"label": pa.array([0, 1] * 20, pa.int64())}).replace_schema_metadata(said)
+    (tmp_path / "a").mkdir()
+    pq.write_table(table, tmp_path / "a" / "a.parquet")
+    repack(tmp_path / "a", tmp_path / "b", format="arrow", num_workers=1)
+    (shard,) = (tmp_path / "b").glob("shard-*")
+    assert pa.ipc.open_stream(shard).schema.metadata == {b"huggingface": features}
+    assert shoal.open(tmp_path / "b").decode("hf")[1] == shoal.open(tmp_path / "a").decode("hf")[1]
+
+
+def image_file(number: int, kind: str) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), (number % 255, 0, 0)).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["mds", "mds.gz"])
+def test_images_of_mds_are_written_as_their_files(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("PIL")
+    encodings = {"image": "jpeg", "mask.png": "png", "label": "uint8", "number": "str_int", "x": "ndarray:float32:2"}
+    rows = [
+        {
+            "image": image_file(number, "JPEG"),
+            "mask.png": image_file(number, "PNG"),
+            "label": number,
+            "number": number,
+            "x": np.full(2, number, np.float32),
+        }
+        for number in range(20)
+    ]
+    source = write(tmp_path / "a", rows, name, options={"columns": encodings})
+    again = repack(source, tmp_path / "mds", format="mds", mix=True, num_workers=1)
+    assert json.loads((tmp_path / "mds" / "index.json").read_text())["shards"][0]["column_encodings"] == list(
+        encodings.values()
+    )
+    assert dict(again.index.shard_heads[0]["columns"]) == encodings
+    found = sorted(all_of(tmp_path / "mds"), key=lambda row: row["number"])
+    assert [type(value) for value in found[3].values()] == [type(value) for value in all_of(source)[3].values()]
+    repack(source, tmp_path / "tar", format="tar", num_workers=1)
+    sample = shoal.open(tmp_path / "tar").decode()[3]
+    assert sample.pop("x.npy").tolist() == [3, 3]
+    assert (sample["image.jpg"], sample["mask.png"]) == (rows[3]["image"], rows[3]["mask.png"])
+    if name == "mds":
+        for other in ("parquet", "tfrecord"):
+            if other == "parquet":
+                pytest.importorskip("pyarrow")
+            repack(source, tmp_path / other, format=other, num_workers=1)
+            assert shoal.open(tmp_path / other)[3]["image"] == rows[3]["image"]
+
+
+def test_all_shards_of_mds_have_the_columns_of_the_first_sample(tmp_path: Path) -> None:
+    rows = [{"value": None if number == 0 else number} for number in range(300)]
+    source = write(tmp_path / "a", rows, "jsonl")
+    made = repack(source, tmp_path / "b", format="mds", shard_bytes="1KiB", num_workers=1)
+    assert len(made.summary.shards) > 2
+    assert all_of(tmp_path / "b") == rows
 
 
 def test_where_things_lie_is_not_written_down(tmp_path: Path) -> None:

@@ -201,6 +201,13 @@ def test_random_schemas(name: str, data: st.DataObject) -> None:
     check_rows(name, samples, expected, **options)
 
 
+def test_numbers_of_numpy_are_numbers_of_examples() -> None:
+    sample = {"a": np.uint8(3), "b": np.bool_(True), "c": np.float32(0.5), "d": np.int64(-1)}
+    assert plain(read_back("tfrecord", write("tfrecord", [sample])[0])) == plain(
+        [{"a": [3], "b": [1], "c": [0.5], "d": [-1]}]
+    )
+
+
 def test_raw_records() -> None:
     samples = [{"record": b"no example"}, {"record": b""}]
     check_rows("tfrecord", samples, samples)

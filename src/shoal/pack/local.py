@@ -12,7 +12,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from shoal.errors import SourceError, UsageError
+from shoal.pack.alike import options_of_first
 from shoal.pack.assembling import finish
 from shoal.pack.balance import Repeats, balanced, oversampled
 from shoal.pack.columns import Column, as_columns
@@ -26,10 +29,11 @@ from shoal.pack.output import Output, check_prefix, names_of_shards
 from shoal.pack.planning import PackPlan, plan_shards
 from shoal.pack.running import done_jobs, usable_processors
 from shoal.pack.tree_inputs import tree_inputs
-from shoal.pack.unit import Shard
+from shoal.pack.unit import Named, Shard, Unreadable
 from shoal.pack.writer import PackSummary, summaries_of
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.index.table import Index
+from shoal.shards.protocol import Sample
 from shoal.shards.writing.encoders import encoder_named
 from shoal.storage.file_tree import FileTree
 from shoal.storage.small_files import FileList, files_matching
@@ -192,14 +196,19 @@ def pack_inputs(
             mix = Mix(len(inputs) if repeats is None else repeats.num_samples, request.seed)
         plan = plan_shards(inputs.record_bytes(), shard_bytes=request.shard_bytes, repeats=repeats, mix=mix)
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
+        options = {**request.options, **options_of_first(request.format, request.options, _one_by_one(inputs))}
         shards = [
-            Shard(name, request.format, request.options, columns, request.extent_bytes, request.on_error)
-            for name in names
+            Shard(name, request.format, options, columns, request.extent_bytes, request.on_error) for name in names
         ]
         workers = min(request.num_workers or _worth_workers(plan), plan.num_shards)
         return _made(inputs, plan, shards, out, workers, progress)
     finally:
         out.release()
+
+
+def _one_by_one(inputs: InputTable) -> Iterator[Sample | Named | Unreadable]:
+    for number in range(len(inputs)):
+        yield from inputs.samples(np.array([number]), np.array([0]))
 
 
 def _worth_workers(plan: PackPlan) -> int:

@@ -25,33 +25,31 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import ShardError, UsageError
+from shoal.errors import UsageError
 from shoal.order.partition import Partition
 from shoal.order.plain import Sequential
 from shoal.order.resolution import parse_bytes
-from shoal.order.runs import Runs
+from shoal.pack.alike import options_like, options_of_first, suffixed_images, with_files
 from shoal.pack.assembling import finish
 from shoal.pack.columns import Column, as_columns
 from shoal.pack.jobs import Job, peak_bytes
 from shoal.pack.output import Output, check_prefix, names_of_shards
 from shoal.pack.planning import plan_shards
+from shoal.pack.rereading import SAMPLE, Numbered, StretchReader, StretchSamples
 from shoal.pack.running import done_jobs, usable_processors
 from shoal.pack.sizing import ShardSizing, shard_sizing
-from shoal.pack.unit import Named, Shard, Unreadable
+from shoal.pack.unit import Shard
 from shoal.pack.writer import PackSummary, summaries_of
 from shoal.shards.index.build import EXTENT_BYTES
-from shoal.shards.index.table import Index, locate
-from shoal.shards.protocol import Sample
+from shoal.shards.index.table import Index
 from shoal.shards.writing.encoders import encoder_named
 from shoal.storage.sources import SourceLike
 from shoal.storage.stores import options_of_sides
 from shoal.stream.arrangement import Arrangement, OrderRequest
-from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened, open_source
-from shoal.stream.iteration import Iteration, Recipe
+from shoal.stream.iteration import Recipe
 from shoal.stream.passes import Work
 from shoal.stream.reading.options import ReadingOptions
-from shoal.stream.shipping import pack, unpack
 from shoal.stream.soundness import RECORD_CRCS
 from shoal.stream.stages import Decode, Stage
 
@@ -60,7 +58,6 @@ __all__ = ["MIX_MEMORY_BYTES", "RepackRequest", "Repacked", "repack", "repack_op
 MIX_MEMORY_BYTES = 1 << 30
 """The window of a mixing pass, where nobody says another."""
 
-_SKIPPED = "sample "
 _SMALL_BYTES = 256 << 20  # below, starting processes costs more than they save
 
 
@@ -207,13 +204,15 @@ def repack_opened(
     progress: Progress | None = None,
 ) -> Repacked:
     """`repack` of a dataset that is open."""
+    opened = with_files(opened)
     index = opened.index
     if not index.num_samples:
         msg = f"{index.num_shards} shards without a single sample"
         raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
     format_name = request.format or index.format
     check_prefix(request.prefix)
-    encoder = encoder_named(format_name, **request.options)
+    options = {**({} if request.decode else options_like(opened, format_name)), **request.options}
+    encoder = encoder_named(format_name, **options)
     columns = as_columns(request.columns)
     sizes = _record_bytes(index)
     sizing = _sizing(request, int(sizes.sum()))
@@ -228,20 +227,17 @@ def repack_opened(
     try:
         ids = source.epoch(0).ids(0, index.num_samples)
         plan = plan_shards(sizes[ids], shard_bytes=sizing.shard_bytes)
+        work, to_tar = _work(opened, source, request), format_name.partition(".")[0] == "tar"
+        with closing(StretchReader(work, needs_keys=to_tar, goes_on=False)) as alone:
+            options |= options_of_first(format_name, options, alone.one_by_one(index.num_samples))
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
-        shards = [
-            Shard(name, format_name, request.options, columns, request.extent_bytes, request.on_error) for name in names
-        ]
-        alone = request.mix or int(sizes.sum()) < _SMALL_BYTES
-        workers = min(request.num_workers or (1 if alone else usable_processors()), plan.num_shards)
-        needs_keys = encoder.name.partition(".")[0] == "tar"
-        reader = _Reader(_work(opened, source, request), needs_keys=needs_keys)
+        shards = [Shard(name, format_name, options, columns, request.extent_bytes, request.on_error) for name in names]
+        one = request.mix or int(sizes.sum()) < _SMALL_BYTES
+        workers = min(request.num_workers or (1 if one else usable_processors()), plan.num_shards)
         cuts, record_bytes = plan.cuts.tolist(), plan.shard_record_bytes.tolist()
-        jobs = (
-            Job(number, shard, _Samples(reader, *cuts[number : number + 2]), cuts[number + 1] - cuts[number], size)
-            for number, (shard, size) in enumerate(zip(shards, record_bytes, strict=True))
-        )
-        with closing(reader):
+        renamed = suffixed_images(opened) if to_tar else {}
+        with closing(StretchReader(work, needs_keys=to_tar, renamed=renamed)) as reader:
+            jobs = _jobs(reader, shards, cuts, record_bytes)
             parts, made, peak = _made(jobs, out, workers, record_bytes, progress)
         stretches = [ids[first:stop] for first, stop in pairwise(cuts)]
         parts = [_with_columns(part, index, numbers) for part, numbers in zip(parts, stretches, strict=True)]
@@ -250,6 +246,11 @@ def repack_opened(
         return Repacked(summary, sizing, joined, source, workers, peak)
     finally:
         out.release()
+
+
+def _jobs(reader: StretchReader, shards: Sequence[Shard], cuts: list[int], record_bytes: list[int]) -> Iterator[Job]:
+    for number, (shard, first, stop) in enumerate(zip(shards, cuts[:-1], cuts[1:], strict=True)):
+        yield Job(number, shard, StretchSamples(reader, first, stop), stop - first, record_bytes[number])
 
 
 def _made(
@@ -276,95 +277,8 @@ def _made(
     return [parts[number] for number in numbers], tuple(summaries[number] for number in numbers), sum(peaks.values())
 
 
-class _Reader:
-    """Stretches of an order, read one after the other; one that goes on where the last ended costs nothing more.
-
-    Pickled, it is one for another process, which reads each stretch for itself.
-    """
-
-    def __init__(self, work: Work, *, needs_keys: bool, goes_on: bool = True) -> None:
-        self._work, self._needs_keys, self._goes_on = work, needs_keys, goes_on
-        self._iteration: Iteration | None = None
-        self._pending: tuple[int, Sample] | None = None  # read, and for a stretch to come
-        self._at = -1
-        self._packed: bytes | None = None
-
-    def __reduce__(self) -> tuple[object, ...]:
-        if self._packed is None:
-            self._packed = pack(self._work)
-        return _arrived, (self._packed, self._needs_keys)
-
-    def samples(self, first: int, stop: int) -> Iterator[Sample | Named | Unreadable]:
-        """The samples at the positions ``[first, stop)``."""
-        if self._iteration is None or self._at != first:
-            self.close()
-            self._iteration = self._begun(first, stop)
-        self._at = first
-        for sample_id in self._work.arrangement.epoch(0).ids(first, stop).tolist():
-            found = self._pending or next(self._iteration, None)
-            is_here = found is not None and found[0] == sample_id
-            self._pending = None if is_here else found
-            self._at += 1
-            if found is not None and is_here:
-                yield self._finished(sample_id, found[1])
-            else:
-                yield self._damaged(sample_id)
-
-    def close(self) -> None:
-        """Stop reading."""
-        iteration, self._iteration, self._pending = self._iteration, None, None
-        if iteration is not None:
-            iteration.close()
-
-    def _begun(self, first: int, stop: int) -> Iteration:
-        work = self._work
-        if not self._goes_on:
-            # Nothing beyond the stretch is read ahead.
-            delivered = replace(work.arrangement, delivered=Runs.span(first, stop), _epochs={})
-            work, first = replace(work, arrangement=delivered), 0
-        return work.iterate(Counters(), epoch=0, start=first, ended=_nothing, state=_no_state)
-
-    def _finished(self, sample_id: int, sample: Sample) -> Sample | Named:
-        if self._needs_keys and "__key__" not in sample:
-            sample = {"__key__": f"{sample_id:09d}", **sample}  # nine digits sort as numbers do
-        # By its number it is known which values of the source's columns are left out with it.
-        return Named(f"{_SKIPPED}{sample_id}", sample) if self._work.options.skips else sample
-
-    def _damaged(self, sample_id: int) -> Unreadable:
-        index = self._work.opened.index
-        shard = index.shard_names[int(locate(index, [sample_id])[0][0])]
-        error = ShardError("this sample is damaged", shard=shard, hint="`shoal verify` says how")
-        return Unreadable(f"{_SKIPPED}{sample_id}", error, error.message)
-
-
-def _arrived(packed: bytes, needs_keys: bool) -> _Reader:  # noqa: FBT001  # by pickle
-    return _Reader(unpack(packed), needs_keys=needs_keys, goes_on=False)
-
-
-class _Numbered:
-    """A stage that gives a sample together with its id."""
-
-    has_functions = False
-
-    def __call__(self, sample: Any, sample_id: int, /) -> Any:
-        """Both."""
-        return sample_id, sample
-
-
-@dataclass(frozen=True, slots=True)
-class _Samples:
-    """The samples of one new shard."""
-
-    reader: _Reader
-    first: int
-    stop: int
-
-    def __iter__(self) -> Iterator[Sample | Named | Unreadable]:
-        return self.reader.samples(self.first, self.stop)
-
-
 def _work(opened: Opened, source: Arrangement, request: RepackRequest) -> Work:
-    stages: tuple[Stage, ...] = (*([Decode(())] if request.decode else []), _Numbered())
+    stages: tuple[Stage, ...] = (*([Decode(())] if request.decode else []), Numbered())
     recipe = Recipe(Partition(1, 1, batched=False), 0, stages, ())
     # Damage must not be given a new checksum under which it passes.
     return Work(opened, source, recipe, ReadingOptions(on_error=request.on_error, verify="always"))
@@ -399,7 +313,7 @@ def _asked(
     """All that decides about what is written, for an unfinished repacking to be recognised."""
     versions = hashlib.blake2b("\0".join(index.shard_versions).encode(), digest_size=8).hexdigest()
     return {
-        "repack": 1,
+        "repack": 2,
         "source": index.fingerprint,
         "source (times)": versions,
         "format": format_name,
@@ -420,18 +334,9 @@ def _with_columns(part: Index, source: Index, ids: NDArray[np.int64]) -> Index:
     """
     if not (names := [name for name in source.columns if name != RECORD_CRCS and name not in part.columns]):
         return part
-    skipped = [int(str(name).removeprefix(_SKIPPED)) for name, _ in part.metadata["skipped"]]
+    skipped = [int(str(name).removeprefix(SAMPLE)) for name, _ in part.metadata["skipped"]]
     kept = ids[~np.isin(ids, skipped)]
     words = source.metadata.get("texts", {})
     texts = {name: words[name] for name in names if name in words} | dict(part.metadata["texts"])
     carried = {name: source.columns[name][kept] for name in names}
     return replace(part, columns={**carried, **part.columns}, metadata={**part.metadata, "texts": texts})
-
-
-def _nothing(_: object) -> None:
-    """Nobody keeps a state of this."""
-
-
-def _no_state(epoch: int, position: int) -> dict[str, Any]:
-    msg = f"a state was asked for at epoch {epoch}, position {position}"
-    raise AssertionError(msg)

@@ -166,9 +166,12 @@ class Arrow:
 
     def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
         """What Hugging Face ``datasets`` says of the columns in the schema of a shard."""
-        pa = arrow_library("Arrow")
+        return features_in(self.schema(head).metadata)
+
+    def schema(self, head: Mapping[str, Any]) -> Any:
+        """The schema of a shard; of all its columns."""
         prefix = zlib.decompress(base64.b64decode(head["prefix"]))
-        return features_in(pa.ipc.open_stream(prefix + _END).schema.metadata)
+        return arrow_library("Arrow").ipc.open_stream(prefix + _END).schema
 
     def _options(self, pa: Any, stream: bytes, shard: str) -> Any:
         """How the stream is read: only the columns that are wanted."""

@@ -24,6 +24,7 @@ from shoal.shards.records import BadRecordError, CutRecords, borders_in
 
 __all__ = ["Mds"]
 
+_FILES = ("jpeg", "png")
 _DESCRIPTION_LIMIT_BYTES = 16 << 20
 _NO_SHARD = "this is no MDS shard, a compressed or a damaged one"
 
@@ -40,12 +41,19 @@ class Mds:
     def __init__(self, *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
         self._wanted: tuple[str, ...] | None = None
+        self._has_files = False
 
     def projected(self, names: Sequence[str]) -> Mds:
         """The same format, which decodes these columns alone where a shard has all of them."""
         projected = Mds(allow_pickle=self.allow_pickle)
-        projected._wanted = tuple(names)
+        projected._wanted, projected._has_files = tuple(names), self._has_files
         return projected
+
+    def with_files(self) -> Mds:
+        """The same format, of which a JPEG or a PNG is the bytes of its file."""
+        other = Mds(allow_pickle=self.allow_pickle)
+        other._wanted, other._has_files = self._wanted, True
+        return other
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the head of a shard, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.
@@ -66,7 +74,7 @@ class Mds:
 
     def _columns(self, head: Mapping[str, Any], shard: str) -> tuple[_Column, ...]:
         try:
-            return _known_columns(tuple(map(tuple, head["columns"])), self.allow_pickle, self._wanted)
+            return _known_columns(tuple(map(tuple, head["columns"])), self.allow_pickle, self._wanted, self._has_files)
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, UsageError):
                 raise
@@ -153,10 +161,17 @@ def _known_columns(
     pairs: tuple[tuple[str, str], ...],
     allow_pickle: bool,  # noqa: FBT001
     wanted: tuple[str, ...] | None,
+    has_files: bool,  # noqa: FBT001
 ) -> tuple[_Column, ...]:
     chosen = wanted_of([name for name, _ in pairs], wanted)
     return tuple(
-        _Column(name, encoding, allow_pickle=allow_pickle, is_wanted=name in chosen) for name, encoding in pairs
+        _Column(
+            name,
+            "bytes" if has_files and encoding in _FILES else encoding,
+            allow_pickle=allow_pickle,
+            is_wanted=name in chosen,
+        )
+        for name, encoding in pairs
     )
 
 

@@ -157,6 +157,10 @@ class Parquet:
         """What Hugging Face ``datasets`` says of the columns in the footer of a shard."""
         return features_in(_metadata(zlib.decompress(base64.b64decode(head["footer"]))).metadata)
 
+    def schema(self, head: Mapping[str, Any]) -> Any:
+        """The schema of a shard, as Arrow says it; of all its columns."""
+        return _metadata(zlib.decompress(base64.b64decode(head["footer"]))).schema.to_arrow_schema()
+
     def _chosen(self, opened: Any, shard: str) -> list[str] | None:
         if self.columns is None and self._wanted is None:
             return None

@@ -12,7 +12,7 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.shards.mds_encodings import array_of, fixed_bytes_of
 
-__all__ = ["encode_value", "encoding_for"]
+__all__ = ["encode_value", "encoding_for", "is_written"]
 
 _ARRAY_NUMBERS: Mapping[str, int] = {
     "uint8": 8, "int8": 9, "uint16": 16, "int16": 17, "float16": 18, "uint32": 32, "int32": 33, "float32": 34,
@@ -38,6 +38,15 @@ def encoding_for(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return "int"
     return "float64" if isinstance(value, float) else "json"
+
+
+def is_written(encoding: str) -> bool:
+    """Whether values can be written in this encoding; others are read alone.
+
+    >>> is_written("ndarray:int8:3"), is_written("pil")
+    (True, False)
+    """
+    return array_of(encoding) is not None or encoding.startswith("ndarray") or encoding in _ENCODERS
 
 
 def encode_value(encoding: str, value: Any) -> bytes:

@@ -55,8 +55,8 @@ def _entry(name: str, value: Any) -> bytes:
 def _feature(name: str, value: Any) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview | str):
         return _list(_BYTES, _stretch(b"\x0a", _as_bytes(value)))
-    if isinstance(value, int | np.integer):
-        return _list(_INTEGERS, _packed(_varints(_int64(np.array([value], dtype=object), name))))
+    if isinstance(value, int | np.integer | np.bool_):
+        return _list(_INTEGERS, _packed(_varints(_int64(np.array([int(value)], dtype=object), name))))
     if isinstance(value, float | np.floating):
         return _list(_FLOATS, _packed(np.float32(value).tobytes()))
     if value is None:
