@@ -170,7 +170,7 @@ def test_globs(tmp_path: Path) -> None:
         packed("s3://bucket/files", tmp_path / "none")
 
 
-def save_to_disk(directory: Path, columns: dict[str, list[Any]], features: dict[str, Any]) -> None:
+def save_to_disk(directory: Path, columns: dict[str, Any], features: dict[str, Any]) -> None:
     """As `datasets` does it: Arrow streams, and what describes them."""
     import pyarrow as pa
 
@@ -214,6 +214,24 @@ def test_datasets_on_disk(tmp_path: Path) -> None:
     assert_nothing_of(b"/home/me", tmp_path / "out", tmp_path / "rows")
 
 
+def test_columns_of_datasets_on_disk_keep_their_types(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "small": pa.array(range(100), pa.int8()),
+        "score": pa.array([i / 3 for i in range(100)], pa.float32()),
+        "late": pa.array([None] * 99 + ["x"]),
+        "image": pa.array([{"bytes": b"x", "path": "/home/me/x"}] * 100),
+    }
+    save_to_disk(tmp_path / "hf", columns, {"small": {"_type": "Value"}})
+    summary = packed(tmp_path / "hf", tmp_path / "out", format="parquet", shard_bytes=800)
+    assert len(summary.shards) > 1
+    for path in (tmp_path / "out").glob("*.parquet"):
+        types = [pa.int8(), pa.float32(), pa.string(), pa.binary()]
+        assert [field.type for field in pq.read_schema(path)] == types
+    assert_nothing_of(b"/home/me", tmp_path / "out")
+
+
 def test_splits_are_packed_one_by_one(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
@@ -254,7 +272,12 @@ def test_what_cannot_be_read_ends_the_run_or_is_listed(tmp_path: Path) -> None:
 
 def test_what_a_format_cannot_hold_is_listed_too(tmp_path: Path) -> None:
     make_files(tmp_path / "in")
-    (tmp_path / "in" / "dog" / "bad.txt").write_bytes(b"\xff\xfe")
+    (tmp_path / "alone").mkdir()
+    for files in (tmp_path / "in" / "dog", tmp_path / "alone"):
+        (files / "bad.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="all 1 inputs were left out, 'bad' since bad: byte 0 of the file"):
+        packed(tmp_path / "alone", tmp_path / "none", format="jsonl", on_error="skip")
+    assert list((tmp_path / "none").iterdir()) == []
     with pytest.raises(UsageError, match="byte 0 of the file is no UTF-8 text"):
         packed(tmp_path / "in", tmp_path / "out", format="jsonl")
     summary = packed(tmp_path / "in", tmp_path / "skipped", format="jsonl", on_error="skip")

@@ -25,7 +25,13 @@ def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> 
     """
     if not any(part.num_samples for part in parts):
         out.discard([name for part in parts for name in part.shard_names])
-        msg = "nothing was packed: there was no sample that could be"
+        skipped = [pair for part in parts for pair in part.metadata["skipped"]]
+        why = (
+            f"all {len(skipped)} inputs were left out, {skipped[0][0]!r} since {skipped[0][1]}"
+            if skipped
+            else "no sample"
+        )
+        msg = f"nothing was packed: {why}"
         raise UsageError(msg, hint="are these the right inputs?")
     texts = [part.metadata["texts"] for part in parts]
     columns, words = joined_columns([part.columns for part in parts], texts)

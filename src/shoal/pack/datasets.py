@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import SourceError, UsageError
+from shoal.pack.alike import options_like
 from shoal.pack.inputs import copy_of
+from shoal.shards.arrow_library import arrow_library
 from shoal.shards.protocol import Sample
 from shoal.storage.local import LocalStore
 from shoal.stream.open_dataset import Dataset, open_dataset
@@ -22,6 +24,7 @@ __all__ = ["DatasetInputs", "dataset_inputs", "is_dataset_on_disk"]
 
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 _HEADER_BYTES = 1024
+_FILE = {"bytes", "path"}
 # How files begin; for members of tar shards, whose names say what they are.
 _BEGINNINGS = ((b"\xff\xd8\xff", "jpg"), (b"\x89PNG", "png"), (b"GIF8", "gif"), (b"fLaC", "flac"), (b"ID3", "mp3"))
 
@@ -80,6 +83,13 @@ class DatasetInputs:
     def column_path(self, name: str) -> str:
         """Where a column is in a sample: under its own name."""
         return name
+
+    def options(self) -> dict[str, Any]:
+        """The options of the format by which columns keep their types, where rows go into columns again."""
+        options = options_like(self._dataset()._opened, self.format)  # noqa: SLF001  # as below
+        if "schema" in options:
+            options["schema"] = _with_files(options["schema"])
+        return options
 
     def _dataset(self) -> Dataset:
         return _opened(self.paths)
@@ -171,9 +181,18 @@ def _classes(info: Path) -> dict[str, list[str]]:
     }
 
 
+def _with_files(schema: Any) -> Any:
+    """The schema of rows as `_value` makes them: an image or a sound is bytes."""
+    pa = arrow_library("Arrow")
+    for place, field in enumerate(schema):
+        if pa.types.is_struct(field.type) and {inner.name for inner in field.type} == _FILE:
+            schema = schema.set(place, field.with_type(field.type.field("bytes").type))
+    return schema
+
+
 def _value(name: str, value: Any, *, is_tar: bool) -> tuple[str, Any]:
     """A field; an image or a sound is its file, of which the path on somebody's machine is left out."""
-    if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
+    if isinstance(value, dict) and value.keys() == _FILE:
         data, path = value["bytes"], value["path"] or ""
         if data is None:
             msg = f"the column {name!r} names a file, {path.rpartition('/')[2]!r}, which is not in the dataset"

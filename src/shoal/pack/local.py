@@ -19,7 +19,7 @@ from shoal.pack.alike import options_of_first
 from shoal.pack.assembling import finish
 from shoal.pack.balance import Repeats, balanced, oversampled
 from shoal.pack.columns import Column, as_columns
-from shoal.pack.datasets import dataset_inputs, is_dataset_on_disk
+from shoal.pack.datasets import DatasetInputs, dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs import InputTable, file_inputs
 from shoal.pack.jobs import Job, peak_bytes
 from shoal.pack.listing import files_below
@@ -196,7 +196,8 @@ def pack_inputs(
             mix = Mix(len(inputs) if repeats is None else repeats.num_samples, request.seed)
         plan = plan_shards(inputs.record_bytes(), shard_bytes=request.shard_bytes, repeats=repeats, mix=mix)
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
-        options = {**request.options, **options_of_first(request.format, request.options, _one_by_one(inputs))}
+        options = {**(inputs.options() if isinstance(inputs, DatasetInputs) else {}), **request.options}
+        options |= options_of_first(request.format, options, _one_by_one(inputs))
         shards = [
             Shard(name, request.format, options, columns, request.extent_bytes, request.on_error) for name in names
         ]
