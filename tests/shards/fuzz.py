@@ -8,6 +8,7 @@ for the same ``--seed``; a failure prints what is needed to see it again.
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import faulthandler
 import gzip
@@ -20,6 +21,7 @@ import sys
 import time
 import traceback
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +32,7 @@ from tests.shards import test_foreign as foreign_indexes
 from tests.shards import writers
 from tests.shards.made_shards import made
 
-from shoal.errors import SourceError, UsageError
+from shoal.errors import ShardError, SourceError, UsageError
 from shoal.shards.codecs import CODECS, CodecError, decompress
 from shoal.shards.decoding.decoders import decoder_for, decoders_of
 from shoal.shards.folder import metadata_rows
@@ -39,7 +41,7 @@ from shoal.shards.formats import FORMATS
 from shoal.shards.litdata import LitData
 from shoal.shards.litdata_tokens import LitDataTokens
 from shoal.shards.manifests import read_manifest
-from shoal.shards.protocol import Format, ShardScan
+from shoal.shards.protocol import Format, ShardScan, Stretch
 from shoal.shards.tf_example import NotAnExampleError, parse_example
 from shoal.testing import Damage, damaged
 from shoal.testing.format_damage import answers_of_damaged
@@ -70,6 +72,7 @@ def _inputs_of_format(name: str) -> Iterator[Input]:
     shards = {shard: data for shard, (data, _) in found.shards.items()}
     if name == "tar":
         shards["nasty.tar"] = (_DATA / "nasty.tar").read_bytes()
+    shards |= {path.name: path.read_bytes() for path in (_DATA / "seekable").glob(f"*.{name}")}
     if name == "mds":
         shards |= {f"all {path.name}": path.read_bytes() for path in sorted((_DATA / "mds" / "all").glob("*.mds"))}
     for shard, data in shards.items():
@@ -125,6 +128,34 @@ def _inputs_of_codec(codec: str) -> Iterator[Input]:
         if codec == "snappy":
             framed = writers.framed_snappy(content)
             yield Input(f"{codec} {number} in frames", framed, lambda damage: _take_packed(codec, damage))
+
+
+def _inputs_of_pieces() -> Iterator[Input]:
+    """What an index says of the pieces of a shard that share frames."""
+    path = _DATA / "seekable" / "pyzstd.jsonl.zst"
+    reader, data = FORMATS["jsonl.zst"], path.read_bytes()
+    found = reader.scan(lambda first, end: data[first:end], len(data), shard="a")
+    numbers = list(range(found.num_samples))
+    table = zlib.decompress(base64.b64decode(found.head["pieces"]["table"]))
+
+    def take(damage: Damage) -> bool:
+        packed = base64.b64encode(zlib.compress(damage.data)).decode()
+        head = {**found.head, "pieces": {**found.head["pieces"], "table": packed}}
+        before, refused = found.samples_before().tolist(), False
+        for first, end in [(0, 8), (3, 4), (7, 8), (0, 1), (2, 6)]:
+            begin, stop = int(found.sample_starts[first]), int(found.ends[end - 1])
+            try:
+                records = reader.parse(data[begin:stop], Stretch("a", begin, before[end] - before[first], None, head))
+                given = [records.sample(number)["n"] for number in range(len(records))]
+            except ShardError:
+                refused = True
+                continue
+            if given != numbers[given[0] : given[0] + len(given)]:
+                msg = f"samples {given[:9]} of pieces {first} to {end}"
+                raise AssertionError(msg)
+        return refused
+
+    yield Input("table", table, take)
 
 
 def _take_packed(codec: str, damage: Damage) -> bool:
@@ -240,6 +271,7 @@ TARGETS: dict[str, Callable[[], Iterator[Input]]] = {
     "tf_example": _inputs_of_examples,
     "fields": _inputs_of_fields,
     **{f"codec {codec}": lambda codec=codec: _inputs_of_codec(codec) for codec in CODECS},  # type: ignore[misc]
+    "pieces": _inputs_of_pieces,
     "tar.gz": lambda: _inputs_of_format("tar.gz"),
     "jsonl.zst": lambda: _inputs_of_format("jsonl.zst"),
     "tfrecord.zst": lambda: _inputs_of_format("tfrecord.zst"),

@@ -6,11 +6,12 @@ import bz2
 import gzip
 import importlib
 import io
+import itertools
 import json
 import lzma
 import struct
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -123,3 +124,25 @@ def framed_snappy(data: bytes) -> bytes:
     import cramjam
 
     return bytes(cramjam.snappy.compress(data)) or b"\xff\x06\0\0sNaPpY"
+
+
+def in_frames(data: bytes, sizes: Sequence[int], codec: str) -> list[bytes]:
+    """The data in members of these sizes, over and over, each compressed apart."""
+    return [COMPRESS[codec](part) for part in in_parts(data, sizes)]
+
+
+def in_parts(data: bytes, sizes: Sequence[int]) -> list[bytes]:
+    parts, at, repeated = [], 0, itertools.cycle(sizes)
+    while at < len(data):
+        parts.append(data[at : at + next(repeated)])
+        at += len(parts[-1])
+    return parts
+
+
+def seekable_zstd(data: bytes, sizes: Sequence[int]) -> bytes:
+    """Frames with the table of them behind, as the seekable format of zstd has it: in a frame that is skipped."""
+    frames = in_frames(data, sizes, "zst")
+    pairs = zip(frames, in_parts(data, sizes), strict=True)
+    entries = b"".join(struct.pack("<II", len(frame), len(part)) for frame, part in pairs)
+    table = entries + struct.pack("<IBI", len(frames), 0, 0x8F92EAB1)
+    return b"".join(frames) + struct.pack("<II", 0x184D2A5E, len(table)) + table

@@ -22,7 +22,7 @@ from shoal.cli.source_options import (
 from shoal.errors import SourceError, UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.shards.index.build import EXTENT_BYTES
-from shoal.shards.index.table import Index
+from shoal.shards.index.table import Index, own_bytes
 from shoal.shards.protocol import Format
 from shoal.storage.protocol import Store
 from shoal.storage.sources import Source, expand
@@ -140,15 +140,14 @@ def _with_checksums(index: Index, found: Source, shard_format: Format, store: St
 
 
 def _record(index: Index, *, scan_seconds: float, elapsed_seconds: float) -> dict[str, Any]:
-    extents_bytes = int((index.extent_end_byte - index.extent_first_byte).sum())
     return {
         "format": index.format,
         "num_shards": index.num_shards,
         "num_samples": index.num_samples,
         "num_bytes": index.num_bytes,
-        "mean_sample_bytes": extents_bytes / index.num_samples,
+        "mean_sample_bytes": int(own_bytes(index).sum()) / index.num_samples,
         "num_extents": index.num_extents,
-        "mean_extent_bytes": extents_bytes / index.num_extents,
+        "mean_extent_bytes": float((index.extent_end_byte - index.extent_first_byte).mean()),
         "checksums": index.extent_checksum is not None,
         "not_indexed": dict(index.notes),  # what was met and is no sample
         "fingerprint": index.fingerprint,

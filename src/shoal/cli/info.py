@@ -17,6 +17,7 @@ from shoal.cli.order_options import add_order_arguments, asked_order
 from shoal.cli.preview import printable
 from shoal.cli.source_options import OpenedNow, add_json_argument, add_source_arguments, open_asked
 from shoal.order.window import Window
+from shoal.shards.index.table import own_bytes
 from shoal.storage.urls import parent, scheme_of
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.indexing.index_files import INDEX_NAME
@@ -117,8 +118,7 @@ def _sizes_text(sizes: Mapping[str, float]) -> str:
 
 def _dataset(opened: Opened) -> dict[str, Any]:
     index = opened.index
-    extent_bytes = index.extent_end_byte - index.extent_first_byte
-    samples: dict[str, Any] = {"mean_bytes": float(extent_bytes.sum()) / max(1, index.num_samples)}
+    samples: dict[str, Any] = {"mean_bytes": float(own_bytes(index).sum()) / max(1, index.num_samples)}
     if index.sample_bytes is not None and index.num_samples:
         samples = _spread(index.sample_bytes)
     return {

@@ -17,6 +17,7 @@ from shoal.order.resolution import parse_bytes
 from shoal.order.window import Window
 from shoal.plan.sizing import Cluster, recommend
 from shoal.shards.index.chunks import ChunkTable
+from shoal.shards.index.table import own_bytes
 from shoal.stream.arrangement import Arrangement, OrderRequest
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.large_chunks import refuse_too_large
@@ -52,8 +53,8 @@ class PlannedData:
 
     @property
     def mean_chunk_bytes(self) -> float:
-        """Bytes of a chunk."""
-        return self.num_bytes / self.num_chunks
+        """Bytes of a chunk, as it is read."""
+        return float(self.chunk_bytes.mean())
 
     @property
     def mean_held_bytes(self) -> float:
@@ -112,7 +113,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
     request = asked_order(arguments)
     opened = open_with_samples(arguments)
     index = opened.index
-    num_bytes = int((index.extent_end_byte - index.extent_first_byte).sum())
+    num_bytes = int(own_bytes(index).sum())
     if not given_order_options(arguments):
         extent_bytes = -(-num_bytes // index.num_extents)
         sizing = recommend(cluster, dataset_bytes=num_bytes, least_chunk_bytes=extent_bytes)

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from shoal.errors import UsageError
 from shoal.shards.protocol import Buffer
@@ -38,14 +39,23 @@ _Part = bytes | int
 
 
 class CodecError(ValueError):
-    """Bytes that are not what a codec writes, or that give more than is allowed."""
+    """Bytes that are not what a codec writes, or that give more than is allowed.
+
+    ``member_byte`` is where, in the compressed bytes, the member begins in which that was found.
+    """
+
+    member_byte: int = 0
 
 
 class Member(NamedTuple):
-    """One of several that were compressed apart: where it ends, in the compressed bytes and in what they hold."""
+    """One of several that were compressed apart: where it ends, in the compressed bytes and in what they hold.
+
+    ``crc`` is the CRC-32 of its compressed bytes.
+    """
 
     end_byte: int
     content_end_byte: int
+    crc: int
 
 
 def packed_hint(start: Buffer, format_name: str) -> str | None:
@@ -70,11 +80,16 @@ def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
     UsageError
         The library of the codec is not installed.
     """
-    return decompress_members(codec, data, limit_bytes=limit_bytes)[0]
+    result = bytearray()
+    for piece in decompress_parts(codec, [data], limit_bytes=limit_bytes):
+        result += piece
+    return result
 
 
-def decompress_members(codec: str, data: Buffer, *, limit_bytes: int) -> tuple[bytearray, list[Member]]:
-    """The same, and where its members or frames end; the last one ends with ``data``, padding included.
+def decompress_members(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> tuple[bytearray, list[Member]]:
+    """The same of bytes that come in parts, and where their members or frames end, padding included.
+
+    A part is let go of once the next one is there, but for snappy, which takes all at once.
 
     Raises
     ------
@@ -85,12 +100,41 @@ def decompress_members(codec: str, data: Buffer, *, limit_bytes: int) -> tuple[b
     """
     result = bytearray()
     members: list[Member] = []
-    for piece in _parts_of(codec, [data], limit_bytes):
+    crcs = _Crcs(parts)
+    for piece in _parts_of(codec, crcs, limit_bytes):
         if isinstance(piece, int):
-            members.append(Member(piece, len(result)))
+            members.append(Member(piece, len(result), crcs.up_to(piece)))
         else:
             result += piece
-    return result, [*members[:-1], Member(len(data), len(result))]
+    if not members:  # of a codec that has none
+        members.append(Member(crcs.num_bytes, len(result), crcs.up_to(crcs.num_bytes)))
+    return result, members
+
+
+class _Crcs:
+    """Parts as they are handed on, and the CRC-32 of their bytes between any two places that lie in the newest one."""
+
+    def __init__(self, parts: Iterable[Buffer]) -> None:
+        self._parts = parts
+        self._newest: Buffer = b""
+        self._newest_byte = self._done_byte = self._crc = self.num_bytes = 0
+
+    def __iter__(self) -> Iterator[Buffer]:
+        for part in self._parts:
+            self._take_in(self.num_bytes)
+            self._newest, self._newest_byte = part, self.num_bytes
+            self.num_bytes += len(part)
+            yield part
+
+    def up_to(self, end_byte: int) -> int:
+        """The CRC of what lies between the place that was asked for last and this one."""
+        self._take_in(end_byte)
+        crc, self._crc = self._crc, 0
+        return crc
+
+    def _take_in(self, end_byte: int) -> None:
+        within = memoryview(self._newest)[self._done_byte - self._newest_byte : end_byte - self._newest_byte]
+        self._crc, self._done_byte = crc32(within, self._crc), end_byte
 
 
 def decompress_parts(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[bytes]:
@@ -102,16 +146,20 @@ def decompress_parts(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -
 
 
 def _parts_of(codec: str, parts: Iterable[Buffer], limit_bytes: int) -> Iterator[_Part]:
-    num_bytes = 0
+    num_bytes = member_byte = 0
     try:
         for piece in CODECS[codec](_Stored(parts), limit_bytes):
-            if not isinstance(piece, int):
+            if isinstance(piece, int):
+                member_byte = piece
+            else:
                 num_bytes += len(piece)
                 if num_bytes > limit_bytes:
                     raise _too_much(limit_bytes)
             yield piece
-    except (zlib.error, lzma.LZMAError, EOFError) as error:
-        raise CodecError(str(error)) from None
+    except (CodecError, zlib.error, lzma.LZMAError, EOFError) as error:
+        told = error if isinstance(error, CodecError) else CodecError(str(error))
+        told.member_byte = member_byte
+        raise told from None
 
 
 class _Stored:

@@ -16,7 +16,7 @@ from shoal.errors import ShardError, SourceError, UsageError
 from shoal.shards.formats import format_named
 from shoal.shards.protocol import Buffer, Format
 
-__all__ = ["MANIFEST_NAME", "STALE", "Expected", "Manifest", "NamedShard", "check_hashes", "read_manifest"]
+__all__ = ["MANIFEST_NAME", "STALE", "Expected", "Hashes", "Manifest", "NamedShard", "check_hashes", "read_manifest"]
 
 MANIFEST_NAME = "index.json"
 STALE = "copy the shard again; or, if it is right, write the index.json again or take it away"
@@ -85,26 +85,50 @@ def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
     return None
 
 
-def check_hashes(data: Iterable[Buffer], expected: Expected, *, shard: str) -> int:
-    """Compare the bytes of a whole shard with its hashes; how many of these are known here.
+class Hashes:
+    """Digests of the bytes of a shard as they come, to be compared with those that are expected.
 
     Those of xxhash are where that library is installed.
+    """
+
+    def __init__(self, expected: Expected) -> None:
+        self._wanted = expected.hashes
+        self._digests = {name: made for name in expected.hashes if (made := _digest(name)) is not None}
+
+    def add(self, data: Buffer) -> None:
+        """The next bytes."""
+        for digest in self._digests.values():
+            digest.update(data)
+
+    def check(self, *, shard: str) -> int:
+        """How many of the hashes are known here, once all bytes came.
+
+        Raises
+        ------
+        ShardError
+            One is another.
+        """
+        for name, digest in self._digests.items():
+            wanted = self._wanted[name]
+            if digest.hexdigest() != wanted.lower():
+                msg = f"the index.json beside it says {name} {wanted:.80}, and its bytes have {digest.hexdigest()}"
+                raise ShardError(msg, shard=shard, byte=0, hint=STALE)
+        return len(self._digests)
+
+
+def check_hashes(data: Iterable[Buffer], expected: Expected, *, shard: str) -> int:
+    """Compare the bytes of a whole shard with its hashes; how many of these are known here.
 
     Raises
     ------
     ShardError
         One is another.
     """
-    digests = {name: made for name in expected.hashes if (made := _digest(name)) is not None}
-    for part in data if digests else ():
-        for digest in digests.values():
-            digest.update(part)
-    for name, digest in digests.items():
-        wanted = expected.hashes[name]
-        if digest.hexdigest() != wanted.lower():
-            msg = f"the index.json beside it says {name} {wanted:.80}, and its bytes have {digest.hexdigest()}"
-            raise ShardError(msg, shard=shard, byte=0, hint=STALE)
-    return len(digests)
+    hashes = Hashes(expected)
+    if expected.hashes:
+        for part in data:
+            hashes.add(part)
+    return hashes.check(shard=shard)
 
 
 def _digest(name: str) -> Any:

@@ -47,7 +47,9 @@ class ShardScan:
     Where no bytes belong to one sample alone (a row group, a compressed shard), the stretches between two
     ``sample_starts`` are *pieces* instead, each of which is an extent of its own: ``piece_samples``, shape
     (num_pieces,), int64, positive, says how many samples each has, ``piece_decoded_bytes`` how many bytes it takes in
-    memory, and ``layout_crcs`` has one value a piece.
+    memory, and ``layout_crcs`` has one value a piece. Where a piece needs bytes with which the next one begins,
+    ``piece_ends``, shape (num_pieces,), int64, ascending, says where the bytes of each end; the last one at the last of
+    ``sample_starts``, and none behind the start of the next piece but one.
     """
 
     sample_starts: NDArray[np.int64]
@@ -56,6 +58,12 @@ class ShardScan:
     notes: Mapping[str, int] = field(default_factory=dict)
     piece_samples: NDArray[np.int64] | None = None
     piece_decoded_bytes: NDArray[np.int64] | None = None
+    piece_ends: NDArray[np.int64] | None = None
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Where the bytes of each sample, or piece, end."""
+        return self.sample_starts[1:] if self.piece_ends is None else self.piece_ends
 
     @property
     def num_samples(self) -> int:
@@ -211,6 +219,15 @@ class SpillingFormat(Protocol):
 
     def parse_part(self, data: bytes, stretch: Stretch) -> Records:
         """Open one part: its bytes, where in the whole it begins, its samples, and ``head`` of `Spilled`."""
+        ...
+
+
+@runtime_checkable
+class RecutFormat(Protocol):
+    """A format that has learned to cut shards otherwise, and knows by the head of one how an index was made."""
+
+    def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """As `Format.scan`, cut as the index was made that keeps ``head`` of the shard."""
         ...
 
 

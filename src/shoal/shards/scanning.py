@@ -8,8 +8,8 @@ from typing import Any
 
 from shoal.errors import ShardError
 from shoal.shards.foreign import by_borders, is_by_borders, scan_by_index
-from shoal.shards.manifests import STALE, Expected, check_hashes
-from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
+from shoal.shards.manifests import STALE, Expected, Hashes
+from shoal.shards.protocol import Buffer, Format, ReadBytes, RecutFormat, ShardScan
 
 __all__ = ["STALE_INDEXES", "checked_scan", "scan_again"]
 
@@ -29,7 +29,7 @@ def checked_scan(
 
     ``index`` gives the bytes of such an index. Where it does not fit, ``notes`` count it under ``stale_indexes``.
 
-    Hashes are compared where the scan reads the shard as a whole, as it does of a compressed one.
+    Hashes are compared where the scan reads the whole shard in order, as it does of a compressed one.
 
     Raises
     ------
@@ -48,13 +48,19 @@ def checked_scan(
         msg = f"the index.json beside it says {expected.num_bytes} bytes, and it has {num_bytes}"
         raise ShardError(msg, shard=shard, byte=min(num_bytes, expected.num_bytes or 0), hint=STALE)
 
+    hashes, hashed_bytes = Hashes(expected), 0
+
     def reading(first_byte: int, end_byte: int, /) -> Buffer:
+        nonlocal hashed_bytes
         data = read(first_byte, end_byte)
-        if first_byte == 0 and end_byte == num_bytes:
-            check_hashes([data], expected, shard=shard)
+        if first_byte <= hashed_bytes < end_byte:
+            hashes.add(memoryview(data)[hashed_bytes - first_byte :])
+            hashed_bytes = end_byte
         return data
 
     found = format.scan(reading if expected.hashes else read, num_bytes, shard=shard)
+    if hashed_bytes == num_bytes:
+        hashes.check(shard=shard)
     if expected.num_samples not in (None, found.num_samples):
         msg = f"the index.json beside it says {expected.num_samples} samples, and {found.num_samples} are found"
         raise ShardError(msg, shard=shard, hint=STALE)
@@ -76,6 +82,8 @@ def scan_again(
     ShardError
         The shard cannot be scanned.
     """
+    if isinstance(format, RecutFormat):
+        return format.scan_as(head, read, num_bytes, shard=shard)
     found = format.scan(read, num_bytes, shard=shard)
     if getattr(format, "head_lies_beside", False):
         return replace(found, head=head)

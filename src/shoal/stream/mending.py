@@ -106,10 +106,10 @@ def _with_what_was_known(mended: Index, old: Index | None, paths: Sequence[str],
     return replace(mended, columns=columns, metadata={**metadata, **mended.metadata})
 
 
-def _samples_of_shards(index: Index) -> list[tuple[str, bytes, bytes, bytes]]:
+def _samples_of_shards(index: Index) -> list[tuple[str | bytes, ...]]:
     """Of each shard its name and where its samples are, to be compared."""
     rows = [rows_of(index, shard) for shard in range(index.num_shards)]
     return [
-        (name, row.bounds.tobytes(), row.num_samples.tobytes(), row.layout_crc.tobytes())
+        (name, *(column.tobytes() for column in (row.first_byte, row.end_byte, row.num_samples, row.layout_crc)))
         for name, row in zip(index.shard_names, rows, strict=True)
     ]

@@ -18,7 +18,7 @@ import numpy as np
 
 from shoal.errors import ShardError
 from shoal.plan.units import UnitRead, extent_read, starts_in
-from shoal.shards.index.table import Index
+from shoal.shards.index.table import Index, own_bytes
 from shoal.shards.protocol import ShardScan
 from shoal.shards.scanning import scan_again
 from shoal.storage.protocol import ObjectInfo
@@ -105,7 +105,7 @@ def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None 
     """
     index, store = opened.index, opened.store
     infos = find_all(opened.paths, store)
-    total_bytes = int((index.extent_end_byte - index.extent_first_byte).sum())
+    total_bytes = int(own_bytes(index).sum())
     num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _FAR_THREADS
     found = Soundness()
     costs = ReadCosts()
@@ -204,7 +204,7 @@ def _stretches(opened: Opened, shard: int, first: int, end: int) -> Iterator[Uni
 def _read(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
     """The extents of a stretch, each by its checksum or sample by sample."""
     index, name = opened.index, opened.index.shard_names[stretch.shard]
-    found = Soundness(num_bytes=stretch.num_bytes)
+    found = Soundness(num_bytes=_new_bytes(index, stretch))
     end_byte = min(stretch.end_byte, info.num_bytes)
     data = b""
     if end_byte > stretch.first_byte:
@@ -228,6 +228,13 @@ def _read(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
             if zlib.crc32(part) != int(index.extent_checksum[extent]):
                 found.damages.append(_by_checksum(opened, read, part))
     return found
+
+
+def _new_bytes(index: Index, stretch: UnitRead) -> int:
+    """How many bytes of a stretch the one before it has not."""
+    before = stretch.unit - 1
+    is_first = before < 0 or int(index.extent_shard[before]) != stretch.shard
+    return stretch.num_bytes if is_first else stretch.end_byte - int(index.extent_end_byte[before])
 
 
 def _by_checksum(opened: Opened, read: UnitRead, data: bytes) -> Damage:

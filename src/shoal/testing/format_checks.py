@@ -97,6 +97,7 @@ def _check_shard(format: Format, known: KnownShard, memory_limit_bytes: int, sam
         found.layout_crcs,
         head=json.loads(json.dumps(dict(found.head))),
         piece_samples=found.piece_samples,
+        piece_ends=found.piece_ends,
     )
     count = 0
     for first, end in _stretches(len(found.sample_starts) - 1):
@@ -124,6 +125,7 @@ def _check_scan(known: KnownShard, found: ShardScan) -> None:
     if found.piece_decoded_bytes is not None:
         fine = found.piece_decoded_bytes.shape == (num_pieces,) and bool((found.piece_decoded_bytes >= 0).all())
         require(fine, known, "piece_decoded_bytes has one value a piece, none negative")
+    _check_ends(known, found)
     num_samples, expected = found.num_samples, len(known.samples)
     require(num_samples == expected, known, f"a scan finds {num_samples} samples, and {expected} are there")
     head = dict(found.head)
@@ -136,8 +138,19 @@ def _check_scan(known: KnownShard, found: ShardScan) -> None:
     require(counts, known, "notes are counts by name")
 
 
+def _check_ends(known: KnownShard, found: ShardScan) -> None:
+    starts, ends = found.sample_starts, found.piece_ends
+    if ends is None:
+        return
+    require(found.piece_samples is not None, known, "only pieces have piece_ends")
+    require(ends.dtype == np.int64 and ends.shape == (len(starts) - 1,), known, "piece_ends are int64, one a piece")
+    require(bool((ends >= starts[1:]).all()), known, "no piece ends before the next one begins")
+    require(bool((np.diff(ends) > 0).all()) and ends[-1] == starts[-1], known, "piece_ends ascend to the last start")
+    require(bool((ends[:-2] <= starts[2:-1]).all()), known, "no piece has bytes of the next but one")
+
+
 def _check_same_scan(known: KnownShard, one: ShardScan, other: ShardScan) -> None:
-    for what in ("sample_starts", "layout_crcs", "piece_samples", "piece_decoded_bytes", "head", "notes"):
+    for what in ("sample_starts", "layout_crcs", "piece_samples", "piece_decoded_bytes", "piece_ends", "head", "notes"):
         a, b = getattr(one, what), getattr(other, what)
         a, b = (dict(a), dict(b)) if isinstance(a, Mapping) else (a, b)
         require(same(a, b), known, f"{what} of two scans differ: {a!r:.200} and {b!r:.200}")
@@ -145,7 +158,7 @@ def _check_same_scan(known: KnownShard, one: ShardScan, other: ShardScan) -> Non
 
 def _check_stretch(format: Format, known: KnownShard, found: ShardScan, first: int, end: int) -> None:  # noqa: A002
     """Parse some consecutive pieces in every way, and compare with the scan and the samples."""
-    begin, stop = int(found.sample_starts[first]), int(found.sample_starts[end])
+    begin, stop = int(found.sample_starts[first]), int(found.ends[end - 1])
     before = found.samples_before()
     expected = known.samples[int(before[first]) : int(before[end])]
     what = f"pieces [{first}, {end}) at bytes [{begin}, {stop})"
@@ -213,7 +226,7 @@ def _check_single_samples(format: Format, known: KnownShard, found: ShardScan) -
     for piece in range(len(found.sample_starts) - 1):
         if before[piece + 1] - before[piece] != 1:
             continue
-        begin, end = found.sample_starts[piece : piece + 2].tolist()
+        begin, end = int(found.sample_starts[piece]), int(found.ends[piece])
         sample = reading_alone(format)(known.read, end, Stretch(known.name, begin, 1, None, found.head))
         expected = known.samples[before[piece]]
         fine = same(sample, expected)

@@ -86,9 +86,9 @@ def cut_borders(scan: ShardScan, *, extent_bytes: int) -> NDArray[np.int64]:
 
 
 def _pieces(scan: ShardScan, piece_samples: NDArray[np.int64]) -> Extents:
-    borders = scan.sample_starts
-    decoded = np.diff(borders) if scan.piece_decoded_bytes is None else scan.piece_decoded_bytes
-    return Extents(borders[:-1], borders[1:], piece_samples, decoded, layout_of(scan.layout_crcs))
+    first_byte, end_byte = scan.sample_starts[:-1], scan.ends
+    decoded = end_byte - first_byte if scan.piece_decoded_bytes is None else scan.piece_decoded_bytes
+    return Extents(first_byte, end_byte, piece_samples, decoded, layout_of(scan.layout_crcs))
 
 
 def layout_of(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:

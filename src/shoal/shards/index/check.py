@@ -18,6 +18,7 @@ def validate(index: Index) -> None:
 
     Extents must lie in their shards, in order and without gaps, each with at least one sample; the sizes of samples
     must add up to those of the extents; names must be safe and different; the fingerprint must be that of the rest.
+    Where no sizes of samples are known, an extent may begin with bytes that the one before ends with.
 
     Raises
     ------
@@ -33,7 +34,8 @@ def validate(index: Index) -> None:
     _all(shard[1:] >= shard[:-1], "extent {} belongs to a later shard than the next one")
     _all((first >= 0) & (first < end), "extent {} has no bytes")
     _all(end <= index.shard_bytes[shard], "extent {} ends behind its shard")
-    _all((shard[1:] != shard[:-1]) | (first[1:] == end[:-1]), "extent {} does not end where the next one begins")
+    _all(_follows(index), "extent {} does not end where the next one begins")
+    _all((shard[2:] != shard[:-2]) | (first[2:] >= end[:-2]), "extent {} ends behind the start of the next but one")
     _all(index.extent_num_samples >= 1, "extent {} has no samples")
     _all(index.extent_decoded_bytes >= 0, "extent {} has a negative size in memory")
     _all(np.diff(index.extent_first_sample) == index.extent_num_samples, "the samples of extent {} are miscounted")
@@ -44,6 +46,15 @@ def validate(index: Index) -> None:
     found = fingerprint(index.shard_names, shard, first, end, index.extent_num_samples)
     if found != index.fingerprint:
         _refuse(f"its fingerprint is {index.fingerprint[:40]!r}, and its contents have {found!r}")
+
+
+def _follows(index: Index) -> NDArray[np.bool_]:
+    """Whether each extent but the last ends where the next one begins, or in it where that may be."""
+    shard, first, end = index.extent_shard, index.extent_first_byte, index.extent_end_byte
+    right: NDArray[np.bool_] = (shard[1:] != shard[:-1]) | (first[1:] == end[:-1])
+    if index.sample_bytes is None:
+        right |= (first[:-1] < first[1:]) & (first[1:] < end[:-1]) & (end[:-1] < end[1:])
+    return right
 
 
 def _all(right: NDArray[np.bool_] | Any, msg: str) -> None:

@@ -1,8 +1,9 @@
 """The index: where the samples of a dataset lie, as columns that numpy maps from one file.
 
 One row per extent, the smallest indexed byte range of a shard. Extents follow each other without a gap inside a
-shard, and samples are numbered through all shards in their order. How an index is made is in
-`shoal.shards.index.build`, how it is stored in `shoal.shards.index.file`.
+shard; where they are made of frames, one may begin with the last frame of the one before. Samples are numbered through
+all shards in their order. How an index is made is in `shoal.shards.index.build`, how it is stored in
+`shoal.shards.index.file`.
 """
 
 from __future__ import annotations
@@ -92,6 +93,15 @@ class Index:
     def shard_first_extent(self) -> NDArray[np.int64]:
         """The first extent of each shard and the end of the last one's; shape (num_shards + 1,), O(num_shards)."""
         return np.searchsorted(self.extent_shard, np.arange(self.num_shards + 1, dtype=np.int32)).astype(np.int64)
+
+
+def own_bytes(index: Index) -> NDArray[np.int64]:
+    """How many bytes of each extent none before it has, shape (num_extents,): they add up to what extents cover."""
+    first, end = index.extent_first_byte, index.extent_end_byte
+    before = np.where(index.extent_shard[1:] == index.extent_shard[:-1], end[:-1], 0)
+    own = end - first
+    own[1:] = end[1:] - np.maximum(first[1:], before)
+    return own
 
 
 def sample_starts(index: Index, *, first_extent: int, end_extent: int) -> NDArray[np.int64] | None:

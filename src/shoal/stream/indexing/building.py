@@ -41,7 +41,7 @@ from shoal.stream.indexing.scan_pool import WORKERS_VARIABLE, ScanTask, scan_in_
 from shoal.stream.indexing.scan_reading import ScanReads, ScanTraffic
 from shoal.stream.indexing.scan_threads import scan_in_threads
 
-__all__ = ["OPTIONS", "SCAN_RULE", "IndexStore", "Progress", "build_index"]
+__all__ = ["OPTIONS", "SCAN_RULE", "IndexStore", "Progress", "build_index", "scan_rules"]
 
 _log = logging.getLogger("shoal")
 
@@ -56,7 +56,7 @@ MANY_SAMPLES = 10**8
 
 ENTRY_SUFFIX = ".scan"
 
-# Raised when the scan of a format finds other samples than before: what was kept or cached by then is not used.
+# Raised when the scans of formats find other samples than before; a format may have a rule of its own besides.
 SCAN_RULE = 3
 
 # Under which name the metadata of an index keep the options of its format.
@@ -154,13 +154,19 @@ def build_index(
     return index
 
 
+def scan_rules(format: Format) -> list[int]:  # noqa: A002
+    """The rules by which shards of this format are scanned; what was kept or cached by others is not used."""
+    own = getattr(format, "scan_rule", None)
+    return [SCAN_RULE] if own is None else [SCAN_RULE, own]
+
+
 def _entry(task: ScanTask) -> str:
     return _digest([task.path, task.num_bytes, task.version]) + ENTRY_SUFFIX
 
 
 def _key(tasks: Sequence[ScanTask], format: Format) -> str:  # noqa: A002
     # Of the paths alone, so that a shard which changed since the kill costs one scan and not all of them.
-    return _digest([SCAN_RULE, format.name, options_of(format), *(task.path for task in tasks)])
+    return _digest([*scan_rules(format), format.name, options_of(format), *(task.path for task in tasks)])
 
 
 def _digest(words: list[Any]) -> str:

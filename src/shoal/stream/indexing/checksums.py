@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.shards.index.table import Index
+from shoal.shards.index.table import Index, own_bytes
 from shoal.storage.protocol import Advise, ReadRange
 
 __all__ = ["extent_checksums", "record_checksums"]
@@ -59,7 +59,8 @@ def extent_checksums(
         Bytes could not be had.
     """
     checksums = np.zeros(index.num_extents, dtype=np.uint32)
-    total_bytes = int((index.extent_end_byte - index.extent_first_byte).sum())
+    new_bytes = own_bytes(index)
+    total_bytes = int(new_bytes.sum())
     num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _FAR_THREADS
     done_bytes = 0
     under_way: deque[tuple[_Stretch, Future[list[int]]]] = deque()
@@ -68,7 +69,7 @@ def extent_checksums(
         nonlocal done_bytes
         stretch, answer = under_way.popleft()
         checksums[stretch.first : stretch.end] = answer.result()
-        done_bytes += int(index.extent_end_byte[stretch.end - 1] - index.extent_first_byte[stretch.first])
+        done_bytes += int(new_bytes[stretch.first : stretch.end].sum())
         if progress is not None:
             progress(done_bytes, total_bytes)
 

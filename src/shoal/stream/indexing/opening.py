@@ -35,7 +35,7 @@ from shoal.storage.sources import Source, SourceLike, expand, printed, schemes_o
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
 from shoal.stream.indexing.beside import MANIFEST_SUFFIXES, Described, described, described_files
-from shoal.stream.indexing.building import OPTIONS, SCAN_RULE, Progress, build_index
+from shoal.stream.indexing.building import OPTIONS, Progress, build_index, scan_rules
 from shoal.stream.indexing.index_files import INDEX_NAME, bound_cache, load_index, save_index
 from shoal.stream.indexing.index_places import describes, leave_beside, was_left_by_opening
 from shoal.stream.indexing.looking import find_all, stat_all
@@ -339,6 +339,6 @@ def _cached_or_made(
 def _cache_key(what: Described, store: Store, format: Format) -> str:  # noqa: A002
     found = what.source
     shards = [(info.path, info.num_bytes, info.version) for info in stat_all(found.paths, store)]
-    words = [SCAN_RULE, CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
+    words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
     words += [what.rows] if what.rows else []
     return hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest() + ".index"

@@ -48,6 +48,7 @@ def scan_to_buffers(scan: ShardScan) -> list[Buffer]:
         "notes": scan.notes,
         "piece_samples": None if scan.piece_samples is None else scan.piece_samples.tolist(),
         "piece_decoded_bytes": None if scan.piece_decoded_bytes is None else scan.piece_decoded_bytes.tolist(),
+        "piece_ends": None if scan.piece_ends is None else scan.piece_ends.tolist(),
     }
     text = json.dumps(about, default=dict).encode()
     starts = np.ascontiguousarray(scan.sample_starts, dtype="<i8")
@@ -67,6 +68,7 @@ def scan_from(data: memoryview) -> ShardScan:
         notes=about["notes"],
         piece_samples=_whole_numbers(about["piece_samples"]),
         piece_decoded_bytes=_whole_numbers(about["piece_decoded_bytes"]),
+        piece_ends=_whole_numbers(about.get("piece_ends")),
     )
 
 

@@ -176,7 +176,12 @@ def _entry(info: ObjectInfo, rows: ExtentRows, head: str, format_name: str) -> s
     """Names the fact that this very file holds what these rows say."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps([SCAN_RULE, format_name, info.path, info.num_bytes, info.version, head]).encode())
-    for column, kind in ((rows.bounds, "<i8"), (rows.num_samples, "<i8"), (rows.layout_crc, "<u4")):
+    for column, kind in (
+        (rows.first_byte, "<i8"),
+        (rows.end_byte, "<i8"),
+        (rows.num_samples, "<i8"),
+        (rows.layout_crc, "<u4"),
+    ):
         digest.update(column.astype(kind).tobytes())
     if rows.checksums is not None:
         digest.update(rows.checksums.astype("<u4").tobytes())
@@ -186,7 +191,7 @@ def _entry(info: ObjectInfo, rows: ExtentRows, head: str, format_name: str) -> s
 def _first_wrong_checksum(rows: ExtentRows, read: ReadBytes) -> tuple[int, str] | None:
     """The first extent whose bytes are not those that were indexed; reads all of the shard, an extent at a time."""
     for number, checksum in enumerate(rows.checksums if rows.checksums is not None else ()):
-        first, end = int(rows.bounds[number]), int(rows.bounds[number + 1])
+        first, end = int(rows.first_byte[number]), int(rows.end_byte[number])
         if zlib.crc32(read(first, end)) != int(checksum):
             return first, f"bytes [{first}, {end}) do not have the checksum in the index"
     return None
@@ -199,20 +204,22 @@ def head_text(head: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExtentRows:
-    """The extents of one shard, arrays of one length; ``bounds`` is one longer: where each begins, and the end."""
+    """The extents of one shard, arrays of one length."""
 
-    bounds: NDArray[np.int64]
+    first_byte: NDArray[np.int64]
+    end_byte: NDArray[np.int64]
     num_samples: NDArray[np.int64]
     layout_crc: NDArray[np.uint32]
     checksums: NDArray[np.uint32] | None = None
 
 
 def rows_of(index: Index, shard: int) -> ExtentRows:
-    """The rows of an index that belong to one shard; O(log num_extents), and O(its extents) for its bounds."""
+    """The rows of an index that belong to one shard; O(log num_extents)."""
     first, end = np.searchsorted(index.extent_shard, np.array([shard, shard + 1], dtype=np.int32))
     rows = slice(int(first), int(end))
     return ExtentRows(
-        bounds=np.concatenate([index.extent_first_byte[rows], index.extent_end_byte[rows][-1:]]),
+        first_byte=index.extent_first_byte[rows],
+        end_byte=index.extent_end_byte[rows],
         num_samples=index.extent_num_samples[rows],
         layout_crc=index.extent_layout_crc[rows],
         checksums=None if index.extent_checksum is None else index.extent_checksum[rows],
@@ -224,18 +231,18 @@ def first_difference(indexed: ExtentRows, found: ShardScan) -> tuple[int, str] |
 
     The extents are laid over the scan by counting samples, so that the rule by which they were cut does not matter.
     """
-    starts = found.sample_starts
+    starts, ends = found.sample_starts, found.ends
     cuts = np.concatenate([[0], np.cumsum(indexed.num_samples)])
     before = found.samples_before()
     pieces = np.searchsorted(before, cuts)
     for extent in range(len(indexed.num_samples)):
         first, end = int(cuts[extent]), int(cuts[extent + 1])
-        expected = [int(indexed.bounds[extent]), int(indexed.bounds[extent + 1])]
+        expected = [int(indexed.first_byte[extent]), int(indexed.end_byte[extent])]
         if end > found.num_samples:
             what = f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
             return max(expected[0], min(expected[1], int(starts[-1]))), what
         first_piece, end_piece = int(pieces[extent]), int(pieces[extent + 1])
-        seen = [int(starts[first_piece]), int(starts[end_piece])]
+        seen = [int(starts[first_piece]), int(ends[end_piece - 1])]
         if [before[first_piece], before[end_piece]] != [first, end]:
             return expected[0], f"by the index a piece begins after {first} samples and ends after {end}; none does"
         if seen != expected:
