@@ -57,17 +57,21 @@ class Manifest:
 
 
 def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
-    """The manifest in these bytes; None where they are some other JSON, or none.
+    """The manifest in these bytes; None where they are some other JSON.
 
     Raises
     ------
     SourceError
-        It is one, and names shards that cannot be read, or not all as one format, or contradicts itself.
+        It is one, and names shards that cannot be read, or not all as one format, or contradicts itself; or it is no
+        JSON, as one that was cut short.
     """
     try:
         found = json.loads(bytes(data))
-    except (ValueError, RecursionError):
-        return None
+    except (ValueError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        msg = f"{path}: this index.json of {len(data)} bytes is no JSON: {reason}"
+        hint = "was it cut short? copy it again; or take it away, or name the shards by a glob"
+        raise SourceError(msg, hint=hint) from None
     if not isinstance(found, dict):
         return None
     try:
