@@ -96,6 +96,18 @@ def test_each_sample_once_whatever_a_chunk_is(data: Path, far: bool, extents: in
     assert whole - 2000 <= stats["read_bytes"] <= whole * 9 / 8
 
 
+def test_the_order_as_a_call_gives_it_again(tmp_path: Path) -> None:
+    """Also where bytes in memory are many times those that are read."""
+    lines = b"".join(b'{"n": %d, "x": "%s"}\n' % (n, b"the same " * (n % 50)) for n in range(5000))
+    (tmp_path / "a.jsonl.zst").write_bytes(seekable_zstd(lines, [FRAME_BYTES]))
+    ds = shoal.open(tmp_path / "a.jsonl.zst")
+    one = ds.shuffle(seed=0, window="1MiB", chunk="300KB")
+    assert one.resolved.extents_per_chunk > 1
+    again = eval(f"ds.{one.resolved}")  # which is what people do with it
+    assert str(again.resolved) == str(one.resolved)
+    assert again.ids().tolist() == one.ids().tolist()
+
+
 def test_ranks_and_states(data: Path) -> None:
     def opened(rank: int, world_size: int) -> Dataset:
         ds = shoal.open(data).shuffle(seed=2, window="1MiB", chunk="100KB")

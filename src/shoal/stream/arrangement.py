@@ -235,5 +235,5 @@ class Arrangement:
         call = f"shuffle(shoal.orders.{type(order).__name__}({arguments}), seed={self.request.seed}"
         if isinstance(order, (Full, Sequential)) or self.by_shards:
             return call + ")"
-        extent_bytes = int((self.index.extent_end_byte - self.index.extent_first_byte).sum()) / self.index.num_extents
+        extent_bytes = int(self.index.extent_decoded_bytes.sum()) / self.index.num_extents  # as a chunk is asked for
         return f"{call}, chunk={round(self.extents_per_chunk * extent_bytes)})"
