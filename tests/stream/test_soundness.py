@@ -267,11 +267,11 @@ def test_damage_knows_whose_it_is() -> None:
 FORMATS = ["tar", "mds", "parquet", "arrow", "jsonl", "jsonl.zst", "tfrecord", "tar.gz"]
 
 
-def packed(directory: Path, name: str) -> Path:
+def packed(directory: Path, name: str, *, count: int = 60) -> Path:
     """Shards as shoal writes them, with their index."""
     keyed = name.startswith("tar")
     with Writer(directory, format=name, shard_bytes=4000) as writer:
-        for number in range(60):
+        for number in range(count):
             text = f"document {number} " * (number % 5 + 1)
             writer.write({"__key__": f"{number:03d}", "txt": text} if keyed else {"text": text, "label": number})
     return directory
@@ -294,6 +294,49 @@ def test_every_format_is_checked_with_and_without_checksums(tmp_path: Path, name
     save_index(replace(index, extent_checksum=None, columns={}), data / "shoal.index", store=LocalStore())
     found = found_in(data)
     assert (found.damages, found.num_by_checksum, found.num_by_parsing) == ([], 0, index.num_extents)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(FORMATS),
+    place=st.floats(0, 1, exclude_max=True) | st.sampled_from([0.0, 0.9999999]),
+    harm=st.sampled_from(["flip", "cut", "append"]),
+)
+def test_no_byte_that_was_written_can_change_unseen(
+    tmp_path_factory: pytest.TempPathFactory, name: str, place: float, harm: str
+) -> None:
+    data = packed(tmp_path_factory.mktemp("any") / "data", name, count=400)
+    path = max(data.glob("shard*"))
+    byte = int(place * path.stat().st_size)
+    if harm == "flip":
+        flip(path, byte, 1 << byte % 8)
+    elif harm == "cut":
+        os.truncate(path, byte)
+    else:
+        path.write_bytes(path.read_bytes() + bytes([byte % 256]) * (1 + byte % 700))
+    damages = found_in(data).damages
+    assert {damage.shard for damage in damages} == {path.name}
+    if harm != "append":  # more lines may follow
+        assert not any(damage.is_of_index for damage in damages)
+
+
+def test_what_is_mended_is_known_as_it_is_now(tmp_path: Path) -> None:
+    data = packed(tmp_path / "data", "parquet")
+    (path,) = data.glob("shard*")
+    path.write_bytes(2 * path.read_bytes())  # the second footer describes the first rows: the same samples
+    found = found_in(data)
+    assert [damage.kind for damage in found.damages] == ["changed"]
+    mend_index(open_to_verify(data), found)
+    assert found_in(data).damages == []
+
+
+def test_a_link_that_leads_nowhere_is_a_missing_shard(tmp_path: Path) -> None:
+    data = packed(tmp_path / "data", "jsonl", count=200)
+    path = max(data.glob("shard*"))
+    path.unlink()
+    path.symlink_to("nowhere")
+    flip(min(data.glob("shard*")), 3)
+    assert [damage.kind for damage in found_in(data).damages] == ["checksum", "missing"]
 
 
 def test_shards_far_away_are_checked_as_near_ones(data: Path) -> None:

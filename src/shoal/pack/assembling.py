@@ -11,6 +11,7 @@ from shoal.pack.output import Output
 from shoal.shards.index.join import joined
 from shoal.shards.index.table import Index
 from shoal.shards.writing.mds import INDEX_NAME, mds_index
+from shoal.stream.soundness import FRAMES
 
 __all__ = ["finish"]
 
@@ -39,6 +40,9 @@ def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> 
         **{name: parts[0].metadata[name] for name in ("cutting_rule", "extent_bytes")},
         "plan": out.plan,
         "digests": [part.metadata["digest"] for part in parts],
+        FRAMES: {
+            part.shard_names[0]: part.metadata["frame"] for part in parts if part.metadata.get("frame") is not None
+        },
         "skipped": [pair for part in parts for pair in part.metadata["skipped"]],
         **({"texts": words} if words else {}),
         **about,

@@ -244,6 +244,7 @@ class ShardInMaking:
             "digest": self._digest.hexdigest()[: 2 * _DIGEST_BYTES],
             "skipped": self._skipped,
             "texts": texts,
+            "frame": written.frame_crc if written.scan.num_samples else None,
             "mark": None if self._last is None else mark_of(self._last),
         }
         part = assemble(self._encoder.name, [scanned], extent_bytes=extent_bytes, metadata=metadata)

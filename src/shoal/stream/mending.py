@@ -17,12 +17,12 @@ from shoal.stream.indexing.index_files import save_index
 from shoal.stream.indexing.looking import stat_all
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.indexing.verifying import ShardCheck, rows_of
-from shoal.stream.soundness import RECORD_CRCS, Damage, Soundness, check_shards
+from shoal.stream.soundness import FRAMES, RECORD_CRCS, Damage, Soundness, check_shards
 from shoal.stream.verification import Verification
 
 __all__ = ["mend_index"]
 
-_OF_THESE_SHARDS = ("digests", "plan")  # what metadata of a packing say of exactly its shards
+_OF_THESE_SHARDS = ("digests", "plan", "marks", FRAMES)  # what metadata of a packing say of exactly its shards
 
 
 def mend_index(
@@ -70,7 +70,8 @@ def mend_index(
     if old is None or old.extent_checksum is not None:
         checksums = extent_checksums(mended, shards.paths, store=asked.store, check=check.check, progress=progress)
         mended = replace(mended, extent_checksum=checksums)
-    mended = _with_what_was_known(mended, old, shards.paths, asked.store)
+    as_written = all(damage.kind != "changed" for damage in found.damages)
+    mended = _with_what_was_known(mended, old, shards.paths, asked.store, as_written=as_written)
     if RECORD_CRCS in lost_columns and (crcs := record_checksums(mended, shards.paths, store=asked.store)) is not None:
         mended = replace(mended, columns={RECORD_CRCS: crcs})
     save_index(mended, path, store=index_store)
@@ -85,14 +86,18 @@ def _columns_of(path: str, store: Store) -> set[str]:
         return set()
 
 
-def _with_what_was_known(mended: Index, old: Index | None, paths: Sequence[str], store: Store) -> Index:
+def _with_what_was_known(
+    mended: Index, old: Index | None, paths: Sequence[str], store: Store, *, as_written: bool
+) -> Index:
     """The new index with the columns and metadata of the old one, as far as they are true of what is there now."""
     if old is None:
         return mended
+    metadata = {name: value for name, value in old.metadata.items() if name not in _OF_THESE_SHARDS}
     known = set(_samples_of_shards(old))
     now = _samples_of_shards(mended)
     if _samples_of_shards(old) == now:
-        return replace(mended, columns=old.columns, metadata={**old.metadata, **mended.metadata})
+        kept = old.metadata if as_written else metadata
+        return replace(mended, columns=old.columns, metadata={**kept, **mended.metadata})
     if own := [name for name in old.columns if name != RECORD_CRCS]:
         new = [name for name, samples in zip(mended.shard_names, now, strict=True) if samples not in known]
         what = f"the index was left as it is: it has the columns {', '.join(own)}"
@@ -102,7 +107,6 @@ def _with_what_was_known(mended: Index, old: Index | None, paths: Sequence[str],
     columns = {}
     if RECORD_CRCS in old.columns and (crcs := record_checksums(mended, paths, store=store)) is not None:
         columns[RECORD_CRCS] = crcs
-    metadata = {name: value for name, value in old.metadata.items() if name not in _OF_THESE_SHARDS}
     return replace(mended, columns=columns, metadata={**metadata, **mended.metadata})
 
 

@@ -32,10 +32,13 @@ from shoal.stream.reading.damage import ForgivingRecords
 from shoal.stream.reading.unit_bytes import parse_unit
 from shoal.stream.stages import Damaged
 
-__all__ = ["RECORD_CRCS", "Damage", "Soundness", "check_shards", "words_of"]
+__all__ = ["FRAMES", "RECORD_CRCS", "Damage", "Soundness", "check_shards", "words_of"]
 
 RECORD_CRCS = "record_crc32"
 """The column of an index that holds a CRC-32 of the bytes of each sample, where shards were written by shoal."""
+
+FRAMES = "frames"
+"""In the metadata of such an index, by the name of a shard: a CRC-32 of all that lies before and behind its samples."""
 
 _READ_BYTES = 4 << 20  # a stretch of extents that is read at once, or one extent that is larger
 _MOST_THREADS = 8
@@ -146,6 +149,7 @@ def _works(
         yield lambda: _missing(opened, shard)
         return
     yield lambda: _scanned(opened, shard, info, costs)
+    yield lambda: _framed(opened, shard, info)
     for stretch in _stretches(opened, shard, *extents):
         yield lambda stretch=stretch: _read(opened, stretch, info)  # type: ignore[misc]  # bound now, not later
 
@@ -175,6 +179,28 @@ def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> 
     byte, what = difference
     kind = "changed" if _has_grown(opened, shard, info, scan) else "unreadable"
     return Soundness([Damage(kind, name, byte, None, what)])
+
+
+def _framed(opened: Opened, shard: int, info: ObjectInfo) -> Soundness:
+    """What lies around the samples, which no scan need look at: the end of an archive, a footer, numbers of magic."""
+    index, name = opened.index, opened.index.shard_names[shard]
+    known = index.metadata.get(FRAMES, {}).get(name)
+    extents = slice(*index.shard_first_extent[shard : shard + 2].tolist())
+    ends = index.extent_end_byte[extents]
+    if known is None or not len(ends) or info.num_bytes < int(ends[-1]):
+        return Soundness()
+    begin, end, num_bytes = int(index.extent_first_byte[extents][0]), int(ends[-1]), int(index.shard_bytes[shard])
+    if info.num_bytes != num_bytes:
+        what = f"the shard has {info.num_bytes} bytes, and had {num_bytes} when it was written"
+        return Soundness([Damage("checksum", name, min(info.num_bytes, num_bytes), None, what)])
+    path, crc = opened.paths[shard], 0
+    for first, after in ((0, begin), (end, num_bytes)):
+        if after > first:
+            crc = zlib.crc32(opened.store.read_range(path, first, after), crc)
+    if crc == known:
+        return Soundness()
+    what = f"other bytes than were written before the samples, which begin at {begin}, or behind them, from {end} on"
+    return Soundness([Damage("checksum", name, 0 if begin else end, None, what)])
 
 
 def _has_grown(opened: Opened, shard: int, info: ObjectInfo, scan: ShardScan) -> bool:
@@ -311,6 +337,8 @@ def _without_echoes(damages: list[Damage], index: Index) -> list[Damage]:
     numbers = {name: number for number, name in enumerate(index.shard_names)}
     anew = {damage.shard for damage in damages if damage.kind == "changed"}
     first_lost: dict[str, int] = {}
+    framed = {id(damage) for damage in damages if damage.kind == "checksum" and not damage.samples}
+    otherwise = {damage.shard for damage in damages if id(damage) not in framed}
     for damage in damages:
         if damage.samples:
             extent = int(np.searchsorted(index.extent_first_sample, damage.samples[0], side="right")) - 1
@@ -321,6 +349,8 @@ def _without_echoes(damages: list[Damage], index: Index) -> list[Damage]:
         if damage.shard in anew:
             # Bytes of a shard that was written anew are bound to differ; that it was is what there is to say.
             is_echo = damage.kind != "changed"
+        elif id(damage) in framed:
+            is_echo = damage.shard in otherwise
         else:
             # A scan stops at the first thing it cannot read, and counts differently ever after.
             is_echo = not damage.samples and (damage.first_byte or 0) >= first_lost.get(damage.shard, 1 << 62)

@@ -95,7 +95,7 @@ class CompressedShard:
                 piece_decoded_bytes=np.array([inner.num_bytes], dtype=np.int64),
             )
         crcs = np.array([self._crc] * len(scan.layout_crcs), dtype=np.uint32)
-        return WrittenShard(scan, self._stored_bytes, piece_crcs=crcs)
+        return WrittenShard(scan, self._stored_bytes, piece_crcs=crcs, frame_crc=0)  # there is nothing around the piece
 
     def _compressed(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         found: list[Buffer] = []

@@ -43,12 +43,14 @@ class WrittenShard:
 
     ``scan`` is what `Format.scan` finds in its ``num_bytes`` bytes. ``record_crcs``, shape (num_samples,), uint32, are
     the CRC-32 of the bytes of each sample, where each has bytes of its own; else ``piece_crcs``, shape (num_pieces,).
+    ``frame_crc`` is that of all bytes before the first sample and behind the last; None where it is not known.
     """
 
     scan: ShardScan
     num_bytes: int
     record_crcs: NDArray[np.uint32] | None = None
     piece_crcs: NDArray[np.uint32] | None = None
+    frame_crc: int | None = None
 
 
 class ShardEncoder(Protocol):
@@ -154,7 +156,8 @@ class AppendedShard:
         """What is known of the shard."""
         starts = np.cumsum([0, *self._sizes], dtype=np.int64)
         scan = ShardScan(starts, np.array(self._layout_crcs, dtype=np.uint32), head=self.head)
-        return WrittenShard(scan, self.num_bytes, record_crcs=np.array(self._crcs, dtype=np.uint32))
+        crcs = np.array(self._crcs, dtype=np.uint32)
+        return WrittenShard(scan, self.num_bytes, record_crcs=crcs, frame_crc=crc32(self._tail))
 
 
 def extent_crcs(written: WrittenShard, *, extent_bytes: int) -> NDArray[np.uint32]:

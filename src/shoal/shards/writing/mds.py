@@ -87,6 +87,7 @@ class MdsShard:
         self._crcs: list[int] = []
         self._records_bytes = 0
         self._head_bytes = 0
+        self._head_crc = 0
 
     @property
     def num_samples(self) -> int:
@@ -128,7 +129,9 @@ class MdsShard:
         self._head_bytes = table_bytes + len(description)
         starts = self._starts()
         records, self._records = self._records, []
-        return [np.array([self.num_samples, *starts], dtype="<u4").tobytes() + description, *records]
+        head = np.array([self.num_samples, *starts], dtype="<u4").tobytes() + description
+        self._head_crc = crc32(head)
+        return [head, *records]
 
     def written(self) -> WrittenShard:
         """What is known of the shard."""
@@ -137,7 +140,8 @@ class MdsShard:
         layout = [crc32(words[at : at + 2].tobytes()) for at in range(self.num_samples)]
         columns = [[name, encoding] for name, encoding in (self._encoder.columns or {}).items()]
         scan = ShardScan(starts, np.array(layout, dtype=np.uint32), head={"columns": columns})
-        return WrittenShard(scan, int(starts[-1]), record_crcs=np.array(self._crcs, dtype=np.uint32))
+        crcs = np.array(self._crcs, dtype=np.uint32)
+        return WrittenShard(scan, int(starts[-1]), record_crcs=crcs, frame_crc=self._head_crc)
 
     def _starts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.cumsum([self._head_bytes, *self._sizes], dtype=np.int64)

@@ -18,6 +18,7 @@ from shoal.shards.arrow import Arrow
 from shoal.shards.arrow_rows import arrow_library
 from shoal.shards.parquet import Parquet
 from shoal.shards.protocol import Buffer, Sample, ShardScan
+from shoal.shards.writing.crc_joined import joined_crcs
 from shoal.shards.writing.encoder import Record, WrittenShard
 from shoal.shards.writing.table_rows import RowRefusedError, own_row, table_of_rows
 
@@ -133,7 +134,7 @@ class TableShard:
         """What is known of the shard: what a scan finds in the parts of it that a scan reads."""
         scan = self._format.scan(self._sink.read, self._sink.position, shard="")
         crcs = self._sink.crcs(scan)
-        return WrittenShard(scan, self._sink.position, piece_crcs=crcs)
+        return WrittenShard(scan, self._sink.position, piece_crcs=crcs, frame_crc=self._sink.frame_crc(scan))
 
     def leave_out(self) -> None:
         """Leave out rows that do not fit, for `refused` to tell; without, the first of them is an error."""
@@ -263,6 +264,21 @@ class _Sink(io.RawIOBase):
         """The CRC of each piece; pieces are stretches."""
         known = {begin: crc for begin, crc, _ in self._stretches}
         return np.array([known[begin] for begin in scan.sample_starts[:-1].tolist()], dtype=np.uint32)
+
+    def frame_crc(self, scan: ShardScan) -> int | None:
+        """The CRC of what is no piece; None where pieces do not end with stretches."""
+        begins = [begin for begin, _, _ in self._stretches]
+        pieces, end = set(scan.sample_starts[:-1].tolist()), int(scan.sample_starts[-1])
+        if end not in begins:
+            return None
+        ends = [*begins[1:], self.position]
+        around = [
+            (crc, after - begin)
+            for (begin, crc, _), after in zip(self._stretches, ends, strict=True)
+            if begin not in pieces
+        ]
+        crcs, sizes = (np.array(column) for column in zip(*around, strict=True))
+        return int(joined_crcs(crcs.astype(np.uint32), sizes, np.array([0, len(sizes)]))[0])
 
 
 _KEPT_BYTES = 64 << 10

@@ -45,8 +45,17 @@ def stat_all(paths: Sequence[str], store: _Looks) -> list[ObjectInfo]:
 
 
 def find_all(paths: Sequence[str], store: _Looks) -> list[ObjectInfo | None]:
-    """The same, with None for what is not there."""
-    return _each(store.find, paths, threads=not store.reads_ahead)
+    """The same, with None for what is not there, be it that a link to it leads nowhere."""
+
+    def find(path: str) -> ObjectInfo | None:
+        try:
+            return store.find(path)
+        except StorageError as error:
+            if is_missing(error):
+                return None
+            raise
+
+    return _each(find, paths, threads=not store.reads_ahead)
 
 
 def _each(look: Callable[[str], _Result], paths: Sequence[str], *, threads: bool) -> list[_Result]:
