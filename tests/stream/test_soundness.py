@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -327,6 +328,43 @@ def test_what_is_mended_is_known_as_it_is_now(tmp_path: Path) -> None:
     found = found_in(data)
     assert [damage.kind for damage in found.damages] == ["changed"]
     mend_index(open_to_verify(data), found)
+    assert found_in(data).damages == []
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "other", "bytes"])
+def test_the_index_of_other_readers_is_checked_and_written_anew(tmp_path: Path, harm: str) -> None:
+    data, path = packed(tmp_path / "data", "mds", count=300), tmp_path / "data" / "index.json"
+    good = path.read_bytes()
+    packed(tmp_path / "other", "mds", count=200)
+    if harm == "gone":
+        path.unlink()
+    elif harm == "cut":
+        path.write_bytes(good[:-5])
+    elif harm == "other":
+        path.write_bytes((tmp_path / "other" / "index.json").read_bytes())
+    else:
+        path.write_bytes(good.replace(b'"samples": ', b'"samples": 1'))
+    before = (data / "shoal.index").read_bytes()
+    found = found_in(data)
+    assert [(damage.kind, damage.shard, damage.is_of_index) for damage in found.damages] == [
+        ("index", "index.json", True)
+    ]
+    mend_index(open_to_verify(data), found)
+    assert path.read_bytes() == good
+    assert (data / "shoal.index").read_bytes() == before
+    assert found_in(data).damages == []
+
+
+def test_a_shard_more_gets_into_both_indexes(tmp_path: Path) -> None:
+    data = packed(tmp_path / "data", "mds", count=300)
+    first = min(data.glob("shard*"))
+    (data / "shard-000099.mds").write_bytes(first.read_bytes())
+    found = found_in(data)
+    assert [damage.kind for damage in found.damages] == ["unknown"]
+    mended, left = mend_index(open_to_verify(data), found)
+    assert left == []
+    shards = json.loads((data / "index.json").read_text())["shards"]
+    assert [shard["raw_data"]["basename"] for shard in shards] == list(mended.shard_names)
     assert found_in(data).damages == []
 
 

@@ -10,7 +10,7 @@ from shoal.pack.columns import joined_columns
 from shoal.pack.output import Output
 from shoal.shards.index.join import joined
 from shoal.shards.index.table import Index
-from shoal.shards.writing.mds import INDEX_NAME, mds_index
+from shoal.shards.writing.mds import INDEX_NAME, mds_index_of
 from shoal.stream.soundness import FRAMES
 
 __all__ = ["finish"]
@@ -49,18 +49,6 @@ def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> 
     }
     index = out.versioned(joined(parts, columns=columns, metadata=metadata))
     if index.format == "mds":
-        out.put(INDEX_NAME, [_index_of_streaming(index)])
+        out.put(INDEX_NAME, [mds_index_of(index)])
     out.finish(index)
     return index
-
-
-def _index_of_streaming(index: Index) -> bytes:
-    """What MosaicML's readers want beside MDS shards."""
-    heads = [head["columns"] for _, head in sorted(index.shard_heads.items())]
-    other = next((number for number, columns in enumerate(heads) if columns != heads[0]), None)
-    if other is not None:
-        msg = f"{index.shard_names[other]} has the columns {heads[other]}, and {index.shard_names[0]} has {heads[0]}"
-        raise UsageError(msg, hint="say the encodings for all shards with options={'columns': {...}}")
-    first = index.extent_first_sample[index.shard_first_extent]
-    counts = (first[1:] - first[:-1]).tolist()
-    return mds_index(heads[0], list(zip(index.shard_names, index.shard_bytes.tolist(), counts, strict=True)))

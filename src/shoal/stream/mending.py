@@ -9,6 +9,7 @@ from shoal.errors import IndexFileError, UsageError
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.index.file import decode
 from shoal.shards.index.table import Index
+from shoal.shards.manifests import MANIFEST_NAME
 from shoal.storage.protocol import Store
 from shoal.storage.urls import scheme_of
 from shoal.stream.indexing.building import build_index
@@ -17,6 +18,7 @@ from shoal.stream.indexing.index_files import save_index
 from shoal.stream.indexing.looking import stat_all
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.indexing.verifying import ShardCheck, rows_of
+from shoal.stream.manifest_beside import has_manifest, write_manifest
 from shoal.stream.soundness import FRAMES, RECORD_CRCS, Damage, Soundness, check_shards
 from shoal.stream.verification import Verification
 
@@ -60,6 +62,9 @@ def mend_index(
         mended = replace(old, shard_versions=tuple(info.version for info in infos))
         save_index(mended, path, store=index_store)
         return mended, []
+    if old is not None and all(damage.shard == MANIFEST_NAME for damage in found.damages):
+        write_manifest(old, asked.found.root, store=asked.store)
+        return old, []
     extent_bytes = EXTENT_BYTES if old is None else int(old.metadata.get("extent_bytes", EXTENT_BYTES))
     shards = asked.found
     mended = build_index(shards, store=asked.store, format=asked.format, extent_bytes=extent_bytes)
@@ -75,6 +80,8 @@ def mend_index(
     if RECORD_CRCS in lost_columns and (crcs := record_checksums(mended, shards.paths, store=asked.store)) is not None:
         mended = replace(mended, columns={RECORD_CRCS: crcs})
     save_index(mended, path, store=index_store)
+    if old is not None and has_manifest(old):
+        write_manifest(mended, asked.found.root, store=asked.store)
     return mended, []
 
 

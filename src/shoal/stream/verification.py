@@ -25,6 +25,7 @@ from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.index_files import INDEX_NAME, load_index
 from shoal.stream.indexing.opening import Opened, choose_format, known_suffixes, open_source
 from shoal.stream.indexing.verifying import ShardCheck
+from shoal.stream.manifest_beside import has_manifest, manifest_damages
 from shoal.stream.reading.retrying import patient
 from shoal.stream.soundness import Damage, Soundness, check_shards, words_of
 
@@ -97,6 +98,8 @@ def open_to_verify(
     opened = Opened(store, known, paths, chosen, place, check)
     what = "the index does not know this shard"
     damages = tuple(Damage("unknown", name, None, None, what) for name in unknown)
+    if has_manifest(known) and found.complete:
+        damages += manifest_damages(known, found.root, store=store)
     return Verification(found, store, opened, chosen, place, index_store, damages)
 
 

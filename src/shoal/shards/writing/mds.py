@@ -13,12 +13,13 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.shards.index.table import Index
 from shoal.shards.mds_encodings import fixed_bytes_of
 from shoal.shards.protocol import Buffer, Sample, ShardScan
 from shoal.shards.writing.encoder import Record, WrittenShard, check_names
 from shoal.shards.writing.mds_values import encode_value, encoding_for
 
-__all__ = ["MdsEncoder", "MdsShard", "mds_index"]
+__all__ = ["MdsEncoder", "MdsShard", "mds_index", "mds_index_of"]
 
 _MOST_BYTES = (1 << 32) - 1
 INDEX_NAME = "index.json"
@@ -160,6 +161,24 @@ def mds_index(columns: Sequence[Sequence[str]], shards: Sequence[tuple[str, int,
         for name, num_bytes, num_samples in shards
     ]
     return json.dumps({"version": 2, "shards": entries}, sort_keys=True).encode()
+
+
+def mds_index_of(index: Index) -> bytes:
+    """The same for the shards of an index.
+
+    Raises
+    ------
+    UsageError
+        They do not all have the same columns.
+    """
+    heads = [head["columns"] for _, head in sorted(index.shard_heads.items())]
+    other = next((number for number, columns in enumerate(heads) if columns != heads[0]), None)
+    if other is not None:
+        msg = f"{index.shard_names[other]} has the columns {heads[other]}, and {index.shard_names[0]} has {heads[0]}"
+        raise UsageError(msg, hint="say the encodings for all shards with options={'columns': {...}}")
+    first = index.extent_first_sample[index.shard_first_extent]
+    counts = (first[1:] - first[:-1]).tolist()
+    return mds_index(heads[0], list(zip(index.shard_names, index.shard_bytes.tolist(), counts, strict=True)))
 
 
 def _about(columns: Mapping[str, str]) -> dict[str, Any]:

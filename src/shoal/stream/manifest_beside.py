@@ -1,0 +1,49 @@
+"""The ``index.json`` beside MDS shards of ours: shoal needs its own index alone, readers of Streaming need this one."""
+
+from __future__ import annotations
+
+from shoal.errors import SourceError
+from shoal.shards.index.table import Index
+from shoal.shards.manifests import MANIFEST_NAME, Manifest, read_manifest
+from shoal.shards.writing.mds import mds_index_of
+from shoal.storage.protocol import Store
+from shoal.storage.urls import join
+from shoal.stream.soundness import Damage
+
+__all__ = ["has_manifest", "manifest_damages", "write_manifest"]
+
+
+def has_manifest(index: Index) -> bool:
+    """Whether shoal has written one beside these shards."""
+    return index.format == "mds" and "plan" in index.metadata
+
+
+def manifest_damages(index: Index, root: str, *, store: Store) -> tuple[Damage, ...]:
+    """What is wrong with the ``index.json`` in the directory ``root``: nothing, or one thing."""
+    path = join(root, MANIFEST_NAME)
+    info = store.find(path)
+    if info is None:
+        return (_damage("it is not there"),)
+    try:
+        found = read_manifest(store.read_range(path, 0, info.num_bytes), path=MANIFEST_NAME)
+    except SourceError as error:
+        return (_damage(error.message.removeprefix(f"{MANIFEST_NAME}: ")),)
+    if found is None:
+        return (_damage("it is some other JSON"),)
+    wanted = read_manifest(mds_index_of(index), path=MANIFEST_NAME)
+    if wanted is not None and _shards(found) != _shards(wanted):
+        return (_damage("it names other shards, or says that they have other bytes or samples"),)
+    return ()
+
+
+def write_manifest(index: Index, root: str, *, store: Store) -> None:
+    """Write it anew, for the shards of this index."""
+    store.put(join(root, MANIFEST_NAME), mds_index_of(index))
+
+
+def _shards(manifest: Manifest) -> list[tuple[str, int | None, int | None]]:
+    return [(shard.name, shard.expected.num_bytes, shard.expected.num_samples) for shard in manifest.shards]
+
+
+def _damage(what: str) -> Damage:
+    return Damage("index", MANIFEST_NAME, None, None, f"{what}; readers of MosaicML Streaming need it")
