@@ -31,6 +31,8 @@ _MAX_REDIRECTS = 5
 _REDIRECT_SECONDS = 60.0  # signed URLs hold for minutes at least; asking every time would double the requests
 _REDIRECTS = {301, 302, 303, 307, 308}
 _SAID_BYTES = 2000
+# Of an object that was never read, an answer without its range may be that of a cache on the way that has it not yet.
+_ATTEMPTS_TO_MEET = 6
 _DRAINED_BYTES = 4096  # reading so many that nobody wants is cheaper than another connection
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)\s*", re.IGNORECASE)
 
@@ -90,7 +92,7 @@ class HttpStore:
             return b""
         verb = f"read bytes [{first_byte}, {end_byte}) of"
         with self._answer(path, first_byte, end_byte, verb=verb) as answer:
-            if answer.status == 416:
+            if answer.status != 206:
                 self._met(path, answer)
                 raise refusal(416, path, verb=verb, headers=answer.headers)
             info, first, end = self._range_of(path, answer)
@@ -130,7 +132,7 @@ class HttpStore:
         if known := self._known.get(path):
             return known
         with self._answer(path, 0, 1, verb="look at") as answer:
-            if answer.status == 416:
+            if answer.status != 206:
                 return self._met(path, answer)[0]
             return self._range_of(path, answer)[0]
 
@@ -169,7 +171,7 @@ class HttpStore:
         self._moved.clear()
 
     def _answer(self, path: str, first_byte: int, end_byte: int, *, verb: str) -> _Answer:
-        """The answer to a request for a range: 206 or 416, and an error for anything else."""
+        """The answer to a request for a range: 206, 416 or that of an empty object, and an error for anything else."""
         first = self._firsts.get(path) or self._firsts.setdefault(path, self._first(path))
         headers = {"Accept-Encoding": "identity", "Range": f"bytes={first_byte}-{end_byte - 1}"}
         own = headers | first.headers
@@ -178,7 +180,7 @@ class HttpStore:
         for num_redirects in range(_MAX_REDIRECTS + 1):
             same = url is first.url or _origin(url) == first.origin
             answer = self._ask(url, own if same else headers, path, verb)
-            if answer.status in (206, 416):
+            if answer.status in (206, 416) or self._is_empty(path, answer):
                 if num_redirects:
                     self._moved[path] = _Moved(url, time.monotonic() + _REDIRECT_SECONDS)
                 return _Answer(answer)
@@ -238,30 +240,46 @@ class HttpStore:
                     raise broken(error, path, verb=verb) from None
             said = struck_out(body.decode("utf-8", "replace"), secrets)
             return refusal(answer.status, path, verb=verb, said=said, headers=answer.headers)
-        # Where ranges were answered before, something on the way is at fault for once.
-        met = self._known.get(path) is not None
         msg = f"could not {verb} {path}: the server sent the whole object (200) and not the range that was asked for"
         hint = "serve the shards by a server that answers ranges (nginx, any object store), or copy them"
-        return StorageError(msg, hint=hint, transient=met)
+        return self._no_range(path, msg, hint)
+
+    def _is_empty(self, path: str, answer: BaseHTTPResponse) -> bool:
+        """Whether an object of no bytes was sent as a whole: there is no range of it, and not all say so by 416."""
+        says_which = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+        is_empty = answer.status == 200 and answer.headers.get("Content-Length", "").strip() == "0" and says_which
+        known = self._known.get(path)
+        return bool(is_empty) and (known is None or not known.num_bytes)
+
+    def _no_range(self, path: str, msg: str, hint: str) -> StorageError:
+        """The error for an answer that is no range: passing where ranges were answered before, else soon believed."""
+        met = self._known.get(path) is not None
+        return StorageError(msg, hint=hint, transient=met, worth_attempts=_ATTEMPTS_TO_MEET, evidence="no range")
 
     def _range_of(self, path: str, answer: _Answer) -> tuple[ObjectInfo, int, int]:
         """What a 206 says it is: the object, and the range that it holds of it."""
         encoding = answer.headers.get("Content-Encoding", "identity")
         if encoding.strip().lower() not in ("", "identity"):
             msg = f"{path}: the server encodes its answers ({encoding}), so that ranges are not those of the object"
-            raise StorageError(msg, hint="switch compression off for these files")
+            raise self._no_range(path, msg, "switch compression off for these files")
         info, match = self._met(path, answer)
         if match[1] is None:
-            raise _unclear(path, answer)
+            raise self._unclear(path, answer)
         return info, int(match[1]), int(match[2]) + 1
 
     def _met(self, path: str, answer: _Answer) -> tuple[ObjectInfo, re.Match[str]]:
         """The object that an answer is about, and what it says of its range."""
-        match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        said = "bytes */0" if answer.status == 200 else answer.headers.get("Content-Range", "")
+        match = _CONTENT_RANGE.fullmatch(said)
         if match is None or match[3] == "*":
-            raise _unclear(path, answer)
+            raise self._unclear(path, answer)
         version = version_of(answer.headers.get("ETag")) or answer.headers.get("Last-Modified", "")
         return self._known.met(path, int(match[3]), version), match
+
+    def _unclear(self, path: str, answer: _Answer) -> StorageError:
+        said = answer.headers.get("Content-Range")
+        msg = f"{path}: the server does not say which part of how many bytes it sends (Content-Range: {said})"
+        return self._no_range(path, msg, "the server, or a proxy before it, is at fault")
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,12 +335,6 @@ def _host(url: str) -> str:
     """Scheme, host and port as they are written, without a password."""
     scheme, mark, rest = url.partition("://")
     return f"{scheme}{mark}{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}"
-
-
-def _unclear(path: str, answer: _Answer) -> StorageError:
-    said = answer.headers.get("Content-Range")
-    msg = f"{path}: the server does not say which part of how many bytes it sends (Content-Range: {said})"
-    return StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:
