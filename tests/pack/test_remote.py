@@ -67,9 +67,7 @@ def test_files_in_s3_are_packed_by_repack(
         words = [word for name, value in options.items() for word in ("--storage-option", f"{name}={value}")]
         assert main(["pack", "s3://photos/all", str(tmp_path / "out"), *words]) == 2
         assert "`shoal repack URL DST --format folder` packs files that lie elsewhere" in capsys.readouterr().err
-        assert (
-            main(["repack", "s3://photos/all", str(tmp_path / "out"), "--format", "folder", *words, "--to", "tar"]) == 0
-        )
+        assert main(["repack", "s3://photos/all", str(tmp_path / "out"), "--format", "folder", *words]) == 0
     dataset = shoal.open(tmp_path / "out")
     assert dataset[5] == {"__key__": "dog/5", "jpg": b"jpg", "label.cls": b"1"}
     (tmp_path / "list.csv").write_text("path\ns3://user:secret@photos/all/cat/0.jpg\n")

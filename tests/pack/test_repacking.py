@@ -452,6 +452,29 @@ def test_all_shards_of_mds_have_the_columns_of_the_first_sample(tmp_path: Path) 
     assert all_of(tmp_path / "b") == rows
 
 
+def test_formats_that_are_only_read_say_what_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("number\n1\n2\n")
+    with pytest.raises(UsageError, match=r"shards of csv are read, and not written"):
+        repack(tmp_path / "a.csv", tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_single_files_become_a_tar(tmp_path: Path) -> None:
+    for kind in ("cat", "dog"):
+        (tmp_path / "files" / kind).mkdir(parents=True)
+        (tmp_path / "files" / kind / "a.txt").write_text(kind)
+    files = shoal.formats.Folder(suffixes=[".txt"])
+    made = repack(tmp_path / "files", tmp_path / "b", source_format=files, columns=["label"])
+    assert all_of(tmp_path / "b") == [
+        {"__key__": "cat/a", "txt": b"cat", "label.cls": b"0"},
+        {"__key__": "dog/a", "txt": b"dog", "label.cls": b"1"},
+    ]
+    assert made.index.columns["label"].tolist() == [0, 1]
+    index = tmp_path / "elsewhere.index"
+    (tmp_path / "b" / "shoal.index").rename(index)
+    assert repack(tmp_path / "b", tmp_path / "c", index=index).index.columns["label"].tolist() == [0, 1]
+
+
 def test_where_things_lie_is_not_written_down(tmp_path: Path) -> None:
     source = write(tmp_path / "secret-home" / "a", map(row, range(50)), "jsonl")
     repack(source, tmp_path / "b", shard_bytes="1KiB", num_workers=1)

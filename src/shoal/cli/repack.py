@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
     parser.add_argument("destination", metavar="DST", help="a directory or a URL, without shards as yet")
     formats = ", ".join(name for name in WRITTEN_FORMATS if "." not in name)
-    text = f"format of the new shards (as the old): {formats}; those of rows also compressed, as in jsonl.zst"
+    text = f"format of the new shards (as the old; tar for files of a folder): {formats}; those of rows also compressed"
+    text += ", as in jsonl.zst"
     parser.add_argument("--to", metavar="NAME", help=text)
     text = "bytes that the samples of a new shard take in the old ones, 256MiB for instance (by a rule)"
     parser.add_argument("--shard-bytes", metavar="BYTES", help=text)

@@ -42,7 +42,8 @@ from shoal.pack.unit import Shard
 from shoal.pack.writer import PackSummary, summaries_of
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.index.table import Index
-from shoal.shards.writing.encoders import encoder_named
+from shoal.shards.protocol import Format
+from shoal.shards.writing.encoders import WRITTEN_FORMATS, encoder_named
 from shoal.storage.sources import SourceLike
 from shoal.storage.stores import options_of_sides
 from shoal.stream.arrangement import Arrangement, OrderRequest
@@ -68,7 +69,7 @@ class RepackRequest:
     Parameters
     ----------
     format
-        What is written; None for the format of the source.
+        What is written; None for the format of the source, or tar where that is a folder of files.
     shard_bytes
         Bytes that the samples of a shard take in the source; None for the rule of `shard_sizing`.
     num_readers
@@ -132,18 +133,22 @@ def repack(
     num_workers: int | None = None,
     options: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    source_format: str | Format | None = None,
+    index: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Repacked:
     """Make new shards of the samples of old ones; finished shards of a killed run are kept.
 
     Parameters
     ----------
-    source, storage_options
-        As `shoal.open` takes them; the options are those of each side that is no file of this machine.
+    source, source_format, index, storage_options
+        As `shoal.open` takes them (``format`` is there what ``source_format`` is here); the options are those of each
+        side that is no file of this machine.
     url
         A directory or URL without shards as yet.
     format, prefix, columns, extent_bytes, options
-        As for `Writer`; the format of the source where None. Columns of the source's index are kept.
+        As for `Writer`; the format of the source where None (tar, where that is a folder of files). Columns of the
+        source's index are kept.
     shard_bytes
         Bytes that the samples of a shard take in the source; by the rule of `shard_sizing` where None.
     mix, seed, memory
@@ -177,7 +182,7 @@ def repack(
     (200, 3, {'text': 'document 7'})
     """
     here, there = options_of_sides(source, os.fspath(url), storage_options)
-    opened = open_source(source, storage_options=here)
+    opened = open_source(source, index=index, format=source_format, storage_options=here)
     request = RepackRequest(
         format=format,
         shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
@@ -209,7 +214,7 @@ def repack_opened(
     if not index.num_samples:
         msg = f"{index.num_shards} shards without a single sample"
         raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
-    format_name = request.format or index.format
+    format_name = request.format or _format_like(index)
     check_prefix(request.prefix)
     options = {**({} if request.decode else options_like(opened, format_name)), **request.options}
     encoder = encoder_named(format_name, **options)
@@ -246,6 +251,17 @@ def repack_opened(
         return Repacked(summary, sizing, joined, source, workers, peak)
     finally:
         out.release()
+
+
+def _format_like(index: Index) -> str:
+    """The format of the source, where that is written; single files go where `shoal.pack.pack` puts them."""
+    if index.format == "folder":
+        return "tar"
+    if index.format not in WRITTEN_FORMATS:
+        plain = [name for name in WRITTEN_FORMATS if "." not in name]
+        msg = f"shards of {index.format} are read, and not written"
+        raise UsageError(msg, hint=f"say what is written (--to, or format= in Python): {', '.join(plain)}")
+    return index.format
 
 
 def _jobs(reader: StretchReader, shards: Sequence[Shard], cuts: list[int], record_bytes: list[int]) -> Iterator[Job]:
