@@ -16,13 +16,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.shards import writers
+from tests.stream.faraway import local_store
 
 import shoal
-from shoal.errors import ShardError
+from shoal.errors import IndexFileError, ShardError
 from shoal.shards.foreign import by_borders, scan_by_index
 from shoal.shards.formats import format_named
 from shoal.shards.protocol import ShardScan
 from shoal.shards.scanning import checked_scan, scan_again
+from shoal.storage.local import LocalStore
+from shoal.stream.indexing.building import build_index
+from shoal.stream.indexing.index_files import save_index
+from shoal.stream.mending import mend_index
+from shoal.stream.verification import open_to_verify, verify
 
 
 def made_tar(num_samples: int) -> bytes:
@@ -104,7 +110,7 @@ def scan(name: str, data: bytes) -> ShardScan:
     return format_named(name).scan(lambda first, end: data[first:end], len(data), shard="s")
 
 
-def by_index(name: str, data: bytes, index: bytes) -> tuple[ShardScan | None, int]:
+def by_index(name: str, data: bytes, index: bytes, *, is_near: bool = True) -> tuple[ShardScan | None, int]:
     """The scan by an index, and how many bytes of the shard it read."""
     num_read = 0
 
@@ -114,7 +120,7 @@ def by_index(name: str, data: bytes, index: bytes) -> tuple[ShardScan | None, in
         num_read += end - first
         return data[first:end]
 
-    return scan_by_index(format_named(name), index, read, len(data), shard="s"), num_read
+    return scan_by_index(format_named(name), index, read, len(data), shard="s", is_near=is_near), num_read
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -126,11 +132,16 @@ def test_an_index_that_fits_gives_the_samples_of_a_scan(kind: str, num_samples: 
     found, num_read = by_index(name, data, index)
     assert found is not None
     assert found.sample_starts.tolist() == expected.sample_starts.tolist()
-    assert found.head == {**expected.head, "by_borders": True}
+    assert found.head == {**expected.head, "by_borders": "all seen" if name == "tar" else True}
     again = scan_again(format_named(name), lambda first, end: data[first:end], len(data), shard="s", head=found.head)
     assert again.layout_crcs.tolist() == found.layout_crcs.tolist() == by_borders(expected).layout_crcs.tolist()
     if num_samples == 200:
+        far, num_read = by_index(name, data, index, is_near=False)
         assert num_read < len(data) / 2
+        assert far is not None
+        assert far.sample_starts.tolist() == expected.sample_starts.tolist()
+        assert far.head["by_borders"] is True
+        assert far.layout_crcs.tolist() == found.layout_crcs.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -205,3 +216,141 @@ def test_datasets_are_the_same_with_and_without(
     assert shoal.open(tmp_path / "with").num_samples == 62
     assert "1 of 2 indexes of other tools do not fit" in caplog.text
     assert json.loads(json.dumps(opened.num_samples)) == 61
+
+
+# ---- indexes that cut a sample in two, or join two
+
+
+TARS = ("ustar", "gnu", "times", "long names", "long paths", "directories", "links inside")
+
+
+def tar_of_kind(kind: str, num_samples: int) -> bytes:
+    """Samples of two members each, whose headers are plain or not."""
+    out = io.BytesIO()
+    format = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "long names": tarfile.GNU_FORMAT}  # noqa: A001
+    with tarfile.open(fileobj=out, mode="w", format=format.get(kind, tarfile.PAX_FORMAT)) as tar:
+        for number in range(num_samples):
+            stem = (
+                f"{number:03d}"
+                if "long" not in kind
+                else f"{'x' * (300 if kind == 'long paths' else 120)}/{number:03d}"
+            )
+            for suffix in ("cls", "jpg"):
+                info = tarfile.TarInfo(f"{stem}.{suffix}")
+                info.size = number * 37 % 1500
+                info.mtime = 1.5 if kind == "times" else 1  # a fraction takes a PAX header
+                tar.addfile(info, io.BytesIO(b"x" * info.size))
+                if kind == "links inside" and suffix == "cls":
+                    link = tarfile.TarInfo(f"{number}.link")
+                    link.type, link.linkname = tarfile.SYMTYPE, "a"
+                    tar.addfile(link)
+            if kind == "directories" and number + 1 < num_samples:
+                directory = tarfile.TarInfo(f"d{number}")
+                directory.type = tarfile.DIRTYPE
+                tar.addfile(directory)
+    return out.getvalue()
+
+
+def offsets_of(data: bytes) -> list[tuple[int, int]]:
+    """Where each sample begins, by a scan, and where its second member does: behind the first one."""
+    starts = scan("tar", data).sample_starts.tolist()
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        ends = {}
+        for member in tar:
+            if member.name.endswith(".cls"):
+                ends[member.name] = member.offset_data + -(-member.size // 512) * 512
+    return list(zip(starts, ends.values(), strict=False))
+
+
+@pytest.mark.parametrize("kind", TARS)
+@pytest.mark.parametrize("num_samples", [20, 90])
+def test_a_sample_that_is_cut_in_two_is_noticed_at_every_border(kind: str, num_samples: int) -> None:
+    data = tar_of_kind(kind, num_samples)
+    borders = scan("tar", data).sample_starts.tolist()
+    assert by_index("tar", data, struct.pack(f"<{len(borders)}Q", *borders))[0] is not None or kind == "directories"
+    num_passed = 0
+    for place, (_, cut) in enumerate(offsets_of(data)):
+        wrong = [*borders[: place + 1], cut, *borders[place + 1 :]]
+        index = struct.pack(f"<{len(wrong)}Q", *wrong)
+        assert by_index("tar", data, index)[0] is None
+        num_passed += by_index("tar", data, index, is_near=False)[0] is not None
+    assert num_passed or kind == "directories"  # the few places that are always compared do not tell
+    found = checked_scan(format_named("tar"), lambda a, b: data[a:b], len(data), shard="s", index=lambda: index)
+    assert found.notes["stale_indexes"] == 1
+    assert found.num_samples == num_samples
+
+
+@pytest.mark.parametrize("version", ["v1.1", "v1.2"])
+def test_an_index_with_names_says_itself_where_samples_are_cut_or_joined(version: str) -> None:
+    data = made_tar(40)
+    lines = wds2idx(data, version).decode().splitlines()
+    words, each = lines[16].split(" "), 4 if version == "v1.2" else 3
+    cut = [*lines[:16], " ".join(words[:each]), " ".join(words[each:]), *lines[17:]]
+    joined = [*lines[:16], f"{lines[16]} {lines[17]}", *lines[18:]]
+    for wrong, count in ((cut, 41), (joined, 39)):
+        index = "\n".join([f"{version} {count}", *wrong[1:], ""]).encode()
+        assert by_index("tar", data, index)[0] is None
+        far = by_index("tar", data, index, is_near=False)[0]
+        assert (far is None) == (version == "v1.2" or wrong is joined)  # which has no suffix twice
+
+
+def wrong_index(kind: str, data: bytes, sample: int) -> bytes:
+    """One of Energon's, or of an old wds2idx, that cuts a sample in two or joins it with the next one."""
+    borders = list(struct.unpack(f"<{len(energon(data)) // 8}Q", energon(data)))
+    if kind == "joined":
+        return struct.pack(f"<{len(borders) - 1}Q", *borders[: sample + 1], *borders[sample + 2 :])
+    cut = offsets_of(data)[sample][1]
+    if kind == "cut":
+        return struct.pack(f"<{len(borders) + 1}Q", *borders[: sample + 1], cut, *borders[sample + 1 :])
+    lines = wds2idx(data, "v1.1").decode().splitlines()
+    words = lines[sample + 1].split(" ")
+    lines[sample + 1 : sample + 2] = [" ".join(words[:3]), " ".join(words[3:])]
+    return "\n".join([f"v1.1 {len(lines) - 1}", *lines[1:], ""]).encode()
+
+
+@pytest.mark.parametrize("kind", ["cut", "joined", "cut by wds2idx"])
+def test_a_wrong_index_of_shards_far_away_is_never_read_as_samples(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks at all borders there: reading tells, also where damage is left out, and says what to do."""
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    directory = tmp_path / "data"
+    directory.mkdir()
+    data = tar_of_kind("ustar", 60)
+    (directory / "a.tar").write_bytes(data)
+    (directory / "a.tar.idx").write_bytes(wrong_index(kind, data, 20))
+    asked = open_to_verify(directory)
+    index = build_index(asked.found, store=local_store(), format=asked.format)
+    assert index.notes == {}
+    assert index.num_samples == (59 if kind == "joined" else 61)
+    save_index(index, directory / "shoal.index", store=LocalStore())
+    for on_error in ("raise", "skip"):
+        ds = shoal.open(directory).shuffle("none", chunk="1MiB").reading(on_error=on_error)
+        with pytest.raises(IndexFileError, match=r"a\.tar, byte \d+: by the index .*020") as caught:
+            list(ds)
+        assert ".idx" in caught.value.hint
+    if kind == "joined":
+        with pytest.raises(IndexFileError, match="belongs to the sample '020'"):
+            shoal.open(directory)[20]
+    # The shard is as it was when it was indexed, so it is the index that is wrong; without the other one it is mended.
+    found = verify(open_to_verify(directory))
+    assert [damage.kind for damage in found.damages] == ["changed"]
+    (directory / "a.tar.idx").unlink()
+    mended, damages = mend_index(open_to_verify(directory), found)
+    assert damages == []
+    assert mended.num_samples == 60
+    assert [sample["__key__"] for sample in shoal.open(directory)] == [f"{number:03d}" for number in range(60)]
+
+
+def test_an_index_made_near_is_scanned_again_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "a.tar").write_bytes(made_tar(30))
+    (tmp_path / "a.tar.idx").write_bytes(energon(made_tar(30)))
+    asked = open_to_verify(tmp_path)
+    for store in (LocalStore(), local_store()):
+        index = build_index(asked.found, store=store, format=asked.format)
+        assert index.shard_heads[0]["by_borders"] == ("all seen" if store.reads_ahead else True)
+        save_index(index, tmp_path / "shoal.index", store=LocalStore())
+        os.utime(tmp_path / "a.tar", ns=(7, 7 + store.reads_ahead))
+        assert len(list(shoal.open(tmp_path))) == 30
+        assert verify(open_to_verify(tmp_path)).damages == []

@@ -16,16 +16,30 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import ShardError
+from shoal.errors import IndexFileError, ShardError
 from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
+from shoal.shards.tar_borders import look_at_borders
+from shoal.shards.tar_names import key_and_suffix
 
-__all__ = ["FORMATS_WITH_INDEXES", "by_borders", "foreign_names", "scan_by_index"]
+__all__ = [
+    "FORMATS_WITH_INDEXES",
+    "by_borders",
+    "foreign_names",
+    "is_by_borders",
+    "may_be_cut",
+    "scan_by_index",
+    "told_of_borders",
+    "wrong_border",
+]
 
 FORMATS_WITH_INDEXES = ("tar", "tfrecord", "recordio")
 _BY_BORDERS = "by_borders"
+_ALL_SEEN = "all seen"
+_WITH_NAME = 4  # words that an index has of a member
 _PLACES = 8  # at which an index is compared with its shard: the ends, and in between
 _BLOCK = 512
 _TAIL_LIMIT_BYTES = 1 << 20  # of zeros behind the last member of a tar
+_FEW_SCANS = 64  # of pairs of samples; many of them cost more than a scan of the shard
 
 
 def foreign_names(path: str) -> tuple[str, ...]:
@@ -45,12 +59,14 @@ def scan_by_index(
     num_bytes: int,
     *,
     shard: str,
+    is_near: bool = True,
 ) -> ShardScan | None:
     """The samples of a shard by a foreign index; None where it is none, or does not fit the shard.
 
     Compared are the order of its offsets, where the last sample ends, and at 8 places what a scan of two samples there
-    finds. The layout CRCs are those of the offsets (`by_borders`), since headers are not read; each sample is still
-    checked in full whenever it is read.
+    finds. Of a tar that ``is_near``, so that a read costs microseconds, the headers at all borders are looked at too:
+    that no sample is cut in two. The layout CRCs are those of the offsets (`by_borders`), since not all headers are
+    read; each sample is still checked in full whenever it is read.
     """
     try:
         borders = _borders(format.name, bytes(index), num_bytes)
@@ -62,23 +78,44 @@ def scan_by_index(
         if not _ends_well(format.name, read, int(borders[-1]), num_bytes):
             return None
         head = _compared(format, borders, read, shard)
+        sees_all = is_near and format.name == "tar"
+        if head is None or (sees_all and not _none_is_cut(format, borders, read, num_bytes, shard)):
+            return None
     except ShardError:
         return None
-    if head is None:
-        return None
-    return by_borders(ShardScan(borders, np.zeros(len(borders) - 1, dtype=np.uint32), head=head))
+    scan = ShardScan(borders, np.zeros(len(borders) - 1, dtype=np.uint32), head=head)
+    return by_borders(scan, told=_ALL_SEEN if sees_all else True)
 
 
-def by_borders(scan: ShardScan) -> ShardScan:
-    """The same scan, as if nothing but the borders of samples were known: their CRCs stand for those of headers."""
+def by_borders(scan: ShardScan, *, told: Any = True) -> ShardScan:
+    """The same scan, as if nothing but the borders of samples were known: their CRCs stand for those of headers.
+
+    ``told`` is what the head says of these borders.
+    """
     pairs = np.stack([scan.sample_starts[:-1], scan.sample_starts[1:]], axis=1).astype("<i8").tobytes()
     crcs = np.array([crc32(pairs[at : at + 16]) for at in range(0, len(pairs), 16)], dtype=np.uint32)
-    return replace(scan, layout_crcs=crcs, head={**scan.head, _BY_BORDERS: True})
+    return replace(scan, layout_crcs=crcs, head={**scan.head, _BY_BORDERS: told})
 
 
 def is_by_borders(head: Mapping[str, Any]) -> bool:
     """Whether a shard was indexed by a foreign index."""
     return bool(head.get(_BY_BORDERS))
+
+
+def told_of_borders(head: Mapping[str, Any]) -> Any:
+    """What the head of a shard that was indexed by a foreign index says of its borders."""
+    return head.get(_BY_BORDERS)
+
+
+def may_be_cut(head: Mapping[str, Any]) -> bool:
+    """Whether a shard was indexed by a foreign index of which some borders were not looked at."""
+    return is_by_borders(head) and head[_BY_BORDERS] != _ALL_SEEN
+
+
+def wrong_border(what: str, *, shard: str, byte: int) -> IndexFileError:
+    """What to raise where samples show that a border of a foreign index is wrong; that is no damage, to be left out."""
+    msg = f"{shard}, byte {byte}: {what}; the index was made by that of another tool, which is wrong"
+    return IndexFileError(msg, hint="take the .idx beside the shard away, and run `shoal index` on the shards")
 
 
 def _borders(format_name: str, index: bytes, num_bytes: int) -> NDArray[np.int64]:
@@ -101,20 +138,38 @@ def _borders(format_name: str, index: bytes, num_bytes: int) -> NDArray[np.int64
 def _of_wds2idx(lines: list[str]) -> NDArray[np.int64]:
     """A sample ends with the last of its payloads, padded, and the next one begins there."""
     version, count = lines[0].split()
-    per_file = {"v1.1": 3, "v1.2": 4}[version] if version in ("v1.1", "v1.2") else 0
+    per_file = {"v1.1": 3, "v1.2": _WITH_NAME}[version] if version in ("v1.1", "v1.2") else 0
     if not per_file or len(lines) - 1 != int(count):
         msg = f"version {version}, {count} samples in {len(lines) - 1} lines"
         raise ValueError(msg)
     ends = [0]
+    key = ""
     for line in lines[1:]:
         words = line.split(" ")
         if len(words) % per_file:  # names with spaces
             msg = f"{len(words)} words"
             raise ValueError(msg)
+        key = _key_of(words, per_file, key)
         offsets, sizes = (np.array(words[at::per_file], dtype=np.int64) for at in (1, 2))
         end = int((offsets + sizes).max())
         ends.append(end + -end % _BLOCK)
     return np.array(ends, dtype=np.int64)
+
+
+def _key_of(words: list[str], per_file: int, before: str) -> str:
+    """The key of a sample by the names of its members, where an index has names; ValueError where they are of others.
+
+    Where it has none, a suffix that comes twice says that it is two samples.
+    """
+    if per_file < _WITH_NAME:
+        keys = {before} if len({*words[0::per_file]}) == len(words) // per_file else set()
+    else:
+        parts = map(key_and_suffix, words[3::per_file])
+        keys = {"" if part is None else part[0] for part in parts} - {"", before}
+    if len(keys) != 1:
+        msg = f"{len(keys)} samples in a line, or the one before goes on there"
+        raise ValueError(msg)
+    return keys.pop()
 
 
 def _ends_well(format_name: str, read: ReadBytes, end: int, num_bytes: int) -> bool:
@@ -151,6 +206,34 @@ def _compared(
         if "pax_globals" in found.head:  # they would hold for all that follows
             return None
     return head
+
+
+def _none_is_cut(
+    format: Format,  # noqa: A002
+    borders: NDArray[np.int64],
+    read: ReadBytes,
+    num_bytes: int,
+    shard: str,
+) -> bool:
+    """Whether no border lies inside of a sample, by the headers there, and by scans where these do not tell."""
+    found = look_at_borders(read, borders, num_bytes)
+    if found.are_wrong:
+        return False
+    if len(found.doubtful) > max(_FEW_SCANS, len(borders) // _FEW_SCANS):
+        return bool(np.array_equal(format.scan(read, num_bytes, shard=shard).sample_starts, borders))
+    return all(_is_pair(format, borders[place - 1 : place + 2], read, shard) for place in found.doubtful)
+
+
+def _is_pair(format: Format, wanted: NDArray[np.int64], read: ReadBytes, shard: str) -> bool:  # noqa: A002
+    """Whether a scan finds two samples between these borders, and the one in the middle."""
+    begin, end = int(wanted[0]), int(wanted[-1])
+
+    def part(first_byte: int, end_byte: int, /) -> Buffer:
+        return read(begin + first_byte, begin + end_byte)
+
+    found = format.scan(part, end - begin, shard=shard)
+    # What lies before the first member of the first sample is none of its own to a scan that begins there.
+    return len(found.sample_starts) == 3 and bool((found.sample_starts[1:] + begin == wanted[1:]).all())
 
 
 def _places(num_samples: int) -> Iterator[int]:

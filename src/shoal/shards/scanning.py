@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.errors import ShardError
-from shoal.shards.foreign import by_borders, is_by_borders, scan_by_index
+from shoal.shards.foreign import by_borders, is_by_borders, scan_by_index, told_of_borders
 from shoal.shards.manifests import STALE, Expected, Hashes
 from shoal.shards.protocol import Buffer, Format, ReadBytes, RecutFormat, ShardScan
 
@@ -24,10 +24,12 @@ def checked_scan(
     shard: str,
     expected: Expected | None = None,
     index: Callable[[], Buffer] | None = None,
+    is_near: bool = True,
 ) -> ShardScan:
     """`Format.scan`, or what a foreign index beside the shard says, compared with what is expected.
 
-    ``index`` gives the bytes of such an index. Where it does not fit, ``notes`` count it under ``stale_indexes``.
+    ``index`` gives the bytes of such an index. Where it does not fit, ``notes`` count it under ``stale_indexes``. It is
+    compared at more places where the shard ``is_near``, so that small reads of it cost little.
 
     Hashes are compared where the scan reads the whole shard in order, as it does of a compressed one.
 
@@ -37,7 +39,7 @@ def checked_scan(
         The shard is not what was expected, or cannot be scanned.
     """
     if index is not None:
-        found = scan_by_index(format, index(), read, num_bytes, shard=shard)
+        found = scan_by_index(format, index(), read, num_bytes, shard=shard, is_near=is_near)
         if found is not None:
             return found
         found = format.scan(read, num_bytes, shard=shard)
@@ -87,4 +89,4 @@ def scan_again(
     found = format.scan(read, num_bytes, shard=shard)
     if getattr(format, "head_lies_beside", False):
         return replace(found, head=head)
-    return by_borders(found) if is_by_borders(head) else found
+    return by_borders(found, told=told_of_borders(head)) if is_by_borders(head) else found

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
+from shoal.shards.foreign import is_by_borders, may_be_cut, wrong_border
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
+from shoal.shards.tar_borders import cut_sample
 from shoal.shards.tar_fields import BLOCK_BYTES, text
 from shoal.shards.tar_headers import OTHER_FILE, REGULAR_KINDS, HeaderWalk, Members, PaxGlobals
 from shoal.shards.tar_names import Grouping, key_and_suffix
@@ -148,6 +150,10 @@ class TarRecords:
             self._walked = self._walk()
         elif len(sample_starts) != stretch.num_samples + 1 or sample_starts[0] < 0 or sample_starts[-1] > len(buffer):
             raise self._wrong_borders()
+        elif may_be_cut(head) and (cut := cut_sample(buffer, sample_starts)) is not None:
+            number, key = cut
+            what = f"by the index a sample begins here, and it has the key of the one before, {key!r}"
+            raise wrong_border(what, shard=self._shard, byte=self._first_byte + sample_starts[number])
 
     def __len__(self) -> int:
         return self._num_samples
@@ -201,7 +207,7 @@ class TarRecords:
         if self._starts is None:
             starts = _group_starts(members, self._num_samples, self._shard)
         first_members = _first_members(members, starts - starts[0], self._shard)
-        return WalkedRecords(members, first_members, self._shard, payloads)
+        return WalkedRecords(members, first_members, self._shard, payloads, by_borders=is_by_borders(self._head))
 
     def _wrong_borders(self) -> ShardError:
         num_bytes, borders = len(self._buffer), self._starts or ()
@@ -229,11 +235,29 @@ def _address(buffer: Any) -> int:
 class WalkedRecords:
     """Some consecutive samples of a tar whose members are all known, handed out by number."""
 
-    __slots__ = ("_buffer", "_copies", "_ends", "_first", "_members", "_names", "_payloads", "_shard", "_values")
+    __slots__ = (
+        "_buffer",
+        "_by_borders",
+        "_copies",
+        "_ends",
+        "_first",
+        "_members",
+        "_names",
+        "_payloads",
+        "_shard",
+        "_values",
+    )
 
     def __init__(
-        self, members: Members, first_members: list[int], shard: str, values: memoryview | None = None
+        self,
+        members: Members,
+        first_members: list[int],
+        shard: str,
+        values: memoryview | None = None,
+        *,
+        by_borders: bool = False,
     ) -> None:
+        self._by_borders = by_borders
         self._members = members
         self._buffer = members.buffer
         self._values = members.buffer if values is None else values
@@ -270,6 +294,8 @@ class WalkedRecords:
         ------
         ShardError
             Where these members are not one sample by WebDataset's rule: then the index belongs to another file.
+        IndexFileError
+            The same where it was made by that of another tool, which says so.
         """
         sample: Sample = {}
         key: str | None = None
@@ -281,6 +307,10 @@ class WalkedRecords:
             member_key, field = parts
             if key is None:
                 sample["__key__"] = key = member_key
+            if member_key != key and self._by_borders:
+                byte = self._members.first_byte + int(self._members.starts[member])
+                what = f"by the index {name!r} belongs to the sample {key!r}"
+                raise wrong_border(what, shard=self._shard, byte=byte)
             if member_key != key or field in sample:
                 raise self._wrong(member, f"{name!r} should belong to the sample {key!r}, and cannot")
             payload = self._values[self._payloads[member] : self._ends[member]]

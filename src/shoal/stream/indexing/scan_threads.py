@@ -104,7 +104,9 @@ def _scan(
     read = _Told(task, reading, answers, time.monotonic() + _PROGRESS_SECONDS)
     try:
         index = None if task.index is None else partial(reading.fetch_other, *task.index)
-        scan = checked_scan(format, read, task.num_bytes, shard=task.name, expected=task.expected, index=index)
+        scan = checked_scan(
+            format, read, task.num_bytes, shard=task.name, expected=task.expected, index=index, is_near=False
+        )
         answers.put((task, scan))
     except Exception as error:  # noqa: BLE001  # raised where the scans are wanted
         answers.put((task, error))
