@@ -244,7 +244,7 @@ _PLAIN: Mapping[str, Callable[[], Made]] = {
     "parquet": _parquet,
     "arrow": _arrow,
 }
-_CODECS_WITH_CHECKSUMS = ("gz", "bz2", "xz")
+_CODECS_WITH_CHECKSUMS = ("gz", "zlib", "bz2", "xz")
 
 
 def made(name: str, *, huge: bool = True) -> Made:

@@ -27,7 +27,7 @@ pytest.importorskip("brotli")
 pytest.importorskip("cramjam")
 pytest.importorskip("zstandard")
 
-OF_MEMBERS = ("gz", "bz2", "xz", "zst")
+OF_MEMBERS = ("gz", "zlib", "bz2", "xz", "zst")
 
 
 def samples_of(format: Any, data: bytes) -> list[dict[str, Any]]:  # noqa: A002

@@ -11,6 +11,7 @@ import json
 import lzma
 import struct
 import tarfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ def _library(name: str) -> Any:
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": lambda data: gzip.compress(data, mtime=0),
+    "zlib": zlib.compress,
     "bz2": bz2.compress,
     "xz": lzma.compress,
     "zst": lambda data: _library("zstandard").ZstdCompressor(write_content_size=False).compress(data),

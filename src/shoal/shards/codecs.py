@@ -31,7 +31,13 @@ _ZSTD_INPUT_BYTES = 512  # at a time: a block of 128 KiB can hide in 4 bytes, so
 
 _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_CHUNK_BYTES = 1 << 16
-_BEGINNINGS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zst"}
+_BEGINNINGS = {
+    b"\x1f\x8b": "gz",
+    b"BZh": "bz2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zst",
+    **dict.fromkeys((b"\x78\x01", b"\x78\x9c", b"\x78\xda"), "zlib"),  # as TensorFlow writes it, by its options alone
+}
 
 
 # What was decompressed next, or, behind a member, where in the compressed bytes it ends.
@@ -203,20 +209,25 @@ class _Stored:
                 return
 
 
-def _gzip(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001  # bounded by its pieces
-    while rest := stored.take():
-        member = zlib.decompressobj(wbits=31)
-        while not member.eof:
-            piece = member.decompress(rest, _PIECE_BYTES)
-            rest = memoryview(member.unconsumed_tail)
-            if not rest and not member.eof:
-                rest = stored.take()
-            if not piece and not rest and not member.eof:
-                raise _cut_short()
-            yield piece
-        stored.give_back(len(member.unused_data))
-        stored.skip_padding()
-        yield stored.position
+def _deflated(wbits: int) -> Callable[[_Stored, int], Iterator[_Part]]:
+    """Members of gzip, or streams of zlib."""
+
+    def pieces(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001  # bounded by its pieces
+        while rest := stored.take():
+            member = zlib.decompressobj(wbits)
+            while not member.eof:
+                piece = member.decompress(rest, _PIECE_BYTES)
+                rest = memoryview(member.unconsumed_tail)
+                if not rest and not member.eof:
+                    rest = stored.take()
+                if not piece and not rest and not member.eof:
+                    raise _cut_short()
+                yield piece
+            stored.give_back(len(member.unused_data))
+            stored.skip_padding()
+            yield stored.position
+
+    return pieces
 
 
 def _keeping_input(new: Callable[[], Any]) -> Callable[[_Stored, int], Iterator[_Part]]:
@@ -333,7 +344,8 @@ def _library(module: str, extra: str) -> Any:
 
 CODECS: Mapping[str, Callable[[_Stored, int], Iterator[_Part]]] = MappingProxyType(
     {
-        "gz": _gzip,
+        "gz": _deflated(31),
+        "zlib": _deflated(15),
         "bz2": _keeping_input(bz2.BZ2Decompressor),
         "xz": _keeping_input(lzma.LZMADecompressor),
         "zst": _zstd,

@@ -27,7 +27,7 @@ _AT_ONCE_BYTES = 4 << 20  # of compressed bytes, where they come in parts
 
 
 class Compressed:
-    """The shards of another format, compressed with gzip, bzip2, xz, zstd, brotli or snappy.
+    """The shards of another format, compressed with gzip, zlib, bzip2, xz, zstd, brotli or snappy.
 
     A shard that holds more than ``limit_bytes`` is refused before it fills the memory. Errors name bytes of what is
     inside.
