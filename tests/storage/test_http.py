@@ -21,6 +21,7 @@ from shoal.storage import http_timed
 from shoal.storage.answers import refusal, retry_after_seconds, trimmed
 from shoal.storage.http import HttpStore
 from shoal.storage.stores import open_store
+from shoal.storage.urls import plain
 from shoal.stream.reading.retrying import RetryingStore, RetryRule
 from shoal.testing import Fault, RangeServer
 
@@ -388,6 +389,36 @@ def test_where_a_redirect_led_is_remembered_until_it_is_refused() -> None:
         assert (len(asked_near), len(asked_far)) == (3, 7)
 
 
+@pytest.mark.parametrize("goal", ["http://[bad/x?s3cret", "http://me:s3cret@h:port/"])
+def test_redirects_that_are_no_urls(goal: str) -> None:
+    with answering(lambda handler: send(handler, 302, Location=goal)) as (url, _):
+        error = refused(f"{url}/a")
+    assert "no URL" in error.message
+    assert not error.transient
+    assert "s3cret" not in f"{error!r}{error.__cause__!r}{error.__context__!r}"
+
+
+def test_redirects_to_letters_that_are_not_encoded() -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if handler.path == "/a":
+            send(handler, 302, Location="/\u20ac/\xe9".encode().decode("latin-1"))
+        else:
+            send_range(handler)
+
+    with answering(answer) as (url, asked):
+        assert HttpStore().read_range(f"{url}/a", 3, 9) == DATA[3:9]
+        assert asked[-1]["path"] == "/%E2%82%AC/%C3%A9"
+
+
+@pytest.mark.parametrize("url", ["http://[bad/a", "http://me:s3cret@h:port/a", "http://me:s3cret@exa\u2100mple/a"])
+def test_what_is_no_url(url: str) -> None:
+    store = HttpStore()
+    store.learn(url)
+    with pytest.raises(StorageError, match="no URL") as caught:
+        store.stat(plain(url))
+    assert "s3cret" not in f"{caught.value!r}{caught.value.__context__!r}"
+
+
 @pytest.mark.parametrize("goal", ["ftp://h/x?s3cret", "file:///etc/passwd"])
 def test_redirects_lead_to_http_only(goal: str) -> None:
     with answering(lambda handler: send(handler, 302, Location=goal)) as (url, _):
@@ -443,6 +474,7 @@ def test_a_proxy_is_asked_where_the_environment_names_one(monkeypatch: pytest.Mo
         {"headers": "s3cret"},
         {"headers": {"a": 3}},
         {"headers": {"a": "s3cret\r\nX: y"}},
+        {"headers": {"a": "s3cret\u20ac"}},
         {"timeout_seconds": 0},
         {"timeout_seconds": "s3cret"},
         {"ca_bundle": "/nowhere/at/all"},

@@ -207,6 +207,9 @@ def test_wrong_credentials_are_not_shown(s3_endpoint: str) -> None:
         {"client_options": {"x": SECRET}},
         {"skip_signature": SECRET},
         {"timeout_seconds": SECRET},
+        {"endpoint": f"me:{SECRET}@minio.local:9000"},  # at which obstore would panic
+        {"endpoint": "minio.local:9000"},
+        {"endpoint": f"http:///{SECRET}"},
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any]) -> None:

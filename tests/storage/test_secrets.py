@@ -10,6 +10,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -182,6 +183,28 @@ def test_object_stores(secret: str, s3: Place, said: Callable[[], str]) -> None:
             everything.append(repr(open_store(s3.root, options)))
         assert all("/a.jsonl" in text or "ObjectStore" in text or "s3://" in text for text in everything)
         assert not [text for text in (*everything, said()) if secret in text]
+
+
+@pytest.mark.parametrize("given", ["options", "environment"])
+def test_a_signature_of_azure_that_the_server_repeats(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sent in pieces among other words of a query, encoded in one way or another."""
+    secret = "zq/signature+that=stays"
+    options = {"account_name": "dev"}
+    sas = f"?sv=2022-11-02&sp=r&sig={quote(secret, safe='')}"
+    if given == "options":
+        options["sas_key"] = sas
+    else:
+        monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", sas)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        send(handler, 403, f"<Message>asked for {handler.path} and {unquote(handler.path)}</Message>".encode())
+
+    with answering(answer) as (url, asked):
+        store = open_store("az://c/d", options | {"endpoint": url})
+        text = complaint_of(lambda: list(store.list("az://c/d")))
+    assert "sig=" in asked[0]["path"]
+    assert "asked for /c?" in text
+    assert "signature" not in text
 
 
 def test_struck_out() -> None:

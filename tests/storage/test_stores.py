@@ -327,6 +327,13 @@ class FailingFileSystem:
     cat_file = info = find = pipe_file = _raise
 
 
+class PlacedFileSystem(FailingFileSystem):
+    """What fsspec calls what it was made of where that has no names."""
+
+    storage_options: ClassVar = {}
+    storage_args = ("s3cret",)
+
+
 class StatusError(Exception):
     status = 503
 
@@ -343,8 +350,11 @@ class StatusError(Exception):
         (RuntimeError("a s3cret"), True, None),
     ],
 )
-def test_what_filesystems_raise(error: Exception, transient: bool, number: int | None) -> None:
-    store = open_store("odd://a.tar", {"filesystem": FailingFileSystem(error)})
+@pytest.mark.parametrize("kind", [FailingFileSystem, PlacedFileSystem])
+def test_what_filesystems_raise(
+    kind: type[FailingFileSystem], error: Exception, transient: bool, number: int | None
+) -> None:
+    store = open_store("odd://a.tar", {"filesystem": kind(error)})
     verbs: list[Any] = [store.stat, lambda path: store.read_range(path, 0, 5), lambda path: store.put(path, b"")]
     if number != errno.ENOENT:
         verbs += [store.find, store.list]

@@ -123,6 +123,14 @@ class FileSystemStore:
         """Forget what objects looked like; the filesystem is the user's."""
         self._known.forget()
 
+    def _said_of_itself(self) -> dict[str, Any]:
+        """What the filesystem was made of, by name or by place, and may hold secrets."""
+        by_place = getattr(self._filesystem, "storage_args", ())
+        return {
+            **(getattr(self._filesystem, "storage_options", {}) or {}),
+            **{str(i): x for i, x in enumerate(by_place)},
+        }
+
     def _inside(self, path: str) -> Any:
         return self._filesystem._strip_protocol(path)  # noqa: SLF001  # its name in the interface of fsspec
 
@@ -139,7 +147,7 @@ class FileSystemStore:
     def _failure(self, error: Exception, path: str, verb: str) -> Exception:
         if isinstance(error, ShoalError):
             return error
-        text = trimmed(scrubbed(str(error), getattr(self._filesystem, "storage_options", {}) or {}))
+        text = trimmed(scrubbed(str(error), self._said_of_itself()))
         msg = f"could not {verb} {without_secrets(path)}: {text or type(error).__name__}"
         if "fork" in text.lower() and os.getpid() != self._made_in:
             hint = 'start workers anew: multiprocessing_context="forkserver" or "spawn"'

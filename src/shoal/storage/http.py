@@ -6,6 +6,7 @@ Each answer must be the range that was asked for (206 with a matching Content-Ra
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -196,7 +197,8 @@ class HttpStore:
 
     def _first(self, path: str) -> _First:
         full = self._full_url(path)
-        return _First(_sendable(full), self._options.headers_for(full), _origin(full))
+        origin = _origin(full)
+        return _First(_sendable(full), self._options.headers_for(full), origin)
 
     def _full_url(self, path: str) -> str:
         """What was learnt for ``path``, else with the password and query that were given for its host.
@@ -338,13 +340,12 @@ def _host(url: str) -> str:
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:
-    try:
+    with contextlib.suppress(ValueError):  # whose words may quote a password
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    except ValueError as error:
-        msg = f"{without_secrets(url)}: this is no URL"
-        raise StorageError(msg, hint="http://HOST:PORT/PATH; is the port a number?") from error
-    return parts.scheme, (parts.hostname or "").lower(), port
+        return parts.scheme, (parts.hostname or "").lower(), port
+    msg = f"{without_secrets(url)}: this is no URL"
+    raise StorageError(msg, hint="http://HOST:PORT/PATH; is the port a number?")
 
 
 def _sendable(url: str) -> str:
@@ -356,8 +357,15 @@ def _sendable(url: str) -> str:
 
 def _next(url: str, location: str, path: str, verb: str) -> str:
     """Where a redirect leads; credentials are left behind with the host that they are for."""
-    goal = urljoin(url, location)
-    schemes = urlsplit(url).scheme, urlsplit(goal).scheme
+    goal = ""
+    with contextlib.suppress(UnicodeError):
+        location = location.encode("latin-1").decode()  # as it was before headers were taken for ISO-8859-1
+    with contextlib.suppress(ValueError):
+        goal = urljoin(url, location)
+    if not goal:
+        msg = f"could not {verb} {path}: redirected to {without_secrets(location)}, which is no URL"
+        raise StorageError(msg, hint="the server is at fault; name the place itself")
+    schemes = _origin(url)[0], _origin(goal)[0]
     if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
         msg = f"could not {verb} {path}: redirected from {schemes[0]}:// to {without_secrets(goal)}"
         raise StorageError(msg, hint="name the place itself, if that is what you want")

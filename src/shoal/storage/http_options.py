@@ -39,6 +39,9 @@ class HttpOptions:
         if any(letter in text for pair in headers.items() for text in pair for letter in "\r\n"):
             msg = "storage_options: a header holds an end of line"
             raise UsageError(msg, hint="was it read from a file with its last line end? strip() it")
+        if not all(_is_latin(text) for pair in headers.items() for text in pair):
+            msg = "storage_options: a header holds a letter that headers cannot have"
+            raise UsageError(msg, hint="they are of ISO-8859-1; encode the value, by base64 for example")
         for name in ("timeout_seconds", "connect_timeout_seconds"):
             if name in options:
                 options = {**options, name: _positive(options[name], name)}
@@ -59,6 +62,10 @@ class HttpOptions:
         """What must never be shown, even if a server says it."""
         words = [word for value in self.headers.values() for word in (value, *value.split())]
         return [*(word for word in words if len(word) > 3), *([] if self.proxy is None else secrets_in(self.proxy))]
+
+
+def _is_latin(text: str) -> bool:
+    return all(ord(letter) < 256 for letter in text)
 
 
 def _positive(value: object, name: str) -> float:

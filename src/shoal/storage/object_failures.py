@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shoal.errors import ShoalError, StorageError
 from shoal.storage.answers import refusal, trimmed
-from shoal.storage.urls import struck_out
+from shoal.storage.urls import secrets_in, struck_out
 
 __all__ = ["cannot_compare", "failure", "scrubbed", "was_written_meanwhile"]
 
@@ -20,6 +21,9 @@ _CREDENTIALS_HINT = (
 _REGION_HINT = 'is the bucket in another region? {"region": ...} in storage_options names it'
 # What options are no secrets, and help in a message.
 _PLAIN_OPTIONS = {"base_url", "endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
+_CLOUDS = ("AWS_", "AZURE_", "GOOGLE_")
+_SECRET_WORDS = ("SECRET", "TOKEN", "SAS", "ACCOUNT_KEY", "PASSWORD")
+_SHORTEST_SECRET = 8
 
 
 def failure(error: Exception, path: str, options: Mapping[str, Any], *, verb: str, answered: bool) -> Exception:
@@ -76,8 +80,8 @@ def _is_of_obstore(error: Exception) -> bool:
 
 
 def scrubbed(text: str, options: Mapping[str, Any]) -> str:
-    """``text`` without the values of options that may be secrets."""
-    return struck_out(text, _values(options))
+    """``text`` without the values of options that may be secrets, nor those of the environment."""
+    return struck_out(text, [*_values(options), *_of_environment()])
 
 
 def _values(options: Mapping[str, Any]) -> Iterator[str]:
@@ -85,4 +89,17 @@ def _values(options: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _values(value)
         elif isinstance(value, str) and len(value) > 2 and name not in _PLAIN_OPTIONS:
-            yield value
+            yield from _with_parts(value)
+
+
+def _of_environment() -> Iterator[str]:
+    """What the tools of the clouds take for secrets, and a server could repeat."""
+    for name, value in os.environ.items():
+        if name.startswith(_CLOUDS) and any(word in name for word in _SECRET_WORDS) and len(value) >= _SHORTEST_SECRET:
+            yield from _with_parts(value)
+
+
+def _with_parts(secret: str) -> list[str]:
+    """A secret, and what it consists of where it is a query: Azure's are, and are sent among other words."""
+    is_query = "=" in secret and "&" in secret
+    return [secret, *(secrets_in(f"option://x/?{secret.removeprefix('?')}") if is_query else ())]

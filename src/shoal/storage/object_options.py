@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -155,6 +156,9 @@ def _sorted(place: Place, options: Mapping[str, Any]) -> tuple[dict[str, Any], d
         if provider is None:
             provider = add_profile(config, profile)
     endpoint = str(config.get(_config_name("endpoint", place.kind)) or _from_environment(place.kind))
+    if endpoint and not re.match(r"https?://[^/?#]", endpoint, re.IGNORECASE):  # at such a one obstore panics
+        msg = f"storage_options for {place.root}: the endpoint is no URL"
+        raise UsageError(msg, hint='{"endpoint": "https://HOST:PORT"}, or http:// where that is what the server speaks')
     if endpoint.lower().startswith("http://"):
         client.setdefault("allow_http", True)  # whoever writes http:// has allowed it
     return config, client, provider
