@@ -273,6 +273,7 @@ RECURSIVE.append(RECURSIVE)
         ("mds", [{"a": 1}, {"a": "x"}], "'a' is written as int, and this value is none: str is no int64"),
         ("mds", [{"a": 2**63}], "written as int"),
         ("mds", [{"a": b""}, {"a": 3}], "int is no bytes"),
+        ("mds", [{"a": 0.5}, {"a": None}], "NoneType is no float64"),
         ("mds", [{}], "has the columns"),
         ("parquet", [{"a": 1}, {"a": "x"}], "the column 'a' cannot hold 'x'"),
         ("parquet", [{"a": 1, "key": "k"}, {"a": {"b": 1}, "key": "l"}], "the sample 'l': the column 'a' cannot hold"),

@@ -74,7 +74,7 @@ def encode_value(encoding: str, value: Any) -> bytes:
 
 
 def _scalar(kind: np.dtype[Any], value: Any) -> bytes:
-    if isinstance(value, str | bytes | bool) or np.ndim(value):
+    if value is None or isinstance(value, str | bytes | bool) or np.ndim(value):  # numpy makes NaN of None
         msg = f"{type(value).__name__} is no {kind.name}"
         raise ValueError(msg)
     try:
