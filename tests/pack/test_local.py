@@ -28,7 +28,7 @@ def index_in(directory: Path) -> Index:
     return load_index(str(directory / "shoal.index"), store=LocalStore())
 
 
-def packed(source: Path | str, out: Path, **options: Any) -> PackSummary:
+def packed(source: Path | str, out: Path | str, **options: Any) -> PackSummary:
     return pack(source, out, **{"shard_bytes": 40_000, "num_workers": 1, **options})
 
 
@@ -148,6 +148,42 @@ def test_columns_of_a_manifest_are_the_same_in_all_shards_of_mds(tmp_path: Path)
     summary = packed(tmp_path / "rows.jsonl", tmp_path / "out", format="mds", shard_bytes=2000)
     assert len(summary.shards) > 2
     assert [sample["score"] for sample in shoal.open(tmp_path / "out")] == [row["score"] for row in rows]
+
+
+def test_files_of_this_machine_may_be_named_by_urls(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "a b" / "in")
+    url = (tmp_path / "a b").as_uri()
+    assert "a%20b" in url
+    packed(f"{url}/in", f"{url}/out")
+    assert shoal.open(f"{url}/out").num_samples == shoal.open(tmp_path / "a b" / "out").num_samples == 95
+    (tmp_path / "rows.csv").write_text(f"path\n{url}/in/cat/001.txt\n")
+    packed(tmp_path / "rows.csv", tmp_path / "rows")
+    assert shoal.open(tmp_path / "rows")[0]["txt"] == (files / "cat" / "001.txt").read_bytes()
+    with pytest.raises(UsageError, match="all of which is input"):
+        packed(files, f"{url}/in/out")
+    (tmp_path / "link").symlink_to(files)
+    with pytest.raises(UsageError, match="all of which is input"):
+        packed(files, tmp_path / "link" / "out")
+
+
+def test_rows_that_name_one_file_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "rows.csv").write_text("path,say\na.txt,one\n./a.txt,two\n")
+    with pytest.raises(UsageError, match=r"rows 0 and 1 name the same file, 'a\.txt'"):
+        packed(tmp_path / "rows.csv", tmp_path / "out")
+
+
+def test_what_would_have_no_effect_is_refused(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "in")
+    (tmp_path / "rows.csv").write_text("path\nin/cat/001.txt\n")
+    for source in (files, f"{files}/*/*.txt"):
+        with pytest.raises(UsageError, match="--path-column does not apply"):
+            packed(source, tmp_path / "out", path_column="x")
+    for options in ({"grouped": True}, {"labelled": True}):
+        with pytest.raises(UsageError, match=r"a manifest, to which --(group|label) does not apply"):
+            packed(tmp_path / "rows.csv", tmp_path / "out", **options)
+    with pytest.raises(UsageError, match="more than 1099511627776 samples"):
+        packed(files, tmp_path / "out", oversample={"cat": 10**400})
 
 
 def test_a_manifest_without_paths_is_refused(tmp_path: Path) -> None:

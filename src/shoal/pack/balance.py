@@ -21,6 +21,7 @@ from shoal.order.seeds import check_seed, key
 
 __all__ = ["ClassCount", "Repeats", "balanced", "oversampled", "parse_factor"]
 
+_MOST_SAMPLES = 1 << 40
 _MOST_NAMED = 8  # classes that an error lists
 
 
@@ -169,6 +170,9 @@ def _spread(
     names: list[str | None], codes: NDArray[np.int64], counts: NDArray[np.int64], promised: list[int], seed: int
 ) -> Repeats:
     """``promised`` samples of each class over its inputs, as evenly as can be."""
+    if sum(promised) > _MOST_SAMPLES:
+        msg = f"{int(counts.sum())} inputs would become more than {_MOST_SAMPLES} samples"
+        raise UsageError(msg, hint="repeat them less often")
     wanted = np.array(promised, dtype=np.int64)
     each, over = wanted // np.maximum(counts, 1), wanted % np.maximum(counts, 1)
     times = each[codes]

@@ -36,6 +36,7 @@ from shoal.shards.index.table import Index
 from shoal.shards.protocol import Sample
 from shoal.shards.writing.encoders import encoder_named
 from shoal.storage.file_tree import FileTree
+from shoal.storage.local_sources import local_path
 from shoal.storage.small_files import FileList, files_matching
 from shoal.storage.urls import scheme_of, without_secrets
 
@@ -95,28 +96,44 @@ def inputs_of(
     UsageError
         As `file_inputs` and `manifest_inputs`.
     """
-    text = os.fspath(source)
-    if scheme_of(text) not in ("", "file"):
+    text = local_path(os.fspath(source))
+    if scheme_of(text):
         msg = f"{without_secrets(text)}: inputs are packed from files of this machine"
         hint = (
             "`shoal repack URL DST --format folder` packs files that lie elsewhere; shards it converts without --format"
         )
         raise SourceError(msg, hint=hint)
-    path = Path(text.removeprefix("file://")).expanduser().absolute()
+    path = Path(text).expanduser().absolute()
     if path.is_dir():
         if is_dataset_on_disk(str(path)):
+            _refuse_for(path, "a dataset", grouped=grouped, labelled=labelled, path_column=path_column)
             return dataset_inputs(str(path), format=format)
+        _refuse_for(path, "a directory", path_column=path_column)
         files = files_below(str(path), num_workers=num_workers or usable_processors())
         return _inputs_in(files, format, grouped, labelled)
     if path.is_file():
         if path.name.lower().endswith(MANIFEST_SUFFIXES):
+            _refuse_for(path, "a manifest", grouped=grouped, labelled=labelled)
             return manifest_inputs(str(path), format=format, path_column=path_column)
         msg = f"{path}: this is neither a directory nor a manifest ({', '.join(MANIFEST_SUFFIXES)})"
         raise SourceError(msg, hint="name the directory or a glob; shards are converted by `shoal repack`")
     if not glob.has_magic(str(path)):
         msg = f"{path}: there is nothing of that name"
         raise SourceError(msg, hint="name a directory, a glob, a manifest, or a dataset of save_to_disk")
+    _refuse_for(path, "a glob", path_column=path_column)
     return _inputs_in(files_matching(str(path)), format, grouped, labelled)
+
+
+def _refuse_for(
+    path: Path, what: str, *, grouped: bool = False, labelled: bool | None = None, path_column: str | None = None
+) -> None:
+    """Refuse what would have no effect."""
+    options = {"--group": grouped, "--label": labelled, "--path-column": path_column is not None}
+    if asked := [name for name, is_asked in options.items() if is_asked]:
+        msg = f"{path} is {what}, to which {', '.join(asked)} does not apply"
+        raise UsageError(
+            msg, hint="--group and --label are for files of a directory or a glob, --path-column for manifests"
+        )
 
 
 def _inputs_in(files: FileTree, format: str, grouped: bool, labelled: bool | None) -> InputTable:  # noqa: A002, FBT001
@@ -134,9 +151,10 @@ def check_apart(source: str | os.PathLike[str], url: str | os.PathLike[str]) -> 
     UsageError
         The output lies in the directory that is packed.
     """
-    if scheme_of(os.fspath(url)):
+    texts = [local_path(os.fspath(path)) for path in (source, url)]
+    if any(map(scheme_of, texts)):
         return
-    inputs, out = (Path(path).expanduser().absolute() for path in (source, url))
+    inputs, out = (Path(text).expanduser().resolve() for text in texts)
     if inputs.is_dir() and out.is_relative_to(inputs):
         msg = f"{out} lies in {inputs}, all of which is input"
         raise UsageError(msg, hint="pack into a directory beside it")

@@ -11,6 +11,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.pack.inputs import FileInputs, file_inputs
+from shoal.storage.local_sources import local_path
 from shoal.storage.small_files import files_named
 from shoal.storage.urls import scheme_of, without_secrets
 from shoal.stream.open_dataset import open_dataset
@@ -54,6 +55,7 @@ def manifest_inputs(manifest: str, *, format: str, path_column: str | None = Non
         raise UsageError(msg, hint="--path-column says which it is; rows that are samples are packed by `shoal repack`")
     root = str(Path(manifest).expanduser().absolute().parent)
     paths = [_relative(row.get(column), root, manifest, number) for number, row in enumerate(rows)]
+    _refuse_twice(paths, manifest)
     others = [name for name in names if name != column]
     own = _OWN.get(format.partition(".")[0], ("key", "data"))
     if taken := [name for name in others if name in own]:
@@ -80,6 +82,7 @@ def _relative(value: Any, root: str, manifest: str, row: int) -> str:
     if not isinstance(value, str) or not value:
         msg = f"{manifest}: row {row} has {value!r:.80} where a path should be"
         raise UsageError(msg, hint="every row names one file")
+    value = local_path(value)
     if scheme_of(value):
         msg = f"{manifest}: row {row} names {without_secrets(value)}, and the files of a manifest are of this machine"
         hint = "`shoal repack URL DST --format folder` packs files that lie elsewhere; or copy them and name the copies"
@@ -89,6 +92,17 @@ def _relative(value: Any, root: str, manifest: str, row: int) -> str:
         return path.relative_to(root).as_posix() if path.is_absolute() else path.as_posix()
     except ValueError:
         return str(path)
+
+
+def _refuse_twice(paths: Sequence[str], manifest: str) -> None:
+    seen: dict[str, int] = {}
+    for row, path in enumerate(paths):
+        before = seen.setdefault(path, row)
+        if before != row:
+            msg = f"{manifest}: rows {before} and {row} name the same file, {path.rpartition('/')[2]!r}"
+            raise UsageError(
+                msg, hint="a file is one sample: join what the rows say, or give one of them a copy or a link"
+            )
 
 
 def _typed(values: list[Any]) -> list[Any]:

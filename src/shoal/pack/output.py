@@ -21,6 +21,7 @@ from shoal.shards.formats import suffixes_in_directories
 from shoal.shards.index.file import decode, encode
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Buffer
+from shoal.storage.local_sources import local_path
 from shoal.storage.making import Lock, ObjectInMaking, begin_object
 from shoal.storage.named import INDEX_NAME, PACKING, PACKING_PLAN
 from shoal.storage.protocol import PutIf, Store
@@ -46,7 +47,7 @@ class Output:
     def __init__(
         self, url: str | os.PathLike[str], *, plan: str, storage_options: Mapping[str, Any] | None = None
     ) -> None:
-        text = os.fspath(url)
+        text = local_path(os.fspath(url))
         self.url = plain(text).rstrip("/") if scheme_of(text) else str(Path(text).expanduser().absolute())
         self.plan = plan
         self._options = dict(storage_options or {})
@@ -296,7 +297,7 @@ def check_prefix(prefix: str) -> str:
     """
     if not prefix or prefix[0] == "." or "/" in prefix or not prefix.isprintable():
         msg = f"shards are named PREFIX-000000 in their directory, and {prefix!r} is no such prefix"
-        raise UsageError(msg, hint="some letters without a slash, a dot at their beginning, and control characters")
+        raise UsageError(msg, hint="a prefix has no slash, no control characters, and no dot at its beginning")
     return prefix
 
 

@@ -20,12 +20,12 @@ from shoal.storage.named import INDEX_SUFFIX, Named, SourceKind, shards_among
 from shoal.storage.nearby import what_is_there
 from shoal.storage.urls import scheme_of
 
-__all__ = ["named_locally"]
+__all__ = ["local_path", "named_locally"]
 
 
 def named_locally(text: str, suffixes: Sequence[str]) -> Named:
     """The files of this machine that ``text`` names: a path, a glob, braces."""
-    pattern = os.path.expanduser(_local(text))
+    pattern = os.path.expanduser(local_path(text))
     path = os.path.abspath(pattern)
     if os.path.lexists(path):
         return _existing(path, suffixes)
@@ -37,7 +37,14 @@ def named_locally(text: str, suffixes: Sequence[str]) -> Named:
     raise SourceError(msg, hint=what_is_there(path))
 
 
-def _local(text: str) -> str:
+def local_path(text: str) -> str:
+    """A path as it is, and of a ``file://`` URL the path that it means; other URLs as they are.
+
+    Raises
+    ------
+    SourceError
+        It is a URL of another machine's file.
+    """
     if scheme_of(text) != "file" or os.path.lexists(text):
         return text
     url = urlsplit(text)

@@ -29,6 +29,7 @@ from shoal.storage.cache_bounds import mark_used
 from shoal.storage.cache_place import alone, cache_directory
 from shoal.storage.chunk_cache.cache import ChunkCache
 from shoal.storage.local import LocalStore
+from shoal.storage.local_sources import local_path
 from shoal.storage.named import PACKING_PLAN
 from shoal.storage.protocol import ObjectInfo, Store
 from shoal.storage.sources import Source, SourceLike, expand, printed, schemes_of
@@ -235,7 +236,7 @@ def _given_index(
 ) -> tuple[Index, str]:
     """The index that was asked for, which may lie in another store than the shards, and its path."""
     if schemes_of([given]) == {""}:
-        path = str(Path(given.removeprefix("file://")).expanduser().absolute())
+        path = str(Path(local_path(given)).expanduser().absolute())
         return load_index(path, store=LocalStore()), path
     same = schemes_of([given]) == schemes_of(found.paths)
     other = patient(open_store(given, storage_options if same else None))
