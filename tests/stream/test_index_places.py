@@ -6,11 +6,13 @@ import itertools
 import logging
 import os
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.storage.servers import Place, moto, place_of_kind
+from tests.storage.test_http import answering, send
 from tests.stream.made import ids_of, write_tars
 
 from shoal.errors import IndexFileError, StorageError
@@ -281,3 +283,33 @@ def test_an_index_that_somebody_asked_for_meanwhile_stays(
     monkeypatch.setattr(opening, "build_index", meanwhile)
     open_dataset(root)
     assert not was_left_by_opening(load_index(f"{root}/shoal.index", store=MemoryStore()))
+
+
+def test_shards_of_which_nobody_says_a_version_are_named(
+    shards: list[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An index that is kept from an earlier opening may be of others of the same size, which is not known here."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        data = objects.get(handler.path)
+        if data is None:
+            return send(handler, 404)
+        first, last = map(int, handler.headers["Range"].removeprefix("bytes=").split("-"))
+        body = data[first : last + 1]
+        dated = {} if handler.path == "/d/a.tar" else {"ETag": '"1"'}
+        return send(handler, 206, body, Content_Range=f"bytes {first}-{first + len(body) - 1}/{len(data)}", **dated)
+
+    objects = {"/d/a.tar": shards[0], "/d/b.tar": shards[1]}
+    with answering(answer) as (url, _):
+        both, one = f"{url}/d/{{a,b}}.tar", f"{url}/d/b.tar"
+        for source in (both, one, one):
+            open_dataset(source)
+        assert "no etag" not in caplog.text  # of what was made now, or has a version, there is nothing to say
+        open_dataset(both)
+        assert f"1 of 2 shards have no etag and no date (the first is {url}/d/a.tar)" in caplog.text
+        caplog.clear()
+        kept = tmp_path / "kept.index"
+        save_index(open_dataset(both)._opened.index, str(kept), store=LocalStore())
+        caplog.clear()
+        open_dataset(both, index=kept)
+        assert caplog.text.count("1 of 2 shards have no etag") == 1

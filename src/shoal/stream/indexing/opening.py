@@ -291,6 +291,14 @@ def _compare(index: Index, infos: Sequence[ObjectInfo], index_path: str) -> None
     if suspects:
         text = "%d of %d shards differ in size or time from %s (the first is %s); each is scanned again before its use"
         _log.info(text, len(suspects), len(infos), index_path, suspects[0])
+    _say_unversioned(infos, index_path)
+
+
+def _say_unversioned(infos: Sequence[ObjectInfo], index_path: str) -> None:
+    unsaid = [info.path for info in infos if not info.version]
+    if unsaid:
+        text = "%d of %d shards have no etag and no date (the first is %s): only by their sizes are they those of %s"
+        _log.warning(text, len(unsaid), len(infos), unsaid[0], index_path)
 
 
 def _cached_or_made(
@@ -308,13 +316,16 @@ def _cached_or_made(
     """
     found = what.source
     local = store if isinstance(store, LocalStore) else LocalStore()
-    path = str(Path(directory, "indexes", _cache_key(what, store, format)))
+    infos = stat_all(found.paths, store)
+    path = str(Path(directory, "indexes", _cache_key(what, infos, format)))
     # The ranks of one machine open the same dataset at the same moment; one of them does the work.
     with alone(f"{path}.lock", what=f"indexes {found.asked}"):
         try:
             mark_used(path)
             if local.find(path) is not None:
-                return load_index(path, store=local, trusted=True), path
+                known = load_index(path, store=local, trusted=True)
+                _say_unversioned(infos, path)
+                return known, path
         except ShoalError as error:
             _log.warning("the cached index cannot be used and is made again: %s", error.message)
         index = build_index(
@@ -337,9 +348,9 @@ def _cached_or_made(
         return index, beside or path
 
 
-def _cache_key(what: Described, store: Store, format: Format) -> str:  # noqa: A002
+def _cache_key(what: Described, infos: Sequence[ObjectInfo], format: Format) -> str:  # noqa: A002
     found = what.source
-    shards = [(info.path, info.num_bytes, info.version) for info in stat_all(found.paths, store)]
+    shards = [(info.path, info.num_bytes, info.version) for info in infos]
     words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
     words += [what.rows] if what.rows else []
     return hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest() + ".index"
