@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,27 @@ def test_two_at_once_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         Writer(tmp_path, format="jsonl", shard_bytes=2000)
     writer.write(sample(1))
     writer.close()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_who_waits_for_another_that_ends_finds_what_that_has_made(tmp_path: Path, same: bool) -> None:
+    first = Writer(tmp_path, format="jsonl", shard_bytes=2000)
+    first.write(sample(1))
+    ending = threading.Timer(0.3, first.close)
+    ending.start()
+    try:
+        if same:
+            with Writer(tmp_path, format="jsonl", shard_bytes=2000) as second:
+                second.write(sample(1))
+            assert second.summary is not None
+            assert first.summary is not None
+            assert second.summary.digest == first.summary.digest
+        else:
+            with pytest.raises(UsageError, match="there is a dataset already"):
+                Writer(tmp_path, format="jsonl", shard_bytes=3000)
+    finally:
+        ending.join()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-000000.jsonl", "shoal.index"]
 
 
 def test_outputs_travel_to_other_processes(tmp_path: Path) -> None:

@@ -149,7 +149,6 @@ class Lock:
         self.descriptor = -1
         deadline = time.monotonic() + wait_seconds
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
             taken = self._taken()
             while not taken and time.monotonic() < deadline:
                 time.sleep(_PAUSE_SECONDS)
@@ -168,7 +167,14 @@ class Lock:
 
     def _taken(self) -> bool:
         """Whether it is ours now; a file that was removed meanwhile is nobody's lock any more."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        directory = os.path.dirname(self.path)
+        os.makedirs(directory, exist_ok=True)
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            if os.path.lexists(directory):
+                raise
+            return False  # whoever was done took the directory away, just between
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
