@@ -6,7 +6,8 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,10 +18,10 @@ import pytest
 from tests.samples import write_tar_shards
 
 import shoal
-from shoal.errors import UsageError
+from shoal.errors import StorageError, UsageError
 from shoal.storage.chunk_cache.place import FOLDER
-from shoal.stream.reading import chunk_caching
-from shoal.testing import RangeServer
+from shoal.stream.reading import chunk_caching, unit_bytes
+from shoal.testing import Fault, RangeServer
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +138,22 @@ def test_bytes_that_cannot_be_parsed_are_not_believed(tmp_path: Path, server: Ra
     assert keys(ds) == expected
     assert ds.stats()["num_corrupt"] > 0
     assert keys(opened(url, tmp_path / "cache")) == expected
+
+
+def test_waiting_for_another_process_is_a_part_of_the_deadline(
+    tmp_path: Path, server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a server that is gone for good, sixteen processes know after one deadline, and not one after the other."""
+    ds = opened(url_of(server), tmp_path / "cache").reading(deadline=0.5)
+
+    def after_a_while(opened: Any, place: Any, fetch: Callable[[], bytes], **_: Any) -> bytes:
+        time.sleep(0.7)  # as where who filled it gave up
+        return fetch()
+
+    monkeypatch.setattr(unit_bytes, "read_cached", after_a_while)
+    server.faults = [Fault("status", status=503, probability=1)]
+    with pytest.raises(StorageError, match=r"1 attempt in .* the deadline is 0\.5 s"):
+        next(iter(ds))
 
 
 def test_what_cache_may_be(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

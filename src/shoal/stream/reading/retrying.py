@@ -119,10 +119,17 @@ def patience_here() -> Patience:
     return _here.patience
 
 
-def retried(call: Callable[[], _Result], rule: RetryRule, *, what: str | Callable[[], str]) -> _Result:
+def retried(
+    call: Callable[[], _Result],
+    rule: RetryRule,
+    *,
+    what: str | Callable[[], str],
+    began_seconds: float | None = None,
+) -> _Result:
     """The result of ``call``, which is made again as long as its errors are transient and the deadline is not over.
 
-    ``what``, or what it returns, ends the sentence "could not ...", without secrets.
+    ``what``, or what it returns, ends the sentence "could not ...", without secrets. Who waited for something else
+    before says when that began, by `time.monotonic`.
 
     Raises
     ------
@@ -132,7 +139,7 @@ def retried(call: Callable[[], _Result], rule: RetryRule, *, what: str | Callabl
     """
     how = _here.patience
     deadline_seconds = rule.deadline_seconds if how.deadline_seconds is None else how.deadline_seconds
-    began = time.monotonic()
+    began = time.monotonic() if began_seconds is None else began_seconds
     num_final: Counter[Hashable] = Counter()
     for attempt in itertools.count(1):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -120,7 +121,8 @@ def read_bytes(
     what = partial(reading_of, path, first_byte, end_byte)
     try:
         check_shard(opened, shard, traffic)
-        fetch = partial(retried, once, rule, what=what)
+        # From now on, since another process may be waited for that gets no answer either.
+        fetch = partial(retried, once, rule, what=what, began_seconds=time.monotonic())
         place = (shard, first_byte, end_byte)
         return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
     except Exception as error:
