@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shoal.plan.budget import Ledger
 from shoal.plan.coalescing import MOST_AMPLIFICATION, Request, coalesce
+from shoal.plan.grouping import groups_with_room
 from shoal.plan.meeting import Meetings
 from shoal.plan.units import UnitRead, Units
 
@@ -97,14 +98,11 @@ def count_requests(stretches: Iterable[Sequence[UnitRead]], sizes: RequestSizes)
             answers |= dict.fromkeys(request.places, _Asked(request))
         asked.extend(answers[place] for place in range(len(group)))
 
+    def first() -> UnitRead | None:
+        return waiting[0] if waiting else None
+
     def read_ahead() -> None:
-        while waiting and ledger.has_room(sizes.group_bytes):
-            room_bytes, num_bytes, group = ledger.room_bytes, 0, []
-            while waiting and num_bytes < sizes.group_bytes and num_bytes + waiting[0].num_bytes <= room_bytes:
-                num_bytes += waiting[0].num_bytes
-                group.append(waiting.popleft())
-            if not group:
-                break
+        for group in groups_with_room(ledger, sizes.group_bytes, first=first, take=waiting.popleft):
             ask(group)
 
     def use(num_reads: int) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.plan.budget import Ledger
+from shoal.plan.grouping import groups_with_room
 from shoal.plan.units import UnitRead, Units
 from shoal.shards.protocol import Buffer, Records, Sample
 from shoal.stream.counters import Counters
@@ -161,24 +162,19 @@ class Fetch:
 
     def _read_ahead(self) -> None:
         """Ask for the next units in groups, as long as they fit into what may be read ahead."""
-        group_bytes, ledger = self._readers.group_bytes, self._ledger
-        while (self._pending or self._planned) and ledger.has_room(group_bytes):
-            group: list[UnitRead] = []
-            room_bytes = ledger.room_bytes
-            num_bytes = 0
-            while num_bytes < group_bytes and (self._pending or self._planned):
-                if not self._pending:
-                    self._pending.extend(self._units.reads(self._planned.popleft()))
-                read = self._pending[0]
-                # One that is there is let go before it is read once more.
-                is_there = read.unit in self._asked or read.unit in self._taken
-                if is_there or num_bytes + read.num_bytes > room_bytes:
-                    break
-                group.append(self._pending.popleft())
-                num_bytes += read.num_bytes
-            if not group:
-                break
+        group_bytes, take = self._readers.group_bytes, self._pending.popleft
+        for group in groups_with_room(self._ledger, group_bytes, first=self._next, take=take):
             self._ask(group)
+
+    def _next(self) -> UnitRead | None:
+        """The read that would be asked for next; None where there is none, or it must wait."""
+        if not self._pending:
+            if not self._planned:
+                return None
+            self._pending.extend(self._units.reads(self._planned.popleft()))
+        read = self._pending[0]
+        # One that is there is let go before it is read once more.
+        return None if read.unit in self._asked or read.unit in self._taken else read
 
     def _ask(self, group: Sequence[UnitRead]) -> None:
         counters = self._counters
