@@ -16,9 +16,10 @@ from shoal.cli.source_options import ShowBytes, add_json_argument, storage_optio
 from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.order.seeds import check_seed
+from shoal.pack.apart import check_apart
 from shoal.pack.balance import Repeats, parse_factor
 from shoal.pack.inputs import InputTable
-from shoal.pack.local import Packed, PackRequest, check_apart, inputs_of, pack_inputs, repeats_of
+from shoal.pack.local import Packed, PackRequest, inputs_of, pack_inputs, repeats_of
 from shoal.pack.sizing import ShardSizing, shard_sizing
 from shoal.pack.tree_inputs import TreeInputs
 from shoal.shards.writing.encoders import WRITTEN_FORMATS

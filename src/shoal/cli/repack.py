@@ -22,6 +22,7 @@ from shoal.cli.source_options import (
 from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.order.seeds import check_seed
+from shoal.pack.apart import check_apart
 from shoal.pack.mixedness import mixedness
 from shoal.pack.repacking import MIX_MEMORY_BYTES, Repacked, RepackRequest, repack_opened
 from shoal.shards.index.build import EXTENT_BYTES
@@ -89,6 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.window is not None:
         parse_bytes(arguments.window, "--window")
+    check_apart(source_of(arguments), arguments.destination)
     given = storage_options_of(arguments)
     here, there = options_of_sides(source_of(arguments), arguments.destination, given)
     if given and not here:

@@ -40,7 +40,7 @@ from shoal.storage.local_sources import local_path
 from shoal.storage.small_files import FileList, files_matching
 from shoal.storage.urls import scheme_of, without_secrets
 
-__all__ = ["PackRequest", "Packed", "check_apart", "inputs_of", "pack_inputs", "repeats_of"]
+__all__ = ["PackRequest", "Packed", "inputs_of", "pack_inputs", "repeats_of"]
 
 
 # About what packing takes, more for rows of tables than for files of a tar.
@@ -141,23 +141,6 @@ def _inputs_in(files: FileTree, format: str, grouped: bool, labelled: bool | Non
         return tree_inputs(files, format=format, labelled=labelled)
     named = FileList(files.root, files.names(), files.num_bytes, files.modified_ns)
     return file_inputs(named, format=format, grouped=True, labelled=labelled)
-
-
-def check_apart(source: str | os.PathLike[str], url: str | os.PathLike[str]) -> None:
-    """Make sure that what is written will not be taken for input by the next run.
-
-    Raises
-    ------
-    UsageError
-        The output lies in the directory that is packed.
-    """
-    texts = [local_path(os.fspath(path)) for path in (source, url)]
-    if any(map(scheme_of, texts)):
-        return
-    inputs, out = (Path(text).expanduser().resolve() for text in texts)
-    if inputs.is_dir() and out.is_relative_to(inputs):
-        msg = f"{out} lies in {inputs}, all of which is input"
-        raise UsageError(msg, hint="pack into a directory beside it")
 
 
 def repeats_of(

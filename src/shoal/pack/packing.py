@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
+from shoal.pack.apart import check_apart
 from shoal.pack.columns import Column
-from shoal.pack.local import PackProgress, PackRequest, check_apart, inputs_of, pack_inputs, repeats_of
+from shoal.pack.local import PackProgress, PackRequest, inputs_of, pack_inputs, repeats_of
 from shoal.pack.sizing import shard_sizing
 from shoal.pack.writer import PackSummary, Writer
 from shoal.shards.protocol import Sample

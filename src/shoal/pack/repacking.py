@@ -30,6 +30,7 @@ from shoal.order.partition import Partition
 from shoal.order.plain import Sequential
 from shoal.order.resolution import parse_bytes
 from shoal.pack.alike import options_like, options_of_first, suffixed_images, with_files
+from shoal.pack.apart import check_apart
 from shoal.pack.assembling import finish
 from shoal.pack.columns import Column, as_columns
 from shoal.pack.jobs import Job, peak_bytes
@@ -181,6 +182,7 @@ def repack(
     ...     new.summary.num_samples, len(new.summary.shards), shoal.open(f"{directory}/new")[7]
     (200, 3, {'text': 'document 7'})
     """
+    check_apart(source, url)
     here, there = options_of_sides(source, os.fspath(url), storage_options)
     opened = open_source(source, index=index, format=source_format, storage_options=here)
     request = RepackRequest(
