@@ -71,6 +71,9 @@ def test_several_sources_are_one_list(data: Path, calls: Calls, tmp_path: Path) 
 
 def test_refusals(data: Path, calls: Calls, tmp_path: Path) -> None:
     assert "no format 'zip'" in calls.refused("repack", data, tmp_path / "out", "--to", "zip")
-    assert "there are shards already" in calls.refused("repack", data, data)
+    assert "all of which is input" in calls.refused("repack", data, data / "new")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.tar").touch()
+    assert "there are shards already" in calls.refused("repack", data, tmp_path / "full")
     assert "--memory" in calls.refused("repack", data, tmp_path / "out", "--mix", "--memory", "much")
     assert not (tmp_path / "out").exists()
