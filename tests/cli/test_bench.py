@@ -84,11 +84,13 @@ def test_people_see_what_matters(data: Path, calls: Calls) -> None:
 
 
 def test_what_went_wrong_is_shown(data: Path) -> None:
-    stats = shoal.open(data).stats() | {"num_rereads": 4, "bottleneck": "storage"}
+    wrong = {"num_skipped": 1, "num_rereads": 4, "num_retries": 5, "num_throttled": 2, "num_corrupt": 3}
+    stats = shoal.open(data).stats() | wrong | {"peak_in_flight_bytes": 9, "bottleneck": "storage"}
     shown = bench._for_people(
         stats | {"order": "x", "consumer_share": 0.1, "peak_process_bytes": 1, "plain_bytes_per_second": None}
     )
-    assert shown["num_rereads"] == 4
+    assert {name: shown[name] for name in wrong} == wrong
+    assert shown["in_flight_at_most_bytes"] == 9
     assert "plain_reads" not in shown
     assert shown["bottleneck"].startswith("the storage")
 

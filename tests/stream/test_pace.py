@@ -189,5 +189,7 @@ def test_what_went_wrong_comes_before_what_is_usual() -> None:
     )
     assert text == (
         "epoch 2  100%  0.0 samples/s  0 B/s  waiting 25% (limit: consumer)  3 skipped  7 retries  2 read again  "
-        "2.0 KiB in flight  0.0 requests/s  0 B held at most"
+        "2.0 KiB in flight (at most 9 B)  0.0 requests/s  0 B held at most"
     )
+    cached = stats | {"num_cache_hits": 3, "num_cache_fills": 1, "num_cache_bypasses": 0}
+    assert progress_text(cached, epoch=2, share=1).endswith("0.0 requests/s  75% from the cache  0 B held at most")

@@ -115,7 +115,9 @@ def _for_people(record: dict[str, Any]) -> dict[str, Any]:
         share = record["read_bytes_per_second"] / record["plain_bytes_per_second"]
         plain = size(record["plain_bytes_per_second"])
         shown["plain_reads"] = f"{plain}/s of the same bytes, read again by themselves; the stream had {share:.1%}"
-    for name in ("num_rereads", "num_retries"):
+    if record["peak_in_flight_bytes"]:
+        shown["in_flight_at_most_bytes"] = record["peak_in_flight_bytes"]
+    for name in ("num_skipped", "num_rereads", "num_retries", "num_throttled", "num_corrupt"):
         if record[name]:
             shown[name] = record[name]
     shown["held_at_most_bytes"] = record["peak_held_bytes"]

@@ -42,7 +42,10 @@ def progress_text(stats: Mapping[str, Any], *, epoch: int, share: float) -> str:
         if stats[name]:
             parts.append(f"{format_count(stats[name])} {text}")
     if stats["peak_in_flight_bytes"]:
-        parts.append(f"{format_bytes(stats['in_flight_bytes'])} in flight")
+        peak = format_bytes(stats["peak_in_flight_bytes"])
+        parts.append(f"{format_bytes(stats['in_flight_bytes'])} in flight (at most {peak})")
     parts.append(f"{format_count(stats['requests_per_second'])} requests/s")
+    if num_cached := sum(stats.get(f"num_cache_{how}", 0) for how in ("hits", "fills", "bypasses")):
+        parts.append(f"{stats['num_cache_hits'] / num_cached:.0%} from the cache")
     parts.append(f"{format_bytes(stats['peak_held_bytes'])} held at most")
     return "  ".join(parts)
