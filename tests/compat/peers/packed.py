@@ -29,18 +29,39 @@ _SCRIPT = Path(__file__).parent / "reads_packed.py"
 
 
 def rows() -> list[list[Any]]:
-    """Number, text and label of each sample."""
-    return [[number, f"|document {number} é" * (number % 5 + 1), number % 7] for number in range(NUM_SAMPLES)]
+    """Of each sample its number, text, label, a float, a list of numbers, and bytes as hex."""
+    return [
+        [n, f"|document {n} é" * (n % 5 + 1), n % 7, n / 4, list(range(n % 4)), bytes(range(n % 256, 256))[:9].hex()]
+        for n in range(NUM_SAMPLES)
+    ]
 
 
 def write(directory: Path, name: str) -> None:
     """Pack the samples into several shards."""
     if name == "tar":
-        samples = [{"__key__": f"{n:06d}", "txt": f"|{text[1:].replace('|', '/')}", "cls": c} for n, text, c in rows()]
+        samples = [
+            {
+                "__key__": f"{n:06d}",
+                "txt": _one_line(text),
+                "cls": c,
+                "json": {"score": x, "tags": t},
+                "bin": bytes.fromhex(b),
+            }
+            for n, text, c, x, t, b in rows()
+        ]
     else:
-        samples = [{"id": number, "text": text, "label": label} for number, text, label in rows()]
+        names = ["id", "text", "label", "score", "tags", *([] if name == "jsonl" else ["blob"])]
+        samples = [
+            dict(zip(names, [*row[:5], bytes.fromhex(row[5])], strict=False))  # JSON has no bytes
+            for row in rows()
+        ]
     options = {"group_bytes": 4096} if name in ("parquet", "arrow") else {}
     pack(samples, directory, format=name, shard_bytes=12_000, options=options)
+
+
+def _one_line(text: str) -> str:
+    """With a bar at its beginning alone, by which what GNU tar prints is cut."""
+    return f"|{text[1:].replace('|', '/')}"
 
 
 def check(peer: str, name: str, scratch: Path) -> str:
@@ -52,8 +73,9 @@ def check(peer: str, name: str, scratch: Path) -> str:
     read = json.loads(found.read_text())
     wanted = rows()
     if name == "tar":
-        wanted = [[number, f"|{text[1:].replace('|', '/')}", label] for number, text, label in wanted]
-    wrong = next((number for number, pair in enumerate(zip(read, wanted, strict=False)) if pair[0] != pair[1]), None)
+        wanted = [[number, _one_line(text), *rest] for number, text, *rest in wanted]
+    pairs = zip(read, wanted, strict=False)
+    wrong = next((number for number, (one, other) in enumerate(pairs) if one != other[: len(one)]), None)
     if len(read) != len(wanted):
         return f"{len(read)} samples were read, {len(wanted)} written"
     return "" if wrong is None else f"sample {wrong} is {read[wrong]}, and was {wanted[wrong]}"

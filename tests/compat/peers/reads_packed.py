@@ -1,6 +1,7 @@
 """Reads a packed directory with a peer's own reader and writes what it found as JSON; runs in the peer's environment.
 
-``python reads_packed.py PEER DIRECTORY OUTPUT``: a list of [key or number, text, label] for each sample, in order.
+``python reads_packed.py PEER DIRECTORY OUTPUT``: for each sample, in order, a list of its key or number, text, label, a
+float, a list of numbers, and bytes as hex; as far as the format holds them, and the reader gives them.
 """
 
 # mypy: disable-error-code="import-not-found, import-untyped"
@@ -22,13 +23,20 @@ def paths(directory: str, suffix: str) -> list[str]:
     return sorted(str(path) for path in Path(directory).glob(f"*.{suffix}"))
 
 
+def named(row: dict[str, Any]) -> Row:
+    """A row of a table."""
+    found = [row["id"], row["text"], row["label"], row["score"], list(row["tags"])]
+    return [*found, row["blob"].hex()] if "blob" in row else found
+
+
 def webdataset(directory: str) -> Iterator[Row]:
     """Tars, decoded as WebDataset does."""
     import webdataset as wds
 
     shards = paths(directory, "tar")
     for sample in wds.WebDataset(shards, shardshuffle=False).decode():
-        yield [int(sample["__key__"]), sample["txt"], sample["cls"]]
+        about = sample["json"]
+        yield [int(sample["__key__"]), sample["txt"], sample["cls"], about["score"], about["tags"], sample["bin"].hex()]
 
 
 def streaming(directory: str) -> Iterator[Row]:
@@ -38,7 +46,8 @@ def streaming(directory: str) -> Iterator[Row]:
     dataset = StreamingDataset(local=directory, shuffle=False, batch_size=1)
     for number in range(len(dataset)):
         sample = dataset[number]
-        yield [sample["id"], sample["text"], int(sample["label"])]
+        score, tags = float(sample["score"]), list(map(int, sample["tags"]))
+        yield [sample["id"], sample["text"], int(sample["label"]), score, tags, sample["blob"].hex()]
 
 
 def datasets(directory: str) -> Iterator[Row]:
@@ -48,7 +57,7 @@ def datasets(directory: str) -> Iterator[Row]:
     kind = {"parquet": "parquet", "arrow": "arrow", "jsonl": "json"}[directory.rsplit("-", 1)[-1]]
     found = load_dataset(kind, data_files=f"{directory}/*.{'jsonl' if kind == 'json' else kind}", split="train")
     for row in found:
-        yield [row["id"], row["text"], row["label"]]
+        yield named(row)
 
 
 def polars(directory: str) -> Iterator[Row]:
@@ -57,15 +66,16 @@ def polars(directory: str) -> Iterator[Row]:
 
     for path in [*paths(directory, "parquet"), *paths(directory, "arrow")]:
         frame = pl.read_parquet(path) if path.endswith("parquet") else pl.read_ipc_stream(path)
-        yield from ([row["id"], row["text"], row["label"]] for row in frame.iter_rows(named=True))
+        yield from map(named, frame.iter_rows(named=True))
 
 
 def duckdb(directory: str) -> Iterator[Row]:
     """Parquet."""
     import duckdb
 
-    for row in duckdb.sql(f"select id, text, label from '{directory}/*.parquet' order by id").fetchall():
-        yield list(row)
+    found = duckdb.sql(f"select id, text, label, score, tags, blob from '{directory}/*.parquet' order by id")
+    for *row, blob in found.fetchall():
+        yield [*row, blob.hex()]
 
 
 def tfrecord(directory: str) -> Iterator[Row]:
@@ -74,7 +84,16 @@ def tfrecord(directory: str) -> Iterator[Row]:
 
     for path in paths(directory, "tfrecord"):
         for row in tfrecord_loader(path, None):
-            yield [int(row["id"][0]), bytes(row["text"]).decode(), int(row["label"][0])]
+            tags = [int(tag) for tag in row["tags"]]
+            blob = bytes(row["blob"]).hex()
+            yield [
+                int(row["id"][0]),
+                bytes(row["text"]).decode(),
+                int(row["label"][0]),
+                float(row["score"][0]),
+                tags,
+                blob,
+            ]
 
 
 def gnutar(directory: str) -> Iterator[Row]:
