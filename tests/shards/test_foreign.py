@@ -24,6 +24,7 @@ from shoal.shards.foreign import by_borders, scan_by_index
 from shoal.shards.formats import format_named
 from shoal.shards.protocol import ShardScan
 from shoal.shards.scanning import checked_scan, scan_again
+from shoal.shards.tar_borders import cut_sample
 from shoal.storage.local import LocalStore
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.index_files import save_index
@@ -221,7 +222,8 @@ def test_datasets_are_the_same_with_and_without(
 # ---- indexes that cut a sample in two, or join two
 
 
-TARS = ("ustar", "gnu", "times", "long names", "long paths", "directories", "links inside")
+TARS = ("ustar", "gnu", "times", "long names", "long paths", "longest paths", "directories", "links inside")
+DIRECTORY_BYTES = {"long names": 120, "long paths": 300, "longest paths": 700}
 
 
 def tar_of_kind(kind: str, num_samples: int) -> bytes:
@@ -230,11 +232,7 @@ def tar_of_kind(kind: str, num_samples: int) -> bytes:
     format = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "long names": tarfile.GNU_FORMAT}  # noqa: A001
     with tarfile.open(fileobj=out, mode="w", format=format.get(kind, tarfile.PAX_FORMAT)) as tar:
         for number in range(num_samples):
-            stem = (
-                f"{number:03d}"
-                if "long" not in kind
-                else f"{'x' * (300 if kind == 'long paths' else 120)}/{number:03d}"
-            )
+            stem = f"{'x' * DIRECTORY_BYTES[kind]}/{number:03d}" if kind in DIRECTORY_BYTES else f"{number:03d}"
             for suffix in ("cls", "jpg"):
                 info = tarfile.TarInfo(f"{stem}.{suffix}")
                 info.size = number * 37 % 1500
@@ -306,6 +304,19 @@ def wrong_index(kind: str, data: bytes, sample: int) -> bytes:
     words = lines[sample + 1].split(" ")
     lines[sample + 1 : sample + 2] = [" ".join(words[:3]), " ".join(words[3:])]
     return "\n".join([f"v1.1 {len(lines) - 1}", *lines[1:], ""]).encode()
+
+
+@pytest.mark.parametrize("kind", TARS[:5])
+def test_neighbours_of_one_key_are_seen_where_headers_fit_into_blocks(kind: str) -> None:
+    data = tar_of_kind(kind, 12)
+    starts = scan("tar", data).sample_starts.tolist()
+    assert cut_sample(data, starts) is None
+    for place, (_, cut) in enumerate(offsets_of(data)):
+        wrong = [*starts[: place + 1], cut, *starts[place + 1 :]]
+        found = cut_sample(memoryview(data), wrong)
+        assert found is not None
+        assert found[0] == place + 1
+        assert found[1].endswith(f"{place:03d}")
 
 
 @pytest.mark.parametrize("kind", ["cut", "joined", "cut by wds2idx"])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.shards.protocol import Buffer, ReadBytes
-from shoal.shards.tar_fields import BLOCK_BYTES, check_sums, header_names, read_number, text
+from shoal.shards.tar_fields import BLOCK_BYTES, check_sums, header_names, pax_records, read_number, text
 from shoal.shards.tar_headers import REGULAR_KINDS, is_of_interest
 from shoal.shards.tar_names import key_and_suffix
 
@@ -132,4 +132,11 @@ def _named(extended: bytes, payload: bytes, own_name: str) -> str | None:
         return None
     if extended[156] == _LONG_NAME_KIND:
         return text(payload[:size].partition(b"\0")[0])
-    return None if is_of_interest(payload[:size]) else own_name
+    if not is_of_interest(payload[:size]):
+        return own_name
+    try:
+        records = pax_records(payload[:size])
+    except ValueError:
+        return None
+    path = records.get(b"path")
+    return text(path.rstrip(b"/")) if path else own_name
