@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.shards import writers
-from tests.stream.faraway import local_store
+from tests.stream.faraway import far_away, local_store
 
 import shoal
 from shoal.errors import IndexFileError, ShardError
@@ -351,6 +351,49 @@ def test_a_wrong_index_of_shards_far_away_is_never_read_as_samples(
     assert damages == []
     assert mended.num_samples == 60
     assert [sample["__key__"] for sample in shoal.open(directory)] == [f"{number:03d}" for number in range(60)]
+
+
+@pytest.mark.parametrize("order", ["none", "window"])
+def test_a_cut_between_chunks_is_noticed_too(order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    data = tar_of_kind("ustar", 24)
+    num_wrong = 0
+    for sample in range(1, 24, 3):
+        directory = tmp_path / f"{sample}"
+        directory.mkdir()
+        (directory / "a.tar").write_bytes(data)
+        (directory / "a.tar.idx").write_bytes(wrong_index("cut", data, sample))
+        asked = open_to_verify(directory)
+        index = build_index(asked.found, store=local_store(), format=asked.format, extent_bytes=1)
+        assert index.num_extents == index.num_samples  # so that each border is one of chunks
+        if index.num_samples == 24:
+            continue  # it was compared here
+        num_wrong += 1
+        save_index(index, directory / "shoal.index", store=LocalStore())
+        with pytest.raises(IndexFileError, match=f"'{sample:03d}'"):
+            list(shoal.open(directory).shuffle(order, chunk="2400"))
+    assert num_wrong > 2
+
+
+def test_right_indexes_of_shards_far_away_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    for number, kind in enumerate(("ustar", "times", "long paths")):
+        directory = tmp_path / kind
+        directory.mkdir()
+        data = tar_of_kind(kind, 40)
+        (directory / "a.tar").write_bytes(data)
+        (directory / "a.tar.idx").write_bytes(energon(data))
+        asked = open_to_verify(directory)
+        for extent_bytes in (1, 5000):
+            index = build_index(asked.found, store=local_store(), format=asked.format, extent_bytes=extent_bytes)
+            assert index.shard_heads[0]["by_borders"] is True
+            save_index(index, directory / "shoal.index", store=LocalStore())
+            for order in ("none", "window", "full"):
+                ds = shoal.open(directory).shuffle(order, chunk=None if order == "full" else "4KiB")
+                assert [int(sample["__key__"][-3:]) for sample in ds] == ds.ids().tolist()
+            far = far_away(shoal.open(directory)).shuffle(seed=number, chunk="4KiB")
+            assert sorted(int(sample["__key__"][-3:]) for sample in far) == list(range(40))
+            assert shoal.open(directory)[39]["__key__"].endswith("039")
 
 
 def test_an_index_made_near_is_scanned_again_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

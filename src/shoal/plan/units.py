@@ -239,6 +239,6 @@ def starts_in(index: Index, read: UnitRead) -> list[int] | None:
     if index.sample_bytes is None:
         return None
     if read.num_samples == 1:
-        return [0, read.num_bytes]
+        return [0, int(index.sample_bytes[read.first_sample])]  # of which a chunk may have more bytes
     sizes = index.sample_bytes[read.first_sample : read.first_sample + read.num_samples]
     return list(accumulate(sizes.tolist(), initial=0))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError, ShardError
 from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
-from shoal.shards.tar_borders import look_at_borders
+from shoal.shards.tar_borders import doubtful_borders
 from shoal.shards.tar_names import key_and_suffix
 
 __all__ = [
@@ -216,12 +216,12 @@ def _none_is_cut(
     shard: str,
 ) -> bool:
     """Whether no border lies inside of a sample, by the headers there, and by scans where these do not tell."""
-    found = look_at_borders(read, borders, num_bytes)
-    if found.are_wrong:
+    doubtful = doubtful_borders(read, borders, num_bytes)
+    if doubtful is None:
         return False
-    if len(found.doubtful) > max(_FEW_SCANS, len(borders) // _FEW_SCANS):
+    if len(doubtful) > max(_FEW_SCANS, len(borders) // _FEW_SCANS):
         return bool(np.array_equal(format.scan(read, num_bytes, shard=shard).sample_starts, borders))
-    return all(_is_pair(format, borders[place - 1 : place + 2], read, shard) for place in found.doubtful)
+    return all(_is_pair(format, borders[place - 1 : place + 2], read, shard) for place in doubtful)
 
 
 def _is_pair(format: Format, wanted: NDArray[np.int64], read: ReadBytes, shard: str) -> bool:  # noqa: A002

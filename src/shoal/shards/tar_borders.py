@@ -17,9 +17,11 @@ from shoal.shards.tar_fields import BLOCK_BYTES, check_sums, header_names, pax_r
 from shoal.shards.tar_headers import REGULAR_KINDS, is_of_interest
 from shoal.shards.tar_names import key_and_suffix
 
-__all__ = ["Borders", "cut_sample", "look_at_borders"]
+__all__ = ["BEHIND_BYTES", "cut_sample", "doubtful_borders"]
 
 _BLOCKS = 3  # of each border: a header; or an extended one, what it says, and the header of the member itself
+BEHIND_BYTES = _BLOCKS * BLOCK_BYTES
+"""With so many bytes behind some samples it shows whether the last one goes on there."""
 _AT_ONCE = 4096  # borders, so that 6 MB are held
 _GAP_BYTES = 32768  # up to here reading on costs less than another read of a file
 _SPAN_BYTES = 1 << 20
@@ -28,52 +30,42 @@ _IS_REGULAR[list(REGULAR_KINDS)] = True
 _PAX_KIND, _LONG_NAME_KIND = ord("x"), ord("L")
 
 
-class Borders:
-    """What was found at borders: whether any cannot be one, and those that only a scan can tell of, by number."""
+def doubtful_borders(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int) -> list[int] | None:
+    """Which of ``borders``, by number, only a scan can tell of, since a header there is unusual; 2 us each, 6 MB.
 
-    __slots__ = ("are_wrong", "doubtful")
-
-    def __init__(self) -> None:
-        self.are_wrong = False
-        self.doubtful: list[int] = []
-
-
-def look_at_borders(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int) -> Borders:
-    """Look at the header behind each of ``borders`` but the last, where the last sample ends; 2 us each, 6 MB.
-
-    Wrong is a border without a header behind it, or with one of the same key as behind the border before. In doubt are
-    those where either header is unusual.
+    None where one cannot be a border: no header lies behind it, or one of the same key as behind the border before.
+    The last one, where the last sample ends, is not looked at.
     """
-    found = Borders()
     if (borders % BLOCK_BYTES).any():
-        found.are_wrong = True
-        return found
+        return None
+    doubtful: list[int] = []
     before: str | None = ""  # no key is
     for first in range(0, len(borders) - 1, _AT_ONCE):
         places = borders[first : min(first + _AT_ONCE, len(borders) - 1)]
         blocks = np.concatenate(list(_read_blocks(read, places, num_bytes)))
         if not check_sums(blocks[:, 0]).all():
-            found.are_wrong = True
-            return found
+            return None
         for number, key in enumerate(_keys(blocks), first):
             if number and (key is None or before is None):
-                found.doubtful.append(number)
+                doubtful.append(number)
             elif key == before:
-                found.are_wrong = True
-                return found
+                return None
             before = key
-    return found
+    return doubtful
 
 
 def cut_sample(buffer: Buffer, starts: Sequence[int]) -> tuple[int, str] | None:
     """The first sample in a buffer that begins with the key of the one before, and that; None where none is seen to.
 
-    ``starts`` are offsets, shape (num_samples + 1,). About 1 us a sample.
+    ``starts`` are offsets, shape (num_samples + 1,). What lies behind the last sample, `BEHIND_BYTES` suffice, is taken
+    for the next one. About 1 us a sample.
     """
-    places = np.asarray(starts[:-1], dtype=np.int64)
+    places = np.asarray(starts, dtype=np.int64)
+    if len(buffer) < starts[-1] + BLOCK_BYTES:
+        places = places[:-1]
     if len(places) < 2 or ((places - places[0]) % BLOCK_BYTES).any() or (np.diff(places) <= 0).any():
         return None
-    within = memoryview(buffer)[int(places[0]) : starts[-1]]
+    within = memoryview(buffer)[int(places[0]) :]
     if len(within) < int(places[-1] - places[0]) + BLOCK_BYTES:
         return None
     blocks = _gathered(within, places - places[0])
@@ -91,7 +83,7 @@ def _read_blocks(read: ReadBytes, places: NDArray[np.int64], num_bytes: int) -> 
         while at < len(near):
             after = int(np.searchsorted(near, near[at] + _SPAN_BYTES))
             first = int(near[at])
-            end = min(int(near[after - 1]) + _BLOCKS * BLOCK_BYTES, num_bytes)
+            end = min(int(near[after - 1]) + BEHIND_BYTES, num_bytes)
             yield _gathered(read(first, end), near[at:after] - first)
             at = after
 

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.shards.foreign import may_be_cut
 from shoal.shards.index.table import Index
+from shoal.shards.tar_borders import BEHIND_BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,6 +21,9 @@ class ChunkTable:
     ``[first_extent[c], first_extent[c + 1])`` of the index and the samples ``[first_sample[c], first_sample[c + 1])``.
     ``shard`` int32 is its shard, ``[first_byte, end_byte)`` int64 its bytes there, ``num_samples`` int64 its samples,
     ``decoded_bytes`` int64 its bytes in memory once decoded.
+
+    In tars whose borders nobody has looked at, the bytes of a chunk include the headers behind it, by which
+    `Format.parse` sees whether its last sample goes on in the next chunk.
     """
 
     first_extent: NDArray[np.int64]
@@ -60,12 +65,26 @@ def cut_chunks(index: Index, *, extents_per_chunk: int) -> ChunkTable:
     first_sample = index.extent_first_sample[first]
     # reduceat and not differences of a running sum: decoded bytes of a whole dataset can pass 2**63 in hostile files.
     decoded = np.add.reduceat(index.extent_decoded_bytes, first[:-1]) if total else np.zeros(0, dtype=np.int64)
+    end_byte = index.extent_end_byte[first[1:] - 1] if total else np.zeros(0, dtype=np.int64)
     return ChunkTable(
         first_extent=first,
         first_sample=first_sample,
         shard=shard,
         first_byte=index.extent_first_byte[first[:-1]],
-        end_byte=index.extent_end_byte[first[1:] - 1] if total else np.zeros(0, dtype=np.int64),
+        end_byte=_with_what_is_behind(index, shard, end_byte),
         num_samples=np.diff(first_sample),
         decoded_bytes=decoded,
     )
+
+
+def _with_what_is_behind(index: Index, shard: NDArray[np.int32], end_byte: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the bytes of chunks end, those included that tell whether a border is one."""
+    unseen = [number for number, head in index.shard_heads.items() if may_be_cut(head)]
+    if not unseen or index.format != "tar" or index.sample_bytes is None:
+        return end_byte
+    numbers = np.array(unseen)
+    # The last chunk of a shard has no border behind it.
+    limits = np.zeros(index.num_shards, dtype=np.int64)
+    limits[numbers] = index.extent_end_byte[index.shard_first_extent[1:][numbers] - 1]
+    extended: NDArray[np.int64] = np.maximum(end_byte, np.minimum(end_byte + BEHIND_BYTES, limits[shard]))
+    return extended
