@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+import struct
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.shards.writers import in_frames, seekable_zstd, tar_of
+from tests.shards.writers import in_frames, mds_of, recordio_record, seekable_zstd, tar_of
 from tests.stream.faraway import Distant, far_away
 from tests.stream.made import described
 
@@ -160,6 +161,33 @@ def test_chunks_that_are_spilled(data: Path, tmp_path: Path) -> None:
         ds = shoal.open(data, cache=cache).shuffle(seed=1, window=window)
         assert sorted(number_of(sample) for sample in ds) == list(range(sum(COUNTS)))
         assert ds.stats()["num_spills"] == num_spilled == (2 * index_of(ds).extent_decoded_bytes > window).sum()
+
+
+INSIDE = {
+    "csv": b"n,x\n" + b"".join(b"%d,%s\n" % (n, value(n).hex().encode()) for n in range(60)),
+    "text": b"".join(b"%d %s\n" % (n, value(n).hex().encode()) for n in range(60)),
+    "mds": mds_of({"n": ("int", 8), "x": ("bytes", None)}, [[n.to_bytes(8, "little"), value(n)] for n in range(60)]),
+    "recordio": b"".join(recordio_record(struct.pack("<IfQQ", 0, 1.0, n, 0) + value(n)) for n in range(60)),
+}
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+@pytest.mark.parametrize("at_ends", [False, True])
+def test_pieces_of_every_format_are_spilled(kind: str, at_ends: bool, tmp_path: Path) -> None:
+    """Also of those whose front says what follows it."""
+    inside, name = INSIDE[kind], f"{kind}.gz"
+    sizes: list[int] = [FRAME_BYTES]
+    if at_ends:
+        plain = format_named(kind).scan(lambda first, end: inside[first:end], len(inside), shard="a").sample_starts
+        borders = [0, *plain[12:-1:12].tolist(), len(inside)]
+        sizes = [end - first for first, end in pairwise(borders)]
+    path = tmp_path / "a.gz"
+    path.write_bytes(b"".join(in_frames(inside, sizes, "gz")))
+    expected = sorted(map(repr, shoal.open(path, format=name)))
+    cache = {"directory": tmp_path / "spilled", "budget": "64MiB"}
+    ds = shoal.open(path, format=name, cache=cache).shuffle(seed=1, window="80KB")
+    assert sorted(map(repr, ds)) == expected
+    assert ds.stats()["num_spills"] == index_of(ds).num_extents > 2
 
 
 def with_checksums(ds: Dataset) -> Dataset:

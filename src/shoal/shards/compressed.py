@@ -127,7 +127,8 @@ class Compressed:
     def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
         """Decompress some consecutive pieces, or a whole shard, to another place; each sample is a part.
 
-        Memory: some MiB, and what `scan` of the format inside holds, 20 bytes a sample; of snappy, all of it.
+        Memory: some MiB, and what `scan` of the format inside holds, 20 bytes a sample; of snappy all of it, and all
+        that is in the pieces of formats that need the front of a shard (`FrontFormat`).
 
         Raises
         ------
@@ -152,10 +153,16 @@ class Compressed:
         def inside(first: int, end: int, /) -> bytes:
             return aside.read(low + first, low + end)
 
-        found = self.inner.scan(inside, num_bytes - low, shard=shard)
-        _check_samples(found, stretch)
-        head = {"inner": dict(stretch.head.get("inner", {})), "begin": begin}
-        return Spilled(found.sample_starts + low, stretch.num_samples, 1, head)
+        head: dict[str, Any] = {"inner": dict(stretch.head.get("inner", {})), "begin": begin}
+        if known is not None and getattr(self.inner, "needs_front", False):
+            within = Stretch(shard, known.low, stretch.num_samples, None, head["inner"])
+            records = self.inner.parse(inside(0, num_bytes - low), within)
+            starts = np.asarray(records.starts, dtype=np.int64)  # type: ignore[attr-defined]  # see `FrontFormat`
+        else:
+            found = self.inner.scan(inside, num_bytes - low, shard=shard)
+            _check_samples(found, stretch)
+            starts = found.sample_starts
+        return Spilled(starts + low, stretch.num_samples, 1, head)
 
     def parse_part(self, data: bytes, stretch: Stretch) -> Records:
         """Open one sample of what was spilled."""

@@ -38,6 +38,8 @@ class Delimited:
         For a delimiter that is no single character, or another type.
     """
 
+    needs_front = True  # the names of columns, which a scan of some records would not see
+
     def __init__(
         self,
         *,

@@ -45,6 +45,7 @@ class LitData:
 
     name: str = "litdata"
     suffixes: tuple[str, ...] = (".bin",)
+    needs_front = True  # where samples lie, which a scan of some of them would not see
 
     def __init__(self, index: Mapping[str, Any], *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle

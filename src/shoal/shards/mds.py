@@ -37,6 +37,7 @@ class Mds:
 
     name: str = "mds"
     suffixes: tuple[str, ...] = (".mds",)
+    needs_front = True  # where samples lie, which a scan of some of them would not see
 
     def __init__(self, *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle

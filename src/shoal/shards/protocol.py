@@ -231,6 +231,16 @@ class RecutFormat(Protocol):
         ...
 
 
+class FrontFormat(Protocol):
+    """A format of which only whole shards can be scanned, since their front says what follows.
+
+    Its records have ``starts``, the offsets at which samples begin and the last one ends: by these, pieces of such a
+    shard, which is compressed, are spilled.
+    """
+
+    needs_front: bool
+
+
 class ReadSample(Protocol):
     """Reads one sample alone."""
 

@@ -93,6 +93,11 @@ class CutRecords:
     def __len__(self) -> int:
         return len(self._starts) - 1
 
+    @property
+    def starts(self) -> Sequence[int]:
+        """Where in the buffer each sample begins, and where the last one ends; shape (len + 1,)."""
+        return self._starts
+
     def layout_crcs(self) -> NDArray[np.uint32]:
         """The CRCs that the scan of the format gives for these samples; shape (len,)."""
         return self._crcs()
