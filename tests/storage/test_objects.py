@@ -145,6 +145,19 @@ def test_keys_that_urls_would_write_otherwise(s3: Place) -> None:
         assert bytes(store.map(path)) == name.encode()
 
 
+def test_a_key_that_the_library_cannot_list(s3: Place) -> None:
+    s3.put("a.tar", b"0123")
+    s3.put("d//b.tar", b"0123")
+    assert [info.num_bytes for info in s3.store().list(f"{s3.root}/a")] == []
+    for ask in (lambda store: list(store.list(s3.root)), lambda store: store.stat(f"{s3.root}/d//b.tar")):
+        with pytest.raises(StorageError) as caught:
+            ask(s3.store())
+        assert not caught.value.transient
+    with pytest.raises(StorageError, match=r"d//b\.tar") as caught:
+        list(s3.store().list(s3.root))
+    assert "name the shards" in caught.value.hint
+
+
 def test_directories_that_are_objects(s3: Place) -> None:
     s3.put("d/", b"")
     s3.put("d/a.tar", b"x")
@@ -277,7 +290,7 @@ def write_profiles() -> None:
     Path(os.environ["AWS_CONFIG_FILE"]).write_text(
         "[default]\nregion = eu-west-1\n[profile work]\nregion = eu-north-1\nendpoint_url = http://work\n"
         "[profile signed-on]\nsso_start_url = https://x\nsso_region = us-east-1\nsso_account_id = 1\n"
-        "sso_role_name = r\n"
+        "sso_role_name = r\n[profile signed-off]\nsso_session = nowhere\n"
     )
     Path(os.environ["AWS_SHARED_CREDENTIALS_FILE"]).write_text(
         "[default]\naws_access_key_id = DK\naws_secret_access_key = ds\n"
@@ -308,6 +321,14 @@ def test_profiles_of_the_aws_tools(monkeypatch: pytest.MonkeyPatch) -> None:
         sorted_for("s3://b/k", profile="nobody")
     provider = sorted_for("s3://b/k", profile="signed-on")[2]
     assert type(provider).__name__ == "Boto3CredentialProvider"
+    with pytest.raises(UsageError, match="the AWS profile signed-off gives no credentials"):
+        sorted_for("s3://b/k", profile="signed-off")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    assert sorted_for("s3://b/k")[0] == {}  # the environment has a key
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    assert sorted_for("s3://b/k", anonymous=True)[0] == {"skip_signature": True}
+    with pytest.raises(UsageError, match="AWS_PROFILE: there is no AWS profile nobody"):
+        sorted_for("s3://b/k")
     Path(os.environ["AWS_CONFIG_FILE"]).write_text("no section = 1")
     with pytest.raises(UsageError, match="cannot be read: MissingSectionHeaderError"):
         sorted_for("s3://b/k")

@@ -37,22 +37,24 @@ def add_profile(config: dict[str, Any], asked: str | None) -> Any:
     Raises
     ------
     UsageError
-        The profile that was asked for is not there, or boto3 is needed for it.
+        The profile that was asked for, there or by $AWS_PROFILE, is not there or gives no credentials, or boto3 is
+        needed for it.
     """
     name = asked or os.environ.get("AWS_PROFILE") or "default"
     profile = _read("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}")
     profile |= _read("AWS_SHARED_CREDENTIALS_FILE", "credentials", name)
+    given = "access_key_id" in config or config.get("skip_signature")
+    given = given or (not asked and any(os.environ.get(way) for way in _OTHER_WAYS))
     if not profile:
-        if asked:
-            msg = f"storage_options: there is no AWS profile {asked}"
+        if asked or (name != "default" and not given):
+            msg = f"{'storage_options' if asked else 'AWS_PROFILE'}: there is no AWS profile {name}"
             raise UsageError(msg, hint="`aws configure list-profiles` shows those there are")
         return None
     if "region" in profile and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & set(os.environ):
         config.setdefault("region", profile["region"])
     if "endpoint_url" in profile and not {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"} & set(os.environ):
         config.setdefault("endpoint", profile["endpoint_url"])
-    given = "access_key_id" in config or config.get("skip_signature")
-    if given or (not asked and any(os.environ.get(way) for way in _OTHER_WAYS)):
+    if given:
         return None
     if "aws_access_key_id" in profile:
         config.update({ours: profile[theirs] for theirs, ours in _KEYS.items() if theirs in profile})
@@ -80,4 +82,9 @@ def _through_boto3(name: str) -> Any:
     except ImportError as error:
         msg = f"the AWS profile {name} has no keys: they are got by signing on, from a role or by a command"
         raise UsageError(msg, hint="pip install boto3, which does that") from error
-    return Boto3CredentialProvider(boto3.Session(profile_name=name))
+    try:
+        return Boto3CredentialProvider(boto3.Session(profile_name=name))
+    except Exception as error:  # of several kinds, of two libraries
+        msg = f"the AWS profile {name} gives no credentials: {error}"
+        hint = f"`aws sts get-caller-identity --profile {name}` must work; `aws sso login` signs on"
+        raise UsageError(msg, hint=hint) from error

@@ -19,6 +19,10 @@ _CREDENTIALS_HINT = (
     "is public"
 )
 _REGION_HINT = 'is the bucket in another region? {"region": ...} in storage_options names it'
+_NAME_HINT = (
+    'obstore can neither read nor list an object with "//" in its name, nor list others beside it: name the shards by '
+    "braces or a list, or copy that object to another name; filesystem= in storage_options may read it"
+)
 # What options are no secrets, and help in a message.
 _PLAIN_OPTIONS = {"base_url", "endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
 _CLOUDS = ("AWS_", "AZURE_", "GOOGLE_")
@@ -48,6 +52,8 @@ def failure(error: Exception, path: str, options: Mapping[str, Any], *, verb: st
         hint, transient = 'is the endpoint a URL? An http:// one needs {"allow_http": True}', False
     elif "configured region" in text:
         hint, transient = _REGION_HINT, False
+    elif "Encountered object with invalid path" in text:
+        hint, transient = _NAME_HINT, False
     elif isinstance(error, ValueError):
         hint, transient = "check the URL", False
     said = trimmed(re.sub(r"^Generic \w+ error: ", "", text)) or type(error).__name__
