@@ -167,7 +167,16 @@ def test_what_cache_may_be(tmp_path: Path, data: Path, monkeypatch: pytest.Monke
     shared = cache(True)
     assert shared.path == str(tmp_path / str(1 << 30) / FOLDER)
     assert cache({"budget": "64MiB"}).budget_bytes == 64 << 20
-    for wrong in ({"dir": "x"}, {"keep": 1}, 5, "", {"directory": 3}, {"budget": "much"}):
+    for wrong in (
+        {"dir": "x"},
+        {"keep": 1},
+        5,
+        "",
+        {"directory": 3},
+        {"budget": "much"},
+        "s3://b/c",
+        {"directory": "http://h/c"},
+    ):
         with pytest.raises(UsageError):
             cache(wrong)
 

@@ -60,6 +60,7 @@ def test_values_become_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("memory_limit", "much"),
         ("quarantine", ""),
         ("quarantine", 3),
+        ("quarantine", "s3://bucket/bad.jsonl"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(name: str, value: Any) -> None:

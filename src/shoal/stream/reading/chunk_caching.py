@@ -15,6 +15,7 @@ from shoal.plan.units import UnitRead
 from shoal.storage.chunk_cache.cache import ChunkCache
 from shoal.storage.chunk_cache.place import place_for_sharing
 from shoal.storage.chunk_cache.registry import remember
+from shoal.storage.urls import scheme_of, without_secrets
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.large_chunks import too_large
@@ -40,6 +41,9 @@ def chunk_cache_of(asked: Any, *, dataset: str) -> ChunkCache | None:
     budget = given.get("budget")
     budget_bytes = None if budget is None else parse_bytes(budget, 'cache["budget"]')
     directory = given.get("directory")
+    if isinstance(directory, str) and scheme_of(directory):
+        msg = f"cache= is a directory of this machine; got {without_secrets(directory)}"
+        raise UsageError(msg, hint='for example cache="/nvme/cache"')
     if directory is None:  # for as long as the run lasts
         budget_bytes = budget_bytes or _SHARING_BYTES
         directory = place_for_sharing(budget_bytes)

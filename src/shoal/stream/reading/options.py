@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 
 from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
+from shoal.storage.urls import scheme_of, without_secrets
 
 __all__ = ["ReadingOptions", "reading_options"]
 
@@ -104,6 +105,9 @@ def _path(name: str, value: Any) -> str:
         msg = f"reading({name}=) is the path of a file; got {value!r}"
         raise UsageError(msg, hint='for example quarantine="damaged.jsonl"')
     path: str | bytes = os.fspath(value)
+    if isinstance(path, str) and scheme_of(path):
+        msg = f"reading({name}=) is the path of a file of this machine; got {without_secrets(path)}"
+        raise UsageError(msg, hint="processes of several machines each write one of their own; join them by `cat`")
     return os.path.abspath(os.path.expanduser(os.fsdecode(path)))  # noqa: PTH100, PTH111
 
 
