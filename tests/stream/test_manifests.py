@@ -16,7 +16,8 @@ from shoal.cli.main import main
 from shoal.errors import IndexFileError, ShardError, SourceError, StorageError
 from shoal.shards.codecs import decompress
 from shoal.shards.formats import format_named, options_of
-from shoal.shards.manifests import read_manifest
+from shoal.shards.manifests import Expected, read_manifest
+from shoal.shards.scanning import checked_scan
 from shoal.storage.local import LocalStore
 from shoal.storage.memory import MemoryStore
 from shoal.storage.sources import expand
@@ -185,6 +186,22 @@ def test_hashes_are_compared_where_all_bytes_are_read(kind: str, tmp_path: Path)
     if kind == "gz":
         with pytest.raises(ShardError, match="says sha1 00"):
             shoal.open(directory)
+
+
+@pytest.mark.parametrize("window_bytes", [7, 1 << 20])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_hashes_are_those_of_all_bytes_in_however_many_reads(mark: bytes, window_bytes: int) -> None:
+    """Some of which are read twice, as the start is where a byte order mark can be."""
+    data = mark + b'{"a": 1}\n{"a": 2}\n'
+
+    def scanned(digest: str) -> int:
+        expected = Expected(len(data), 2, {"sha1": digest})
+        reader = shoal.formats.JsonLines(window_bytes=window_bytes)
+        return checked_scan(reader, lambda a, b: data[a:b], len(data), shard="a", expected=expected).num_samples
+
+    assert scanned(hashlib.sha1(data, usedforsecurity=False).hexdigest()) == 2
+    with pytest.raises(ShardError, match="says sha1 00"):
+        scanned("00")
 
 
 @pytest.mark.parametrize("codec", ["zstd", "gz"])

@@ -80,7 +80,7 @@ def cut_chunks(index: Index, *, extents_per_chunk: int) -> ChunkTable:
 def _with_what_is_behind(index: Index, shard: NDArray[np.int32], end_byte: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where the bytes of chunks end, those included that tell whether a border is one."""
     unseen = [number for number, head in index.shard_heads.items() if may_be_cut(head)]
-    if not unseen or index.format != "tar" or index.sample_bytes is None:
+    if not unseen or not len(end_byte) or index.format != "tar" or index.sample_bytes is None:
         return end_byte
     numbers = np.array(unseen)
     # The last chunk of a shard has no border behind it.
