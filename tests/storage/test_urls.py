@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from urllib.parse import quote_from_bytes
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.storage.urls import relative
+from shoal.storage.urls import join, relative
 
 PARTS = st.sampled_from(["a", "b", ".", "..", "", "x y", "n\n", "..a", "...", "ä"])
 PATHS = st.builds("/".join, st.lists(PARTS, min_size=1, max_size=4))
@@ -20,3 +21,10 @@ def test_a_name_is_what_the_standard_library_says(lead: str, root: str, middle: 
     if not path or not root:
         return  # neither is a path
     assert relative(path, root) == os.path.relpath(path, root)
+
+
+@given(name=st.binary(min_size=1, max_size=8).filter(lambda name: b"/" not in name))
+def test_the_name_of_a_url_leads_back_to_it(name: bytes) -> None:
+    """Also where servers hold names of other encodings than UTF-8."""
+    root = "http://h.example/d"
+    assert join(root, relative(f"{root}/{quote_from_bytes(name)}", root)) == f"{root}/{quote_from_bytes(name)}"

@@ -77,7 +77,7 @@ def join(root: str, name: str) -> str:
     scheme = scheme_of(root)
     if not scheme:
         return os.path.join(root, *name.split("/"))  # noqa: PTH118  # paths are text in this room
-    return posixpath.join(root, quote(name) if scheme in _WITH_QUERY else name)
+    return posixpath.join(root, quote(name, errors="surrogateescape") if scheme in _WITH_QUERY else name)
 
 
 def relative(path: str, root: str) -> str:
@@ -88,7 +88,7 @@ def relative(path: str, root: str) -> str:
             return name  # what is done below takes ten times as long, which counts for a million files
         return os.path.relpath(path, root).replace(os.sep, "/")
     name = path.removeprefix(root.rstrip("/") + "/")
-    return unquote(name) if scheme_of(root) in _WITH_QUERY else name
+    return unquote(name, errors="surrogateescape") if scheme_of(root) in _WITH_QUERY else name
 
 
 def parent(url: str) -> str:
