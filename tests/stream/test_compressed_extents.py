@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.shards.writers import in_frames, mds_of, recordio_record, seekable_zstd, tar_of
-from tests.stream.faraway import Distant, far_away
+from tests.stream.faraway import Distant, far_away, local_store
 from tests.stream.made import described
 
 import shoal
@@ -253,14 +253,14 @@ def _with(index: Index, column: str, values: np.ndarray[Any, Any]) -> Index:
     return replace(changed, fingerprint=fingerprint(changed.shard_names, *rows))
 
 
-def test_worker_processes_find_the_same(data: Path) -> None:
+def test_worker_processes_and_threads_find_the_same(data: Path) -> None:
     asked = open_to_verify(data)
-    here, there = (
-        build_index(asked.found, store=LocalStore(), format=asked.format, workers=workers) for workers in (0, 1)
-    )
-    assert here.fingerprint == there.fingerprint
-    assert here.extent_layout_crc.tolist() == there.extent_layout_crc.tolist()
-    assert here.shard_heads == there.shard_heads
+    here = build_index(asked.found, store=LocalStore(), format=asked.format, workers=0)
+    for store, workers in ((LocalStore(), 1), (local_store(), None)):
+        there = build_index(asked.found, store=store, format=asked.format, workers=workers)
+        assert here.fingerprint == there.fingerprint
+        assert here.extent_layout_crc.tolist() == there.extent_layout_crc.tolist()
+        assert here.shard_heads == there.shard_heads
 
 
 def test_verify_and_mend(data: Path) -> None:
