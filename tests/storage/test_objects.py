@@ -222,6 +222,7 @@ def test_wrong_credentials_are_not_shown(s3_endpoint: str) -> None:
         {"timeout_seconds": SECRET},
         {"endpoint": f"me:{SECRET}@minio.local:9000"},  # at which obstore would panic
         {"endpoint": "minio.local:9000"},
+        {"secret_access_key": f"{SECRET}\n"},
         {"endpoint": f"http:///{SECRET}"},
     ],
 )
@@ -229,6 +230,16 @@ def test_options_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="storage_options") as caught:
         ObjectStore(options).stat("s3://bucket/key")
     assert SECRET not in str(caught.value)
+
+
+def test_what_obstore_holds_to_be_impossible_is_an_error_as_any_other() -> None:
+    """It panics, and what is then raised is no `Exception`: a thread would end without a word of why."""
+    with RangeServer({"bucket/a.tar": DATA}) as server:
+        store = ObjectStore(s3_options(server.url) | {"access_key_id": "A\nB"})
+        for ask in (store.stat, lambda path: store.read_range(path, 0, 1), lambda path: list(store.list(path))):
+            with pytest.raises(StorageError, match="obstore gave up") as caught:
+                ask("s3://bucket/a.tar")
+            assert not caught.value.transient
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from shoal.errors import ShoalError, StorageError
 from shoal.storage.answers import refusal, trimmed
 from shoal.storage.urls import secrets_in, struck_out
 
-__all__ = ["cannot_compare", "failure", "scrubbed", "was_written_meanwhile"]
+__all__ = ["cannot_compare", "failure", "has_panicked", "scrubbed", "was_written_meanwhile"]
 
 _CREDENTIALS_HINT = (
     'no credentials were found: give them in the environment or in storage_options, or {"anonymous": True} for what '
@@ -23,6 +23,7 @@ _NAME_HINT = (
     'obstore can neither read nor list an object with "//" in its name, nor list others beside it: name the shards by '
     "braces or a list, or copy that object to another name; filesystem= in storage_options may read it"
 )
+_PANIC_HINT = "look at storage_options and the credentials of the environment: is there a letter that cannot be sent?"
 # What options are no secrets, and help in a message.
 _PLAIN_OPTIONS = {"base_url", "endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
 _CLOUDS = ("AWS_", "AZURE_", "GOOGLE_")
@@ -30,11 +31,14 @@ _SECRET_WORDS = ("SECRET", "TOKEN", "SAS", "ACCOUNT_KEY", "PASSWORD")
 _SHORTEST_SECRET = 8
 
 
-def failure(error: Exception, path: str, options: Mapping[str, Any], *, verb: str, answered: bool) -> Exception:
+def failure(error: BaseException, path: str, options: Mapping[str, Any], *, verb: str, answered: bool) -> BaseException:
     """The `StorageError` for what obstore raised; anything that it did not raise comes back unchanged.
 
     ``answered`` says that the store has answered this client before, so that credentials were found then.
     """
+    if has_panicked(error):
+        said = trimmed(scrubbed(str(error), options))
+        return StorageError(f"could not {verb} {path}: obstore gave up: {said}", hint=_PANIC_HINT)
     if isinstance(error, ShoalError) or not _is_of_obstore(error):
         return error
     text = scrubbed(str(error).partition("\n\nDebug source")[0], options)
@@ -63,7 +67,12 @@ def failure(error: Exception, path: str, options: Mapping[str, Any], *, verb: st
     return found
 
 
-def was_written_meanwhile(error: Exception, said: StorageError) -> bool:
+def has_panicked(error: BaseException) -> bool:
+    """Whether obstore met what it holds to be impossible: it raises what is no `Exception`, and would end a thread."""
+    return type(error).__name__ == "PanicException"
+
+
+def was_written_meanwhile(error: BaseException, said: StorageError) -> bool:
     """Whether a conditional write failed since another object is there; ``said`` is what `failure` made of it."""
     import obstore.exceptions as kinds  # noqa: PLC0415  # optional, and there, since it raised
 
@@ -71,7 +80,7 @@ def was_written_meanwhile(error: Exception, said: StorageError) -> bool:
     return is_told or re.search(r"answered (409|412)\b", said.message) is not None
 
 
-def cannot_compare(error: Exception, said: StorageError) -> bool:
+def cannot_compare(error: BaseException, said: StorageError) -> bool:
     """Whether a conditional write failed since the store does not know conditions."""
     import obstore.exceptions as kinds  # noqa: PLC0415  # the same
 
@@ -79,7 +88,7 @@ def cannot_compare(error: Exception, said: StorageError) -> bool:
     return is_told or re.search(r"answered 501\b", said.message) is not None
 
 
-def _is_of_obstore(error: Exception) -> bool:
+def _is_of_obstore(error: BaseException) -> bool:
     import obstore.exceptions as kinds  # noqa: PLC0415  # optional, and there, since it raised
 
     return isinstance(error, kinds.BaseError | FileNotFoundError | ValueError | OSError)

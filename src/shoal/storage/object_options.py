@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from shoal.errors import SourceError, UsageError
 from shoal.storage.aws_profile import add_profile
-from shoal.storage.object_failures import scrubbed
+from shoal.storage.object_failures import has_panicked, scrubbed
 from shoal.storage.urls import scheme_of, without_secrets
 
 __all__ = ["OBJECT_SCHEMES", "Place", "client_of", "place_of"]
@@ -116,7 +116,9 @@ def client_of(place: Place, options: Mapping[str, Any]) -> Any:
         retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=_WHOLE_REQUEST_SECONDS)}
         given = {} if provider is None else {"credential_provider": provider}
         return make(place.bucket, config=config, client_options=client, retry_config=retries, **given)
-    except Exception as error:  # noqa: BLE001  # of several kinds, none of which may show a value
+    except BaseException as error:
+        if not (isinstance(error, Exception) or has_panicked(error)):
+            raise
         said = scrubbed(str(error).partition("\n\nDebug source")[0], options)
         msg = f"storage_options for {place.root}: {said}"
         raise UsageError(msg, hint="see docs/guides/remote-data.md for what they may hold") from None
@@ -131,6 +133,10 @@ def _sorted(place: Place, options: Mapping[str, Any]) -> tuple[dict[str, Any], d
         "timeout": timedelta(seconds=_WHOLE_REQUEST_SECONDS),
     }
     rest = dict(options)
+    for name, value in rest.items():
+        if isinstance(value, str) and value != value.strip() and not value.lstrip().startswith("{"):  # a key in JSON
+            msg = f"storage_options: {name} begins or ends with a blank or an end of line"
+            raise UsageError(msg, hint="was it read from a file with its last line end? strip() it")
     provider = rest.pop("credential_provider", None)
     profile = rest.pop("profile", None)
     for name, value in rest.items():

@@ -75,7 +75,7 @@ class ObjectStore:
             first, end = result.range
             check_length(path, first_byte, end_byte, end - first, info.num_bytes)
             data = result.bytes()
-        except Exception as error:  # noqa: BLE001  # what is none of the store's is raised on
+        except BaseException as error:  # noqa: BLE001  # what is none of the store's is raised on
             raise self._failure(error, path, place, verb=verb) from None
         self._answered.add(place.bucket)
         check_length(path, first_byte, end_byte, len(data), info.num_bytes)
@@ -101,7 +101,7 @@ class ObjectStore:
         client, place = self._client(path)
         try:
             found = _obstore().head(client, place.key)
-        except Exception as error:  # noqa: BLE001  # the same
+        except BaseException as error:  # noqa: BLE001  # the same
             raise self._failure(error, path, place, verb="look at") from None
         self._answered.add(place.bucket)
         return self._met(path, found)
@@ -136,7 +136,7 @@ class ObjectStore:
                     if self._known.get(path) is None:
                         self._only_listed.add(path)
                     yield self._known.met(path, meta["size"], version_of(meta["e_tag"]))
-        except Exception as error:  # noqa: BLE001  # the same
+        except BaseException as error:  # noqa: BLE001  # the same
             raise self._failure(error, prefix, place, verb="list") from None
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
@@ -150,7 +150,7 @@ class ObjectStore:
         client, place = self._client(path)
         try:
             _obstore().put(client, place.key, whole(data))
-        except Exception as error:  # noqa: BLE001  # the same
+        except BaseException as error:  # noqa: BLE001  # the same
             raise self._failure(error, path, place, verb="write") from None
         self._known.forget(path)
 
@@ -174,7 +174,7 @@ class ObjectStore:
                     return False
                 mode = {name: there[name] for name in ("e_tag", "version") if there[name] is not None}
             _obstore().put(client, place.key, whole(data), mode=mode)
-        except Exception as error:  # noqa: BLE001  # the same
+        except BaseException as error:  # noqa: BLE001  # the same
             said = self._failure(error, path, place, verb="write")
             self._known.forget(path)
             if isinstance(said, StorageError):
@@ -197,7 +197,7 @@ class ObjectStore:
         client, place = self._client(path)
         try:
             _obstore().delete(client, place.key)
-        except Exception as error:  # noqa: BLE001  # the same
+        except BaseException as error:  # noqa: BLE001  # the same
             failure_said = self._failure(error, path, place, verb="remove")
             if not (isinstance(failure_said, StorageError) and is_missing(failure_said)):
                 raise failure_said from None
@@ -247,7 +247,7 @@ class ObjectStore:
                 return (meta["size"], version_of(meta["e_tag"])) == (info.num_bytes, info.version)
         return False
 
-    def _failure(self, error: Exception, path: str, place: Place, *, verb: str) -> Exception:
+    def _failure(self, error: BaseException, path: str, place: Place, *, verb: str) -> BaseException:
         return failure(error, path, self._options, verb=verb, answered=place.bucket in self._answered)
 
 
