@@ -478,6 +478,18 @@ def test_single_files_become_a_tar(tmp_path: Path) -> None:
     assert repack(tmp_path / "b", tmp_path / "c", index=index).index.columns["label"].tolist() == [0, 1]
 
 
+def test_columns_of_mds_come_from_the_first_sample_that_can_be_read(tmp_path: Path) -> None:
+    samples = [{"__key__": f"{number:04d}", "value.cls": number} for number in range(30)]
+    source = write(tmp_path / "a", samples, "tar", extent_bytes=1)
+    path = source / "shard-000000.tar"
+    times = path.stat().st_mtime_ns
+    flip(path, 512)
+    os.utime(path, ns=(times, times))
+    made = repack(source, tmp_path / "b", format="mds", on_error="skip", num_workers=1)
+    assert [name for name, _ in made.summary.skipped] == ["sample 0"]
+    assert all_of(tmp_path / "b")[0] == {"__key__": "0001", "value.cls": b"1"}
+
+
 def test_where_things_lie_is_not_written_down(tmp_path: Path) -> None:
     source = write(tmp_path / "secret-home" / "a", map(row, range(50)), "jsonl")
     repack(source, tmp_path / "b", shard_bytes="1KiB", num_workers=1)

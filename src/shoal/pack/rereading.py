@@ -48,7 +48,7 @@ class StretchReader:
 
     def samples(self, first: int, stop: int) -> Iterator[Sample | Named | Unreadable]:
         """The samples at the positions ``[first, stop)``."""
-        if self._iteration is None or self._at != first:
+        if self._iteration is None or self._at != first or not self._goes_on:
             self.close()
             self._iteration = self._begun(first, stop)
         self._at = first

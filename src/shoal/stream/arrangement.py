@@ -26,8 +26,9 @@ from shoal.shards.index.table import Index
 
 __all__ = ["Arrangement", "OrderRequest"]
 
-# Below this share of a dataset, single records cost less than the chunks around them.
+# Below this share of the bytes of the chunks around them, single records cost less than those.
 _SPARSE = 1 / 16
+_MOST_LOOKED_AT = 1 << 20  # samples, by which that is known well enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +202,28 @@ class Arrangement:
     @cached_property
     def units(self) -> Units:
         """What is read at once."""
-        if isinstance(self.order, Full) or self.num_samples < _SPARSE * self.index.num_samples:
+        if isinstance(self.order, Full) or self._is_sparse:
             return RecordUnits(self.index)
         return ChunkUnits(self.chunks)
+
+    @property
+    def _is_sparse(self) -> bool:
+        """Whether samples read one by one are far fewer bytes than the chunks in which they lie.
+
+        A stretch is not sparse, however short: its chunks are read once for all of it. Nor are a few rows of large row
+        groups, of which each would read its own again.
+        """
+        num_samples = self.num_samples
+        if num_samples >= _SPARSE * self.index.num_samples:
+            return False
+        ids = self.stored_ids(self.epoch(0).ids(0, min(num_samples, _MOST_LOOKED_AT, self.num_samples_of(0))))
+        chunks = self.chunks
+        counts = np.bincount(np.searchsorted(chunks.first_sample, ids, side="right") - 1, minlength=len(chunks))
+        chunk_bytes = chunks.end_byte - chunks.first_byte
+        is_shared = self.index.sample_bytes is None
+        parts = np.diff(chunks.first_extent) if is_shared else chunks.num_samples
+        alone_bytes = float((counts * (chunk_bytes / np.maximum(parts, 1))).sum())
+        return alone_bytes < _SPARSE * float(chunk_bytes[counts > 0].sum())
 
     @property
     def by_singles(self) -> bool:
