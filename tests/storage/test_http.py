@@ -453,6 +453,23 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
         assert HttpStore({"ca_bundle": str(certificate)}).read_range(f"{url}/a", 3, 9) == DATA[3:9]
 
 
+@pytest.mark.parametrize("given", ["option", "environment"])
+def test_what_a_proxy_repeats_is_struck_out(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        send(handler, 407, f"not {handler.headers['Proxy-Authorization']}, nor s3cret%21".encode())
+
+    with answering(answer) as (url, _):
+        proxy = url.replace("//", "//me:s3cret%21@")
+        if given == "environment":
+            monkeypatch.setenv("http_proxy", proxy)
+        options: dict[str, Any] = {"proxy": proxy} if given == "option" else {}
+        message = refused("http://far.invalid/a", **options).message
+    assert "(not Basic ***, nor ***)" in message
+
+
 def test_a_proxy_is_asked_where_the_environment_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(send_range) as (url, asked):
         for name in ("no_proxy", "NO_PROXY"):
@@ -461,6 +478,15 @@ def test_a_proxy_is_asked_where_the_environment_names_one(monkeypatch: pytest.Mo
         assert HttpStore().read_range("http://far.invalid/a?b=1", 3, 9) == DATA[3:9]
         assert asked[0]["path"] == "http://far.invalid/a?b=1"
         assert asked[0]["proxy-authorization"] == "Basic bWU6d29yZA=="
+        monkeypatch.setenv("http_proxy", url.replace("http://", "me:w%40rd@"))  # without a scheme it is http
+        assert HttpStore().read_range("http://far.invalid/a", 3, 9) == DATA[3:9]
+        assert asked[-1]["proxy-authorization"] == "Basic bWU6d0ByZA=="
+        monkeypatch.setenv("no_proxy", "::1")
+        assert "[::1]:9" in refused("http://[::1]:9/a").message
+        monkeypatch.setenv("http_proxy", "socks5://me:word@h:1")
+        error = refused("http://far.invalid/a")
+        assert "http_proxy" in error.hint
+        assert "word" not in error.message
         monkeypatch.setenv("no_proxy", "far.invalid")
         assert "far.invalid" in refused("http://far.invalid/a").message
         monkeypatch.delenv("http_proxy")

@@ -229,6 +229,7 @@ class HttpStore:
             *secrets_in(url),
             *secrets_in(full),
             *self._options.secrets(),
+            *self._pools.secrets(url),
             *(word for word in sent if len(word) > 6),
         ]
 

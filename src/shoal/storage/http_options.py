@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from shoal.errors import UsageError
-from shoal.storage.urls import secrets_in
 
 __all__ = ["HttpOptions"]
 
@@ -61,7 +60,7 @@ class HttpOptions:
     def secrets(self) -> list[str]:
         """What must never be shown, even if a server says it."""
         words = [word for value in self.headers.values() for word in (value, *value.split())]
-        return [*(word for word in words if len(word) > 3), *([] if self.proxy is None else secrets_in(self.proxy))]
+        return [word for word in words if len(word) > 3]
 
 
 def _is_latin(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import logging
 import os
@@ -9,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from shoal.errors import StorageError, UsageError
 from shoal.storage.answers import trimmed
 from shoal.storage.http_options import HttpOptions
 from shoal.storage.http_timed import timed_pools
-from shoal.storage.urls import struck_out, without_secrets
+from shoal.storage.urls import secrets_in, struck_out, without_secrets
 
 if TYPE_CHECKING:
     from urllib3 import HTTPConnectionPool, PoolManager, Retry
@@ -26,6 +27,7 @@ __all__ = ["Pools", "broken", "unlogged"]
 # More than any stream asks for at a time: a connection over this would be thrown away after one use.
 _MAX_IDLE_PER_HOST = 256
 _MAX_HOSTS = 256
+_PROXY_HINT = "check proxy in storage_options, or http_proxy, https_proxy and all_proxy in the environment"
 
 
 class Pools:
@@ -65,9 +67,20 @@ class Pools:
         return self._of_hosts.get(host) or self._of_hosts.setdefault(host, self._made_for(url))
 
     def _made_for(self, url: str) -> PoolManager:
-        proxy = self._options.proxy or _proxy_of(url)
+        proxy = self._proxy_for(url)
         # Two threads may both make one; the first to arrive is used by both.
         return self._managers.get(proxy) or self._managers.setdefault(proxy, _manager(self._options, proxy))
+
+    def _proxy_for(self, url: str) -> str:
+        """What was given or else the environment says; without a scheme it is http, as others take it."""
+        proxy = self._options.proxy or _proxy_of(url)
+        return f"http://{proxy}" if proxy and "://" not in proxy else proxy
+
+    def secrets(self, url: str) -> list[str]:
+        """What of the proxy for this URL must not be shown, also as it is sent there."""
+        proxy = self._proxy_for(url)
+        words = [*secrets_in(proxy), _sent_to(proxy).partition(" ")[2]]
+        return [word for word in words if word]
 
     def close(self) -> None:
         """Close the connections of this process that nobody reads from."""
@@ -104,11 +117,17 @@ def _manager(options: HttpOptions, proxy: str) -> PoolManager:
     if not proxy:
         return _timed(urllib3.PoolManager(**settings))
     parts = urlsplit(proxy)
-    headers = None
-    if parts.username is not None:
-        headers = urllib3.make_headers(proxy_basic_auth=f"{parts.username}:{parts.password or ''}")
+    headers = {"Proxy-Authorization": sent} if (sent := _sent_to(proxy)) else None
     place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     return _timed(urllib3.ProxyManager(place, proxy_headers=headers, **settings))
+
+
+def _sent_to(proxy: str) -> str:
+    """By which a proxy knows who asks; "" where its URL names nobody."""
+    user, at, _ = proxy.partition("://")[2].partition("/")[0].rpartition("@")
+    name, _, password = user.partition(":")
+    pair = f"{unquote(name)}:{unquote(password)}".encode()
+    return f"Basic {base64.b64encode(pair).decode()}" if at else ""
 
 
 def _timed(manager: PoolManager) -> PoolManager:
@@ -124,7 +143,9 @@ def _proxy_of(url: str) -> str:
     proxies = urllib.request.getproxies()
     parts = urlsplit(url)
     proxy = proxies.get(parts.scheme) or proxies.get("all") or ""
-    return "" if not proxy or urllib.request.proxy_bypass(parts.netloc) else proxy
+    # With its port, and an address of IPv6 as some write it in no_proxy: without brackets.
+    is_near = any(urllib.request.proxy_bypass(host) for host in (parts.netloc, parts.hostname or ""))
+    return "" if not proxy or is_near else proxy
 
 
 @contextlib.contextmanager
@@ -165,6 +186,8 @@ def broken(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = (
     hint, transient = "is the network up, and the server?", True
     if "CERTIFICATE_VERIFY_FAILED" in text:
         hint, transient = 'the certificate is not trusted; {"ca_bundle": FILE} in storage_options trusts another', False
+    elif isinstance(error, kinds.ProxySchemeUnknown):
+        hint, transient = _PROXY_HINT, False
     elif isinstance(error, kinds.LocationParseError | kinds.LocationValueError) or type(error) is ValueError:
         hint, transient = "check the URL", False
     elif isinstance(error, kinds.NameResolutionError):
