@@ -186,6 +186,28 @@ def test_what_would_have_no_effect_is_refused(tmp_path: Path) -> None:
         packed(files, tmp_path / "out", oversample={"cat": 10**400})
 
 
+def test_python_can_ask_for_what_the_command_line_can(tmp_path: Path) -> None:
+    rows = "".join(f"{number}.txt,{'rare' if number < 10 else 'usual'}\n" for number in range(100))
+    (tmp_path / "rows.csv").write_text(f"path,kind\n{rows}")
+    for number in range(100):
+        (tmp_path / f"{number}.txt").write_bytes(bytes(50_000))
+    summary = packed(
+        tmp_path / "rows.csv",
+        tmp_path / "out",
+        oversample={"rare": 3},
+        oversample_key="kind",
+        shard_bytes=None,
+        num_readers=4,
+        extent_bytes="200KB",
+    )
+    assert summary.num_samples == 120
+    assert len(summary.shards) >= 4
+    index = index_in(tmp_path / "out")
+    assert index.num_extents < 60  # of 64 KiB there would be one for each sample
+    with pytest.raises(UsageError, match="samples from code are packed in the order"):
+        pack([{"a": 1}], tmp_path / "none", format="jsonl", on_error="skip")
+
+
 def test_a_manifest_without_paths_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
     with pytest.raises(UsageError, match=r"no column of paths \(.*\) among text"):

@@ -19,9 +19,10 @@ from shoal.order.seeds import check_seed
 from shoal.pack.apart import check_apart
 from shoal.pack.balance import Repeats, parse_factor
 from shoal.pack.inputs import InputTable
-from shoal.pack.local import Packed, PackRequest, inputs_of, pack_inputs, repeats_of
+from shoal.pack.local import Packed, PackRequest, bytes_of, inputs_of, pack_inputs, repeats_of
 from shoal.pack.sizing import ShardSizing, shard_sizing
 from shoal.pack.tree_inputs import TreeInputs
+from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.writing.encoders import WRITTEN_FORMATS
 
 __all__ = ["add_arguments", "run"]
@@ -45,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "for the rule: ranks, times workers of each, that may want a shard of their own (1)"
     parser.add_argument("--readers", type=at_least_one, metavar="N", default=1, help=text)
     parser.add_argument("--prefix", metavar="NAME", default="shard", help="shards are named NAME-000000 (shard)")
+    text = "smallest ranges that the index tells apart (64KiB): a chunk is at least one"
+    parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=text)
     _add_what_is_packed(parser)
     _add_order(parser)
     text = "processes (default: one per processor, fewer where there is little to do)"
@@ -114,6 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
         shard_bytes=sizing.shard_bytes,
         columns=[name for names in arguments.columns for name in names.split(",")],
         prefix=arguments.prefix,
+        extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
         on_error=arguments.on_error,
         shuffle=arguments.shuffle,
         seed=arguments.seed,
@@ -147,9 +151,7 @@ def _sizing(arguments: argparse.Namespace, inputs: InputTable, repeats: Repeats 
     """The size of a shard, as asked for or by the rule."""
     if arguments.shard_bytes is not None:
         return ShardSizing(parse_bytes(arguments.shard_bytes, "--shard-bytes"), None, 0.0, "as asked for")
-    sizes = inputs.record_bytes()
-    total = int(sizes.sum() if repeats is None else (sizes * repeats.times).sum())
-    return shard_sizing(total, num_readers=arguments.readers)
+    return shard_sizing(bytes_of(inputs, repeats), num_readers=arguments.readers)
 
 
 def _report(packed: Packed, sizing: ShardSizing, elapsed_seconds: float, *, as_json: bool) -> None:

@@ -40,7 +40,7 @@ from shoal.storage.local_sources import local_path
 from shoal.storage.small_files import FileList, files_matching
 from shoal.storage.urls import scheme_of, without_secrets
 
-__all__ = ["PackRequest", "Packed", "inputs_of", "pack_inputs", "repeats_of"]
+__all__ = ["PackRequest", "Packed", "bytes_of", "inputs_of", "pack_inputs", "repeats_of"]
 
 
 # About what packing takes, more for rows of tables than for files of a tar.
@@ -159,6 +159,12 @@ def repeats_of(
     if balance is not None:
         return balanced(inputs.labels(balance), seed=seed)
     return oversampled(inputs.labels(key), oversample, seed=seed) if oversample else None
+
+
+def bytes_of(inputs: InputTable, repeats: Repeats | None) -> int:
+    """About how many bytes all samples have in shards."""
+    sizes = inputs.record_bytes()
+    return int(sizes.sum() if repeats is None else (sizes * repeats.times).sum())
 
 
 def pack_inputs(

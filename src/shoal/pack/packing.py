@@ -11,9 +11,10 @@ from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.pack.apart import check_apart
 from shoal.pack.columns import Column
-from shoal.pack.local import PackProgress, PackRequest, inputs_of, pack_inputs, repeats_of
+from shoal.pack.local import PackProgress, PackRequest, bytes_of, inputs_of, pack_inputs, repeats_of
 from shoal.pack.sizing import shard_sizing
 from shoal.pack.writer import PackSummary, Writer
+from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.protocol import Sample
 
 __all__ = ["pack"]
@@ -25,11 +26,14 @@ def pack(
     *,
     format: str = "tar",  # noqa: A002  # the word of the public interface
     shard_bytes: int | str | None = None,
+    num_readers: int = 1,
+    extent_bytes: int | str = EXTENT_BYTES,
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
     shuffle: bool = False,
     seed: int = 0,
     oversample: Mapping[str, Fraction | int] | None = None,
+    oversample_key: str = "label",
     balance: str | None = None,
     grouped: bool = False,
     labelled: bool | None = None,
@@ -50,12 +54,12 @@ def pack(
         is then not for it.
     url
         A directory or URL without shards as yet.
-    format, shard_bytes, columns, prefix, options
-        As for `Writer`. By the rule of `shard_sizing` where ``shard_bytes`` is None.
+    format, shard_bytes, columns, prefix, extent_bytes, options
+        As for `Writer`. By the rule of `shard_sizing`, for so many ``num_readers``, where ``shard_bytes`` is None.
     shuffle, seed
         Mix all samples; the same seed gives the same shards, on any number of processes.
-    oversample, balance
-        How many times as often a class (of the label) comes; or what to balance by: the label or a column.
+    oversample, oversample_key, balance
+        How many times as often a class comes, by the label or another column; or what to balance by.
     grouped
         Files that differ only in what follows the first dot of their names are one sample.
     labelled
@@ -90,35 +94,32 @@ def pack(
     """
     if not isinstance(source, str | os.PathLike):
         _check_iterable(source)
-        if shuffle or oversample or balance is not None or grouped or path_column:
+        if shuffle or oversample or balance is not None or grouped or path_column or on_error == "skip":
             msg = "samples from code are packed in the order in which they come, each once"
-            raise UsageError(msg, hint="mix them before, or pack files; `shoal repack --mix` mixes shards")
+            raise UsageError(msg, hint="mix or choose them before; `shoal repack` mixes shards, and leaves out samples")
         writer = Writer(
             url,
             format=format,
             shard_bytes=shard_bytes,
             columns=columns,
             prefix=prefix,
+            extent_bytes=parse_bytes(extent_bytes, "extent_bytes"),
             options=options,
             storage_options=storage_options,
         )
         return _written(source, writer)
     check_apart(source, url)
     inputs = inputs_of(
-        source,
-        format=format,
-        grouped=grouped,
-        labelled=labelled,
-        path_column=path_column,
-        num_workers=num_workers,
+        source, format=format, grouped=grouped, labelled=labelled, path_column=path_column, num_workers=num_workers
     )
-    repeats = repeats_of(inputs, oversample=oversample or {}, balance=balance, key="label", seed=seed)
-    sizes = inputs.record_bytes()
-    total = int(sizes.sum() if repeats is None else (sizes * repeats.times).sum())
-    sized = shard_sizing(total).shard_bytes if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes")
+    repeats = repeats_of(inputs, oversample=oversample or {}, balance=balance, key=oversample_key, seed=seed)
+    if shard_bytes is None:
+        sized = shard_sizing(bytes_of(inputs, repeats), num_readers=num_readers).shard_bytes
+    else:
+        sized = parse_bytes(shard_bytes, "shard_bytes")
     request = PackRequest(
-        format, sized, columns, prefix, on_error=on_error, shuffle=shuffle, seed=seed, options=options or {},
-        num_workers=num_workers,
+        format, sized, columns, prefix, parse_bytes(extent_bytes, "extent_bytes"), on_error=on_error, shuffle=shuffle,
+        seed=seed, options=options or {}, num_workers=num_workers,
     )  # fmt: skip
     return pack_inputs(
         inputs, url, request, repeats=repeats, storage_options=storage_options, progress=progress
