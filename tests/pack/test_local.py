@@ -78,6 +78,20 @@ def test_files_of_one_name_are_one_sample_if_asked(tmp_path: Path) -> None:
     assert index.metadata["texts"] == {"lang": ["de"]}
 
 
+@pytest.mark.parametrize("name", ["parquet", "jsonl", "mds"])
+def test_files_that_are_grouped_have_their_suffixes_also_where_one_is_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / "in").mkdir()
+    for file in ("1.txt", "1.cap", "2.txt"):
+        (tmp_path / "in" / file).write_text(file)
+    if name == "mds":
+        (tmp_path / "in" / "2.cap").write_text("2.cap")
+    packed(tmp_path / "in", tmp_path / "out", format=name, grouped=True)
+    first, second = shoal.open(tmp_path / "out")
+    assert set(first) == {"key", "txt", "cap"}
+    assert second["txt"] in ("2.txt", b"2.txt")
+    assert second.keys() <= first.keys()
+
+
 def test_names_that_become_the_same_are_refused(tmp_path: Path) -> None:
     files = tmp_path / "in"
     files.mkdir()

@@ -77,7 +77,7 @@ class FileInputs:
 
     ``first_file``, shape (num_inputs + 1,): input ``i`` has the files ``[first_file[i], first_file[i + 1])`` of
     ``files``. ``keys`` and ``fields`` name samples and files; ``label``, int32, is a class of ``classes`` or -1.
-    ``extra`` has further fields of each sample.
+    ``extra`` has further fields of each sample. Of those that are ``grouped`` each file is a field by its suffix.
     """
 
     files: FileList
@@ -88,6 +88,7 @@ class FileInputs:
     label: NDArray[np.int32] | None = None
     classes: tuple[str, ...] = ()
     extra: Sequence[Mapping[str, Any]] = field(default=())
+    grouped: bool = False
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -142,6 +143,7 @@ class FileInputs:
             labels=[-1] * len(numbers) if self.label is None else self.label[numbers].tolist(),
             classes=self.classes,
             extra=[self.extra[number] for number in numbers.tolist()] if self.extra else None,
+            grouped=self.grouped,
         )
 
     def digest(self) -> str:
@@ -150,7 +152,9 @@ class FileInputs:
         found.update("\0".join(self.files.names).encode("utf-8", "surrogateescape"))
         for column in (self.files.num_bytes, self.files.modified_ns, self.first_file, self.label):
             found.update(b"" if column is None else column.tobytes())
-        found.update(repr((self.format, self.classes, [list(extra.items()) for extra in self.extra])).encode())
+        found.update(
+            repr((self.format, self.classes, self.grouped, [list(extra.items()) for extra in self.extra])).encode()
+        )
         return found.hexdigest()
 
     def about(self) -> Mapping[str, Any]:
@@ -187,6 +191,7 @@ class FileSamples:
     labels: Sequence[int]
     classes: tuple[str, ...]
     extra: Sequence[Mapping[str, Any]] | None
+    grouped: bool = False
 
     def __iter__(self) -> Iterator[Sample | Unreadable]:
         if self.extra is None and self.format.partition(".")[0] == "tar" and len(self.keys) == len(self.names):
@@ -232,7 +237,7 @@ class FileSamples:
             if error is None:
                 extra = self.extra[number] if self.extra is not None else None
                 try:
-                    sample = make(copy_of(key, copy), values, label, self.classes, extra)
+                    sample = make(copy_of(key, copy), values, label, self.classes, extra, grouped=self.grouped)
                 except UsageError as refused:
                     yield Unreadable(key, refused, refused.message)
                 else:
@@ -259,6 +264,8 @@ def _as_members(
     label: int,
     classes: tuple[str, ...],  # noqa: ARG001  # their names are in the key
     extra: Mapping[str, Any] | None,
+    *,
+    grouped: bool,  # noqa: ARG001  # members have their suffixes always
 ) -> Sample:
     """A sample of a tar: files as they are, the class as its number, what else is known as JSON."""
     sample: Sample = {"__key__": key, **values}
@@ -270,11 +277,17 @@ def _as_members(
 
 
 def _as_row(
-    key: str, values: dict[str, bytes], label: int, classes: tuple[str, ...], extra: Mapping[str, Any] | None
+    key: str,
+    values: dict[str, bytes],
+    label: int,
+    classes: tuple[str, ...],
+    extra: Mapping[str, Any] | None,
+    *,
+    grouped: bool,
 ) -> Sample:
-    """A row: the file as ``data`` (of several each by its suffix), its class as a number and a name."""
+    """A row: the file as ``data`` (of those that are grouped each by its suffix), its class as a number and a name."""
     sample: Sample = {"key": key}
-    if len(values) == 1:
+    if not grouped:
         sample["data"] = next(iter(values.values()))
     else:
         sample |= values
@@ -284,11 +297,17 @@ def _as_row(
 
 
 def _as_line(
-    key: str, values: dict[str, bytes], label: int, classes: tuple[str, ...], extra: Mapping[str, Any] | None
+    key: str,
+    values: dict[str, bytes],
+    label: int,
+    classes: tuple[str, ...],
+    extra: Mapping[str, Any] | None,
+    *,
+    grouped: bool,
 ) -> Sample:
     """A row whose files are texts."""
-    row = _as_row(key, values, label, classes, extra)
-    if "data" in row and len(values) == 1:
+    row = _as_row(key, values, label, classes, extra, grouped=grouped)
+    if not grouped:
         row = {"key": key, "text": row["data"], **{name: row[name] for name in row if name not in ("key", "data")}}
     for name, value in row.items():
         if isinstance(value, bytes):
@@ -334,7 +353,7 @@ def file_inputs(
     first_file = np.array([*starts, len(keys)], dtype=np.int64)
     keys = [keys[start] for start in starts]
     label, classes = _classes(keys, labelled)
-    return FileInputs(files, format, keys, fields, first_file, label, classes)
+    return FileInputs(files, format, keys, fields, first_file, label, classes, grouped=grouped)
 
 
 def name_of(name: str) -> tuple[str, str]:
