@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from shoal.errors import StorageError
 from shoal.storage.memory import MemoryStore
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader
+from shoal.stream.reading import retrying
 from shoal.stream.reading.retrying import Patience, RetryingStore, RetryRule, StoppedError, patience, retried, tries_of
 
 SECRET = "http://user:pass@host:81/a/b.tar?key=secret"
@@ -37,6 +39,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     made = Clock()
     monkeypatch.setattr(time, "monotonic", made.monotonic)
+    monkeypatch.setattr(retrying, "_told_seconds", 0.0)
     with patience(Patience(made.pause, made.errors.append)):
         yield made
 
@@ -185,6 +188,22 @@ def test_the_deadline_ends_it_and_the_error_says_all(clock: Clock) -> None:
     assert isinstance(error.__cause__, StorageError)
     assert error.__cause__.transient
     assert 40 < sum(clock.pauses) <= 60
+
+
+def test_what_takes_long_is_logged_now_and_then(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong name of a host must not look like a program that hangs; nor a thousand failures fill the log."""
+    rule = RetryRule(first_pause_seconds=0.1, most_pause_seconds=10.0)
+    RetryingStore(Failing(4), rule).stat(SECRET)
+    assert not caplog.records
+    for _ in range(20):
+        with pytest.raises(StorageError):
+            RetryingStore(Failing(10**9), replace(rule, deadline_seconds=10.0)).stat(SECRET)
+    lasted_seconds = sum(clock.pauses)
+    assert 2 <= len(caplog.records) <= lasted_seconds / 30 + 1
+    said = caplog.records[0].getMessage()
+    assert said.startswith("could not look at http://host:81/a/b.tar until now (attempt ")
+    assert "goes on until 10 s are over; the last answer: 503 number" in said
+    assert "secret" not in caplog.text
 
 
 def test_a_server_that_asks_for_more_time_than_there_is_is_not_waited_for(clock: Clock) -> None:

@@ -2,7 +2,7 @@
 
 A pause is drawn anew each time from zero to a bound that doubles ("full jitter"): clients that failed together must not
 come back together. Whoever runs a thread says with `patience` how its pauses end and where its retries are counted, so
-that closing a stream does not wait for a server that is down.
+that closing a stream does not wait for a server that is down. What takes more than a few seconds is logged.
 
 References
 ----------
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import math
 import os
 import threading
@@ -44,6 +45,12 @@ __all__ = [
     "retried",
     "tries_of",
 ]
+
+_log = logging.getLogger("shoal")
+
+_TOLD_AFTER_SECONDS = 5.0
+_TOLD_EVERY_SECONDS = 30.0
+_told_seconds = -math.inf
 
 _Result = TypeVar("_Result")
 
@@ -155,10 +162,22 @@ def retried(
             if passed_seconds + pause_seconds > deadline_seconds:
                 raise _given_up(error, done, attempt, passed_seconds, deadline_seconds) from error
             how.retried(error)
+            if passed_seconds + pause_seconds >= _TOLD_AFTER_SECONDS:
+                _tell(error, done, attempt, passed_seconds, deadline_seconds)
             if how.pause(pause_seconds):
                 msg = f"could not {done}: the stream was closed while this was tried again"
                 raise StoppedError(msg) from error
     raise AssertionError  # pragma: no cover - the loop has no end
+
+
+def _tell(last: StorageError, what: str, num_attempts: int, passed_seconds: float, deadline_seconds: float) -> None:
+    """Log that something takes long, so that nobody wonders; now and then, however many requests fail."""
+    global _told_seconds  # noqa: PLW0603  # there is one process
+    now = time.monotonic()
+    if now - _told_seconds >= _TOLD_EVERY_SECONDS:
+        _told_seconds = now
+        text = "could not %s until now (attempt %d, after %.1f s), and goes on until %g s are over; the last answer: %s"
+        _log.warning(text, what, num_attempts, passed_seconds, deadline_seconds, last.message)
 
 
 def _given_up(
