@@ -201,6 +201,17 @@ def test_a_sample_that_is_refused_is_as_if_it_had_not_been_given(tmp_path: Path)
     assert contents_of(tmp_path / "some") == contents_of(tmp_path / "good")
 
 
+@pytest.mark.parametrize("shard_bytes", [200, 100_000])
+def test_a_column_of_numbers_and_texts_is_one_of_texts_wherever_shards_end(tmp_path: Path, shard_bytes: int) -> None:
+    values = [*range(50), *(f"x{number}" for number in range(50)), *range(7)]
+    samples = ({"value": value} for value in values)
+    summary = pack(samples, tmp_path, format="jsonl", shard_bytes=shard_bytes, columns=["value"])
+    assert (len(summary.shards) > 1) == (shard_bytes < 1000)
+    index = load_index(str(tmp_path / "shoal.index"), store=LocalStore())
+    words = index.metadata["texts"]["value"]
+    assert [words[code] for code in index.columns["value"].tolist()] == list(map(str, values))
+
+
 @pytest.mark.parametrize("prefix", ["", "a/b", "../a", ".hidden", "new\nline", "\udcff"])
 def test_prefixes_that_would_lead_elsewhere_are_refused(tmp_path: Path, prefix: str) -> None:
     with pytest.raises(UsageError, match="no such prefix"):

@@ -139,11 +139,11 @@ def joined_columns(
     for name in parts[0] if parts else ():
         columns = [part[name] for part in parts]
         if any(name in known for known in texts):
-            words[name] = sorted({word for known in texts for word in known.get(name, ())})
+            # As in one shard, where some values are texts: then all are.
+            both = [_as_texts(column, known.get(name)) for column, known in zip(columns, texts, strict=True)]
+            words[name] = sorted({word for _, known in both for word in known})
             places = {word: place for place, word in enumerate(words[name])}
-            columns = [
-                _renumbered(column, known.get(name), places) for column, known in zip(columns, texts, strict=True)
-            ]
+            columns = [np.array([places[word] for word in known], dtype=np.int32)[codes] for codes, known in both]
         else:
             # A shard without samples does not know what its columns hold.
             columns = [column for column in columns if len(column)] or columns[:1]
@@ -151,14 +151,12 @@ def joined_columns(
     return arrays, words
 
 
-def _renumbered(column: NDArray[Any], known: Sequence[str] | None, places: Mapping[str, int]) -> NDArray[np.int32]:
-    if known is None:
-        if not len(column):
-            return np.zeros(0, dtype=np.int32)
-        msg = "a column holds texts in one shard and numbers in another"
-        raise UsageError(msg, hint="make all its values texts, or all numbers")
-    numbers: NDArray[np.int32] = np.array([places[word] for word in known], dtype=np.int32)[column]
-    return numbers
+def _as_texts(column: NDArray[Any], known: Sequence[str] | None) -> tuple[NDArray[np.int64], Sequence[str]]:
+    """A column of one shard as numbers of texts, and the texts."""
+    if known is not None:
+        return column.astype(np.int64), known
+    values, codes = np.unique(column, return_inverse=True)
+    return codes.astype(np.int64), [str(value) for value in values.tolist()]
 
 
 def _numbers(values: list[Any], name: str) -> NDArray[Any]:
