@@ -15,6 +15,7 @@ from shoal.errors import IndexFileError
 from shoal.storage.local import LocalStore
 from shoal.stream.indexing.index_files import load_index, save_index
 from shoal.stream.soundness import RECORD_CRCS
+from shoal.testing import RangeServer
 
 
 @pytest.fixture
@@ -144,3 +145,15 @@ def test_certificates_that_cannot_be_compared(data: Path, calls: Calls, tmp_path
     assert "not a certificate" in calls.refused("verify", data, "--certificate", tmp_path / "none.json")
     calls.text("index", data, "--checksum")
     assert "checksums of none; this index has those of extents" in calls.refused("verify", data, *words)
+
+
+def test_over_http_the_shards_are_those_of_the_index(data: Path, calls: Calls) -> None:
+    calls.text("index", data, "--checksum")
+    with RangeServer(data) as server:
+        for url in (f"{server.url}/", f"{server.url}/shoal.index"):
+            said = calls.json("verify", url)
+            assert (said["num_shards"], said["num_samples"], said["damages"]) == (4, 200, [])
+    (data / "train-000002.tar").unlink()
+    with RangeServer(data) as server:
+        said = json.loads(calls.text("verify", f"{server.url}/", "--json", code=1))
+    assert [(one["kind"], one["shard"]) for one in said["damages"]] == [("missing", "train-000002.tar")]

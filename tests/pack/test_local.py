@@ -42,6 +42,8 @@ def test_each_file_is_a_sample_and_its_directory_a_class(tmp_path: Path) -> None
     assert Counter(index.columns["label"].tolist()) == {0: 30, 1: 60, 2: 5}
     dataset = shoal.open(tmp_path / "out")
     assert dataset[94] == {"__key__": "zebra/004", "txt": b"zebra 4 " * 5, "cls": b"2"}
+    assert dataset.select(label=["zebra", "cat"]).ids().tolist() == dataset.select(label={0, 2}).ids().tolist()
+    assert dataset.select(label="zebra").num_samples == 5
     assert "label" not in index_in_of(files, tmp_path / "plain", labelled=False).columns
 
 

@@ -17,11 +17,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.pack.contents import contents_of
+from tests.pack.files import make_files
 from tests.samples import write_jsonl, write_tar, write_tar_shards
 
 import shoal
 from shoal.errors import ShardError, UsageError
 from shoal.measure.quality import chunk_correlation, variance_ratio
+from shoal.pack import pack
 from shoal.pack.mixedness import POSITION, mixedness
 from shoal.pack.repacking import repack
 from shoal.pack.writer import Writer
@@ -210,6 +212,23 @@ def test_columns_of_the_index_go_with_their_samples(tmp_path: Path) -> None:
     assert made.index.columns["length"].tolist() == [len(sample["text"]) + len(sample["kind"]) for sample in found]
     chosen = shoal.open(tmp_path / "b").select(label=3)
     assert all(sample["label"] == 3 for sample in chosen)
+    even = shoal.open(tmp_path / "b").select(kind="even", label={1, 2})
+    assert sorted(sample["text"] for sample in even) == sorted(
+        sample["text"] for sample in samples if sample["kind"] == "even" and sample["label"] in (1, 2)
+    )
+    with pytest.raises(UsageError, match="no sample has 'Odd' in the column 'kind'; it holds 2 texts: 'even', 'odd'"):
+        shoal.open(tmp_path / "b").select(kind="Odd")
+    with pytest.raises(UsageError, match="the column 'label' holds numbers"):
+        shoal.open(tmp_path / "b").select(label="even")
+
+
+def test_names_of_classes_go_along_with_their_numbers(tmp_path: Path) -> None:
+    pack(make_files(tmp_path / "in"), tmp_path / "a", num_workers=1)
+    repack(tmp_path / "a", tmp_path / "b", mix=True, memory="1MiB", num_workers=1)
+    zebras = shoal.open(tmp_path / "b").select(label="zebra")
+    assert sorted(sample["__key__"] for sample in zebras) == [f"zebra/{number:03d}" for number in range(5)]
+    made = repack(tmp_path / "a", tmp_path / "c", columns=["label=length"], num_workers=1)
+    assert "classes" not in made.index.metadata  # the column of that name holds something else
 
 
 def test_what_is_there_is_not_touched(tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def repack_opened(
             parts, made, peak = _made(jobs, out, workers, record_bytes, progress)
         stretches = [ids[first:stop] for first, stop in pairwise(cuts)]
         parts = [_with_columns(part, index, numbers) for part, numbers in zip(parts, stretches, strict=True)]
-        joined = finish(out, parts, about={})
+        joined = finish(out, parts, about=_classes(index, [column.name for column in columns]))
         summary = PackSummary(out.url, joined.format, made, joined.fingerprint)
         return Repacked(summary, sizing, joined, source, workers, peak)
     finally:
@@ -343,6 +343,15 @@ def _asked(
         "extent_bytes": request.extent_bytes,
         "options": {name: repr(value) for name, value in request.options.items()},
     }
+
+
+def _classes(source: Index, asked: Sequence[str]) -> dict[str, Any]:
+    """What the numbers of classes mean, for those columns of the source that go along."""
+    found = source.metadata.get("classes")
+    if not isinstance(found, Mapping):
+        return {"classes": found} if found and "label" in source.columns and "label" not in asked else {}
+    kept = {name: names for name, names in found.items() if name not in asked}
+    return {"classes": kept} if kept else {}
 
 
 def _with_columns(part: Index, source: Index, ids: NDArray[np.int64]) -> Index:

@@ -106,7 +106,8 @@ class Dataset:
 
         Before `shuffle`, ids of stored samples; after it, positions of every epoch. A column is given a value, a
         collection of values, or a function from its array to truth values: ``select(sample_bytes=lambda b: b < 1e6)``.
-        They stay in the order they had.
+        The numbers that stand for texts and classes go by those, too: ``select(label="cat")``. Samples stay in the
+        order they had.
         """
         if (samples is None) == (not columns):
             msg = "select() takes samples, or columns of the index by name"

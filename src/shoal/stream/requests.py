@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ from shoal.shards.index.table import Index
 from shoal.stream.arrangement import OrderRequest
 
 __all__ = ["Batching", "choose_by_columns", "count_of", "numbers_left", "order_request", "request_of_state"]
+
+_MOST_WORDS = 10
+"""Of the texts of a column, in an error."""
 
 
 def order_request(order: Any, *, seed: Any, window: Any, chunk: Any, num_canonical_nodes: Any) -> OrderRequest:
@@ -102,9 +105,40 @@ def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bo
                 msg = f"the function for {name!r} must give a truth value for each of {len(mask)} samples"
                 raise UsageError(msg, hint="it is given the whole column as an array")
         else:
-            kept = np.isin(known[name], np.atleast_1d(np.asarray(wanted)))
+            kept = np.isin(known[name], _looked_for(index, name, wanted))
         mask &= kept
     return mask
+
+
+def _looked_for(index: Index, name: str, wanted: Any) -> NDArray[Any]:
+    """The values that are looked for in a column: of texts and names of classes, the numbers that stand for them."""
+    # A set would be one value to numpy.
+    several = isinstance(wanted, Collection) and not isinstance(wanted, (str, bytes, np.ndarray))
+    values = np.atleast_1d(np.asarray(list(wanted) if several else wanted))
+    if values.dtype.kind != "U":
+        return values
+    words = _words_of(index, name)
+    if words is None:
+        msg = f"the column {name!r} holds numbers, and nothing says which texts they mean; got {str(values[0])!r}"
+        raise UsageError(msg, hint=f"give numbers: select({name}=0)")
+    numbers = {word: number for number, word in enumerate(words)}
+    for value in values.tolist():
+        if value not in numbers:
+            shown = ", ".join(map(repr, words[:_MOST_WORDS])) + (", ..." if len(words) > _MOST_WORDS else "")
+            msg = f"no sample has {value!r} in the column {name!r}; it holds {len(words)} texts: {shown}"
+            raise UsageError(msg, hint="texts are compared letter by letter")
+    return np.asarray([numbers[value] for value in values.tolist()], dtype=np.int64)
+
+
+def _words_of(index: Index, name: str) -> Sequence[str] | None:
+    """What the numbers of a column mean, where the index says it: those of a column of texts, or of classes."""
+    texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})
+    if name in texts:
+        return texts[name]
+    classes: Mapping[str, Sequence[str]] | Sequence[str] | None = index.metadata.get("classes")
+    if isinstance(classes, Mapping):
+        return classes.get(name)
+    return classes if name == "label" else None
 
 
 def numbers_left(samples: Any, left: Runs) -> Any:

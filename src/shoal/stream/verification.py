@@ -133,7 +133,13 @@ def _scanned_one_by_one(found: Source, store: Store, format: Format) -> Verifica
 
 def _directory_of(found: Source, format: str | Format | None, store: Store) -> Source:  # noqa: A002
     """The shards beside an index file; the index itself may lie under any name."""
-    return expand(found.root, suffixes=known_suffixes(format), store=store)
+    beside = expand(found.root, suffixes=known_suffixes(format), store=store)
+    if beside.kind != "index":
+        return beside
+    # Where nothing can be listed (http), the directory is its index again: then the shards are those that it names.
+    names = load_index(found.paths[0], store=store).shard_names
+    paths = tuple(join(found.root, name) for name in names)
+    return replace(found, kind="directory", names=tuple(names), paths=paths)
 
 
 def _index_place(
