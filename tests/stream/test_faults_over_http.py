@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -88,3 +89,20 @@ def test_a_dataset_is_opened_and_indexed_through_faults(server: RangeServer, dir
     assert ds.num_samples == sum(COUNTS)
     server.faults = []
     assert ids_of(ds) == list(range(sum(COUNTS)))
+
+
+@pytest.mark.parametrize("which", ["files", "server"])
+def test_a_process_that_meets_another_version_first_is_put_right(
+    which: str, server: RangeServer, directory: Path
+) -> None:
+    """Workers that are started anew know no version yet, but what the index was made of; here of the files, or not."""
+    ds = served(server)
+    if which == "server":
+        urls = [server.url_of(path.name) for path in sorted(directory.glob("*.tar"))]
+        ds = open_dataset(urls, storage_options=SHORT)
+    ds = ds.shuffle(Window(chunks=10, num_canonical_nodes=2), seed=4)
+    worker = pickle.loads(pickle.dumps(ds))
+    server.clear()
+    server.faults = [Fault("changed", requests=[0, 4])]
+    assert ids_of(worker) == ds.ids().tolist()
+    assert server.num_faults()["changed"] == 2

@@ -137,6 +137,11 @@ class HttpStore:
                 return self._met(path, answer)[0]
             return self._range_of(path, answer)[0]
 
+    def look_again(self, path: str) -> ObjectInfo:
+        """The same as `stat`, asked anew: what was met first may have come from a server that lags."""
+        self._known.forget(path)
+        return self.stat(path)
+
     def find(self, path: str) -> ObjectInfo | None:
         """The same as `stat`, or None where the server says that it is not there."""
         try:

@@ -106,6 +106,11 @@ class ObjectStore:
         self._answered.add(place.bucket)
         return self._met(path, found)
 
+    def look_again(self, path: str) -> ObjectInfo:
+        """The same as `stat`, asked anew: what was met first may have come from a server that lags."""
+        self._known.forget(path)
+        return self.stat(path)
+
     def find(self, path: str) -> ObjectInfo | None:
         """The same, or None where the store says that nothing of that name is there."""
         try:

@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -34,6 +35,8 @@ from shoal.stream.indexing.scan_reading import reading_one
 __all__ = ["ExtentRows", "ShardCheck", "first_difference", "head_text", "looks_indexed", "rows_of"]
 
 _log = logging.getLogger("shoal")
+
+_LOOKS_THAT_AGREE = 3  # before it is believed that a shard is another one now
 
 _HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (a new dataset to saved states)"
 
@@ -112,16 +115,30 @@ class ShardCheck:
         # Opened before it is looked at: from here on the store itself raises if the file is replaced.
         self._store.read_range(path, 0, 0)
         info = self._store.stat(path)
+        if self._is_known(shard, info):
+            return
+        if look_again := getattr(self._store, "look_again", None):
+            # Of several servers behind one name, one may show another version: what most show is believed.
+            looks = Counter([info])
+            while looks[info] < _LOOKS_THAT_AGREE:
+                info = look_again(path)
+                looks[info] += 1
+                if self._is_known(shard, info):
+                    return
+        rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
+        self._scan(shard, info, rows, head)
+        if self._memory is not None:
+            self._memory.put(_entry(info, rows, head, self._format.name), [])
+
+    def _is_known(self, shard: int, info: ObjectInfo) -> bool:
+        """Whether what was met is the shard that was indexed, or was found to hold the same before."""
+        self._versions.pop(shard, None)
         if info.version != self._index.shard_versions[shard]:
             self._versions[shard] = info.version
         if looks_indexed(self._index, shard, info):
-            return
+            return True
         rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
-        entry = _entry(info, rows, head, self._format.name)
-        if self._memory is None or self._memory.get(entry) is None:
-            self._scan(shard, info, rows, head)
-            if self._memory is not None:
-                self._memory.put(entry, [])
+        return self._memory is not None and self._memory.get(_entry(info, rows, head, self._format.name)) is not None
 
     def _scan(self, shard: int, info: ObjectInfo, rows: ExtentRows, head: str) -> None:
         name, indexed_bytes = self._index.shard_names[shard], int(self._index.shard_bytes[shard])

@@ -236,6 +236,11 @@ class RetryingStore:
         """What the store says of ``path``."""
         return retried(lambda: self.store.stat(path), self.rule, what=f"look at {without_secrets(path)}")
 
+    def look_again(self, path: str) -> ObjectInfo:
+        """The same, asked anew where the store can do that."""
+        look = getattr(self.store, "look_again", self.store.stat)
+        return retried(lambda: look(path), self.rule, what=f"look at {without_secrets(path)}")
+
     def find(self, path: str) -> ObjectInfo | None:
         """The same, or None where nothing of that name is there."""
         return retried(lambda: self.store.find(path), self.rule, what=f"look for {without_secrets(path)}")
