@@ -25,9 +25,10 @@ _BYTES_OF_A_CHOSEN_SAMPLE = 100
 _BYTES_OF_A_DEALT_SAMPLE = 66
 # Where each sample of a chunk in use begins: an integer in a list.
 _BYTES_OF_A_START = 40
-# A thread that waits for an answer: a piece of 128 KiB in its heap, and of its stack what it has touched. How many
-# there are is found as it goes: 8 to 40 in what was measured, however many requests there is room for.
-_BYTES_OF_A_THREAD = 160 << 10
+# A thread that waits for an answer: of its stack what it has touched, and in its heap an answer that has no room of its
+# own. How many there are is found as it goes: 8 to 40 in what was measured, however many requests there is room for.
+_BYTES_OF_A_STACK = 32 << 10
+_MOST_IN_A_HEAP_BYTES = 128 << 10
 _MOST_THREADS = 32
 # Reads are planned of the stretch whose samples come and of the one after.
 _STRETCHES_AHEAD = 2
@@ -115,9 +116,10 @@ def rank_memory(
     if not is_making:
         coming += stretch * (_BYTES_OF_A_DEALT_SAMPLE + _BYTES_OF_A_CHOSEN_SAMPLE / world_size)
     num_threads = min(_MOST_THREADS, ahead / chunk_bytes) if is_far else 0.0
+    in_a_heap = chunk_bytes if chunk_bytes <= _MOST_IN_A_HEAP_BYTES else 0.0
     return RankMemory(
         in_use=in_use,
-        ahead=ahead + num_threads * _BYTES_OF_A_THREAD if is_far else 0.0,
+        ahead=ahead + num_threads * (_BYTES_OF_A_STACK + in_a_heap) if is_far else 0.0,
         batches=_BATCHES * -(-global_batch // world_size) * sample_bytes,
         order=num_chunks * BYTES_OF_A_CHUNK
         + (order.making_bytes(num_samples) if is_making else order.kept_bytes(num_samples)),
