@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,3 +101,8 @@ def test_a_file_is_written_whole(tmp_path: Path) -> None:
 
 def test_the_content_type_is_that_of_the_text_format() -> None:
     assert shoal.prometheus.CONTENT_TYPE == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    text = shoal.prometheus.text({"wait_seconds": np.float64(0.5)})
+    assert text.endswith("\nshoal_wait_seconds_total 0.5\n")

@@ -135,6 +135,8 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
-    if isinstance(value, int) or math.isfinite(value):
-        return repr(value)
+    if isinstance(value, int):
+        return repr(int(value))
+    if math.isfinite(value):
+        return repr(float(value))  # numpy's own would say its type, too
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
