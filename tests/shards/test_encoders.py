@@ -117,8 +117,9 @@ def test_what_a_tar_cannot_hold_is_refused(sample: Sample, message: str) -> None
 
 
 def test_what_json_cannot_hold_is_refused() -> None:
-    with pytest.raises(UsageError, match="bytes is nothing that JSON can hold"):
-        write("jsonl", [{"a": b"x"}])
+    with pytest.raises(UsageError, match=r"bytes is nothing that JSON can hold \(the fields 'a', 'c'\)") as caught:
+        write("jsonl", [{"a": b"x", "b": 1, "c": b""}])
+    assert "--decode" in caught.value.hint
 
 
 # Random schemas: for each kind of a column a strategy of its values, and of which of them what is read differs.

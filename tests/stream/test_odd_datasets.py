@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.shards.made_shards import made
 
 import shoal
-from shoal.errors import ShoalError, SourceError
+from shoal.errors import ShardError, ShoalError, SourceError
 from shoal.shards.formats import FORMATS
 from shoal.testing.known_shards import same
 
@@ -121,3 +122,17 @@ def test_lines_of_json_under_the_name_of_json(tmp_path: Path) -> None:
     assert [row["x"] for row in shoal.open(tmp_path / "shard*.json")] == [1, 2]
     (tmp_path / "about.json").unlink()
     assert [row["x"] for row in shoal.open(tmp_path / "*.json")] == [1, 2]
+
+
+def test_a_directory_of_what_tensorflow_compressed_without_saying_so(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    samples = written(tmp_path / "plain", "tfrecord", "some")
+    (path,) = (tmp_path / "plain").iterdir()
+    plain = path.read_bytes()
+    for number in range(2):
+        (tmp_path / f"in/a.tfrecord-0000{number}-of-00002").write_bytes(zlib.compress(plain))
+    with pytest.raises(ShardError, match=r'format="tfrecord.zlib" reads it so'):
+        shoal.open(tmp_path / "in")
+    assert shoal.open(tmp_path / "in", format="tfrecord.zlib").num_samples == 2 * len(samples)
+    with pytest.raises(SourceError, match=r"looked for \.jsonl\.gz, \.ndjson\.gz, found 1 x"):
+        shoal.open(tmp_path / "in", format="jsonl.gz")

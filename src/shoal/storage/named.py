@@ -115,4 +115,6 @@ def _listed(suffixes: Sequence[str]) -> str:
     compressed = sorted(
         {"." + suffix.rpartition(".")[2] for suffix in suffixes if suffix not in plain and suffix[0] == "."}
     )
+    if not plain:
+        return ", ".join(suffixes)
     return ", ".join(plain) + (f" (also with {', '.join(compressed)})" if compressed else "")

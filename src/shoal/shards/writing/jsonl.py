@@ -14,6 +14,11 @@ from shoal.shards.writing.encoder import AppendedShard, Record, check_names
 
 __all__ = ["JsonLinesEncoder"]
 
+_HINT = (
+    "JSON holds text, numbers, lists and objects: fields of a tar are bytes until they are decoded (`shoal repack "
+    "--decode`); for images and other bytes take another format"
+)
+
 
 class JsonLinesEncoder:
     """The format of one JSON object a line.
@@ -37,9 +42,9 @@ class JsonLinesEncoder:
             line = _dumps(sample).encode("utf-8") + b"\n"
         except (TypeError, ValueError, RecursionError) as error:
             msg = f"the sample {_named(sample)} cannot be written as JSON: {error}"
-            raise UsageError(
-                msg, hint="JSON holds text, numbers, lists and objects; for bytes take another format"
-            ) from None
+            if fields := [name for name, value in sample.items() if isinstance(value, bytes)]:
+                msg += f" (the fields {', '.join(map(repr, fields))})"
+            raise UsageError(msg, hint=_HINT) from None
         return Record((line,), len(line), crc32(line))
 
     def begin(self) -> AppendedShard:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import IndexFileError, ShoalError, SourceError, StorageError
+from shoal.shards.compressed import Compressed
 from shoal.shards.folder import METADATA_NAMES, Folder
 from shoal.shards.formats import format_named, format_of, options_of, suffixes_in_directories
 from shoal.shards.index.build import CUTTING_RULE, EXTENT_BYTES, subset
@@ -125,7 +126,10 @@ def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # no
     """By which a shard in a directory is told from other files: the suffixes of ``format``, else of all formats."""
     if format is None:
         return suffixes_in_directories()
-    return (format_named(format) if isinstance(format, str) else format).suffixes
+    chosen = format_named(format) if isinstance(format, str) else format
+    if isinstance(chosen, Compressed) and chosen.inner.name == "tfrecord":
+        return chosen.suffixes + chosen.inner.suffixes  # what TensorFlow compressed has most often no suffix for it
+    return chosen.suffixes
 
 
 def wanted_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
