@@ -74,6 +74,14 @@ def test_a_verb_has_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--loud" in capsys.readouterr().out
 
 
+def test_an_unknown_option_shows_the_usage_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["info", "data", "--nothing"])
+    said = capsys.readouterr().err
+    assert said.startswith("usage: shoal info ")
+    assert said.endswith("shoal info: error: unrecognized arguments: --nothing\n")
+
+
 def test_an_unknown_verb_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["gret"], verbs=FAKE)

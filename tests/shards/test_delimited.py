@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shoal
 from shoal.errors import ShardError
 from shoal.shards.delimited import Delimited
 from shoal.shards.protocol import Stretch
@@ -101,3 +103,11 @@ def test_text_that_is_not_utf_8_is_refused_with_its_byte() -> None:
     with pytest.raises(ShardError, match="not UTF-8") as caught:
         samples_of(Text(), b"good\n\n  b\xffd\n")
     assert caught.value.byte == 9
+
+
+def test_a_type_of_no_column_is_told_from_a_value_of_another_type(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,x\n")
+    with pytest.raises(ShardError, match="types= names the column 'c'; there are a, b"):
+        shoal.open(tmp_path / "a.csv", format=Delimited(types={"c": "int"}))[0]
+    with pytest.raises(ShardError, match="column 'b' has no int"):
+        shoal.open(tmp_path / "a.csv", format=Delimited(types={"b": "int"}))[0]

@@ -109,7 +109,10 @@ def _run(words: list[str], verbs: Mapping[str, Verb]) -> int:
         if name == asked:
             modules[name] = cast("VerbModule", importlib.import_module(verb.module))
             modules[name].add_arguments(subparser)
-    arguments = parser.parse_args(words, argparse.Namespace(words=words))  # a page tells how it was made
+    # A page tells how it was made.
+    arguments, unknown = parser.parse_known_args(words, argparse.Namespace(words=words))
+    if unknown:  # parse_args() would show the usage of `shoal`, and not that of the verb
+        (subparsers.choices.get(arguments.verb) or parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if arguments.verb is None:
         parser.print_help()
         return _EXIT_REFUSED

@@ -54,6 +54,7 @@ def add_format_argument(parser: argparse.ArgumentParser) -> None:
     plain = ", ".join(name for name in FORMATS if "." not in name)
     text = (
         f"format of the shards, where suffixes do not say it: {plain}; compressed ones with .gz, .zst and so on behind"
+        "; folder, where each file is a sample"
     )
     parser.add_argument("--format", metavar="NAME", help=text)
 

@@ -111,6 +111,9 @@ class Delimited:
             raise BadRecordError(msg, hint=_HINT)
         sample: Sample = dict(zip(columns, fields, strict=True))
         for name, kind in self.types.items():
+            if name not in sample:
+                msg = f"types= names the column {name!r}; there are {', '.join(columns)}"
+                raise BadRecordError(msg, hint="correct types=, or columns=")
             try:
                 sample[name] = _TYPES[kind](sample[name])
             except (KeyError, ValueError) as error:
