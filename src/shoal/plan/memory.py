@@ -108,7 +108,7 @@ def rank_memory(
     ...     global_batch=64, world_size=1, is_making=True, is_far=True,
     ... )
     >>> round(found.total / 2**20)
-    318
+    314
     """
     sample_bytes = chunk_bytes * num_chunks / num_samples
     stretch = min(num_samples, max(global_batch, stretch_positions(order.parameters, world_size)))
