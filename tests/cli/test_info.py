@@ -145,3 +145,23 @@ def test_a_progress_bar_shows_an_index_being_made(data: Path, monkeypatch: pytes
         patch.setattr(sys, "stderr", terminal)
         assert main(["info", str(data)]) == 0
     assert "indexing" in terminal.getvalue()
+
+
+def test_columns_and_what_their_numbers_mean(tmp_path: Path, calls: Calls) -> None:
+    for name in [f"class {number}" for number in range(12)]:
+        (tmp_path / "files" / name).mkdir(parents=True)
+        (tmp_path / "files" / name / "a.txt").write_text(name)
+    shoal.pack.pack(tmp_path / "files", tmp_path / "shards", columns=["length"])
+    said = calls.json("info", tmp_path / "shards")["index"]["columns"]
+    assert said["length"] == {"type": "int64"}
+    assert said["label"]["num_texts"] == 12
+    assert said["label"]["texts"] == sorted(f"class {number}" for number in range(12))[:10]
+    text = calls.text("info", tmp_path / "shards")
+    assert "length (int64); label (int64, 12 texts: class 0, class 1, class 10, " in text
+    chosen = shoal.open(tmp_path / "shards").select(label=said["label"]["texts"][1])
+    assert [sample["txt"] for sample in chosen.decode()] == ["class 1"]
+
+
+def test_without_columns_none_are_shown(data: Path, calls: Calls) -> None:
+    assert calls.json("info", data)["index"]["columns"] == {}
+    assert "\ncolumns " not in calls.text("info", data)

@@ -17,7 +17,7 @@ from shoal.cli.order_options import add_order_arguments, asked_order
 from shoal.cli.preview import printable
 from shoal.cli.source_options import OpenedNow, add_json_argument, add_source_arguments, open_asked
 from shoal.order.window import Window
-from shoal.shards.index.table import own_bytes
+from shoal.shards.index.table import Index, own_bytes
 from shoal.storage.urls import parent, scheme_of
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.indexing.index_files import INDEX_NAME
@@ -25,12 +25,14 @@ from shoal.stream.indexing.looking import stat_all
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.indexing.verifying import looks_indexed
 from shoal.stream.mixing import variance_ratio_bound, warning_about
+from shoal.stream.requests import words_of_column
 
 __all__ = ["add_arguments", "run"]
 
 _QUANTILES = {"median_bytes": 0.5, "p5_bytes": 0.05, "p95_bytes": 0.95}
 _EXACT_SAMPLES = 10**7  # beyond, quantiles are those of about a million samples at even distances
 _GLOBAL_BATCHES = (256, 1024, 4096)
+_SHOWN_TEXTS = 10  # of those that a column has
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +78,7 @@ def _show(record: Mapping[str, Any]) -> None:
     output.emit(facts)
     output.say()
     about = {"index": index["path"], **index, "extent size": _sizes_text(index["extent_bytes"])}
+    about["columns"] = _columns_text(index["columns"])
     # Said only where it is not as usual.
     usual = {"num_resized_shards": 0, "num_touched_shards": 0, "sample_sizes": True}
     silent = [name for name, value in usual.items() if index[name] == value]
@@ -151,8 +154,31 @@ def _index(opening: OpenedNow, *, given: bool) -> dict[str, Any]:
         # Another size is another shard; another time or etag is most often a copy, and is looked into before its use.
         "num_resized_shards": len(resized),
         "num_touched_shards": len(changed) - len(resized),
+        "columns": _columns(index),
         "fingerprint": index.fingerprint,
     }
+
+
+def _columns(index: Index) -> dict[str, Any]:
+    """What `select` can ask of the index: the type of each column, and some of the texts that its numbers stand for."""
+    found: dict[str, Any] = {}
+    for name, values in index.columns.items():
+        words = words_of_column(index, name)
+        texts = {} if words is None else {"num_texts": len(words), "texts": list(words[:_SHOWN_TEXTS])}
+        found[name] = {"type": str(values.dtype), **texts}
+    return found
+
+
+def _columns_text(columns: Mapping[str, Any]) -> str | None:
+    """The same in a line; None where there are none."""
+    shown = []
+    for name, about in columns.items():
+        texts = ""
+        if "texts" in about:
+            more = ", ..." if about["num_texts"] > len(about["texts"]) else ""
+            texts = f", {about['num_texts']:,} texts: {', '.join(map(printable, about['texts']))}{more}"
+        shown.append(f"{printable(name)} ({about['type']}{texts})")
+    return "; ".join(shown) or None
 
 
 def _origin(opening: OpenedNow, *, given: bool) -> str:

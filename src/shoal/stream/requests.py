@@ -20,7 +20,15 @@ from shoal.order.state import State
 from shoal.shards.index.table import Index
 from shoal.stream.arrangement import OrderRequest
 
-__all__ = ["Batching", "choose_by_columns", "count_of", "numbers_left", "order_request", "request_of_state"]
+__all__ = [
+    "Batching",
+    "choose_by_columns",
+    "count_of",
+    "numbers_left",
+    "order_request",
+    "request_of_state",
+    "words_of_column",
+]
 
 _MOST_WORDS = 10
 """Of the texts of a column, in an error."""
@@ -117,7 +125,7 @@ def _looked_for(index: Index, name: str, wanted: Any) -> NDArray[Any]:
     values = np.atleast_1d(np.asarray(list(wanted) if several else wanted))
     if values.dtype.kind != "U":
         return values
-    words = _words_of(index, name)
+    words = words_of_column(index, name)
     if words is None:
         msg = f"the column {name!r} holds numbers, and nothing says which texts they mean; got {str(values[0])!r}"
         raise UsageError(msg, hint=f"give numbers: select({name}=0)")
@@ -130,7 +138,7 @@ def _looked_for(index: Index, name: str, wanted: Any) -> NDArray[Any]:
     return np.asarray([numbers[value] for value in values.tolist()], dtype=np.int64)
 
 
-def _words_of(index: Index, name: str) -> Sequence[str] | None:
+def words_of_column(index: Index, name: str) -> Sequence[str] | None:
     """What the numbers of a column mean, where the index says it: those of a column of texts, or of classes."""
     texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})
     if name in texts:
