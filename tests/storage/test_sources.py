@@ -212,3 +212,10 @@ def test_a_directory_that_cannot_be_listed(data: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "scandir", forbidden)
     with pytest.raises(SourceError, match="cannot be listed: Permission denied"):
         named("data/train")
+
+
+def test_what_was_compressed_is_named_with_what_it_is(tmp_path: Path) -> None:
+    for name in ("a.jsonl.zst", "b.jsonl.zst", "c.txt"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(SourceError, match=r"found 2 x \.jsonl\.zst, 1 x \.txt"):
+        expand(str(tmp_path), suffixes=(".jsonl",))

@@ -176,6 +176,8 @@ def test_what_must_be_listed(place: Place) -> None:
         named(f"{root}/tranin", place)
     with pytest.raises(SourceError, match="holds no shards: looked for"):
         expand(root, suffixes=(".parquet",), store=place.store())
+    with pytest.raises(SourceError, match=r"found .* x \.tar") as refused:
+        expand(root, suffixes=(".jsonl",), store=place.store())
     with pytest.raises(
         SourceError, match=r"7 of the 10 files it names are missing; the first is .*003\.tar"
     ) as refused:

@@ -47,6 +47,7 @@ class Named:
     paths: list[str]
 
 
+_COMPRESSED = (".gz", ".zlib", ".bz2", ".xz", ".zst", ".zstd", ".br", ".snappy")
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$")  # as TensorFlow names the shards of a dataset, behind the suffix
 
 
@@ -77,12 +78,23 @@ def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) 
         if ends_as_one_of(name, suffixes):
             wanted.append(path)
         else:
-            others[os.path.splitext(name)[1] or name] += 1  # noqa: PTH122  # paths are text in this room
+            others[_suffix_of(name) or name] += 1
     if not wanted:
         seen = ", ".join(f"{count} x {suffix}" for suffix, count in others.most_common(5)) or "no files"
         msg = f"{directory}: the directory holds no shards: looked for {_listed(suffixes)}, found {seen}"
         raise SourceError(msg, hint=_hint(suffixes, others))
     return sorted(wanted)
+
+
+def _suffix_of(name: str) -> str:
+    """What a name ends in, from the last dot on; what was compressed says in the one before what it is.
+
+    >>> [_suffix_of(name) for name in ("v1.2/a.jsonl.zst", "a.v2.tar", "README")]
+    ['.jsonl.zst', '.tar', '']
+    """
+    stem, last = os.path.splitext(name)  # noqa: PTH122  # paths are text in this room
+    inner = os.path.splitext(stem)[1] if last.lower() in _COMPRESSED else ""  # noqa: PTH122  # the same
+    return inner + last
 
 
 def _refuse_table(path: str, directory: str) -> None:
