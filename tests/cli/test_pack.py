@@ -54,6 +54,8 @@ def test_a_directory_is_packed_and_what_was_done_is_said(tmp_path: Path, capsys:
     assert code == 0
     assert said["digest"] in again
     assert "shards of earlier runs" in again
+    code, again, _ = run(capsys, *words, "--json")
+    assert (code, again["num_samples"], again["samples_per_second"]) == (0, 180, 0)  # nothing was made
     assert main(["verify", str(tmp_path / "out")]) == 0
     assert main(["info", str(tmp_path / "out")]) == 0
 

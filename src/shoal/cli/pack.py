@@ -157,6 +157,7 @@ def _sizing(arguments: argparse.Namespace, inputs: InputTable, repeats: Repeats 
 def _report(packed: Packed, sizing: ShardSizing, elapsed_seconds: float, *, as_json: bool) -> None:
     summary = packed.summary
     made_before = sum(shard.done_before for shard in summary.shards)
+    made_now = sum(shard.num_samples for shard in summary.shards if not shard.done_before)
     record: dict[str, Any] = {
         "output": printable(summary.url),
         "format": summary.format,
@@ -173,7 +174,7 @@ def _report(packed: Packed, sizing: ShardSizing, elapsed_seconds: float, *, as_j
         "fingerprint": summary.fingerprint,
         "digest": summary.digest,
         "elapsed_seconds": elapsed_seconds,
-        "samples_per_second": summary.num_samples / max(elapsed_seconds, 1e-9),
+        "samples_per_second": made_now / max(elapsed_seconds, 1e-9),
     }
     if packed.repeats is not None:
         record["classes"] = [_class(entry) for entry in packed.repeats.classes]

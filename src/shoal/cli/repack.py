@@ -122,6 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _record(made: Repacked, elapsed_seconds: float) -> dict[str, Any]:
     summary = made.summary
+    made_now = sum(shard.num_samples for shard in summary.shards if not shard.done_before)
     return {
         "output": printable(summary.url),
         "format": summary.format,
@@ -138,5 +139,5 @@ def _record(made: Repacked, elapsed_seconds: float) -> dict[str, Any]:
         "fingerprint": summary.fingerprint,
         "digest": summary.digest,
         "elapsed_seconds": elapsed_seconds,
-        "samples_per_second": summary.num_samples / max(elapsed_seconds, 1e-9),
+        "samples_per_second": made_now / max(elapsed_seconds, 1e-9),
     }
