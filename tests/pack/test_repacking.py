@@ -514,3 +514,13 @@ def test_where_things_lie_is_not_written_down(tmp_path: Path) -> None:
     repack(source, tmp_path / "b", shard_bytes="1KiB", num_workers=1)
     for path in (tmp_path / "b").rglob("*"):
         assert b"secret-home" not in path.read_bytes()
+
+
+def test_too_little_memory_for_a_mix_is_called_memory(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "docs" / "docs.jsonl")
+    with pytest.raises(UsageError, match="memory=2000 is too little to mix") as refused:
+        repack(source, tmp_path / "out", mix=True, memory=2000)
+    assert refused.value.hint.startswith("memory=")
+    assert "window" not in refused.value.hint
+    enough = int(refused.value.hint.partition("=")[2].partition(" ")[0])
+    assert repack(source, tmp_path / "out", mix=True, memory=enough).summary.num_samples == 200

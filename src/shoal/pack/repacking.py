@@ -225,7 +225,7 @@ def repack_opened(
     sizing = _sizing(request, int(sizes.sum()))
     asked = _asked(index, request, format_name, columns, sizing)
     plan_digest = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
-    source = Arrangement(index, _order_of(request))
+    source = _arranged(index, request)
     out = Output(url, plan=plan_digest, storage_options=storage_options)
     finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
     if finished is not None:
@@ -302,10 +302,18 @@ def _work(opened: Opened, source: Arrangement, request: RepackRequest) -> Work:
     return Work(opened, source, recipe, ReadingOptions(on_error=request.on_error, verify="always"))
 
 
-def _order_of(request: RepackRequest) -> OrderRequest:
+def _arranged(index: Index, request: RepackRequest) -> Arrangement:
+    """The order in which samples are written; the memory of a mixing pass is its window."""
     if not request.mix:
-        return OrderRequest(order=Sequential())
-    return OrderRequest(seed=request.seed, window=request.memory_bytes, num_canonical_nodes=1)
+        return Arrangement(index, OrderRequest(order=Sequential()))
+    mixed = Arrangement(index, OrderRequest(seed=request.seed, window=request.memory_bytes, num_canonical_nodes=1))
+    try:
+        mixed.epoch(0)
+    except UsageError as error:
+        msg = f"memory={request.memory_bytes} is too little to mix these shards: {error.message}"
+        enough = error.hint.partition(";")[0].replace("window=", "memory=")
+        raise UsageError(msg, hint=f"{enough}; on the command line --memory") from None
+    return mixed
 
 
 def _record_bytes(index: Index) -> NDArray[np.int64]:
