@@ -41,11 +41,11 @@ def write(directory: Path) -> None:
         (directory / f"s-{shard:03d}.jsonl").write_text("".join(lines))
 
 
-def write_images(path: Path) -> None:
+def write_images(path: Path, num_images: int = NUM_IMAGES) -> None:
     """JPEGs of smooth noise: as large as photographs of their size."""
     draw = np.random.default_rng(0)
     with tarfile.open(path, "w") as tar:
-        for number in range(NUM_IMAGES):
+        for number in range(num_images):
             coarse = draw.integers(0, 255, (SIDE // 8, SIDE // 8, 3), dtype=np.uint8)
             buffer = io.BytesIO()
             Image.fromarray(coarse).resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
