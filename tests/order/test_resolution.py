@@ -77,7 +77,7 @@ def test_a_dataset_of_nothing_has_a_window() -> None:
 def test_a_window_of_less_than_two_chunks_names_one_that_would_do() -> None:
     with pytest.raises(UsageError) as caught:
         resolved(TIB, window="100KiB")
-    assert caught.value.message.startswith("window=102,400 bytes holds 1 chunks of 65,536 bytes")
+    assert caught.value.message.startswith("window=102,400 bytes holds 1 chunk of 65,536 bytes")
     assert resolved(TIB, window=int(caught.value.hint.split("=")[1].split()[0]))["chunks"] == 2
 
 

@@ -142,7 +142,7 @@ def test_what_is_not_finished_is_not_opened(tmp_path: Path, capsys: pytest.Captu
     assert [entry["name"] for entry in said["skipped"]] == ["c/099.txt"]
     assert shoal.open(out).num_samples == 599
     assert main(words) == 2  # what it would make has all of them
-    assert "made without 1 inputs" in capsys.readouterr().err
+    assert "made without 1 input\n" in capsys.readouterr().err
     assert main([*words, "--on-error", "skip"]) == 0
 
 

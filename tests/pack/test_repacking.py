@@ -524,3 +524,15 @@ def test_too_little_memory_for_a_mix_is_called_memory(tmp_path: Path) -> None:
     assert "window" not in refused.value.hint
     enough = int(refused.value.hint.partition("=")[2].partition(" ")[0])
     assert repack(source, tmp_path / "out", mix=True, memory=enough).summary.num_samples == 200
+
+
+def test_one_is_spoken_of_as_one(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("\n")
+    with pytest.raises(UsageError, match=r"^1 shard without a single sample"):
+        repack(tmp_path / "a.jsonl", tmp_path / "b")
+    with pytest.raises(UsageError, match=r"a\.jsonl: 1 shard without a single sample"):
+        shoal.open(tmp_path / "a.jsonl")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").symlink_to("nowhere")
+    with pytest.raises(UsageError, match=r"the only input was left out, 'a\.txt' since"):
+        pack(tmp_path / "in", tmp_path / "out", on_error="skip")

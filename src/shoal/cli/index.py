@@ -27,6 +27,7 @@ from shoal.shards.protocol import Format
 from shoal.storage.protocol import Store
 from shoal.storage.sources import Source, expand
 from shoal.storage.stores import open_store
+from shoal.stream.figures import counted
 from shoal.stream.indexing.beside import Described, compare_hashes
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.checksums import extent_checksums
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     scan_seconds = time.monotonic() - began_seconds
     if not index.num_samples:
         met = output.format_value("", index.notes)
-        msg = f"{found.asked}: {index.num_shards} shards without a single sample; met: {met}"
+        msg = f"{found.asked}: {counted(index.num_shards, 'shard')} without a single sample; met: {met}"
         raise UsageError(msg, hint="nothing was written; is this the right format?")
     if arguments.checksum:
         _say_what_is_unknown(what, num_compared=compare_hashes(what, store))

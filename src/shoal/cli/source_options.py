@@ -10,6 +10,7 @@ from shoal.cli.progress import Progress
 from shoal.errors import UsageError
 from shoal.shards.formats import FORMATS
 from shoal.storage.sources import SourceLike, printed
+from shoal.stream.figures import counted
 from shoal.stream.indexing.opening import Opened, open_source
 
 __all__ = [
@@ -139,6 +140,6 @@ def open_with_samples(arguments: argparse.Namespace) -> Opened:
     """
     opened = open_asked(arguments).opened
     if not opened.index.num_samples:
-        msg = f"{printed(source_of(arguments))}: {opened.index.num_shards} shards without a single sample"
+        msg = f"{printed(source_of(arguments))}: {counted(opened.index.num_shards, 'shard')} without a single sample"
         raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
     return opened

@@ -16,6 +16,7 @@ from shoal.errors import ShoalError
 from shoal.measure.page.document import cards, document, facts, paragraph, section
 from shoal.stream.dataset import Dataset
 from shoal.stream.description import Description
+from shoal.stream.figures import counted
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.thumbnails import is_image, thumbnail
 
@@ -113,7 +114,7 @@ def _lead(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
     mine = [row for row in rows if row["step"] == about["step"]]
     shards = len({row["shard"] for row in mine})
     said = f"Step {about['step']:,} of {about['num_steps']:,} holds positions {about['first_position']:,} to "
-    said += f"{about['end_position'] - 1:,}: {len(mine):,} samples from {shards:,} shard{'s' if shards > 1 else ''}. "
+    said += f"{about['end_position'] - 1:,}: {counted(len(mine), 'sample')} from {counted(shards, 'shard')}. "
     return said + f"ds.without(steps={about['step']}, epoch={about['epoch']}) goes on past it."
 
 

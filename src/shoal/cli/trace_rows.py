@@ -15,6 +15,7 @@ from shoal.errors import UsageError
 from shoal.shards.index.table import locate
 from shoal.stream.dataset import Dataset
 from shoal.stream.description import Description
+from shoal.stream.figures import counted
 from shoal.stream.indexing.opening import Opened
 
 __all__ = ["Row", "add_other_epochs", "add_places", "id_of_key", "ids_of_shard", "rows_of_samples", "rows_of_step"]
@@ -88,7 +89,7 @@ def ids_of_shard(opened: Opened, name: str, asked: TracedRun, limit: int) -> tup
     index = opened.index
     found = [number for number, shard in enumerate(index.shard_names) if name in (shard, shard.rpartition("/")[2])]
     if len(found) != 1:
-        among = f"{index.num_shards} shards, the first {printable(index.shard_names[0])}"
+        among = f"{counted(index.num_shards, 'shard')}, the first {printable(index.shard_names[0])}"
         msg = f"{printable(name)} is {'the name of several' if found else 'none'} of {among}"
         raise UsageError(msg, hint="the whole name, as `shoal info` and the rows of `shoal trace` show it")
     first, end = index.extent_first_sample[index.shard_first_extent[found[0] : found[0] + 2]].tolist()

@@ -100,7 +100,8 @@ def resolve_window(
     if chunks < 2:
         smallest = 2 * math.ceil(max(extent_bytes if chunk is None else chunk_bytes, largest_extent_bytes))
         smallest = min(smallest, max(1, total_bytes))
-        msg = f"window={window_bytes:,} bytes holds {chunks} chunks of {chunk_bytes:,.0f} bytes; it takes at least 2"
+        held = "1 chunk" if chunks == 1 else f"{chunks} chunks"
+        msg = f"window={window_bytes:,} bytes holds {held} of {chunk_bytes:,.0f} bytes; it takes at least 2"
         if largest_extent_bytes > chunk_bytes:
             msg += f", and the largest has {largest_extent_bytes:,}"
         raise UsageError(msg, hint=f"window={smallest} or more" + ("" if chunk is None else ", or a smaller chunk"))

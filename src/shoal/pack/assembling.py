@@ -11,6 +11,7 @@ from shoal.pack.output import Output
 from shoal.shards.index.join import joined
 from shoal.shards.index.table import Index
 from shoal.shards.writing.mds import INDEX_NAME, mds_index_of
+from shoal.stream.figures import counted
 from shoal.stream.soundness import FRAMES
 
 __all__ = ["finish"]
@@ -27,11 +28,10 @@ def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> 
     if not any(part.num_samples for part in parts):
         out.discard([name for part in parts for name in part.shard_names])
         skipped = [pair for part in parts for pair in part.metadata["skipped"]]
-        why = (
-            f"all {len(skipped)} inputs were left out, {skipped[0][0]!r} since {skipped[0][1]}"
-            if skipped
-            else "no sample"
-        )
+        why = "no sample"
+        if skipped:
+            every = "the only input was" if len(skipped) == 1 else f"all {counted(len(skipped), 'input')} were"
+            why = f"{every} left out, {skipped[0][0]!r} since {skipped[0][1]}"
         msg = f"nothing was packed: {why}"
         raise UsageError(msg, hint="are these the right inputs?")
     texts = [part.metadata["texts"] for part in parts]

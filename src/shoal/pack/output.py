@@ -27,6 +27,7 @@ from shoal.storage.named import INDEX_NAME, PACKING, PACKING_PLAN
 from shoal.storage.protocol import PutIf, Store
 from shoal.storage.stores import open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
+from shoal.stream.figures import counted
 from shoal.stream.indexing.index_files import load_index
 from shoal.stream.indexing.index_places import was_left_by_opening
 from shoal.stream.reading.retrying import patient
@@ -90,7 +91,8 @@ class Output:
 
     def _check_whole(self, finished: Index) -> None:
         if skipped := finished.metadata.get("skipped"):
-            msg = f"{without_secrets(self.url)}: there is a dataset already, made without {len(skipped)} inputs"
+            msg = f"{without_secrets(self.url)}: there is a dataset already, made without "
+            msg += counted(len(skipped), "input")
             hint = f"the first of them is {skipped[0][0]}; pack into another directory, or take it as it is"
             raise UsageError(msg, hint=hint)
 

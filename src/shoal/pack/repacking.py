@@ -48,6 +48,7 @@ from shoal.shards.writing.encoders import WRITTEN_FORMATS, encoder_named
 from shoal.storage.sources import SourceLike
 from shoal.storage.stores import options_of_sides
 from shoal.stream.arrangement import Arrangement, OrderRequest
+from shoal.stream.figures import counted
 from shoal.stream.indexing.opening import Opened, open_source
 from shoal.stream.iteration import Recipe
 from shoal.stream.passes import Work
@@ -214,7 +215,7 @@ def repack_opened(
     opened = with_files(opened)
     index = opened.index
     if not index.num_samples:
-        msg = f"{index.num_shards} shards without a single sample"
+        msg = f"{counted(index.num_shards, 'shard')} without a single sample"
         raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
     format_name = request.format or _format_like(index)
     check_prefix(request.prefix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["format_bytes", "format_count", "format_seconds"]
+__all__ = ["counted", "format_bytes", "format_count", "format_seconds"]
 
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -38,6 +38,15 @@ def format_count(count: float) -> str:
     if not math.isfinite(count):
         return str(count)
     return f"{count:,.1f}" if abs(count) < 100 else f"{count:,.0f}"
+
+
+def counted(count: int, thing: str) -> str:
+    """So many of a thing, which is named in the singular.
+
+    >>> counted(0, "shard"), counted(1, "shard"), counted(2000, "shard")
+    ('0 shards', '1 shard', '2,000 shards')
+    """
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def format_seconds(seconds: float) -> str:

@@ -12,6 +12,7 @@ from shoal.shards.protocol import Format
 from shoal.storage.sources import SourceLike, printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.description import Description
+from shoal.stream.figures import counted
 from shoal.stream.indexing.opening import open_source
 from shoal.stream.reading.chunk_caching import chunk_cache_of
 
@@ -57,7 +58,8 @@ def open_dataset(
     opened = open_source(source, index=index, format=format, storage_options=storage_options)
     if not opened.index.num_samples:
         met = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in opened.index.notes.items())
-        msg = f"{printed(source)}: {opened.index.num_shards} shards without a single sample" + (met and f"; met: {met}")
+        msg = f"{printed(source)}: {counted(opened.index.num_shards, 'shard')} without a single sample"
+        msg += met and f"; met: {met}"
         raise UsageError(msg, hint="is this the right format, with the right options?")
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
     return Dataset(Description(opened if kept is None else replace(opened, cache=kept)))
