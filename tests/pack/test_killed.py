@@ -157,12 +157,26 @@ def test_other_arguments_do_not_go_on_with_what_was_begun(tmp_path: Path, capsys
     capsys.readouterr()
     assert main([*words, "--shuffle", "--seed", "6"]) == 2
     said = capsys.readouterr().err
-    assert "another packing was begun here and not finished: repeats was" in said
-    assert "shuffle was None, is 6" in said
+    assert "another packing was begun here and not finished: repeats: not the same; seed was 0, is 6" in said
+    assert "shuffle was False, is True" in said
     (source / "a" / "new.txt").write_text("one more")
     assert main(words) == 2
-    assert "num_inputs was 600, is 601" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "inputs (names, sizes, times): not the same; num_inputs was 600, is 601" in said
     assert list(out.glob("*.tar")) == shards
+
+
+def test_another_seed_is_called_a_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = make_files(tmp_path / "in", classes=CLASSES), tmp_path / "out"
+    (source / "c" / "099.txt").unlink()
+    (source / "c" / "099.txt").symlink_to("nowhere")
+    words = ["pack", str(source), str(out), "--shard-bytes", "60KB", "--shuffle", "--workers", "1"]
+    assert main(words) == 2
+    assert list(out.glob("*.tar"))
+    assert main([*words, "--seed", "3"]) == 2
+    assert "not finished: seed was 0, is 3\n" in capsys.readouterr().err
+    assert main([word for word in words if word != "--shuffle"]) == 2
+    assert "not finished: seed was 0, is not given; shuffle was True, is False\n" in capsys.readouterr().err
 
 
 def test_what_was_only_begun_is_begun_anew_with_other_arguments(tmp_path: Path) -> None:

@@ -349,7 +349,7 @@ def test_what_a_format_cannot_hold_is_listed_too(tmp_path: Path) -> None:
     (tmp_path / "alone").mkdir()
     for files in (tmp_path / "in" / "dog", tmp_path / "alone"):
         (files / "bad.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="all 1 inputs were left out, 'bad' since bad: byte 0 of the file"):
+    with pytest.raises(UsageError, match="the only input was left out, 'bad' since bad: byte 0 of the file"):
         packed(tmp_path / "alone", tmp_path / "none", format="jsonl", on_error="skip")
     assert list((tmp_path / "none").iterdir()) == []
     with pytest.raises(UsageError, match="byte 0 of the file is no UTF-8 text"):

@@ -280,8 +280,10 @@ def test_a_source_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
         repacked()
     written(b"y")
     assert shoal.open(path).resolved.index.fingerprint == index.fingerprint
-    with pytest.raises(UsageError, match=r"another packing was begun here.*source \(times\)"):
+    with pytest.raises(UsageError, match=r"another packing was begun here.*source \(times\): not the same"):
         repacked()
+    with pytest.raises(UsageError, match=r"mix was False, is True; seed was not given, is 3"):
+        repack(path, tmp_path / "b", format="jsonl", decode=True, shard_bytes="8KiB", mix=True, seed=3, num_workers=1)
 
 
 def test_memory_stays_near_the_window(tmp_path: Path) -> None:

@@ -299,7 +299,9 @@ def _asked(
         "columns": [[column.name, column.path] for column in columns],
         "prefix": request.prefix,
         "extent_bytes": request.extent_bytes,
-        "shuffle": request.seed if request.shuffle else None,
+        "shuffle": request.shuffle,
+        # One without an effect is not what was asked for.
+        **({"seed": request.seed} if request.shuffle or repeats is not None else {}),
         "repeats": counts,
         "options": {name: repr(value) for name, value in request.options.items()},
     }

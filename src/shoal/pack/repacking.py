@@ -340,12 +340,13 @@ def _asked(
     """All that decides about what is written, for an unfinished repacking to be recognised."""
     versions = hashlib.blake2b("\0".join(index.shard_versions).encode(), digest_size=8).hexdigest()
     return {
-        "repack": 2,
+        "repack": 3,
         "source": index.fingerprint,
         "source (times)": versions,
         "format": format_name,
         "shard_bytes": sizing.shard_bytes,
-        "mix": [request.seed, request.memory_bytes] if request.mix else None,
+        "mix": request.mix,
+        **({"seed": request.seed, "memory": request.memory_bytes} if request.mix else {}),
         "decode": request.decode,
         "columns": [[column.name, column.path] for column in columns],
         "prefix": request.prefix,
