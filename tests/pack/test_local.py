@@ -156,6 +156,35 @@ def test_manifests(tmp_path: Path, suffix: str) -> None:
     assert shoal.open(tmp_path / "rows")[3]["code"] == "03"
 
 
+def test_parts_of_what_a_manifest_says_are_named_alike_for_all_formats(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"path": f"{i}.txt", "meta": {"lang": "en" if i % 2 else "de"}, "a.b": i} for i in range(6)
+    ]
+    for row in rows:
+        (tmp_path / row["path"]).write_text("text")
+    manifest = tmp_path / "rows.jsonl"
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("tar", "jsonl"):
+        packed(manifest, tmp_path / name, format=name, columns=["lang=meta.lang", "a.b"])
+        assert index_in(tmp_path / name).columns["lang"].tolist() == [0, 1, 0, 1, 0, 1]
+        assert index_in(tmp_path / name).columns["a.b"].tolist() == list(range(6))
+    with pytest.raises(UsageError, match="'lang' is 'lang' of each sample, and the sample '0' has none") as refused:
+        packed(manifest, tmp_path / "not", columns=["lang"])
+    assert refused.value.hint == "numbers and texts go into the index; its fields are __key__, txt, json"
+    with pytest.raises(UsageError) as refused:
+        packed(manifest, tmp_path / "not", format="jsonl", columns=["json.meta.lang"])
+    assert refused.value.hint.startswith("did you mean json.meta.lang=meta.lang? its fields are key")
+
+
+def test_the_field_that_holds_what_was_meant_is_named(tmp_path: Path) -> None:
+    samples: list[dict[str, Any]] = [{"__key__": "0", "bin": b"{", "odd.json": b"[" * 100_000, "json": {"m": {"n": 3}}}]
+    with pytest.raises(UsageError, match=r"the column 'n' is 'm\.n' of each sample") as refused:
+        pack(samples, tmp_path / "out", columns=["n=m.n"])
+    assert refused.value.hint.startswith("did you mean n=json.m.n? ")
+    with pytest.raises(UsageError, match="has none there"):
+        pack(samples, tmp_path / "deep", columns=["n=odd.json.n"])
+
+
 def test_columns_of_a_manifest_are_the_same_in_all_shards_of_mds(tmp_path: Path) -> None:
     rows = [{"path": f"{i}.txt", "score": None if i % 3 == 0 else i} for i in range(60)]
     for i in range(60):

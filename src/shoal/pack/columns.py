@@ -75,7 +75,9 @@ def values_in(columns: Sequence[Column], sample: Sample) -> list[Any]:
             said = "none" if value is None else f"a {type(value).__name__}"
             what = f"the column {column.name!r} is {column.path!r} of each sample"
             msg = f"{what}, and the sample {name!r} has {said} there"
-            raise UsageError(msg, hint=f"numbers and texts go into the index; its fields are {', '.join(sample)}")
+            meant = _meant(sample, column.path)
+            hint = f"did you mean {column.name}={meant}? " if meant else "numbers and texts go into the index; "
+            raise UsageError(msg, hint=f"{hint}its fields are {', '.join(sample)}")
     return found
 
 
@@ -202,13 +204,37 @@ def _inside(sample: Sample, path: str) -> Any:
         if found is not None:
             try:
                 value = json.loads(found) if isinstance(found, str | bytes) else found
-            except ValueError:
+            except (ValueError, RecursionError):
                 return None
-            for part in path[cut + 1 :].split("."):
-                value = value.get(part) if isinstance(value, dict) else None
-            return value
+            return _part(value, path[cut + 1 :])
         cut = path.find(".", cut + 1)
     return None
+
+
+def _part(value: Any, path: str) -> Any:
+    """The part of an object at a path, whose names may have dots themselves; None where there is none."""
+    if not isinstance(value, dict) or path in value:
+        return value.get(path) if isinstance(value, dict) else None
+    cut = path.find(".")
+    while cut >= 0:
+        if (found := _part(value.get(path[:cut]), path[cut + 1 :])) is not None:
+            return found
+        cut = path.find(".", cut + 1)
+    return None
+
+
+def _meant(sample: Sample, path: str) -> str | None:
+    """Where a sample has a number or a text that a wrong path may mean: deeper inside a field, or not as deep."""
+    within = path.partition(".")[2]
+    for other in (*(f"{name}.{path}" for name in sample if _has_parts(sample[name])), *([within] if within else [])):
+        if isinstance(Column("", other).value(sample), bool | int | float | str):
+            return other
+    return None
+
+
+def _has_parts(value: Any) -> bool:
+    """Whether this is a JSON object, as it seems: of an image nobody asks further."""
+    return isinstance(value, dict) or (isinstance(value, str | bytes) and value[:1] in ("{", b"{"))
 
 
 def _has_bytes(value: Any) -> bool:

@@ -172,7 +172,11 @@ class FileInputs:
         is_tar = self.format.partition(".")[0] == "tar"
         if name == "label" and self.label is not None:
             return self.label_column() or name
-        return f"json.{name}" if is_tar and self.extra and name in self.extra[0] else name
+        if not is_tar or not self.extra:
+            return name
+        # What a manifest's column holds may have parts of its own: meta.lang is inside of meta.
+        known = any(name == column or name.startswith(f"{column}.") for column in self.extra[0])
+        return f"json.{name}" if known else name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
