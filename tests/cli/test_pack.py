@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.pack.files import make_files
 
+import shoal
 from shoal.cli.main import main
 
 
@@ -78,6 +79,69 @@ def test_skipped_inputs_are_counted_and_listed(tmp_path: Path, capsys: pytest.Ca
     assert code == 0
     assert said["num_skipped"] == 1
     assert said["skipped"][0]["name"] == "cat/broken.txt"
+
+
+def test_rows_that_are_no_columns_are_missing_from_their_class(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyarrow")
+    rows: list[dict[str, Any]] = [{"path": f"{i}.txt", "kind": "ab"[i % 4 == 3], "value": i} for i in range(40)]
+    rows[7]["value"] = rows[8]["value"] = "no number"
+    for row in rows:
+        (tmp_path / row["path"]).write_text("text")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--balance", "kind", "--columns", "kind", "--on-error", "skip", "--format", "parquet"]
+    code, said, _ = run(capsys, tmp_path / "rows.jsonl", tmp_path / "out", *words, "--json")
+    assert code == 0
+    assert [(row["class"], row["num_promised"], row["num_samples"]) for row in said["classes"]] == [
+        ("a", 30, 29),
+        ("b", 30, 27),
+    ]
+    assert shoal.open(tmp_path / "out").select(kind="b").num_samples == 27
+
+
+@pytest.mark.parametrize("name", ["tar", "jsonl", "parquet"])
+def test_classes_are_told_as_they_were_promised_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    if name == "parquet":
+        pytest.importorskip("pyarrow")
+    make_files(tmp_path / "in")
+    broken = tmp_path / "in" / "zebra" / "001.txt"
+    broken.unlink()
+    broken.symlink_to("nowhere")
+    words: list[str | Path] = [
+        tmp_path / "in",
+        tmp_path / "out",
+        "--balance",
+        "label",
+        "--shuffle",
+        "--on-error",
+        "skip",
+    ]
+    words += ["--format", name, "--shard-bytes", "8KiB"]
+    code, said, _ = run(capsys, *words, "--json")
+    assert code == 0
+    assert said["num_shards"] > 1
+    zebra = {"class": "zebra", "num_inputs": 5, "num_promised": 60, "num_samples": 48}
+    assert said["classes"] == [
+        {"class": "cat", "num_inputs": 30, "num_promised": 60, "num_samples": 60},
+        {"class": "dog", "num_inputs": 60, "num_promised": 60, "num_samples": 60},
+        zebra,
+    ]
+    assert (said["num_samples"], said["num_skipped"]) == (168, 12)
+    assert shoal.open(tmp_path / "out").select(label="zebra").num_samples == 48
+    # All of it is known to who asks again, and nobody works.
+    _, again, _ = run(capsys, *words, "--json")
+    assert (again["classes"], again["skipped"], again["num_skipped"]) == (said["classes"], said["skipped"], 12)
+    assert again["num_workers"] == 0
+    _, shown, _ = run(capsys, *words)
+    assert "promised" in shown
+    assert "workers" not in shown
+    assert main(["repack", str(tmp_path / "out"), str(tmp_path / "again")]) == 0
+    assert "workers  " in capsys.readouterr().out
+    assert main(["repack", str(tmp_path / "out"), str(tmp_path / "again")]) == 0
+    assert "workers" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -17,7 +17,7 @@ from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.order.seeds import check_seed
 from shoal.pack.apart import check_apart
-from shoal.pack.balance import Repeats, parse_factor
+from shoal.pack.balance import ClassCount, Repeats, parse_factor
 from shoal.pack.inputs import InputTable
 from shoal.pack.local import Packed, PackRequest, bytes_of, inputs_of, pack_inputs, repeats_of
 from shoal.pack.sizing import ShardSizing, shard_sizing
@@ -176,8 +176,10 @@ def _report(packed: Packed, sizing: ShardSizing, elapsed_seconds: float, *, as_j
         "elapsed_seconds": elapsed_seconds,
         "samples_per_second": made_now / max(elapsed_seconds, 1e-9),
     }
-    if packed.repeats is not None:
-        record["classes"] = [_class(entry) for entry in packed.repeats.classes]
+    if not packed.num_workers and not as_json:
+        del record["num_workers"]  # all was there
+    if packed.classes:
+        record["classes"] = _classes(packed.classes)
     skipped = [{"name": printable(name), "reason": printable(reason)} for name, reason in summary.skipped]
     if skipped:
         record["skipped"] = skipped if as_json else skipped[:_MOST_LISTED]
@@ -186,5 +188,15 @@ def _report(packed: Packed, sizing: ShardSizing, elapsed_seconds: float, *, as_j
         output.complain(f"note: {len(skipped) - _MOST_LISTED} more were skipped; --json lists them all")
 
 
-def _class(entry: Any) -> Mapping[str, Any]:
-    return {"class": entry.name, "num_inputs": entry.num_inputs, "num_samples": entry.num_samples}
+def _classes(classes: Sequence[ClassCount]) -> list[dict[str, Any]]:
+    """What each class had and has, and what it should have had where some of it was left out."""
+    are_less = any(entry.num_left_out for entry in classes)
+    return [
+        {
+            "class": printable(entry.name),
+            "num_inputs": entry.num_inputs,
+            **({"num_promised": entry.num_samples} if are_less else {}),
+            "num_samples": entry.num_samples - entry.num_left_out,
+        }
+        for entry in classes
+    ]

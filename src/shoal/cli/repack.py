@@ -114,6 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
     if skipped := made.summary.skipped:
         listed = skipped if arguments.json else skipped[:_MOST_LISTED]
         record["skipped"] = [{"name": name, "reason": printable(reason)} for name, reason in listed]
+    if not made.num_workers and not arguments.json:
+        del record["num_workers"]  # all was there
     if found:
         record["mixedness"] = [asdict(one) for one in found]
     output.emit(record, as_json=arguments.json)

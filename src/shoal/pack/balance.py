@@ -27,11 +27,12 @@ _MOST_NAMED = 8  # classes that an error lists
 
 @dataclass(frozen=True, slots=True)
 class ClassCount:
-    """What becomes of the inputs of one class."""
+    """What becomes of the inputs of one class: so many samples, of which some may have been left out."""
 
     name: str
     num_inputs: int
     num_samples: int
+    num_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,18 +45,21 @@ class Repeats:
         Shape (num_inputs,), int64, each at least 1.
     classes
         Each class in the order of its first input, with what it had and what it gets.
+    class_of
+        Shape (num_inputs,): the place of the class of each input among ``classes``.
 
     Examples
     --------
     >>> repeats = balanced(["cat", "dog", "dog", "dog"], seed=0)
     >>> repeats.times.tolist(), repeats.classes[0]
-    ([3, 1, 1, 1], ClassCount(name='cat', num_inputs=1, num_samples=3))
+    ([3, 1, 1, 1], ClassCount(name='cat', num_inputs=1, num_samples=3, num_left_out=0))
     >>> repeats.inputs(0, 4).tolist(), repeats.copies(0, 4).tolist()
     ([0, 0, 0, 1], [0, 1, 2, 0])
     """
 
     times: NDArray[np.int64]
     classes: tuple[ClassCount, ...]
+    class_of: NDArray[np.int32]
 
     @property
     def num_samples(self) -> int:
@@ -103,7 +107,7 @@ def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | i
     --------
     >>> repeats = oversampled(["a", "b", "b", "b"], {"b": Fraction("1.5")}, seed=3)
     >>> repeats.times.tolist(), repeats.classes[1]
-    ([1, 2, 1, 2], ClassCount(name='b', num_inputs=3, num_samples=5))
+    ([1, 2, 1, 2], ClassCount(name='b', num_inputs=3, num_samples=5, num_left_out=0))
     """
     names, codes, counts = _classes(labels)
     for name, factor in factors.items():
@@ -189,6 +193,7 @@ def _spread(
             ClassCount("(none)" if name is None else name, int(count), number)
             for name, count, number in zip(names, counts, promised, strict=True)
         ),
+        codes.astype(np.int32),
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from shoal.errors import SourceError, UsageError
 from shoal.pack.alike import options_of_first
 from shoal.pack.assembling import finish
-from shoal.pack.balance import Repeats, balanced, oversampled
+from shoal.pack.balance import ClassCount, Repeats, balanced, oversampled
 from shoal.pack.columns import Column, as_columns
 from shoal.pack.datasets import DatasetInputs, dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs import InputTable, file_inputs
@@ -30,7 +30,7 @@ from shoal.pack.planning import PackPlan, plan_shards
 from shoal.pack.running import done_jobs, usable_processors
 from shoal.pack.tree_inputs import tree_inputs
 from shoal.pack.unit import Named, Shard, Unreadable
-from shoal.pack.writer import PackSummary, summaries_of
+from shoal.pack.writer import PackSummary, summary_of_finished
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Sample
@@ -43,6 +43,7 @@ from shoal.storage.urls import scheme_of, without_secrets
 __all__ = ["PackRequest", "Packed", "bytes_of", "inputs_of", "pack_inputs", "repeats_of"]
 
 
+_LEFT_OUT = "left_out"  # in the metadata of the index: samples of each class
 # About what packing takes, more for rows of tables than for files of a tar.
 _SAMPLE_SECONDS, _BYTE_SECONDS = 8e-6, 2e-9
 
@@ -65,13 +66,16 @@ class PackRequest:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What was packed, and the most memory that all processes together have had."""
+    """What was packed, and the most memory that all processes together have had.
+
+    ``classes`` is what became of each, where some were repeated. ``num_workers`` is 0 where all was done before.
+    """
 
     summary: PackSummary
     num_inputs: int
     num_workers: int
     peak_bytes: int
-    repeats: Repeats | None = None
+    classes: tuple[ClassCount, ...] = ()
 
 
 PackProgress = Callable[[int, int], None]
@@ -195,8 +199,8 @@ def pack_inputs(
     out = Output(url, plan=digest, storage_options=storage_options)
     finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
     if finished is not None:
-        summary = PackSummary(out.url, encoder.name, summaries_of(finished), finished.fingerprint)
-        return Packed(summary, len(inputs), 0, peak_bytes(), repeats)
+        classes = _counted(repeats, finished.metadata.get(_LEFT_OUT))
+        return Packed(summary_of_finished(out.url, finished), len(inputs), 0, peak_bytes(), classes)
     try:
         mix = None
         if request.shuffle:
@@ -243,11 +247,33 @@ def _made(
         peaks[done.process] = done.peak_bytes
         tally.came_to(done.number, 1.0)
     ordered = [parts[number] for number in range(plan.num_shards)]
-    index = finish(out, ordered, about=inputs.about())
+    left_out = _left_out(plan, ordered)
+    index = finish(out, ordered, about={**inputs.about(), **({_LEFT_OUT: left_out} if any(left_out) else {})})
     made = tuple(summaries[number] for number in range(plan.num_shards))
     summary = PackSummary(out.url, index.format, made, index.fingerprint)
     peaks[os.getpid()] = peak_bytes()
-    return Packed(summary, len(inputs), workers, sum(peaks.values()), plan.repeats)
+    return Packed(summary, len(inputs), workers, sum(peaks.values()), _counted(plan.repeats, left_out))
+
+
+def _left_out(plan: PackPlan, parts: Sequence[Index]) -> list[int]:
+    """How many samples of each class were left out, where classes are repeated."""
+    if plan.repeats is None:
+        return []
+    counts = np.zeros(len(plan.repeats.classes), dtype=np.int64)
+    for number, part in enumerate(parts):
+        if places := part.metadata["skipped_places"]:
+            inputs, _ = plan.inputs(number)
+            counts += np.bincount(plan.repeats.class_of[inputs[places]], minlength=len(counts))
+    found: list[int] = counts.tolist()
+    return found
+
+
+def _counted(repeats: Repeats | None, left_out: Sequence[int] | None) -> tuple[ClassCount, ...]:
+    """The classes with what was left out of each."""
+    classes = () if repeats is None else repeats.classes
+    if not left_out:
+        return classes
+    return tuple(replace(entry, num_left_out=number) for entry, number in zip(classes, left_out, strict=True))
 
 
 def _jobs(inputs: InputTable, plan: PackPlan, shards: Sequence[Shard]) -> Iterator[Job]:

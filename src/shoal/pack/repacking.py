@@ -40,7 +40,7 @@ from shoal.pack.rereading import SAMPLE, Numbered, StretchReader, StretchSamples
 from shoal.pack.running import done_jobs, usable_processors
 from shoal.pack.sizing import ShardSizing, shard_sizing
 from shoal.pack.unit import Shard
-from shoal.pack.writer import PackSummary, summaries_of
+from shoal.pack.writer import PackSummary, summary_of_finished
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format
@@ -230,8 +230,7 @@ def repack_opened(
     out = Output(url, plan=plan_digest, storage_options=storage_options)
     finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
     if finished is not None:
-        summary = PackSummary(out.url, encoder.name, summaries_of(finished), finished.fingerprint)
-        return Repacked(summary, sizing, finished, source, 0, peak_bytes())
+        return Repacked(summary_of_finished(out.url, finished), sizing, finished, source, 0, peak_bytes())
     try:
         ids = source.epoch(0).ids(0, index.num_samples)
         plan = plan_shards(sizes[ids], shard_bytes=sizing.shard_bytes)

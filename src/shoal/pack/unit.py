@@ -122,14 +122,17 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
 def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shard: Shard) -> None:
     """Add all inputs, but those that are skipped."""
     values = making.values if shard.columns else None
+    place = -1
     for given in inputs:
         if isinstance(given, RecordBlock):
             making.add_block(given)
+            place += given.num_records
             continue
+        place += 1
         if isinstance(given, Unreadable):
             if shard.on_error == "raise":
                 raise given.error
-            making.skip(given.name, given.reason)
+            making.skip(place, given.name, given.reason)
             continue
         sample = given.sample if isinstance(given, Named) else given
         try:
@@ -139,9 +142,9 @@ def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shar
         except UsageError as error:
             if shard.on_error == "raise":
                 raise
-            making.skip(_name_of(given), error.message)
+            making.skip(place, _name_of(given), error.message)
             continue
-        making.add(record, given)
+        making.add(record, given, place=place)
 
 
 def summary_of(part: Index) -> ShardSummary:
@@ -167,7 +170,9 @@ class ShardInMaking:
         self._waiting_bytes = 0
         self._last: Record | None = None
         self._skipped: list[tuple[str, str]] = []
-        self._names: list[str] = []  # of the rows of a table, which may be refused long after they were added
+        self._skipped_places: list[int] = []
+        # Of the rows of a table, which may be refused long after they were added: place and name.
+        self._given: list[tuple[int, str]] = []
         self._rows = self._encoding if shard.on_error == "skip" and isinstance(self._encoding, TableShard) else None
         if self._rows is not None:
             self._rows.leave_out()
@@ -182,14 +187,15 @@ class ShardInMaking:
         """About how many bytes the shard would have if it ended now."""
         return self._encoding.num_bytes
 
-    def skip(self, name: str, reason: str) -> None:
-        """Note that an input was left out."""
+    def skip(self, place: int, name: str, reason: str) -> None:
+        """Note that an input was left out, by its place among those of the shard."""
         self._skipped.append((name, reason))
+        self._skipped_places.append(place)
 
-    def add(self, record: Record, given: Sample | Named | None = None) -> None:
+    def add(self, record: Record, given: Sample | Named | None = None, *, place: int = 0) -> None:
         """Add a record, of which `values` has been told, and of what it was made."""
         if self._rows is not None and given is not None:
-            self._names.append(_name_of(given))
+            self._given.append((place, _name_of(given)))
         self._waiting += self._encoding.add(record)
         self._waiting_bytes += record.num_bytes
         self._last = record
@@ -223,7 +229,7 @@ class ShardInMaking:
 
     def _skip_refused(self) -> None:
         for number, error in self._rows.refused() if self._rows is not None else ():
-            self.skip(self._names.pop(number), error.message)
+            self.skip(*self._given.pop(number), error.message)
             self.values.drop(number)
 
     def _flush(self) -> None:
@@ -243,6 +249,7 @@ class ShardInMaking:
             "plan": plan,
             "digest": self._digest.hexdigest()[: 2 * _DIGEST_BYTES],
             "skipped": self._skipped,
+            "skipped_places": self._skipped_places,
             "texts": texts,
             "frame": written.frame_crc if written.scan.num_samples else None,
             "mark": None if self._last is None else mark_of(self._last),

@@ -31,13 +31,15 @@ __all__ = ["PackSummary", "Writer"]
 class PackSummary:
     """What a packing has made: its shards, the fingerprint of the dataset, and what was left out.
 
-    ``digest`` is that of all shards, by name and contents: equal for equal inputs and arguments.
+    ``digest`` is that of all shards, by name and contents: equal for equal inputs and arguments. ``skipped_before`` are
+    the inputs that an earlier run left out, where that has finished all.
     """
 
     url: str
     format: str
     shards: tuple[ShardSummary, ...]
     fingerprint: str
+    skipped_before: tuple[tuple[str, str], ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -52,7 +54,7 @@ class PackSummary:
     @property
     def skipped(self) -> tuple[tuple[str, str], ...]:
         """The inputs that were left out, by name and reason."""
-        return tuple(pair for shard in self.shards for pair in shard.skipped)
+        return (*self.skipped_before, *(pair for shard in self.shards for pair in shard.skipped))
 
     @property
     def digest(self) -> str:
@@ -212,11 +214,11 @@ class Writer:
                 about = {"marks": [part.metadata.get("mark") for part in self._parts]}
                 index = finish(self._out, self._parts, about=about)
                 shards = tuple(summary_of(part) for part in self._parts)
+                self.summary = PackSummary(self._out.url, self._encoder.name, shards, index.fingerprint)
             else:
-                index, shards = self._done, summaries_of(self._done)
+                self.summary = summary_of_finished(self._out.url, self._done)
         finally:
             self._end()
-        self.summary = PackSummary(self._out.url, self._encoder.name, shards, index.fingerprint)
         return self.summary
 
     def __enter__(self) -> Self:
@@ -321,11 +323,11 @@ def _marks_of_index(index: Index) -> dict[int, tuple[str, int | None]]:
     return dict(zip(ends, zip(index.shard_names, marks, strict=True), strict=True))
 
 
-def summaries_of(index: Index) -> tuple[ShardSummary, ...]:
-    """What a finished index says of its shards, which an earlier run made."""
+def summary_of_finished(url: str, index: Index) -> PackSummary:
+    """What a finished index says of its shards, all of which earlier runs have made."""
     first_extent = index.shard_first_extent
     first_sample = index.extent_first_sample[first_extent]
-    return tuple(
+    shards = tuple(
         ShardSummary(
             name=name,
             num_samples=int(first_sample[number + 1] - first_sample[number]),
@@ -335,3 +337,5 @@ def summaries_of(index: Index) -> tuple[ShardSummary, ...]:
         )
         for number, name in enumerate(index.shard_names)
     )
+    skipped = tuple((str(name), str(reason)) for name, reason in index.metadata.get("skipped", ()))
+    return PackSummary(url, index.format, shards, index.fingerprint, skipped)
