@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import replace
@@ -18,11 +19,12 @@ from shoal.errors import UsageError
 from shoal.pack.writer import Writer
 from shoal.shards.index.table import Index, locate, sample_starts
 from shoal.storage.local import LocalStore
+from shoal.stream.damages import Damage, Soundness
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.indexing.index_files import load_index, save_index
 from shoal.stream.mending import mend_index
-from shoal.stream.soundness import RECORD_CRCS, Damage, Soundness
+from shoal.stream.soundness import RECORD_CRCS
 from shoal.stream.verification import open_to_verify, verify
 from shoal.testing import RangeServer
 
@@ -103,6 +105,52 @@ def test_a_byte_that_changed_is_told_with_its_sample(
         assert (damage.first_byte, damage.end_byte) == (starts[sample], starts[sample + 1])
     elif byte - starts[sample] >= 512:  # a payload: names can still be read
         assert damage.keys == tuple(f"k{number}" for number in damage.samples)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_what_is_no_file_is_one_damage_among_others(data: Path, indexed: bool) -> None:
+    if indexed:
+        write_index(data, records=True)
+    first, second, third = sorted(data.glob("*.tar"))
+    flip(first, 513)
+    second.unlink()
+    third.unlink()
+    third.symlink_to(third.name)
+    if indexed:
+        second.mkdir()
+    else:
+        os.mkfifo(second)
+    found = found_in(data)
+    kinds = [(damage.shard, damage.kind) for damage in found.damages]
+    if indexed:
+        assert kinds == [(first.name, "checksum"), (second.name, "missing"), (third.name, "missing")]
+        assert "asked for a file, but it is a directory; it had 40 samples" in found.damages[1].what
+        assert "Too many levels of symbolic links; it had 40 samples" in found.damages[2].what
+    else:
+        assert kinds == [(second.name, "unreadable"), (third.name, "unreadable")]
+        assert found.damages[0].what == "asked for a file, but it is not a regular file"
+        assert found.num_by_parsing > 0
+
+
+def test_a_disk_that_cannot_read_some_bytes_is_damage_of_these(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = write_index(data)
+    bad, read = sorted(data.glob("*.tar"))[1], os.pread
+    numbers = np.flatnonzero(index.extent_shard == 1)
+    byte = int(index.extent_first_byte[numbers[1]]) + 5
+
+    def pread(descriptor: int, num_bytes: int, first_byte: int) -> bytes:
+        if os.fstat(descriptor).st_ino == bad.stat().st_ino and first_byte <= byte < first_byte + num_bytes:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(descriptor, num_bytes, first_byte)
+
+    monkeypatch.setattr("os.pread", pread)
+    found = found_in(data)
+    lost = [damage for damage in found.damages if damage.samples]
+    assert [(damage.shard, damage.kind, damage.first_byte) for damage in lost] == [(bad.name, "unreadable", byte - 5)]
+    assert lost[0].what.startswith("could not read bytes")
+    assert {damage.shard for damage in found.damages} == {bad.name}
+    assert found.num_by_checksum == index.num_extents - 1
+    assert found.num_bytes == int((index.extent_end_byte - index.extent_first_byte).sum())
 
 
 def test_every_damage_is_listed(data: Path) -> None:

@@ -23,9 +23,9 @@ from shoal.cli.source_options import (
 from shoal.errors import StateError, UsageError
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.certificates import Certificate, differences, merge_certificates
+from shoal.stream.damages import Damage, Soundness
 from shoal.stream.mending import mend_index
 from shoal.stream.requests import request_of_state
-from shoal.stream.soundness import Damage, Soundness
 from shoal.stream.verification import Verification, open_to_verify, verify
 
 __all__ = ["add_arguments", "run"]

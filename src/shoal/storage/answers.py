@@ -11,7 +11,7 @@ from http import HTTPStatus
 from shoal.errors import StorageError
 from shoal.storage.urls import without_secrets
 
-__all__ = ["is_forbidden", "is_missing", "refusal", "trimmed"]
+__all__ = ["is_broken", "is_forbidden", "is_missing", "refusal", "trimmed"]
 
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _HINTS = {
@@ -49,6 +49,11 @@ def refusal(
 def is_missing(error: StorageError) -> bool:
     """Whether the store knows that nothing is there."""
     return error.errno == errno.ENOENT
+
+
+def is_broken(error: StorageError) -> bool:
+    """Whether asking again would not help: something else is in its place, or the disk cannot read it."""
+    return error.errno in (errno.EISDIR, errno.ESPIPE, errno.ELOOP, errno.EIO)
 
 
 def is_forbidden(error: StorageError) -> bool:

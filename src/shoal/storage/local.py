@@ -363,7 +363,9 @@ def _check_is_file(path: str, found: os.stat_result) -> None:
         return
     what = "a directory" if stat_bits.S_ISDIR(found.st_mode) else "not a regular file"
     msg = f"{path}: asked for a file, but it is {what}"
-    raise StorageError(msg, hint="name a file that lies on a disk")
+    refused = StorageError(msg, hint="name a file that lies on a disk")
+    refused.errno = errno.EISDIR if stat_bits.S_ISDIR(found.st_mode) else errno.ESPIPE  # as the system says of pipes
+    raise refused
 
 
 def _changed(path: str, before: _Identity, now: _Identity) -> StorageError:

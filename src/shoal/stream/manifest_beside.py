@@ -8,7 +8,7 @@ from shoal.shards.manifests import MANIFEST_NAME, Manifest, read_manifest
 from shoal.shards.writing.mds import mds_index_of
 from shoal.storage.protocol import Store
 from shoal.storage.urls import join
-from shoal.stream.soundness import Damage
+from shoal.stream.damages import Damage
 
 __all__ = ["has_manifest", "manifest_damages", "write_manifest"]
 

@@ -12,6 +12,7 @@ from shoal.shards.index.table import Index
 from shoal.shards.manifests import MANIFEST_NAME
 from shoal.storage.protocol import Store
 from shoal.storage.urls import scheme_of
+from shoal.stream.damages import Damage, Soundness
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.checksums import extent_checksums, record_checksums
 from shoal.stream.indexing.index_files import save_index
@@ -19,7 +20,7 @@ from shoal.stream.indexing.looking import stat_all
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.indexing.verifying import ShardCheck, rows_of
 from shoal.stream.manifest_beside import has_manifest, write_manifest
-from shoal.stream.soundness import FRAMES, RECORD_CRCS, Damage, Soundness, check_shards
+from shoal.stream.soundness import FRAMES, RECORD_CRCS, check_shards
 from shoal.stream.verification import Verification
 
 __all__ = ["mend_index"]

@@ -11,19 +11,19 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from shoal.errors import IndexFileError, ShardError
+from shoal.errors import IndexFileError, ShardError, StorageError
 from shoal.plan.units import UnitRead, extent_read, starts_in
 from shoal.shards.foreign import is_by_borders
 from shoal.shards.index.table import Index, own_bytes
 from shoal.shards.protocol import ShardScan
 from shoal.shards.scanning import scan_again
+from shoal.storage.answers import is_broken, is_missing
 from shoal.storage.protocol import ObjectInfo
-from shoal.storage.urls import without_secrets
+from shoal.stream.damages import Damage, Soundness, words_of, words_without_path
 from shoal.stream.indexing.looking import find_all
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.indexing.scan_costs import ReadCosts
@@ -33,7 +33,7 @@ from shoal.stream.reading.damage import ForgivingRecords
 from shoal.stream.reading.unit_bytes import parse_unit
 from shoal.stream.stages import Damaged
 
-__all__ = ["FRAMES", "RECORD_CRCS", "Damage", "Soundness", "check_shards", "words_of"]
+__all__ = ["FRAMES", "RECORD_CRCS", "check_shards"]
 
 RECORD_CRCS = "record_crc32"
 """The column of an index that holds a CRC-32 of the bytes of each sample, where shards were written by shoal."""
@@ -44,56 +44,6 @@ FRAMES = "frames"
 _READ_BYTES = 4 << 20  # a stretch of extents that is read at once, or one extent that is larger
 _MOST_THREADS = 8
 _FAR_THREADS = 16  # where threads wait for answers, and not for the processor
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """One thing that is not as the index says.
-
-    Parameters
-    ----------
-    kind
-        "missing" (no such shard), "cut" (bytes that were indexed are beyond its end), "checksum" (other bytes than were
-        indexed), "unreadable" (the format cannot make sense of them), "changed" (sound, and laid out otherwise than in
-        the index), "unknown" (a shard that the index does not know), "index" (the index itself cannot be read).
-    shard
-        Its name in the index; "" for the index itself.
-    first_byte, end_byte
-        Bytes of the shard that are concerned; None where it is the shard as a whole.
-    what
-        In words.
-    samples, keys
-        Ids of the samples that are lost, and the key of each where it can still be read.
-    """
-
-    kind: str
-    shard: str
-    first_byte: int | None
-    end_byte: int | None
-    what: str
-    samples: tuple[int, ...] = ()
-    keys: tuple[str | None, ...] = ()
-
-    @property
-    def is_of_index(self) -> bool:
-        """Whether the shards are sound as far as this goes, and it is the index that is wrong."""
-        return self.kind in ("changed", "unknown", "index")
-
-
-@dataclass(slots=True)
-class Soundness:
-    """What was checked, and everything that is wrong, in the order of the shards and their bytes."""
-
-    damages: list[Damage] = field(default_factory=list)
-    num_by_checksum: int = 0
-    num_by_parsing: int = 0
-    num_bytes: int = 0
-    num_touched: int = 0  # sound shards with another time or etag than the index has
-
-    @property
-    def num_damaged_samples(self) -> int:
-        """Samples that are lost."""
-        return len({sample for damage in self.damages for sample in damage.samples})
 
 
 def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None = None) -> Soundness:
@@ -108,7 +58,7 @@ def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None 
         Bytes could not be had although they are there: that is not known to be damage.
     """
     index, store = opened.index, opened.store
-    infos = find_all(opened.paths, store)
+    infos = find_all(opened.paths, store, but=_is_damage)
     total_bytes = int(own_bytes(index).sum())
     num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _FAR_THREADS
     found = Soundness()
@@ -117,12 +67,7 @@ def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None 
     under_way: deque[Future[Soundness]] = deque()
 
     def finish_oldest() -> None:
-        part = under_way.popleft().result()
-        found.damages += part.damages
-        found.num_by_checksum += part.num_by_checksum
-        found.num_by_parsing += part.num_by_parsing
-        found.num_touched += part.num_touched
-        found.num_bytes += part.num_bytes
+        found.include(under_way.popleft().result())
         if progress is not None:
             progress(min(found.num_bytes, total_bytes), total_bytes)
 
@@ -149,18 +94,59 @@ def _works(
     if info is None:
         yield lambda: _missing(opened, shard)
         return
-    yield lambda: _scanned(opened, shard, info, costs)
-    yield lambda: _framed(opened, shard, info)
+    yield lambda: _or_broken(opened, shard, lambda: _scanned(opened, shard, info, costs))
+    yield lambda: _or_broken(opened, shard, lambda: _framed(opened, shard, info))
     for stretch in _stretches(opened, shard, *extents):
-        yield lambda stretch=stretch: _read(opened, stretch, info)  # type: ignore[misc]  # bound now, not later
+        yield lambda stretch=stretch: _read_or_lost(opened, stretch, info)  # type: ignore[misc]  # bound now, not later
 
 
 def _missing(opened: Opened, shard: int) -> Soundness:
+    """A shard that is not there, or something else in its place."""
     index = opened.index
     first, end = index.extent_first_sample[index.shard_first_extent[shard : shard + 2]].tolist()
-    what = f"there is no such shard; it had {end - first} samples in {int(index.shard_bytes[shard])} bytes"
+    why = "there is no such shard"
+    try:
+        opened.store.stat(opened.paths[shard])
+    except StorageError as error:
+        if is_broken(error):
+            why = words_without_path(error, opened.paths[shard])
+    what = f"{why}; it had {end - first} samples in {int(index.shard_bytes[shard])} bytes"
     samples = tuple(range(first, end))
     return Soundness([Damage("missing", index.shard_names[shard], None, None, what, samples, (None,) * len(samples))])
+
+
+def _or_broken(opened: Opened, shard: int, look: Callable[[], Soundness]) -> Soundness:
+    """What was found; where the disk says that it cannot read, that."""
+    try:
+        return look()
+    except StorageError as error:
+        if not is_broken(error):
+            raise
+        what = words_without_path(error, opened.paths[shard])
+        return Soundness([Damage("unreadable", opened.index.shard_names[shard], None, None, what)])
+
+
+def _read_or_lost(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
+    """What was found in a stretch; where the disk cannot read it, extent by extent."""
+    try:
+        return _read(opened, stretch, info)
+    except StorageError as error:
+        if not is_broken(error):
+            raise
+        broken = error
+    end_extent = _end_extent(opened.index, stretch)
+    if end_extent == stretch.unit + 1:
+        what = words_without_path(broken, opened.paths[stretch.shard])
+        lost = _lost(stretch, "unreadable", opened.index.shard_names[stretch.shard], what)
+        return Soundness([lost], num_bytes=_new_bytes(opened.index, stretch))
+    found = Soundness()
+    for extent in range(stretch.unit, end_extent):
+        found.include(_read_or_lost(opened, extent_read(opened.index, extent), info))
+    return found
+
+
+def _is_damage(error: StorageError) -> bool:
+    return is_missing(error) or is_broken(error)
 
 
 def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> Soundness:
@@ -239,8 +225,7 @@ def _read(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
     data = b""
     if end_byte > stretch.first_byte:
         data = opened.store.read_range(opened.paths[stretch.shard], stretch.first_byte, end_byte)
-    end_extent = int(np.searchsorted(index.extent_first_sample, stretch.first_sample + stretch.num_samples))
-    for extent in range(stretch.unit, end_extent):
+    for extent in range(stretch.unit, _end_extent(index, stretch)):
         read = extent_read(opened.index, extent)
         if read.end_byte > info.num_bytes:
             found.damages.append(_lost(read, "cut", name, f"the shard ends at byte {info.num_bytes}"))
@@ -258,6 +243,10 @@ def _read(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
         except IndexFileError as error:  # the borders of samples are wrong
             found.damages.append(_lost(read, "unreadable", name, words_of(error)))
     return found
+
+
+def _end_extent(index: Index, stretch: UnitRead) -> int:
+    return int(np.searchsorted(index.extent_first_sample, stretch.first_sample + stretch.num_samples))
 
 
 def _lost(read: UnitRead, kind: str, shard: str, what: str) -> Damage:
@@ -333,15 +322,6 @@ def _sample(records: ForgivingRecords, number: int) -> Any:
 def _key_of(sample: Any) -> str | None:
     key = sample.get("__key__") if isinstance(sample, dict) else None
     return key if isinstance(key, str) else None
-
-
-def words_of(error: Exception) -> str:
-    """What an error says, without the place, which is said beside it."""
-    text = error.message if isinstance(error, ShardError) else str(error)
-    if isinstance(error, ShardError):
-        place = f"{error.shard}, byte {error.byte}: " if error.byte is not None else f"{error.shard}: "
-        text = text.removeprefix(place)
-    return without_secrets(text)
 
 
 def _without_echoes(damages: list[Damage], index: Index) -> list[Damage]:

@@ -10,24 +10,26 @@ from pathlib import Path
 from posixpath import basename
 from typing import Any
 
-from shoal.errors import IndexFileError, ShardError
+from shoal.errors import IndexFileError, ShardError, StorageError
 from shoal.shards.formats import format_named
 from shoal.shards.index.build import subset
 from shoal.shards.index.join import joined
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format
+from shoal.storage.answers import is_broken
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import Store
 from shoal.storage.sources import Source, SourceLike, expand
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of
+from shoal.stream.damages import Damage, Soundness, words_of, words_without_path
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.index_files import INDEX_NAME, load_index
 from shoal.stream.indexing.opening import Opened, choose_format, known_suffixes, open_source
 from shoal.stream.indexing.verifying import ShardCheck
 from shoal.stream.manifest_beside import has_manifest, manifest_damages
 from shoal.stream.reading.retrying import patient
-from shoal.stream.soundness import Damage, Soundness, check_shards, words_of
+from shoal.stream.soundness import check_shards
 
 __all__ = ["Verification", "open_to_verify", "verify"]
 
@@ -84,7 +86,9 @@ def open_to_verify(
     if place is None or index_store is None:
         try:
             opened = open_source(source, format=format, storage_options=storage_options)
-        except ShardError:  # the first of as many as there may be
+        except (ShardError, StorageError) as error:  # the first of as many as there may be
+            if isinstance(error, StorageError) and not is_broken(error):
+                raise
             return _scanned_one_by_one(found, store, choose_format(found, format))
         return Verification(found, store, opened, opened.format, None, None)
     try:
@@ -121,6 +125,10 @@ def _scanned_one_by_one(found: Source, store: Store, format: Format) -> Verifica
             parts.append(build_index(alone, store=store, format=format, workers=0))
         except ShardError as error:
             damages.append(Damage("unreadable", name, error.byte, None, words_of(error)))
+        except StorageError as error:
+            if not is_broken(error):
+                raise
+            damages.append(Damage("unreadable", name, None, None, words_without_path(error, path)))
         else:
             paths.append(path)
     opened = None

@@ -44,14 +44,16 @@ def stat_all(paths: Sequence[str], store: _Looks) -> list[ObjectInfo]:
     return [store.stat(path) if info is None else info for path, info in zip(paths, infos, strict=True)]
 
 
-def find_all(paths: Sequence[str], store: _Looks) -> list[ObjectInfo | None]:
-    """The same, with None for what is not there, be it that a link to it leads nowhere."""
+def find_all(
+    paths: Sequence[str], store: _Looks, *, but: Callable[[StorageError], bool] = is_missing
+) -> list[ObjectInfo | None]:
+    """The same, with None for what is not there, be it that a link to it leads nowhere; ``but`` knows what is not."""
 
     def find(path: str) -> ObjectInfo | None:
         try:
             return store.find(path)
         except StorageError as error:
-            if is_missing(error):
+            if but(error):
                 return None
             raise
 
