@@ -261,7 +261,8 @@ def from_images(shard: Path, size: Size, rounds: int) -> None:
     ds = shoal.open(shard).shuffle(seed=0).decode("rgb8").columns("jpg").batch(size.image_batch)
     most = os.cpu_count() or 1
     ways: dict[str, dict[str, Any]] = {"threads as they are": {}, f"{most} threads": {"num_threads": most}}
-    ways |= {f"{count} workers": {"num_workers": count} for count in sorted({most // 2, most - 2}) if count > 0}
+    counts = sorted({most // 4, most // 2})
+    ways |= {f"{count} workers": {"num_workers": count, "persistent_workers": True} for count in counts if count}
     for name, way in ways.items():
         compare(f"ResNet-50, {name}", training, shoal.torch.DataLoader(ds, pin_memory=PINS, **way), size, rounds)
 

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning"),
     pytest.mark.skipif(not torch.accelerator.is_available(), reason="there is no accelerator"),
 ]
-NUM, LENGTH = 2000, 65
+NUM, LENGTH, BATCH = 4000, 8193, 64  # batches of 1 MB: small copies are made when they are asked for
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """Rows of tokens, each of its number."""
     directory = tmp_path_factory.mktemp("tokens") / "mds"
     options = {"columns": {"tokens": f"ndarray:uint16:{LENGTH}"}}
-    sizes: dict[str, Any] = {"shard_bytes": "64KiB", "extent_bytes": 4000}
+    sizes: dict[str, Any] = {"shard_bytes": "8MiB", "extent_bytes": 1 << 18}
     with shoal.pack.Writer(directory, format="mds", options=options, **sizes) as writer:
         for number in range(NUM):
             writer.write({"tokens": np.full(LENGTH, number, np.uint16)})
@@ -40,7 +40,7 @@ def test_memory_is_not_used_again_while_copies_of_it_are_under_way(
     num_workers: int, prefetch_factor: int, parts: int, tokens: Dataset
 ) -> None:
     """Copies queue up behind work of milliseconds, and the loop lets go of each batch at once."""
-    ds = tokens.batch(16)
+    ds = tokens.batch(BATCH)
     loader = DataLoader(ds, pin_memory=True, num_workers=num_workers, prefetch_factor=prefetch_factor)
     busy = torch.zeros(4096, 4096, device=torch.accelerator.current_accelerator())
     there = []
@@ -57,13 +57,13 @@ def test_memory_is_not_used_again_while_copies_of_it_are_under_way(
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_resumed_loader_gives_the_same_pinned_batches(num_workers: int, tokens: Dataset) -> None:
-    loader = DataLoader(tokens.batch(16), pin_memory=True, num_workers=num_workers)
+    loader = DataLoader(tokens.batch(BATCH), pin_memory=True, num_workers=num_workers)
     iterator = iter(loader)
-    for _ in range(40):
+    for _ in range(20):
         next(iterator)
     state = loader.state_dict()
     expected = [batch["__id__"].tolist() for batch in iterator]
-    again = DataLoader(tokens.batch(16), pin_memory=True, num_workers=2 - num_workers)
+    again = DataLoader(tokens.batch(BATCH), pin_memory=True, num_workers=2 - num_workers)
     again.load_state_dict(state)
     resumed = list(again)
     assert [batch["__id__"].tolist() for batch in resumed] == expected

@@ -65,10 +65,11 @@ def image_decoder(name: str) -> Callable[[bytes], Any]:
         if spec.mode is None:
             image.load()  # now, while an error still knows its sample
             return image
-        image = image.convert(spec.mode)
         if spec.kind == "pil":
-            return image
-        array = np.asarray(image)
+            return image.convert(spec.mode)
+        image.load()
+        # Where the bands are right, converting is a copy, which Pillow makes without letting other threads run.
+        array = np.asarray(image if image.mode == spec.mode else image.convert(spec.mode))
         array = array.astype(np.float32) / np.float32(255) if spec.is_float else array
         if torch is None:
             return array
