@@ -3,6 +3,10 @@
 `python bench/spilling.py`: two row groups of 97 MiB and two compressed shards of 98 MiB, with a window of 16 MiB and a
 cache (once empty, once filled), and with a window that holds both. Each in a process of its own: MiB at its peak above
 what it had before the first sample, seconds to the first sample, and microseconds of CPU for each of 30,000 samples.
+
+`python bench/spilling.py far`: two row groups of 49 MiB among 320 of 500 KiB, behind 20 ms and 60 MB/s a connection,
+with windows of 16 and 64 MiB and an empty cache: seconds of the epoch, the longest wait for a sample, and the MB/s at
+which each of the two came into the cache; MiB held at the peak, by `stats()`.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +28,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import shoal
+from shoal.plan.units import UnitRead
+from shoal.stream.reading.far_readers import FarReaders
+
+sys.path.append(str(Path(__file__).parent / "servers"))
+
+from quick import Quick
 
 NUM_SAMPLES = 30_000
+
+
+def write_uneven_tables(directory: Path) -> None:
+    """Rows of 512 numbers, incompressible as embeddings are: few of them in a group, but in two shards."""
+    rng, first = np.random.default_rng(0), 0
+    for shard, (num_rows, group_rows) in enumerate([(20_000, 250)] * 4 + [(25_000, 25_000)] * 2):
+        values = pa.FixedSizeListArray.from_arrays(pa.array(rng.random(num_rows * 512).astype(np.float32)), 512)
+        table = pa.table({"id": np.arange(first, first + num_rows), "values": values})
+        pq.write_table(table, directory / f"{shard}.parquet", row_group_size=group_rows, compression="none")
+        first += num_rows
 
 
 def write_tables(directory: Path) -> None:
@@ -68,10 +89,48 @@ def stream(data: str, window: str, cache: str) -> None:
     print(f"{Path(data).name:8} {window:>6} {num_spills:7} {peak:9.0f} {first_seconds:9.2f} {cpu_us:9.0f}")
 
 
+def stream_from_far(url: str, window: str, cache: str) -> None:
+    """In a process of its own: an epoch from far away."""
+    warnings.simplefilter("ignore")
+    rates, come = [], FarReaders.in_turn
+
+    def timed(self: FarReaders, read: UnitRead) -> Iterator[bytes]:
+        began = time.perf_counter()
+        yield from come(self, read)
+        rates.append(f"{read.num_bytes / 1e6 / (time.perf_counter() - began):.0f}")
+
+    FarReaders.in_turn = timed  # type: ignore[method-assign]
+    opened = shoal.open(url, cache={"directory": cache, "budget": "1GiB"})
+    ds, longest = opened.shuffle(seed=1, window=window), 0.0
+    began = last = time.perf_counter()
+    for _ in ds:
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    held = ds.stats()["peak_held_bytes"] / (1 << 20)
+    print(f"{window:>8} {last - began:8.2f} {longest:11.2f}   {' '.join(rates):>12} {held:9.1f}")
+
+
 def memory(name: str) -> float:
     """What the system says of this process, in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
+
+
+def main_far() -> None:
+    """Make the data, and stream them from far away."""
+    root = Path(tempfile.mkdtemp())
+    try:
+        (root / "data").mkdir()
+        write_uneven_tables(root / "data")
+        shoal.open(root / "data")  # makes the index
+        print("  window  epoch s  longest s  MB/s of spills  held MiB", flush=True)
+        for number, window in enumerate(("16MiB", "64MiB") * 3):
+            with Quick(root / "data", 20.0, 60.0) as server:
+                told = [f"{server.url}/{{0..5}}.parquet", window, str(root / f"cache-{number}")]
+                subprocess.run([sys.executable, __file__, "far", *told], check=True)
+            shutil.rmtree(root / f"cache-{number}")
+    finally:
+        shutil.rmtree(root)
 
 
 def main() -> None:
@@ -92,4 +151,12 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    stream(*sys.argv[1:]) if len(sys.argv) > 1 else main()
+    match sys.argv[1:]:
+        case ["far"]:
+            main_far()
+        case ["far", *told]:
+            stream_from_far(*told)
+        case []:
+            main()
+        case told:
+            stream(*told)

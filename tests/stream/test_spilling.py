@@ -8,11 +8,12 @@ import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count as counting
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from tests.stream.made import described
 
 import shoal
 from shoal.errors import ShardError, UsageError
+from shoal.plan import ahead, requests
+from shoal.plan.budget import Ledger
 from shoal.storage.chunk_cache.cache import ChunkCache
 from shoal.storage.chunk_cache.place import FOLDER
 from shoal.stream.indexing.index_files import save_index
@@ -317,6 +320,39 @@ def test_bytes_that_are_lost_on_the_way_are_asked_for_again(
     ds = far_away(narrow(ds), faulty(Fault("corrupt", probability=0.2)), rule=SOON)
     assert told(ds) == told(by_count(data))
     assert ds.stats()["num_corrupt"] > 0
+
+
+@dataclass
+class Watching(Distant):
+    """Notes how many requests are under way when one for the large shard begins, and what is held of others."""
+
+    at_a_time: list[int] = field(default_factory=list)
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        if end_byte and Path(path).name.startswith("20."):
+            self.at_a_time.append(self.now + 1)
+        return super().read_range(path, first_byte, end_byte)
+
+
+def test_parts_of_a_piece_come_at_a_time_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though what comes after it would fill the room."""
+    monkeypatch.setattr(spilling, "_WHOLE_BYTES", 4096)
+    monkeypatch.setattr(ahead, "_LEAST_BYTES", 1 << 12)
+    monkeypatch.setattr(requests, "_LEAST_REQUEST_BYTES", 1 << 10)
+    monkeypatch.setattr(requests, "_MOST_REQUEST_BYTES", 1 << 10)
+    source = write(tmp_path / "data", "arrow", (10,) * 20 + (1000,) + (10,) * 20)
+    over_bytes, reserve = [0], Ledger.reserve
+
+    def watched(ledger: Ledger, num_bytes: int) -> None:
+        reserve(ledger, num_bytes)
+        over_bytes.append(ledger.ahead_bytes - ledger.ahead_limit_bytes)
+
+    monkeypatch.setattr(Ledger, "reserve", watched)
+    ds = far_away(cached(source, tmp_path).shuffle(seed=1, window=60_000), store := Watching([0.001]))
+    assert sorted(sample["id"] for sample in ds) == list(range(1400))
+    assert ds.stats()["num_spills"] == 1
+    assert max(over_bytes) == 0
+    assert statistics.median(store.at_a_time) >= 6, "of 8 that may be under way to begin with"
 
 
 class Lossy(Distant):

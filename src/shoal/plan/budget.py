@@ -23,6 +23,7 @@ class Ledger:
 
     def __init__(self, *, ahead_limit_bytes: int) -> None:
         self.ahead_limit_bytes = ahead_limit_bytes
+        self.is_kept_free = False  # for what will need all the room there is
         self.held_bytes = 0
         self.ahead_bytes = 0
         self.peak_bytes = 0
@@ -30,11 +31,11 @@ class Ledger:
     @property
     def room_bytes(self) -> int:
         """How many bytes more may be read ahead; less than 0 if a unit was admitted that is larger than the limit."""
-        return self.ahead_limit_bytes - self.ahead_bytes
+        return 0 if self.is_kept_free else self.ahead_limit_bytes - self.ahead_bytes
 
     def has_room(self, num_bytes: int) -> bool:
         """Whether so many bytes more may be read ahead."""
-        return self.ahead_bytes + num_bytes <= self.ahead_limit_bytes
+        return num_bytes <= self.room_bytes
 
     def reserve(self, num_bytes: int) -> None:
         """Count bytes that are about to be asked for."""

@@ -71,7 +71,7 @@ class Fetch:
         self.opened, self._units, self._counters = opened, units, counters
         self._ledger = Ledger(ahead_limit_bytes=ahead_limit_bytes)
         readers = readers_of(opened, counters, self._ledger, options)
-        self._readers: Readers = with_spills(readers, units, opened, counters, options)
+        self._readers: Readers = with_spills(readers, units, opened, counters, self._ledger, options)
         self._planned: deque[NDArray[np.int64]] = deque()
         self._pending: deque[UnitRead] = deque()
         self._asked: dict[int, tuple[UnitRead, Any]] = {}

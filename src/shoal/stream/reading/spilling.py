@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
+from shoal.plan.budget import Ledger
 from shoal.plan.units import SlicedUnits, UnitRead, extent_of, extent_read
 from shoal.shards.columns import Columns
 from shoal.shards.protocol import Buffer, ReadBytes, Records, Sample, Spilled, SpillingFormat, Stretch
@@ -26,6 +27,7 @@ from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.chunk_caching import place_key
 from shoal.stream.reading.damage import checked_unit
+from shoal.stream.reading.due import Due
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.readers import Readers
 from shoal.stream.reading.retrying import Patience, patience, patience_here
@@ -40,21 +42,30 @@ _MOST_SPILLS = 4  # of a piece by one iterator
 _ENTRY_BYTES = 12  # for each sample, beside what it decodes to
 
 
-def with_spills(readers: Readers, units: Any, opened: Opened, counters: Counters, options: ReadingOptions) -> Readers:
+def with_spills(
+    readers: Readers, units: Any, opened: Opened, counters: Counters, ledger: Ledger, options: ReadingOptions
+) -> Readers:
     """The same readers, which read samples of ``units`` that are spilled where they lie."""
     if not (isinstance(units, SlicedUnits) and units.spills):
         return readers
-    return SpillingReaders(readers, units, opened, counters, options)
+    return SpillingReaders(readers, units, opened, counters, ledger, options)
 
 
 class SpillingReaders:
     """Other readers for whole chunks; samples that are read alone come from where their piece was decoded to."""
 
     def __init__(
-        self, readers: Readers, units: SlicedUnits, opened: Opened, counters: Counters, options: ReadingOptions
+        self,
+        readers: Readers,
+        units: SlicedUnits,
+        opened: Opened,
+        counters: Counters,
+        ledger: Ledger,
+        options: ReadingOptions,
     ) -> None:
         self._readers, self._num_chunks = readers, units.num_chunks
         self._pieces = _Pieces(opened, counters, options, getattr(readers, "in_turn", None))
+        self._due = Due(ledger, self._pieces.will_come_in_turn)
         self.group_bytes = readers.group_bytes
         self._found: dict[int, tuple[Records, int]] = {}
 
@@ -64,15 +75,17 @@ class SpillingReaders:
         return self._readers.reads_ahead
 
     def ask(self, reads: Sequence[UnitRead]) -> Iterable[Any]:
-        """Whole chunks are wanted soon."""
+        """Whole chunks are wanted soon, and samples of pieces."""
         promises = iter(self._readers.ask([read for read in reads if not self._is_spilled(read)]))
+        self._due.ask(filter(self._is_spilled, reads))
         return [None if self._is_spilled(read) else next(promises) for read in reads]
 
     def get(self, read: UnitRead, promise: Any) -> Buffer:
         """The bytes of a chunk; a spilled sample is looked up, to be given by `parse`."""
         if not self._is_spilled(read):
             return self._readers.get(read, promise)
-        self._found[read.unit] = self._pieces.find(read.first_sample)
+        with self._due.get(read):
+            self._found[read.unit] = self._pieces.find(read.first_sample)
         return b""
 
     def get_into(self, read: UnitRead, promise: Any, buffer: memoryview) -> None:
@@ -140,6 +153,14 @@ class _Pieces:
         self._whole: tuple[int, Records] | None = None
         self._is_closed = False
 
+    def will_come_in_turn(self, sample_id: int) -> bool:
+        """Whether the piece of a sample is to be fetched part by part, as far as is known before its shard is met."""
+        piece = extent_read(self._opened.index, extent_of(self._opened.index, sample_id))
+        cache = self._opened.cache
+        if not self._comes_in_turn(piece) or cache is None:
+            return False
+        return not cache.has(self._key(piece))
+
     def find(self, sample_id: int) -> tuple[Records, int]:
         """Records that hold a sample, and its number among them.
 
@@ -185,14 +206,18 @@ class _Pieces:
             opened.check.check(piece.shard)
         if opened.cache is None or not opened.check.version(piece.shard):
             return None
-        key = place_key(opened, (piece.shard, piece.first_byte, piece.end_byte))
         expected_bytes = int(opened.index.extent_decoded_bytes[piece.unit]) + _ENTRY_BYTES * piece.num_samples
-        expected_bytes += piece.num_bytes if self._is_far and piece.num_bytes > _WHOLE_BYTES else 0
+        expected_bytes += piece.num_bytes if self._comes_in_turn(piece) else 0
         # What is pushed out again and again has no room beside what others need.
         spill = partial(self._spill, piece) if self._num_spills[piece.unit] < _MOST_SPILLS else None
-        return opened.cache.read_spilled(
-            f"{key}\n{self._format.spilled_as}", number, spill, expected_bytes=expected_bytes
-        )
+        return opened.cache.read_spilled(self._key(piece), number, spill, expected_bytes=expected_bytes)
+
+    def _key(self, piece: UnitRead) -> str:
+        place = place_key(self._opened, (piece.shard, piece.first_byte, piece.end_byte))
+        return f"{place}\n{self._format.spilled_as}"
+
+    def _comes_in_turn(self, piece: UnitRead) -> bool:
+        return self._is_far and piece.num_bytes > _WHOLE_BYTES
 
     def _stretch(self, piece: UnitRead, part: SpilledPart | None = None) -> Stretch:
         """What is said of a piece, or of a part of one, to its format."""
@@ -223,15 +248,14 @@ class _Pieces:
         one range after the other.
         """
         has_checksum = self._opened.index.extent_checksum is not None and self._options.verify == "always"
-        is_large = piece.num_bytes > _WHOLE_BYTES
-        if is_large and self._is_far:
+        if self._comes_in_turn(piece):
             self._fetch_into(file, piece)
 
             def stored(first_byte: int, end_byte: int, /) -> bytes:
                 return file.read_before(first_byte - piece.first_byte, end_byte - piece.first_byte)
 
             return stored
-        if has_checksum or not is_large:
+        if has_checksum or piece.num_bytes <= _WHOLE_BYTES:
             data = self._bytes_of(piece)
 
             def part(first_byte: int, end_byte: int, /) -> memoryview:
