@@ -43,6 +43,7 @@ def test_before_and_after(data: Path, calls: Calls, tmp_path: Path) -> None:
     position, label = said["mixedness"]
     assert (position["key"], label["key"]) == ("position in the source", "label")
     for row in (position, label):
+        assert row["num_chunks_before"] >= 16
         assert row["rho_before"] > 0.9
         assert row["rho_after"] < 0.5
         assert row["vr_after"] < row["vr_before"]
@@ -53,6 +54,11 @@ def test_for_people(data: Path, calls: Calls, tmp_path: Path) -> None:
     text = calls.text("repack", data, tmp_path / "out", "--to", "parquet", "--shard-bytes", "300KiB")
     assert "as asked for" in text
     assert "rho before" in text
+    assert "position in the source              8             4           -          -" in text
+    assert (
+        "rho compares chunks with each other, and says nothing of so few: 8 chunks before and 4 after"
+        in calls.complaints
+    )
     assert calls.text("verify", tmp_path / "out").count("damages") > 0
 
 

@@ -179,6 +179,9 @@ def test_mixing_makes_chunks_unlike_as_was_predicted(tmp_path: Path) -> None:
     chunks = made.source.order.parameters["chunks"]
     position, label = mixedness(made.source, made.index, batch=64, window="16KiB")
     assert (position.key, label.key) == (POSITION, "label")
+    assert position.rho_before is not None
+    assert label.rho_before is not None
+    assert label.rho_after is not None
     assert label.rho_before > 0.95
     assert position.rho_before > 0.99
     assert label.rho_after < label.rho_before / 4

@@ -28,6 +28,7 @@ from shoal.pack.repacking import MIX_MEMORY_BYTES, Repacked, RepackRequest, repa
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.writing.encoders import WRITTEN_FORMATS
 from shoal.storage.stores import options_of_sides
+from shoal.stream.figures import counted
 
 __all__ = ["add_arguments", "run"]
 
@@ -39,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Without --mix, samples stay in their order. A run that was killed is taken up by the same command. rho says "
         "how alike the samples of a chunk are (1: all of one kind), VR how much more the means of global batches will "
-        "vary than in a perfect shuffle, for `shuffle(window=...)` of the old shards and of the new ones."
+        "vary than in a perfect shuffle, for `shuffle(window=...)` of the old shards and of the new ones. Without "
+        "--mix, rho changes with the chunks alone."
     )
     add_source_arguments(parser)
     parser.add_argument("destination", metavar="DST", help="a directory or a URL, without shards as yet")
@@ -118,6 +120,9 @@ def run(arguments: argparse.Namespace) -> int:
         del record["num_workers"]  # all was there
     if found:
         record["mixedness"] = [asdict(one) for one in found]
+        if None in (found[0].rho_before, found[0].rho_after):
+            chunks = f"{counted(found[0].num_chunks_before, 'chunk')} before and {found[0].num_chunks_after} after"
+            output.complain(f"note: rho compares chunks with each other, and says nothing of so few: {chunks}")
     output.emit(record, as_json=arguments.json)
     return 0
 

@@ -13,21 +13,30 @@ from shoal.stream.arrangement import Arrangement, OrderRequest
 from shoal.stream.judging import quality_of
 from shoal.stream.soundness import RECORD_CRCS
 
-__all__ = ["POSITION", "Mixedness", "mixedness"]
+__all__ = ["FEWEST_CHUNKS", "POSITION", "Mixedness", "mixedness"]
 
 POSITION = "position in the source"
 """The key of a dataset that is sorted by something: the worst that a layout can be asked for."""
+
+FEWEST_CHUNKS = 16
+"""Below, rho says more of how data are cut than of them: of n equal chunks that are sorted it is 1 - 1 / n^2, of
+one chunk of N samples -1 / (N - 1) whatever these are, and of a few uneven ones the large ones decide."""
 
 _MOST_SAMPLES = 1 << 27  # of which the keys take a gigabyte
 
 
 @dataclass(frozen=True, slots=True)
 class Mixedness:
-    """For one key: how alike the samples of a chunk are (rho), and the variance ratio predicted of a global batch."""
+    """For one key: how alike the samples of a chunk are (rho), and the variance ratio predicted of a global batch.
+
+    rho compares chunks with each other; where there are fewer than `FEWEST_CHUNKS` it is None.
+    """
 
     key: str
-    rho_before: float
-    rho_after: float
+    num_chunks_before: int
+    num_chunks_after: int
+    rho_before: float | None
+    rho_after: float | None
     vr_before: float
     vr_after: float
 
@@ -57,6 +66,7 @@ def mixedness(
         return []
     request = OrderRequest(window=window)
     before, after = Arrangement(source.index, request), Arrangement(made, request)
+    counts = [len(one.order_borders) - 1 for one in (before, after)]
     ids = source.epoch(0).ids(0, num_samples)
     keys: dict[str, NDArray[Any]] = {POSITION: ids.astype(np.float64)}
     keys |= {name: column for name, column in made.columns.items() if name != RECORD_CRCS}
@@ -67,5 +77,8 @@ def mixedness(
         old = np.empty_like(values)
         old[ids] = values
         first, second = (quality_of(one, batch, key=key) for one, key in ((before, old), (after, values)))
-        found.append(Mixedness(name, first.rho, second.rho, first.vr[batch], second.vr[batch]))
+        rho_before, rho_after = (
+            one.rho if num >= FEWEST_CHUNKS else None for one, num in zip((first, second), counts, strict=True)
+        )
+        found.append(Mixedness(name, counts[0], counts[1], rho_before, rho_after, first.vr[batch], second.vr[batch]))
     return found
