@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,37 @@ def test_waiting_for_another_process_is_a_part_of_the_deadline(
     server.faults = [Fault("status", status=503, probability=1)]
     with pytest.raises(StorageError, match=r"1 attempt in .* the deadline is 0\.5 s"):
         next(iter(ds))
+
+
+def test_of_a_server_that_is_down_for_longer_than_the_wait_all_ask_and_one_keeps(
+    tmp_path: Path, server: RangeServer
+) -> None:
+    """Who waits cannot tell a process that tries again from one that was stopped: so it asks, too, and nobody fails."""
+    url, cache = url_of(server), {"directory": tmp_path / "cache", "budget": "64MiB"}
+    expected = keys(opened(url, None))
+    both = [opened(url, cache), opened(url, cache)]
+    for ds in both:
+        opened_cache = ds._opened.cache
+        assert opened_cache is not None
+        opened_cache._files._wait_seconds = 0.05
+        for shard in range(4):
+            ds._opened.check.check(shard)
+    server.faults = [Fault("status", status=503, probability=1)]
+    found: list[list[list[str]]] = []
+    threads = [Thread(target=lambda ds=ds: found.append(keys(ds))) for ds in both]
+    for thread in threads:
+        thread.start()
+    counts = [ds._opened.cache.counts for ds in both if ds._opened.cache]
+    while not sum(count.num_bypasses for count in counts):
+        time.sleep(0.01)
+    server.faults = []
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 2
+    num_chunks = len(both[0].resolved.chunks)
+    assert sum(count.num_fills for count in counts) == num_chunks
+    assert sum(count.num_bypasses for count in counts) <= num_chunks
+    assert keys(opened(url, cache)) == expected
 
 
 def test_what_cache_may_be(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
