@@ -118,6 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
         record["skipped"] = [{"name": name, "reason": printable(reason)} for name, reason in listed]
     if not made.num_workers and not arguments.json:
         del record["num_workers"]  # all was there
+    if not arguments.json and (looked_at := record.pop("num_looked_at")):
+        output.complain(f"note: {counted(looked_at, 'sample')} were looked at first, to know all columns of the tables")
     if found:
         record["mixedness"] = [asdict(one) for one in found]
         if None in (found[0].rho_before, found[0].rho_after):
@@ -141,6 +143,7 @@ def _record(made: Repacked, elapsed_seconds: float) -> dict[str, Any]:
         "shard_bytes_because": made.sizing.reason,
         "order": str(made.source),
         "num_skipped": len(summary.skipped),
+        "num_looked_at": made.num_looked_at,
         "num_workers": made.num_workers,
         "peak_memory_bytes": made.peak_bytes,
         "fingerprint": summary.fingerprint,

@@ -14,14 +14,13 @@ from shoal.shards.arrow_rows import partition_fields
 from shoal.shards.compressed import Compressed
 from shoal.shards.mds import Mds
 from shoal.shards.protocol import Format, Sample
-from shoal.shards.writing.encoders import options_of_shard
+from shoal.shards.writing.encoders import TABLE_FORMATS, options_of_shard
 from shoal.shards.writing.mds import MdsEncoder
 from shoal.shards.writing.mds_values import is_written
 from shoal.stream.indexing.opening import Opened
 
 __all__ = ["options_like", "options_of_first", "suffixed_images", "with_files"]
 
-_TABLES = ("parquet", "arrow")
 _SUFFIXES = {"jpeg": "jpg", "png": "png"}
 _KEPT_METADATA = b"huggingface"  # what columns mean; other metadata tell of files that were
 
@@ -35,7 +34,7 @@ def options_like(opened: Opened, format_name: str) -> dict[str, Any]:
     """
     source, target = (name.partition(".")[0] for name in (opened.index.format, format_name))
     heads = [head for _, head in sorted(opened.index.shard_heads.items())]
-    if source in _TABLES and target in _TABLES and hasattr(opened.format, "schema"):
+    if source in TABLE_FORMATS and target in TABLE_FORMATS and hasattr(opened.format, "schema"):
         schema = _schema(map(opened.format.schema, heads), opened)
         return {} if schema is None else {"schema": schema}
     if source == target == "mds" and heads:

@@ -84,7 +84,7 @@ class DatasetInputs:
         """Where a column is in a sample: under its own name."""
         return name
 
-    def options(self) -> dict[str, Any]:
+    def options(self, *, skips: bool) -> dict[str, Any]:  # noqa: ARG002  # all rows fit
         """The options of the format by which columns keep their types, where rows go into columns again."""
         options = options_like(self._dataset()._opened, self.format)  # noqa: SLF001  # as below
         if "schema" in options:

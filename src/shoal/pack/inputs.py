@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import StorageError, UsageError
+from shoal.pack.input_columns import columns_of_files
 from shoal.pack.unit import Unreadable
 from shoal.shards.protocol import Sample
 from shoal.shards.tar_fields import padded
@@ -68,6 +69,13 @@ class InputTable(Protocol):
 
     def column_path(self, name: str) -> str:
         """Where a value that the inputs have by this name is in a sample."""
+        ...
+
+    def options(self, *, skips: bool) -> dict[str, Any]:
+        """The options of the format by which all shards have the columns of all samples.
+
+        `UsageError` where no columns hold all; unless ``skips``: then samples that do not fit will be left out.
+        """
         ...
 
 
@@ -177,6 +185,12 @@ class FileInputs:
         # What a manifest's column holds may have parts of its own: meta.lang is inside of meta.
         known = any(name == column or name.startswith(f"{column}.") for column in self.extra[0])
         return f"json.{name}" if known else name
+
+    def options(self, *, skips: bool) -> dict[str, Any]:
+        """The columns of tables: those of files by their suffixes where they are grouped, and of the manifest."""
+        fields = self.fields if self.grouped else ["data"]
+        labelled = self.label is not None
+        return columns_of_files(self.format, fields=fields, labelled=labelled, extra=self.extra, skips=skips)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

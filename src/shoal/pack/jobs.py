@@ -1,4 +1,4 @@
-"""One shard as a piece of work, wherever it is done."""
+"""Pieces of work, wherever they are done: a shard that is made, a stretch of samples whose columns are looked at."""
 
 from __future__ import annotations
 
@@ -8,19 +8,42 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 from shoal.pack.output import Output
 from shoal.pack.tree_inputs import TreeSamples
 from shoal.pack.unit import Input, Named, Shard, ShardSummary, Unreadable, pack_shard
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Sample
+from shoal.shards.writing.column_kinds import ColumnKinds, kinds_of_rows
 from shoal.shards.writing.record_block import RecordBlock
+from shoal.shards.writing.table import GROUP_BYTES
+from shoal.shards.writing.table_rows import own_row
 
-__all__ = ["Done", "Job", "peak_bytes", "work"]
+__all__ = ["CameTo", "Done", "Job", "Look", "Looked", "Work", "peak_bytes"]
+
+CameTo = Callable[[int, float], None]
+"""Told now and then which piece of work is how far, from 0 to 1."""
+
+Answer_co = TypeVar("Answer_co", covariant=True)
+_Given = TypeVar("_Given", bound=Input)
 
 _SAY_EVERY_SECONDS = 0.2
 _ASK_EVERY = 64  # samples between two looks at the clock
+
+
+class Work(Protocol[Answer_co]):
+    """A piece of work, which can be pickled."""
+
+    @property
+    def name(self) -> str:
+        """What it is about."""
+        ...
+
+    def do(self, out: Output, came_to: CameTo) -> Answer_co:
+        """Do it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +55,21 @@ class Job:
     inputs: Iterable[Sample | Named | Unreadable]
     num_inputs: int
     record_bytes: int
+
+    @property
+    def name(self) -> str:
+        """That of the shard."""
+        return self.shard.name
+
+    def do(self, out: Output, came_to: CameTo) -> Done:
+        """Make the shard."""
+        inputs = self.inputs.blocks(self.shard) if isinstance(self.inputs, TreeSamples) else self.inputs
+        summary = pack_shard(self.shard, _counted(self.number, self.num_inputs, inputs, came_to), out)
+        part = out.kept(self.shard.name)
+        if part is None:
+            msg = f"{self.shard.name}: this shard was finished, and is gone"
+            raise ShoalError(msg, hint="is somebody removing files?")
+        return Done(self.number, summary, part, os.getpid(), peak_bytes())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,15 +83,56 @@ class Done:
     peak_bytes: int
 
 
-def work(job: Job, out: Output, came_to: Callable[[int, float], None]) -> Done:
-    """Do a job; ``came_to`` is told now and then which job is how far, from 0 to 1."""
-    inputs = job.inputs.blocks(job.shard) if isinstance(job.inputs, TreeSamples) else job.inputs
-    summary = pack_shard(job.shard, _counted(job, inputs, came_to), out)
-    part = out.kept(job.shard.name)
-    if part is None:
-        msg = f"{job.shard.name}: this shard was finished, and is gone"
-        raise ShoalError(msg, hint="is somebody removing files?")
-    return Done(job.number, summary, part, os.getpid(), peak_bytes())
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """The samples from number ``first`` on, whose columns are to be known before any shard is made."""
+
+    number: int
+    inputs: Iterable[Sample | Named | Unreadable]
+    num_inputs: int
+    first: int
+    format: str
+    skips: bool
+
+    @property
+    def name(self) -> str:
+        """Which samples."""
+        return f"the columns of samples {self.first} to {self.first + self.num_inputs - 1}"
+
+    def do(self, out: Output, came_to: CameTo) -> Looked:  # noqa: ARG002  # nothing is written
+        """Look at them, 1 MiB of rows at a time."""
+        kinds: ColumnKinds = {}
+        rows: list[Sample] = []
+        row_bytes = 0
+        at = self.first
+        for given in _counted(self.number, self.num_inputs, self.inputs, came_to):
+            if isinstance(given, Unreadable):
+                if not self.skips:
+                    raise given.error
+                continue
+            try:
+                row, num_bytes = own_row(given.sample if isinstance(given, Named) else given)
+            except UsageError:
+                if not self.skips:
+                    raise
+                continue
+            rows.append(row)
+            row_bytes += num_bytes
+            if row_bytes >= GROUP_BYTES:
+                kinds = kinds_of_rows(kinds, rows, first=at, format_name=self.format, skips=self.skips)
+                at, rows, row_bytes = at + len(rows), [], 0
+        kinds = kinds_of_rows(kinds, rows, first=at, format_name=self.format, skips=self.skips)
+        return Looked(self.number, kinds, os.getpid(), peak_bytes())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Looked:
+    """What columns some samples have, by whom that was found out, and the most memory that process has had."""
+
+    number: int
+    kinds: ColumnKinds
+    process: int
+    peak_bytes: int
 
 
 def peak_bytes() -> int:
@@ -62,13 +141,13 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _counted(job: Job, inputs: Iterable[Input], came_to: Callable[[int, float], None]) -> Iterator[Input]:
+def _counted(number: int, num_inputs: int, inputs: Iterable[_Given], came_to: CameTo) -> Iterator[_Given]:
     due = time.monotonic() + _SAY_EVERY_SECONDS
-    number = 0
+    count = 0
     for place, sample in enumerate(inputs):
         yield sample
         is_block = isinstance(sample, RecordBlock)
-        number += sample.num_records if isinstance(sample, RecordBlock) else 1
+        count += sample.num_records if isinstance(sample, RecordBlock) else 1
         if (is_block or place % _ASK_EVERY == 0) and time.monotonic() > due:
-            came_to(job.number, min(1.0, number / job.num_inputs))
+            came_to(number, min(0.999, count / num_inputs))  # it is done when it is whole
             due = time.monotonic() + _SAY_EVERY_SECONDS

@@ -6,7 +6,7 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -19,7 +19,7 @@ from shoal.pack.alike import options_of_first
 from shoal.pack.assembling import finish
 from shoal.pack.balance import ClassCount, Repeats, balanced, oversampled
 from shoal.pack.columns import Column, as_columns
-from shoal.pack.datasets import DatasetInputs, dataset_inputs, is_dataset_on_disk
+from shoal.pack.datasets import dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs import InputTable, file_inputs
 from shoal.pack.jobs import Job, peak_bytes
 from shoal.pack.listing import files_below
@@ -27,7 +27,8 @@ from shoal.pack.manifests import MANIFEST_SUFFIXES, manifest_inputs
 from shoal.pack.mixing import Mix
 from shoal.pack.output import Output, check_prefix, names_of_shards
 from shoal.pack.planning import PackPlan, plan_shards
-from shoal.pack.running import done_jobs, usable_processors
+from shoal.pack.running import made_shards, usable_processors
+from shoal.pack.tally import Progress, Tally
 from shoal.pack.tree_inputs import tree_inputs
 from shoal.pack.unit import Named, Shard, Unreadable
 from shoal.pack.writer import PackSummary, summary_of_finished
@@ -76,10 +77,6 @@ class Packed:
     num_workers: int
     peak_bytes: int
     classes: tuple[ClassCount, ...] = ()
-
-
-PackProgress = Callable[[int, int], None]
-"""Told how far the work is: about how many bytes of shards are done, and in all."""
 
 
 def inputs_of(
@@ -178,7 +175,7 @@ def pack_inputs(
     *,
     repeats: Repeats | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    progress: PackProgress | None = None,
+    progress: Progress | None = None,
 ) -> Packed:
     """Make shards of inputs, and their index; what an earlier run of the same has finished is not made again.
 
@@ -207,7 +204,9 @@ def pack_inputs(
             mix = Mix(len(inputs) if repeats is None else repeats.num_samples, request.seed)
         plan = plan_shards(inputs.record_bytes(), shard_bytes=request.shard_bytes, repeats=repeats, mix=mix)
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
-        options = {**(inputs.options() if isinstance(inputs, DatasetInputs) else {}), **request.options}
+        options = dict(request.options)
+        if "schema" not in options:
+            options = {**inputs.options(skips=request.on_error == "skip"), **options}
         options |= options_of_first(request.format, options, _one_by_one(inputs))
         shards = [
             Shard(name, request.format, options, columns, request.extent_bytes, request.on_error) for name in names
@@ -235,24 +234,15 @@ def _made(
     shards: Sequence[Shard],
     out: Output,
     workers: int,
-    progress: PackProgress | None,
+    progress: Progress | None,
 ) -> Packed:
     """All shards made, and the index."""
-    parts: dict[int, Index] = {}
-    summaries = {}
-    peaks: dict[int, int] = {}
-    tally = _Tally(plan, progress)
-    for done in done_jobs(_jobs(inputs, plan, shards), out, num_workers=workers, came_to=tally.came_to):
-        parts[done.number], summaries[done.number] = done.part, done.summary
-        peaks[done.process] = done.peak_bytes
-        tally.came_to(done.number, 1.0)
-    ordered = [parts[number] for number in range(plan.num_shards)]
-    left_out = _left_out(plan, ordered)
-    index = finish(out, ordered, about={**inputs.about(), **({_LEFT_OUT: left_out} if any(left_out) else {})})
-    made = tuple(summaries[number] for number in range(plan.num_shards))
-    summary = PackSummary(out.url, index.format, made, index.fingerprint)
-    peaks[os.getpid()] = peak_bytes()
-    return Packed(summary, len(inputs), workers, sum(peaks.values()), _counted(plan.repeats, left_out))
+    tally = Tally(plan.shard_record_bytes.tolist(), progress)
+    made = made_shards(_jobs(inputs, plan, shards), out, num_workers=workers, tally=tally)
+    left_out = _left_out(plan, made.parts)
+    index = finish(out, made.parts, about={**inputs.about(), **({_LEFT_OUT: left_out} if any(left_out) else {})})
+    summary = PackSummary(out.url, index.format, made.summaries, index.fingerprint)
+    return Packed(summary, len(inputs), workers, made.peak_bytes, _counted(plan.repeats, left_out))
 
 
 def _left_out(plan: PackPlan, parts: Sequence[Index]) -> list[int]:
@@ -280,27 +270,6 @@ def _jobs(inputs: InputTable, plan: PackPlan, shards: Sequence[Shard]) -> Iterat
     for number, shard in enumerate(shards):
         chosen, copies = plan.inputs(number)
         yield Job(number, shard, inputs.samples(chosen, copies), len(chosen), int(plan.shard_record_bytes[number]))
-
-
-class _Tally:
-    """Bytes done, from how far each job is."""
-
-    def __init__(self, plan: PackPlan, progress: PackProgress | None) -> None:
-        self._sizes = plan.shard_record_bytes.tolist()
-        self._total = sum(self._sizes)
-        self._shares: dict[int, float] = {}
-        self._finished = 0
-        self._progress = progress
-
-    def came_to(self, number: int, share: float) -> None:
-        if share >= 1.0:
-            self._shares.pop(number, None)
-            self._finished += self._sizes[number]
-        else:
-            self._shares[number] = share
-        if self._progress is not None:
-            under_way = sum(self._sizes[job] * part for job, part in self._shares.items())
-            self._progress(self._finished + int(under_way), self._total)
 
 
 def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column, ...]:

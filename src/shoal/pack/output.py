@@ -35,7 +35,7 @@ from shoal.stream.reading.retrying import patient
 
 __all__ = ["Output"]
 
-_PLAN, _LOCK, _PART = PACKING_PLAN.rpartition("/")[2], "lock", ".part"
+_PLAN, _LOCK, _PART, _NOTE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note"
 _DIGEST = re.compile(r"[0-9a-f]{16,}")  # says that things differ, and nothing to people
 _WAIT_SECONDS = 20.0
 
@@ -143,6 +143,17 @@ class Output:
         )
         return part if same else None
 
+    def note(self, name: str, data: bytes) -> None:
+        """Keep something that this packing has found out, until it is finished."""
+        self.store.put(self._journal(self._note(name)), data)
+
+    def noted(self, name: str) -> bytes | None:
+        """What an earlier run of the same packing has kept by this name."""
+        return self._read(self._note(name))
+
+    def _note(self, name: str) -> str:
+        return f"{name}-{self.plan}{_NOTE}"
+
     def versioned(self, index: Index) -> Index:
         """The index with the versions that the store has of its shards."""
         self.store.close()  # which forgets what other processes may have written anew since it was met
@@ -228,7 +239,7 @@ class Output:
     def _made(self) -> Iterator[str]:
         """What there is but the notes of one who has only begun: shards, and what is known of them."""
         notes = (self._journal(_PLAN), self._journal(_LOCK))
-        return (path for path in self._listed(self.url) if path not in notes and not path.endswith(".tmp"))
+        return (path for path in self._listed(self.url) if path not in notes and not path.endswith((".tmp", _NOTE)))
 
     def _refuse_shards(self, suffix: str) -> None:
         present = (path.rpartition("/")[2] for path in self._listed(self.url) if f"/{PACKING}/" not in path)

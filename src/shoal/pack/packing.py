@@ -11,8 +11,9 @@ from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.pack.apart import check_apart
 from shoal.pack.columns import Column
-from shoal.pack.local import PackProgress, PackRequest, bytes_of, inputs_of, pack_inputs, repeats_of
+from shoal.pack.local import PackRequest, bytes_of, inputs_of, pack_inputs, repeats_of
 from shoal.pack.sizing import shard_sizing
+from shoal.pack.tally import Progress
 from shoal.pack.writer import PackSummary, Writer
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.protocol import Sample
@@ -42,7 +43,7 @@ def pack(
     num_workers: int | None = None,
     options: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    progress: PackProgress | None = None,
+    progress: Progress | None = None,
 ) -> PackSummary:
     """Pack files, rows or samples from code into shards with an index; finished shards of a killed run are kept.
 

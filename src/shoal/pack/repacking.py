@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -35,16 +35,18 @@ from shoal.pack.assembling import finish
 from shoal.pack.columns import Column, as_columns
 from shoal.pack.jobs import Job, peak_bytes
 from shoal.pack.output import Output, check_prefix, names_of_shards
-from shoal.pack.planning import plan_shards
+from shoal.pack.planning import PackPlan, plan_shards
 from shoal.pack.rereading import SAMPLE, Numbered, StretchReader, StretchSamples
-from shoal.pack.running import done_jobs, usable_processors
+from shoal.pack.running import made_shards, usable_processors
+from shoal.pack.schemas import schema_of_all
 from shoal.pack.sizing import ShardSizing, shard_sizing
+from shoal.pack.tally import Progress, Tally
 from shoal.pack.unit import Shard
 from shoal.pack.writer import PackSummary, summary_of_finished
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format
-from shoal.shards.writing.encoders import WRITTEN_FORMATS, encoder_named
+from shoal.shards.writing.encoders import TABLE_FORMATS, WRITTEN_FORMATS, encoder_named
 from shoal.storage.sources import SourceLike
 from shoal.storage.stores import options_of_sides
 from shoal.stream.arrangement import Arrangement, OrderRequest
@@ -104,7 +106,8 @@ class Repacked:
     """What was made, and from what.
 
     ``source`` is the arrangement of the source whose order the samples have now. ``peak_bytes`` is the most memory that
-    all processes together have had.
+    all processes together have had, and ``num_looked_at`` how many samples were read once more, before all others, to
+    learn which columns there are.
     """
 
     summary: PackSummary
@@ -113,9 +116,7 @@ class Repacked:
     source: Arrangement
     num_workers: int
     peak_bytes: int
-
-
-Progress = Callable[[int, int], None]
+    num_looked_at: int = 0
 
 
 def repack(
@@ -235,22 +236,26 @@ def repack_opened(
         ids = source.epoch(0).ids(0, index.num_samples)
         plan = plan_shards(sizes[ids], shard_bytes=sizing.shard_bytes)
         work, to_tar = _work(opened, source, request), format_name.partition(".")[0] == "tar"
+        needs_look = format_name in TABLE_FORMATS and "schema" not in options
+        tally = Tally(plan.shard_record_bytes.tolist(), progress, num_passes=2 if needs_look else 1)
+        several = request.num_workers or (1 if int(sizes.sum()) < _SMALL_BYTES else usable_processors())
+        num_looked_at = 0
+        if needs_look:
+            options["schema"], num_looked_at = _looked_at(opened, request, format_name, out, plan, several, tally)
         with closing(StretchReader(work, needs_keys=to_tar, goes_on=False)) as alone:
             options |= options_of_first(format_name, options, alone.one_by_one(index.num_samples))
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
         shards = [Shard(name, format_name, options, columns, request.extent_bytes, request.on_error) for name in names]
-        one = request.mix or int(sizes.sum()) < _SMALL_BYTES
-        workers = min(request.num_workers or (1 if one else usable_processors()), plan.num_shards)
-        cuts, record_bytes = plan.cuts.tolist(), plan.shard_record_bytes.tolist()
+        workers = min(request.num_workers or (1 if request.mix else several), plan.num_shards)
         renamed = suffixed_images(opened) if to_tar else {}
+        cuts = plan.cuts.tolist()
         with closing(StretchReader(work, needs_keys=to_tar, renamed=renamed)) as reader:
-            jobs = _jobs(reader, shards, cuts, record_bytes)
-            parts, made, peak = _made(jobs, out, workers, record_bytes, progress)
+            made = made_shards(_jobs(reader, shards, plan), out, num_workers=workers, tally=tally)
         stretches = [ids[first:stop] for first, stop in pairwise(cuts)]
-        parts = [_with_columns(part, index, numbers) for part, numbers in zip(parts, stretches, strict=True)]
+        parts = [_with_columns(part, index, numbers) for part, numbers in zip(made.parts, stretches, strict=True)]
         joined = finish(out, parts, about=_classes(index, [column.name for column in columns]))
-        summary = PackSummary(out.url, joined.format, made, joined.fingerprint)
-        return Repacked(summary, sizing, joined, source, workers, peak)
+        summary = PackSummary(out.url, joined.format, made.summaries, joined.fingerprint)
+        return Repacked(summary, sizing, joined, source, workers, made.peak_bytes, num_looked_at)
     finally:
         out.release()
 
@@ -266,33 +271,37 @@ def _format_like(index: Index) -> str:
     return index.format
 
 
-def _jobs(reader: StretchReader, shards: Sequence[Shard], cuts: list[int], record_bytes: list[int]) -> Iterator[Job]:
+def _looked_at(
+    opened: Opened,
+    request: RepackRequest,
+    format_name: str,
+    out: Output,
+    plan: PackPlan,
+    workers: int,
+    tally: Tally,
+) -> tuple[Any, int]:
+    """The schema of all samples, which are read as they lie, whatever order they will be written in."""
+    as_stored = replace(request, mix=False)
+    work = _work(opened, _arranged(opened.index, as_stored), as_stored)
+    with closing(StretchReader(work, needs_keys=False)) as reader:
+        schema, num_looked_at = schema_of_all(
+            reader,
+            out,
+            cuts=plan.cuts.tolist(),
+            format_name=format_name,
+            skips=request.on_error == "skip",
+            workers=min(workers, plan.num_shards),
+            came_to=tally.came_to,
+        )
+    if not num_looked_at:
+        tally.pass_over()
+    return schema, num_looked_at
+
+
+def _jobs(reader: StretchReader, shards: Sequence[Shard], plan: PackPlan) -> Iterator[Job]:
+    cuts, record_bytes = plan.cuts.tolist(), plan.shard_record_bytes.tolist()
     for number, (shard, first, stop) in enumerate(zip(shards, cuts[:-1], cuts[1:], strict=True)):
         yield Job(number, shard, StretchSamples(reader, first, stop), stop - first, record_bytes[number])
-
-
-def _made(
-    jobs: Iterator[Job], out: Output, workers: int, record_bytes: list[int], progress: Progress | None
-) -> tuple[list[Index], tuple[Any, ...], int]:
-    """All shards; their parts of the index, their summaries, and the most memory that was taken."""
-    parts: dict[int, Index] = {}
-    summaries: dict[int, Any] = {}
-    peaks = {os.getpid(): 0}
-    shares = dict.fromkeys(range(len(record_bytes)), 0.0)
-    total = sum(record_bytes)
-
-    def came_to(number: int, share: float) -> None:
-        shares[number] = share
-        if progress is not None:
-            progress(int(sum(share * record_bytes[job] for job, share in shares.items())), total)
-
-    for done in done_jobs(jobs, out, num_workers=workers, came_to=came_to):
-        parts[done.number], summaries[done.number] = done.part, done.summary
-        peaks[done.process] = done.peak_bytes
-        came_to(done.number, 1.0)
-    peaks[os.getpid()] = peak_bytes()
-    numbers = range(len(record_bytes))
-    return [parts[number] for number in numbers], tuple(summaries[number] for number in numbers), sum(peaks.values())
 
 
 def _work(opened: Opened, source: Arrangement, request: RepackRequest) -> Work:

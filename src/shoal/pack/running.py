@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Pipe, wait
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from shoal.errors import ShoalError, WorkerError
-from shoal.pack.jobs import Done, Job, work
+from shoal.pack.jobs import CameTo, Done, Job, Work, peak_bytes
 from shoal.pack.output import Output
+from shoal.pack.tally import Tally
+from shoal.pack.unit import ShardSummary
+from shoal.shards.index.table import Index
 from shoal.stream.own_processes import start_python
 
-__all__ = ["done_jobs", "usable_processors"]
+__all__ = ["Made", "done_jobs", "made_shards", "usable_processors"]
 
-_Progress = Callable[[int, float], None]
+_Answer = TypeVar("_Answer")
 
 
 def usable_processors() -> int:
@@ -26,7 +30,7 @@ def usable_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def done_jobs(jobs: Iterator[Job], out: Output, *, num_workers: int, came_to: _Progress) -> Iterator[Done]:
+def done_jobs(jobs: Iterator[Work[_Answer]], out: Output, *, num_workers: int, came_to: CameTo) -> Iterator[_Answer]:
     """Do all jobs, ``num_workers`` at a time; gives each when it is done. With one worker, in this process.
 
     When the iteration ends, for whatever reason, no process is left.
@@ -40,9 +44,9 @@ def done_jobs(jobs: Iterator[Job], out: Output, *, num_workers: int, came_to: _P
     """
     if num_workers <= 1:
         for job in jobs:
-            yield work(job, out, came_to)
+            yield job.do(out, came_to)
         return
-    workers: list[_Worker] = []
+    workers: list[_Worker[_Answer]] = []
     try:
         first = list(islice(jobs, num_workers))
         workers += [_Worker(out) for _ in first]
@@ -54,29 +58,52 @@ def done_jobs(jobs: Iterator[Job], out: Output, *, num_workers: int, came_to: _P
                 answer = worker.answer()
                 if isinstance(answer, ShoalError):
                     raise answer
-                if isinstance(answer, Done):
+                if isinstance(answer, tuple):
+                    came_to(*answer)
+                else:
                     worker.give(next(jobs, None))
                     yield answer
-                else:
-                    came_to(*answer)
     finally:
         for worker in workers:
             worker.end()
 
 
-class _Worker:
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Shards in their order: parts of the index, summaries; and the most memory that all processes together had."""
+
+    parts: tuple[Index, ...]
+    summaries: tuple[ShardSummary, ...]
+    peak_bytes: int
+
+
+def made_shards(jobs: Iterator[Job], out: Output, *, num_workers: int, tally: Tally) -> Made:
+    """Make all shards; errors as of `done_jobs`."""
+    found: dict[int, Done] = {}
+    peaks: dict[int, int] = {}
+    for done in done_jobs(jobs, out, num_workers=num_workers, came_to=tally.came_to):
+        found[done.number] = done
+        peaks[done.process] = done.peak_bytes
+        tally.came_to(done.number, 1.0)
+    peaks[os.getpid()] = peak_bytes()
+    ordered = [found[number] for number in sorted(found)]
+    parts, summaries = tuple(done.part for done in ordered), tuple(done.summary for done in ordered)
+    return Made(parts, summaries, sum(peaks.values()))
+
+
+class _Worker(Generic[_Answer]):
     """A process that works, seen from the one that has work for it."""
 
     def __init__(self, out: Output) -> None:
         self.connection, theirs = Pipe()
-        self.job: Job | None = None
+        self.job: Work[_Answer] | None = None
         inherited = [theirs.fileno(), *([out.lock_descriptor] if out.lock_descriptor is not None else [])]
         worker = str(theirs.fileno())
         self._process = start_python("shoal.pack.worker", worker, stdin=subprocess.DEVNULL, pass_fds=inherited)
         theirs.close()
         self._tell(out)
 
-    def give(self, job: Job | None) -> None:
+    def give(self, job: Work[_Answer] | None) -> None:
         """Send a job; None ends the process."""
         self.job = job
         self._tell(job)
@@ -100,9 +127,9 @@ class _Worker:
 
     def _epitaph(self) -> WorkerError:
         status = self._process.wait()
-        shard = self.job.shard.name if self.job is not None else "nothing"
+        made = self.job.name if self.job is not None else "nothing"
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
-        msg = f"the process that made {shard} {how}"
+        msg = f"the process that made {made} {how}"
         return WorkerError(
             msg, hint="out of memory? The same command goes on where this one ended, with --workers 1 too"
         )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.pack.input_columns import columns_of_files
 from shoal.pack.inputs import FileSamples, label_field, name_of, refuse_collisions
 from shoal.pack.unit import Shard, Unreadable
 from shoal.shards.protocol import Sample
@@ -90,6 +91,10 @@ class TreeInputs:
     def column_path(self, name: str) -> str:
         """``label`` is the class."""
         return self.label_column() or name if name == "label" else name
+
+    def options(self, *, skips: bool) -> dict[str, Any]:
+        """The columns of tables."""
+        return columns_of_files(self.format, fields=["data"], labelled=self.label is not None, skips=skips)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

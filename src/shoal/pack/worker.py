@@ -11,7 +11,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from shoal.errors import ShoalError
-from shoal.pack.jobs import work
 from shoal.pack.output import Output
 
 __all__ = ["main"]
@@ -24,7 +23,7 @@ def main(descriptor: int) -> None:
         out: Output = connection.recv()
         while (job := connection.recv()) is not None:
             try:
-                answer: Any = work(job, out, lambda number, share: connection.send((number, share)))
+                answer: Any = job.do(out, lambda number, share: connection.send((number, share)))
             except ShoalError as error:
                 answer = error
             connection.send(answer)

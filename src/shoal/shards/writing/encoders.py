@@ -15,12 +15,15 @@ from shoal.shards.writing.table import ArrowEncoder, ParquetEncoder
 from shoal.shards.writing.tar import TarEncoder
 from shoal.shards.writing.tfrecord import TFRecordEncoder
 
-__all__ = ["WRITTEN_FORMATS", "encoder_named", "options_of_shard"]
+__all__ = ["TABLE_FORMATS", "WRITTEN_FORMATS", "encoder_named", "options_of_shard"]
 
 _ROWS: Mapping[str, Callable[..., Encoder]] = MappingProxyType(
     {"tar": TarEncoder, "jsonl": JsonLinesEncoder, "tfrecord": TFRecordEncoder, "mds": MdsEncoder}
 )
 _COLUMNS: Mapping[str, Callable[..., Encoder]] = MappingProxyType({"parquet": ParquetEncoder, "arrow": ArrowEncoder})
+
+TABLE_FORMATS = tuple(_COLUMNS)
+"""Names of those whose shards have columns of one type each, which a schema says."""
 
 WRITTEN_FORMATS = (*_ROWS, *_COLUMNS, *(f"{name}.{codec}" for name in _ROWS for codec in COMPRESSORS))
 """Names of all formats that can be written."""

@@ -78,13 +78,21 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any, *, format_name
     pa = arrow_library(format_name)
     if schema is None:
         names = list(dict.fromkeys(name for row in rows for name in row))
+        if rows and not names:
+            raise row_refused(0, rows[0], "it has no field, and a table of no columns has no rows")
         arrays = [_column(pa, rows, name, None) for name in names]
         return _made(pa, lambda: pa.Table.from_arrays(arrays, names=names).combine_chunks(), rows, names)
     known = set(schema.names)
+    if rows and not known:
+        raise row_refused(0, rows[0], "a schema of no columns holds no rows")
     for place, row in enumerate(rows):
         if not row.keys() <= known:
             unknown = next(name for name in row if name not in known)
-            raise row_refused(place, row, f"there is no column {unknown!r} in the shard ({_in_words(schema)})")
+            why = f"there is no column {unknown!r} in the shard ({_in_words(schema)})"
+            how = f"options={{'schema': schema}} with a pyarrow.schema that has {unknown!r} too"
+            raise row_refused(
+                place, row, why, hint=f"give all samples the same fields; or all columns beforehand, {how}"
+            )
     return pa.Table.from_arrays([_column(pa, rows, field.name, field.type) for field in schema], schema=schema)
 
 
@@ -117,6 +125,9 @@ def _array(pa: Any, values: list[Any], kind: Any) -> Any:
             msg = "a set has no order, and a list has"
             raise ValueError(msg)  # noqa: TRY004  # said as of any other value
     array = _converted(pa, values, kind)
+    if pa.types.is_binary(array.type) and any(isinstance(value, str) for value in values):
+        msg = "a text among bytes would become bytes"
+        raise ValueError(msg)
     if kind is not None and pa.types.is_nested(kind):
         for value in values:
             _check_fields(pa, value, kind)
@@ -193,11 +204,11 @@ def _refusals(pa: Any) -> tuple[type[Exception], ...]:
     return pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError
 
 
-def row_refused(place: int, row: Mapping[str, Any], why: str) -> RowRefusedError:
+def row_refused(place: int, row: Mapping[str, Any], why: str, *, hint: str = _HINT) -> RowRefusedError:
     """The error of a row, told by its key where it has one."""
     key = row.get("__key__", row.get("key"))
     named = f"the sample {key!r:.80}: " if isinstance(key, str | int) else ""
-    error = RowRefusedError(f"{named}{why}", hint=_HINT)
+    error = RowRefusedError(f"{named}{why}", hint=hint)
     error.place = place
     return error
 

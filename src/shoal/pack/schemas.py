@@ -1,0 +1,68 @@
+"""The columns of tables that are made of other shards: known before the first row is written.
+
+Row groups of Parquet and batches of Arrow have the columns of their shard, and all shards the same. What rows have is
+known of some formats; of others all samples are looked at first, by as many processes as make the shards, and only
+names and types are kept. So no run ends after hours at a field that comes late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from shoal.pack.jobs import CameTo, Look, Looked
+from shoal.pack.output import Output
+from shoal.pack.rereading import StretchReader, StretchSamples
+from shoal.pack.running import done_jobs
+from shoal.shards.arrow_library import arrow_library
+from shoal.shards.writing.column_kinds import ColumnKinds, joined_kinds, schema_of_kinds
+
+__all__ = ["schema_of_all"]
+
+_NOTE = "schema"
+
+
+def schema_of_all(
+    reader: StretchReader,
+    out: Output,
+    *,
+    cuts: list[int],
+    format_name: str,
+    skips: bool,
+    workers: int,
+    came_to: CameTo,
+) -> tuple[Any, int]:
+    """The schema that holds all samples of ``reader``, and how many were looked at for it.
+
+    None, if an earlier run of the same had done so. ``cuts``, from 0 to all, are where one piece of work ends; with
+    ``skips`` samples that are damaged, or do not go into columns with those before them, say nothing. Memory: 1 MiB of
+    samples for each of the ``workers``, and the names.
+
+    Raises
+    ------
+    UsageError
+        No columns hold all samples; which does not go with those before it.
+    ShardError
+        A sample is damaged.
+    """
+    pa = arrow_library(format_name)
+    known = out.noted(_NOTE)
+    if known is not None:
+        return pa.ipc.read_schema(pa.py_buffer(known)), 0
+    found: dict[int, Looked] = {}
+    looks = _looks(reader, cuts, format_name, skips=skips)
+    for looked in done_jobs(looks, out, num_workers=workers, came_to=came_to):
+        found[looked.number] = looked
+        came_to(looked.number, 1.0)
+    kinds: ColumnKinds = {}
+    for number in range(len(cuts) - 1):
+        kinds = joined_kinds(kinds, found[number].kinds, skips=skips)
+    schema = schema_of_kinds(kinds)
+    out.note(_NOTE, schema.serialize().to_pybytes())
+    return schema, cuts[-1]
+
+
+def _looks(reader: StretchReader, cuts: list[int], format_name: str, *, skips: bool) -> Iterator[Look]:
+    for number, (first, stop) in enumerate(pairwise(cuts)):
+        yield Look(number, StretchSamples(reader, first, stop), stop - first, first, format_name, skips)
