@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 from pathlib import Path
 
@@ -114,6 +115,24 @@ def test_decoding(tmp_path: Path, calls: Calls, data: Path) -> None:
     assert "sample 0 cannot be decoded: JSONDecodeError" in complaint
     assert "decoding the field 'json' (1 bytes)" in complaint
     assert calls.json_lines("head", tmp_path / "bad.tar")[0]["fields"] == {"json": "{"}
+
+
+def test_decoding_images(tmp_path: Path, calls: Calls, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    del data
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (5, 3), "red").save(picture := io.BytesIO(), "png")
+    write_tar(tmp_path / "a.tar", [{"__key__": b"a", "png": picture.getvalue(), "cls": b"7"}])
+    assert "(image)" in calls.text("head", tmp_path / "a.tar", "--decode")
+    assert "RGB image of 5 x 3" in calls.text("head", tmp_path / "a.tar", "--decode", "pil")
+    assert "uint8 array of shape (3, 5, 3)" in calls.text("head", tmp_path / "a.tar", "--decode", "rgb8")
+    (said,) = calls.json_lines("head", tmp_path / "a.tar", "--decode", "l8")
+    assert said["fields"] == {"png": {"dtype": "uint8", "shape": [3, 5], "values": [[76] * 5] * 3}, "cls": 7}
+    (said,) = calls.json_lines("head", tmp_path / "a.tar", "--decode", "pil")
+    assert said["fields"]["png"] == {"image": {"mode": "RGB", "width": 5, "height": 3}}
+    for verb in ("head", "bench"):
+        with pytest.raises(SystemExit, match="2"):
+            calls.text(verb, "--decode", tmp_path / "a.tar")
+        assert "a dataset stands before --decode" in capsys.readouterr().err
 
 
 def test_shards_without_samples(tmp_path: Path, calls: Calls, data: Path) -> None:

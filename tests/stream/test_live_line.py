@@ -58,6 +58,23 @@ def test_a_log_is_spared_unless_lines_were_asked_for() -> None:
     assert stream.getvalue() == "number 1\nnumber 2\nnumber 3\n"
 
 
+def test_a_log_gets_a_last_line_unless_there_was_one_just_now() -> None:
+    clock = Clock()
+    line = LiveLine(io.StringIO(), log_every_seconds=60, clock=clock)
+    assert not line.is_due_at_end()
+    clock.seconds += 1
+    assert line.is_due_at_end()
+    line.draw("at the end")
+    assert not line.is_due_at_end()
+    clock.seconds += 1
+    assert line.is_due_at_end()
+    line.close()
+    assert not line.is_due_at_end()
+    for silent in (LiveLine(io.StringIO(), clock=clock), LiveLine(Terminal(), log_every_seconds=60, clock=clock)):
+        clock.seconds += 100
+        assert not silent.is_due_at_end()
+
+
 def test_a_line_is_cut_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "12")
     stream = Terminal()

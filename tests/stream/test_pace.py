@@ -173,6 +173,31 @@ def test_a_log_gets_whole_lines(tars: Dataset, monkeypatch: pytest.MonkeyPatch) 
     assert "\r" not in log.getvalue()
 
 
+@pytest.mark.parametrize("how", ["to its end", "by length", "closed", "failed"])
+def test_a_log_of_a_short_run_says_how_it_went(tars: Dataset, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    monkeypatch.setattr(live_line, "_SHOW_AFTER_SECONDS", 0.0)
+
+    def make(sample: Any) -> Any:
+        if how == "failed" and sample["__id__"] == 70:
+            raise ValueError(how)
+        return sample
+
+    ds = tars.with_ids().map(make).batch(50).reading(progress=True)
+    stream = iter(ds)
+    if how == "failed":
+        with pytest.raises(ValueError, match=how):
+            list(stream)
+    else:
+        for _ in range({"closed": 2}.get(how, len(ds))):
+            next(stream)
+        assert len(log.getvalue().splitlines()) == (how != "closed")
+        list(stream) if how == "to its end" else stream.close()
+    (line,) = log.getvalue().splitlines()
+    assert line.startswith(f"shoal: epoch 0  {({'closed': ' 50%', 'failed': ' 25%'}).get(how, '100%')}")
+
+
 def test_showing_it_changes_nothing(tars: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     terminal = watched(monkeypatch)
     plain = tars.shuffle(seed=1).with_ids()

@@ -9,11 +9,11 @@ import time
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.decode_option import add_decode_argument, decoded
 from shoal.cli.numbers import at_least_one, at_least_zero
 from shoal.cli.order_options import add_order_arguments, asked_order
 from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples
 from shoal.order.partition import Partition
-from shoal.shards.decoding.decoders import IMAGE_SPECS
 from shoal.stream.dataset import Dataset
 from shoal.stream.description import Description
 from shoal.stream.indexing.opening import Opened
@@ -42,14 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help="samples of a batch (64)")
     parser.add_argument("--rank", type=at_least_zero, metavar="R", default=0, help="as this rank (0)")
     parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help="of so many (1)")
-    parser.add_argument(
-        "--decode",
-        nargs="?",
-        const="",
-        metavar="SPEC",
-        choices=("", *IMAGE_SPECS),
-        help=f"decode fields as Dataset.decode() does; images too with one of {', '.join(IMAGE_SPECS)}",
-    )
+    add_decode_argument(parser)
     add_order_arguments(parser, default="without any of these, that of shuffle()")
     add_json_argument(parser)
 
@@ -59,9 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     opened = open_with_samples(arguments)
     dataset = Dataset(Description(opened, asked_order(arguments)))
     dataset = dataset.partition(rank=arguments.rank, world_size=arguments.world_size)
-    if arguments.decode is not None:
-        dataset = dataset.decode(*[arguments.decode] * bool(arguments.decode))
-    stream = dataset.batch(arguments.batch_size).reading(progress=True)
+    stream = decoded(dataset, arguments).batch(arguments.batch_size).reading(progress=True)
     most_seconds = arguments.seconds or (None if arguments.stop_after else _DEFAULT_SECONDS)
     ended = _streamed(stream, most_seconds=most_seconds, most_samples=arguments.stop_after)
     stats = stream.stats()

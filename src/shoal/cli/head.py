@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.decode_option import add_decode_argument, decoded
 from shoal.cli.numbers import at_least_zero, sample_ids
 from shoal.cli.order_options import add_order_arguments, asked_order, given_order_options
 from shoal.cli.preview import json_value, preview, printable, size_of
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("-n", type=at_least_zero, metavar="N", default=5, help="how many samples (5)")
     which.add_argument("--ids", type=sample_ids, metavar="I,J,...", help="these samples, by id")
-    parser.add_argument("--decode", action="store_true", help="json, npy, cls, ... as what they mean; images stay")
+    add_decode_argument(parser)
     add_order_arguments(parser, default="without any of these, samples come in storage order")
     parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch of that order (0)")
     add_json_argument(parser, 'one JSON object a line; {"base64": ...} stands for what is not text')
@@ -47,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     ids = arguments.ids
     if ids is None:
         ids = dataset.ids(arguments.epoch or 0, 0, min(arguments.n, dataset.num_samples)).tolist()
-    if arguments.decode:
-        dataset = dataset.decode()
+    dataset = decoded(dataset, arguments)
     shards, first_bytes, end_bytes = (column.tolist() for column in locate(opened.index, ids))
     for number, sample_id in enumerate(ids):
         sample = _read(dataset, sample_id)

@@ -71,13 +71,18 @@ def preview(name: str, value: Any, *, columns: int) -> str:
         return clipped(printable(value[:_LOOKED_AT]), columns)
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype} array of shape {tuple(value.shape)}"
+    if (picture := _picture(value)) is not None:
+        return f"{picture['mode']} image of {picture['width']} x {picture['height']}"
     if value is None or isinstance(value, bool | int | float | Mapping | list | tuple):
         return clipped(printable(json.dumps(value, ensure_ascii=False, default=repr)), columns)
     return clipped(printable(repr(value)), columns)
 
 
 def json_value(value: Any) -> Any:
-    """A value for JSON: text as text, other bytes as ``{"base64": ...}``, arrays with their type and values."""
+    """A value for JSON: text as text, other bytes as ``{"base64": ...}``, arrays with their type and values.
+
+    Of a picture its mode and size.
+    """
     if isinstance(value, bytes):
         text = _as_text(value, is_all=True)
         return {"base64": base64.b64encode(value).decode("ascii")} if text is None else text
@@ -90,7 +95,14 @@ def json_value(value: Any) -> Any:
         return [json_value(item) for item in value]
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return {"dtype": str(value.dtype), "shape": list(value.shape), "values": json_value(value.tolist())}
-    return value
+    picture = _picture(value)
+    return value if picture is None else {"image": picture}
+
+
+def _picture(value: Any) -> dict[str, Any] | None:
+    """What a picture of Pillow is, which need not be installed; None for anything else."""
+    names = ("mode", "width", "height")
+    return {name: getattr(value, name) for name in names} if all(hasattr(value, name) for name in names) else None
 
 
 def _as_text(data: bytes, *, is_all: bool) -> str | None:

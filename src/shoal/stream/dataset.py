@@ -277,7 +277,7 @@ class Dataset:
         hedge
             Whether a request that is later than nearly all others is made a second time, and the first answer taken.
         progress
-            A line on stderr, on rank 0, that shows rates, and who holds up whom; in a log, one line a minute.
+            A line on stderr, on rank 0, that shows rates, and who holds up whom; in a log, each minute and at the end.
 
         Raises
         ------

@@ -203,6 +203,7 @@ class Iteration:
         if self._line is not None and self._line.is_due():
             self._show(self._line)
         if self.place.num_yielded >= self._num_steps:
+            self._end_line()
             self._ended(self.place)  # now, since a loop that counts to len() never asks for more
         return result
 
@@ -210,6 +211,12 @@ class Iteration:
         place = self.place
         share = place.num_yielded / max(1, place.partition.num_batches(place.num_samples, place.start))
         line.show(self._counters.as_dict(), epoch=place.epoch, share=share)
+
+    def _end_line(self) -> None:
+        if self._line is not None:
+            if self._line.is_due_at_end():
+                self._show(self._line)
+            self._line.close()
 
     def _failed(self, error: BaseException) -> BaseException:
         """Remember what went wrong, and stop."""
@@ -230,8 +237,7 @@ class Iteration:
         self._reading.close()
         if self._decoders is not None:
             self._decoders.close()
-        if self._line is not None:
-            self._line.close()
+        self._end_line()
 
 
 def _decoders_of(recipe: Recipe, skips: Skips | None) -> Decoders | None:

@@ -22,7 +22,7 @@ class LiveLine:
 
     It appears after half a second, is due at most ten times a second and vanishes when it is closed. Where ``stream``
     (stderr) is no terminal it is never due, unless ``force`` is true; with ``log_every_seconds`` it is due that often
-    there, and is written as a line that stays. Use it from one thread.
+    there, and at the end, and is written as a line that stays. Use it from one thread.
     """
 
     def __init__(
@@ -41,14 +41,20 @@ class LiveLine:
         self._clock = clock
         self._next_draw_seconds = clock() + (_SHOW_AFTER_SECONDS if is_terminal else self._redraw_seconds)
         self._drawn = False
+        self._last_seconds = clock()
 
     def is_due(self) -> bool:
         """Whether to draw now; costs a reading of the clock."""
         return self._visible and self._clock() >= self._next_draw_seconds
 
+    def is_due_at_end(self) -> bool:
+        """Whether to draw a last time: in a log, where half a second went by since it was drawn, if it ever was."""
+        return self._visible and self._stays and self._clock() >= self._last_seconds + _SHOW_AFTER_SECONDS
+
     def draw(self, text: str) -> None:
         """Show this."""
-        self._next_draw_seconds = self._clock() + self._redraw_seconds
+        self._last_seconds = self._clock()
+        self._next_draw_seconds = self._last_seconds + self._redraw_seconds
         if self._stays:
             self._stream.write(f"{text}\n")
         else:

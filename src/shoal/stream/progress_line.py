@@ -14,7 +14,7 @@ _LOG_EVERY_SECONDS = 60.0
 
 
 class ProgressLine:
-    """Drawn ten times a second on a terminal; elsewhere, for a log, a line is written every minute."""
+    """Drawn ten times a second on a terminal; elsewhere, for a log, a line is written every minute and at the end."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._line = LiveLine(stream, log_every_seconds=_LOG_EVERY_SECONDS)
@@ -22,6 +22,10 @@ class ProgressLine:
     def is_due(self) -> bool:
         """Whether to `show` now."""
         return self._line.is_due()
+
+    def is_due_at_end(self) -> bool:
+        """Whether to `show` a last time."""
+        return self._line.is_due_at_end()
 
     def show(self, stats: Mapping[str, Any], *, epoch: int, share: float) -> None:
         """Show these counts, at this share of an epoch."""
