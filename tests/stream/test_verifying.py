@@ -119,6 +119,16 @@ def test_a_changed_shard_is_named_with_the_first_byte(shards: Path) -> None:
     (shards / "1.tar").write_bytes(content)
 
 
+def test_a_damaged_copy_is_to_be_copied_again(shards: Path) -> None:
+    check, _ = check_of(shards)
+    content = (shards / "1.tar").read_bytes()
+    (shards / "1.tar").write_bytes(content[:257] + b"?" + content[258:])  # in the magic of a header
+    with pytest.raises(ShardError, match="cannot be scanned") as caught:
+        check.check(1)
+    assert caught.value.hint.startswith("copy it again if it is a copy")
+    (shards / "1.tar").write_bytes(content)
+
+
 def test_a_change_late_in_the_shard(shards: Path) -> None:
     check, _ = check_of(shards)
     write_tar(shards / "late", 199, prefix="0-")
@@ -134,8 +144,9 @@ def test_a_change_late_in_the_shard(shards: Path) -> None:
 def test_other_sizes_say_where_samples_lie(shards: Path) -> None:
     check, _ = check_of(shards)
     write_tar(shards / "0.tar", 200, prefix="0-", size=700)
-    with pytest.raises(ShardError, match=r"lie at bytes \[0, \d+\) in the index, \[0, \d+\) now"):
+    with pytest.raises(ShardError, match=r"lie at bytes \[0, \d+\) in the index, \[0, \d+\) now") as caught:
         check.check(0)
+    assert "copy it again" not in caught.value.hint
 
 
 def test_fewer_and_more_samples(shards: Path) -> None:

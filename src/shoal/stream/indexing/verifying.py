@@ -39,6 +39,7 @@ _log = logging.getLogger("shoal")
 _LOOKS_THAT_AGREE = 3  # before it is believed that a shard is another one now
 
 _HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (a new dataset to saved states)"
+_SAME_SIZE_HINT = f"copy it again if it is a copy, of which some bytes were lost on the way; else {_HINT}"
 
 
 class _CheckStore(ReadRange, Stat, Advise, Protocol):
@@ -142,6 +143,7 @@ class ShardCheck:
 
     def _scan(self, shard: int, info: ObjectInfo, rows: ExtentRows, head: str) -> None:
         name, indexed_bytes = self._index.shard_names[shard], int(self._index.shard_bytes[shard])
+        hint = _SAME_SIZE_HINT if info.num_bytes == indexed_bytes else _HINT
         _log.info("%s differs in size or time from its index: scanning it again", info.path)
         sizes = f"{info.num_bytes} bytes" + (f" ({indexed_bytes} when indexed)" * (info.num_bytes != indexed_bytes))
         with reading_one(self._store, info.path, info.num_bytes, costs=self._costs) as read:
@@ -152,7 +154,7 @@ class ShardCheck:
             except ShardError as error:
                 what = f"is not the one that was indexed, and cannot be scanned: {error.args[0]}"
                 msg = f"this shard, now of {sizes}, {what}"
-                raise ShardError(msg, shard=name, byte=error.byte, hint=_HINT) from error
+                raise ShardError(msg, shard=name, byte=error.byte, hint=hint) from error
             difference = first_difference(rows, scan)
             if difference is None and head_text(scan.head) != head:
                 difference = (0, "what its head says of all samples differs from the index")
@@ -161,7 +163,7 @@ class ShardCheck:
         if difference is not None:
             byte, what = difference
             msg = f"this shard, now of {sizes}, is not the one that was indexed: {what}"
-            raise ShardError(msg, shard=name, byte=byte, hint=_HINT)
+            raise ShardError(msg, shard=name, byte=byte, hint=hint)
 
     def _renew_locks(self) -> None:
         self._locks: dict[int, threading.Lock] = {}
