@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -13,15 +13,16 @@ from shoal.shards.arrow_library import arrow_library
 from shoal.shards.arrow_rows import partition_fields
 from shoal.shards.compressed import Compressed
 from shoal.shards.mds import Mds
+from shoal.shards.mds_encodings import array_of, files_of, is_list
 from shoal.shards.protocol import Format, Sample
 from shoal.shards.writing.encoders import TABLE_FORMATS, options_of_shard
 from shoal.shards.writing.mds import MdsEncoder
 from shoal.shards.writing.mds_values import is_written
 from shoal.stream.indexing.opening import Opened
 
-__all__ = ["options_like", "options_of_first", "suffixed_images", "with_files"]
+__all__ = ["options_like", "options_of_first", "refuse_unheld", "suffixed_images", "with_files"]
 
-_SUFFIXES = {"jpeg": "jpg", "png": "png"}
+_SUFFIXES = {"jpeg": "jpg", "png": "png", "pil": "png"}
 _KEPT_METADATA = b"huggingface"  # what columns mean; other metadata tell of files that were
 
 
@@ -39,8 +40,11 @@ def options_like(opened: Opened, format_name: str) -> dict[str, Any]:
         return {} if schema is None else {"schema": schema}
     if source == target == "mds" and heads:
         options = [options_of_shard(opened.index.format, head) for head in heads]
-        if all(other == options[0] for other in options) and all(map(is_written, options[0]["columns"].values())):
-            return options[0]
+        return options[0] if all(other == options[0] for other in options) else {}
+    if source == "mds" and target in TABLE_FORMATS and heads:
+        columns = [options_of_shard(opened.index.format, head)["columns"] for head in heads]
+        schema = _schema_of_mds(columns[0]) if all(other == columns[0] for other in columns) else None
+        return {} if schema is None else {"schema": schema}
     return {}
 
 
@@ -63,25 +67,57 @@ def options_of_first(
     return {}
 
 
-def with_files(opened: Opened) -> Opened:
-    """The same dataset, of which images are the bytes of their files: what is written is what was stored."""
-    return replace(opened, format=_with_files(opened.format))
+def with_files(opened: Opened, *, kept: Mapping[str, str] | None = None) -> Opened:
+    """The same dataset, of which images are the bytes of their files: what is written is what was stored.
+
+    ``kept`` are the encodings of columns of MDS shards that are written with the same: those that only go from shard to
+    shard are not even decoded.
+    """
+    stored = {encoding for encoding in (kept or {}).values() if not is_written(encoding)}
+    return replace(opened, format=_with_files(opened.format, stored))
 
 
-def _with_files(format: Format) -> Format:  # noqa: A002
+def _with_files(format: Format, stored: Collection[str]) -> Format:  # noqa: A002
     if isinstance(format, Mds):
-        return format.with_files()
+        return format.with_files(stored)
     if isinstance(format, Compressed):
-        return Compressed(_with_files(format.inner), format.codec, limit_bytes=format.limit_bytes)
+        return Compressed(_with_files(format.inner, stored), format.codec, limit_bytes=format.limit_bytes)
     return format
+
+
+def refuse_unheld(opened: Opened, format_name: str) -> None:
+    """Make sure that there is no column of MDS shards that the format does not hold, before anything is read.
+
+    Raises
+    ------
+    UsageError
+        There is: lists of images in tar, JSON Lines or TFRecord shards; any image or bytes in JSON Lines.
+    """
+    target = format_name.partition(".")[0]
+    if target in ("mds", *TABLE_FORMATS):
+        return
+    for name, encoding in _encodings(opened).items():
+        if is_list(encoding):
+            msg = f"the column {name!r} is {encoding}, and {target} shards do not hold lists of images"
+            raise UsageError(msg, hint="mds, parquet and arrow shards do (--to, or format= in Python)")
+        if target == "jsonl" and (encoding == "bytes" or files_of(encoding) is not None):
+            msg = f"the column {name!r} is {encoding}, and JSON holds no bytes"
+            raise UsageError(msg, hint="mds, parquet, arrow, tar and tfrecord shards do (--to, or format= in Python)")
+
+
+def _encodings(opened: Opened) -> dict[str, str]:
+    """The encoding of each column that some shard of MDS has."""
+    heads = [head for _, head in sorted(opened.index.shard_heads.items())]
+    found: dict[str, str] = {}
+    for head in heads:
+        found |= options_of_shard(opened.index.format, head).get("columns", {})
+    return found
 
 
 def suffixed_images(opened: Opened) -> dict[str, str]:
     """Other names for columns that hold files of images, by which the members of a tar say what they are."""
-    heads = [head for _, head in sorted(opened.index.shard_heads.items())][:1]
-    columns = {name: kind for head in heads for name, kind in options_of_shard(opened.index.format, head).items()}
     found: dict[str, str] = {}
-    for name, encoding in columns.get("columns", {}).items():
+    for name, encoding in _encodings(opened).items():
         suffix = _SUFFIXES.get(encoding)
         if suffix is not None and name.rpartition(".")[2].lower() not in ("jpg", "jpeg", "png"):
             found[name] = f"{name}.{suffix}"
@@ -104,6 +140,26 @@ def _schema(schemas: Iterable[Any], opened: Opened) -> Any:
     fields += [pa.field(name, pa.string()) for name in constants if name not in names]
     kept = (different[0].metadata or {}).get(_KEPT_METADATA) if different else None
     return pa.schema(fields, metadata=None if kept is None else {_KEPT_METADATA: kept})
+
+
+def _schema_of_mds(columns: Mapping[str, str]) -> Any:
+    """The schema of rows with these encodings; None where only values tell their types."""
+    pa = arrow_library("Parquet")
+    known = {"str": pa.string(), "bytes": pa.binary(), "str_float": pa.float64()}
+    fields = []
+    for name, encoding in columns.items():
+        array = array_of(encoding)
+        if array is not None and len(array[1]) < 2:
+            kind = pa.from_numpy_dtype(array[0].newbyteorder("="))
+            kind = pa.list_(kind) if array[1] else kind
+        elif files_of(encoding) is not None:
+            kind = pa.list_(pa.binary()) if is_list(encoding) else pa.binary()
+        else:
+            kind = known.get(encoding)
+        if kind is None:
+            return None
+        fields.append(pa.field(name, kind))
+    return pa.schema(fields)
 
 
 def _plain(pa: Any, kind: Any) -> Any:

@@ -29,7 +29,7 @@ from shoal.errors import UsageError
 from shoal.order.partition import Partition
 from shoal.order.plain import Sequential
 from shoal.order.resolution import parse_bytes
-from shoal.pack.alike import options_like, options_of_first, suffixed_images, with_files
+from shoal.pack.alike import options_like, options_of_first, refuse_unheld, suffixed_images, with_files
 from shoal.pack.apart import check_apart
 from shoal.pack.assembling import finish
 from shoal.pack.columns import Column, as_columns
@@ -213,14 +213,16 @@ def repack_opened(
     progress: Progress | None = None,
 ) -> Repacked:
     """`repack` of a dataset that is open."""
-    opened = with_files(opened)
     index = opened.index
     if not index.num_samples:
         msg = f"{counted(index.num_shards, 'shard')} without a single sample"
         raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
     format_name = request.format or _format_like(index)
     check_prefix(request.prefix)
-    options = {**({} if request.decode else options_like(opened, format_name)), **request.options}
+    like = {} if request.decode else options_like(opened, format_name)
+    opened = with_files(opened, kept=None if "columns" in request.options else like.get("columns"))
+    refuse_unheld(opened, format_name)
+    options = {**like, **request.options}
     encoder = encoder_named(format_name, **options)
     columns = as_columns(request.columns)
     sizes = _record_bytes(index)

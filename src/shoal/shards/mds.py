@@ -8,7 +8,7 @@ of a shard says where all of its samples are, and a sample can be read alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -17,14 +17,21 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
 from shoal.shards.columns import Columns, Kind, Record, wanted_of
-from shoal.shards.mds_encodings import Decode, array_of, decoder_of, fixed_bytes_of
+from shoal.shards.mds_encodings import (
+    Decode,
+    NoFileError,
+    StoredValue,
+    array_of,
+    decoder_of,
+    files_of,
+    fixed_bytes_of,
+)
 from shoal.shards.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.records import BadRecordError, CutRecords, borders_in
 
 __all__ = ["Mds"]
 
-_FILES = ("jpeg", "png")
 _DESCRIPTION_LIMIT_BYTES = 16 << 20
 _NO_SHARD = "this is no MDS shard, a compressed or a damaged one"
 
@@ -42,18 +49,21 @@ class Mds:
     def __init__(self, *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
         self._wanted: tuple[str, ...] | None = None
-        self._has_files = False
+        self._files: tuple[str, ...] | None = None  # None: values; else the encodings that stay as they are stored
 
     def projected(self, names: Sequence[str]) -> Mds:
         """The same format, which decodes these columns alone where a shard has all of them."""
         projected = Mds(allow_pickle=self.allow_pickle)
-        projected._wanted, projected._has_files = tuple(names), self._has_files
+        projected._wanted, projected._files = tuple(names), self._files
         return projected
 
-    def with_files(self) -> Mds:
-        """The same format, of which a JPEG or a PNG is the bytes of its file."""
+    def with_files(self, stored: Collection[str] = ()) -> Mds:
+        """The same format, of which images are the bytes of files: a JPEG or PNG as it is, pixels as a PNG.
+
+        Values of the encodings ``stored`` are not decoded: they are `StoredValue`, for shards with the same.
+        """
         other = Mds(allow_pickle=self.allow_pickle)
-        other._wanted, other._has_files = self._wanted, True
+        other._wanted, other._files = self._wanted, tuple(sorted(stored))
         return other
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
@@ -75,7 +85,7 @@ class Mds:
 
     def _columns(self, head: Mapping[str, Any], shard: str) -> tuple[_Column, ...]:
         try:
-            return _known_columns(tuple(map(tuple, head["columns"])), self.allow_pickle, self._wanted, self._has_files)
+            return _known_columns(tuple(map(tuple, head["columns"])), self.allow_pickle, self._wanted, self._files)
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, UsageError):
                 raise
@@ -131,6 +141,9 @@ def _decode(columns: tuple[_Column, ...], num_sizes: int, data: bytes) -> Sample
         except (ValueError, RecursionError, OSError, SyntaxError) as error:
             if isinstance(error, UsageError):
                 raise
+            if isinstance(error, NoFileError):
+                msg = f"column {column.name!r} {error}"
+                raise BadRecordError(msg, byte=at, hint=error.hint) from None
             msg = f"column {column.name!r} is no {column.encoding}: {error}"
             raise BadRecordError(msg, byte=at) from None
         at += size
@@ -145,11 +158,15 @@ class _Column:
 
     __slots__ = ("_decode", "allow_pickle", "encoding", "fixed_bytes", "is_wanted", "name")
 
-    def __init__(self, name: str, encoding: str, *, allow_pickle: bool, is_wanted: bool) -> None:
+    def __init__(
+        self, name: str, encoding: str, *, allow_pickle: bool, is_wanted: bool, files: tuple[str, ...] | None
+    ) -> None:
         self.name, self.encoding, self.allow_pickle = name, encoding, allow_pickle
         self.is_wanted = is_wanted
         self.fixed_bytes = fixed_bytes_of(encoding)
         self._decode: Decode | None = None
+        if files is not None:
+            self._decode = StoredValue if encoding in files else files_of(encoding)
 
     def decode(self, data: bytes) -> Any:
         if self._decode is None:
@@ -162,16 +179,11 @@ def _known_columns(
     pairs: tuple[tuple[str, str], ...],
     allow_pickle: bool,  # noqa: FBT001
     wanted: tuple[str, ...] | None,
-    has_files: bool,  # noqa: FBT001
+    files: tuple[str, ...] | None,
 ) -> tuple[_Column, ...]:
     chosen = wanted_of([name for name, _ in pairs], wanted)
     return tuple(
-        _Column(
-            name,
-            "bytes" if has_files and encoding in _FILES else encoding,
-            allow_pickle=allow_pickle,
-            is_wanted=name in chosen,
-        )
+        _Column(name, encoding, allow_pickle=allow_pickle, is_wanted=name in chosen, files=files)
         for name, encoding in pairs
     )
 

@@ -5,6 +5,7 @@ All integers are little-endian. Pickles are code, and are refused unless they we
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from decimal import Decimal
@@ -16,7 +17,17 @@ from shoal.errors import UsageError
 from shoal.shards.decoding.images import open_image
 from shoal.shards.decoding.pickles import unpickler
 
-__all__ = ["ENCODINGS", "Decode", "array_of", "decoder_of", "fixed_bytes_of"]
+__all__ = [
+    "ENCODINGS",
+    "Decode",
+    "NoFileError",
+    "StoredValue",
+    "array_of",
+    "decoder_of",
+    "files_of",
+    "fixed_bytes_of",
+    "is_list",
+]
 
 Decode = Callable[[bytes], Any]
 
@@ -36,10 +47,41 @@ _MOST_PIXELS = 1 << 28
 # As many as in a PNG of one bit a pixel: deflate makes at most 1032 bytes of one. Real images have far fewer.
 _MOST_PIXELS_A_BYTE, _MOST_PIXELS_OF_FEW_BYTES = 8 * 1032, 1 << 20
 
+# In these a PNG is the same image; of a palette ("P") MDS does not keep the colours, and of "I" a PNG keeps 16 bits.
+_MODES_OF_PNG = ("1", "L", "LA", "RGB", "RGBA", "I;16")
+
 ENCODINGS = (
     *("bytes", "str", "int", "ndarray", *_SCALARS, "str_int", "str_float", "str_decimal"),
     *("pil", "jpeg", "jpeg_array", "jpegarray", "png", "list[pil]", "list[jpeg]", "list[png]", "pkl", "json"),
 )
+
+
+class NoFileError(ValueError):
+    """An image of which there is no file that is the same."""
+
+    hint = "`shoal repack --to mds` keeps it as it is; or leave such samples out with --on-error skip"
+
+
+class StoredValue(bytes):
+    """The bytes of a value as they lie in a shard, for another shard with the same encoding."""
+
+
+def is_list(encoding: str) -> bool:
+    """Whether values are lists.
+
+    >>> is_list("list[pil]"), is_list("jpeg_array"), is_list("jpeg")
+    (True, True, False)
+    """
+    return encoding.startswith("list[") or encoding in ("jpeg_array", "jpegarray")
+
+
+def files_of(encoding: str) -> Decode | None:
+    """What makes image files, as bytes, of the bytes of a value: a PNG of pixels; None where values are no images.
+
+    >>> files_of("list[jpeg]")(bytes(4) + bytes([1, 0, 0, 0, 4, 0, 0, 0]) + b"JPEG"), files_of("str")
+    ([b'JPEG'], None)
+    """
+    return _FILES.get(encoding)
 
 
 def fixed_bytes_of(encoding: str) -> int | None:
@@ -160,6 +202,16 @@ def _raw_image(data: bytes) -> Any:
     return _pillow().frombytes(mode, (width, height), pixels)
 
 
+def _png_of(data: bytes) -> bytes:
+    image = _raw_image(data)
+    if image.mode not in _MODES_OF_PNG:
+        msg = f"has an image of mode {image.mode}, and no PNG is the same"
+        raise NoFileError(msg)
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
 def _list_of(decode: Decode, *, unused_bytes: int) -> Decode:
     """Lists: some unused bytes, the number of elements, the size of each, and they."""
 
@@ -211,4 +263,15 @@ _DECODERS: dict[str, Decode] = {
     "list[png]": _list_of(_image, unused_bytes=4),
     "jpeg_array": _list_of(_image, unused_bytes=0),
     "jpegarray": _list_of(_image, unused_bytes=0),
+}
+
+_FILES: dict[str, Decode] = {
+    "jpeg": bytes,
+    "png": bytes,
+    "pil": _png_of,
+    "list[jpeg]": _list_of(bytes, unused_bytes=4),
+    "list[png]": _list_of(bytes, unused_bytes=4),
+    "list[pil]": _list_of(_png_of, unused_bytes=4),
+    "jpeg_array": _list_of(bytes, unused_bytes=0),
+    "jpegarray": _list_of(bytes, unused_bytes=0),
 }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.shards.mds_encodings import array_of, fixed_bytes_of
+from shoal.shards.mds_encodings import StoredValue, array_of, fixed_bytes_of
 
 __all__ = ["encode_value", "encoding_for", "is_written"]
 
@@ -59,6 +59,8 @@ def encode_value(encoding: str, value: Any) -> bytes:
     UsageError
         Nothing is written in this encoding.
     """
+    if isinstance(value, StoredValue):
+        return value
     known = array_of(encoding)
     if known is not None and not known[1] and encoding != "ndarray":
         return _scalar(known[0], value)
