@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("numpy", "psutil", "pyarrow", "obstore", "urllib3")
+PACKAGES = ("numpy", "psutil", "pyarrow", "obstore")
 FORMATS = ("mds", "parquet", "tar")
 HOW = ("", "+s3", "+1MiB", "+s3+1MiB")
 ROWS = {f"shoal_{name}{how.replace('+', '_')}": f"{name}{how}" for name in FORMATS for how in HOW}

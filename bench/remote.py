@@ -4,9 +4,9 @@
 serves each from a process of its own (`servers/quick.py`, which takes little of the processors that are shared with it)
 that answers after 20 ms and sends 60 MB/s over each connection. Then, several times in turn, it streams an epoch with
 shoal (one process, a window of 64 MiB, sample by sample; the index was made before), and fetches the very ranges that
-shoal asked for, in the order in which it did: by urllib3, which shoal uses for http, and nothing done with the bytes;
-with as many threads as shoal had requests under way at most, and with the number that was best of several, tried once
-before, twice as many among them. Shoal and the raw GETs keep their connections from round to round.
+shoal asked for, in the order in which it did: by http.client, which shoal uses for http, and nothing done with the
+bytes; with as many threads as shoal had requests under way at most, and with the number that was best of several, tried
+once before, twice as many among them. Shoal and the raw GETs keep their connections from round to round.
 ``--client obstore`` does all of it by S3, through obstore. Ratios are taken within each round; their median is printed,
 and the medians of the rates.
 
@@ -33,6 +33,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from http.client import HTTPConnection
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import obstore
-import urllib3
 from obstore.store import S3Store
 from servers.quick import Quick
 
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--connection-mb", type=float, default=60.0, help="MB/s of each connection")
     parser.add_argument("--window", default="64MiB")
     parser.add_argument("--chunk", help="bytes of a request (default: what shoal takes for this window)")
-    parser.add_argument("--client", choices=["urllib3", "obstore"], default="urllib3", help="http, or S3")
+    parser.add_argument("--client", choices=["http", "obstore"], default="http", help="http, or S3")
     parser.add_argument("--raw", type=int, metavar="N", help="so many raw GETs at a time, and not the best number")
     parser.add_argument("--members", type=int, nargs="+", default=MEMBER_BYTES, help="bytes of a member")
     parser.add_argument("--json", metavar="FILE", help="write the figures there")
@@ -178,9 +178,10 @@ class Raw:
     """GETs of ranges and nothing else, with the clients that shoal uses; connections are kept."""
 
     def __init__(self, url: str, client: str) -> None:
-        self._get = self._by_http if client == "urllib3" else self._by_s3
+        self._get = self._by_http if client == "http" else self._by_s3
         parts = urlsplit(url)
-        self._pool = urllib3.HTTPConnectionPool(parts.hostname or "", parts.port, maxsize=256)
+        self._place = parts.hostname or "", parts.port
+        self._kept: deque[HTTPConnection] = deque()
         options = {"skip_signature": True, "region": "us-east-1", "client_options": {"allow_http": True}}
         self._store = S3Store(BUCKET, endpoint=url, **options)
 
@@ -206,9 +207,11 @@ class Raw:
             raise failed[0]
 
     def _by_http(self, path: str, first: int, num_bytes: int) -> None:
-        headers = {"Range": f"bytes={first}-{first + num_bytes - 1}"}
-        answer = self._pool.urlopen("GET", f"/{path}", headers=headers, retries=False, redirect=False)
-        assert (answer.status, len(answer.data)) == (206, num_bytes)
+        connection = self._kept.pop() if self._kept else HTTPConnection(*self._place, timeout=30)
+        connection.request("GET", f"/{path}", headers={"Range": f"bytes={first}-{first + num_bytes - 1}"})
+        answer = connection.getresponse()
+        assert (answer.status, len(answer.read())) == (206, num_bytes)
+        self._kept.append(connection)
 
     def _by_s3(self, path: str, first: int, num_bytes: int) -> None:
         data = obstore.get_range(self._store, path.partition("/")[2], start=first, end=first + num_bytes)
@@ -218,7 +221,7 @@ class Raw:
 def opened(url: str, client: str) -> shoal.Dataset:
     """The tars of a server, read by one of the clients."""
     shards = f"train-{{000000..{NUM_SHARDS - 1:06d}}}.tar"
-    if client == "urllib3":
+    if client == "http":
         return shoal.open(f"{url}/{BUCKET}/{shards}")
     options = {"endpoint": url, "anonymous": True, "region": "us-east-1"}
     return shoal.open(f"s3://{BUCKET}/{shards}", storage_options=options)

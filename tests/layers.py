@@ -49,7 +49,6 @@ LIBRARIES = {
     "lightning": ("shoal.integrations",),
     "datasets": ("shoal.integrations",),
     "obstore": ("shoal.storage",),
-    "urllib3": ("shoal.storage",),
     "boto3": ("shoal.storage",),
     "fsspec": ("shoal.storage",),
     "pyarrow": ("shoal.shards", "shoal.integrations"),

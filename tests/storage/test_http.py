@@ -551,7 +551,7 @@ def test_what_a_server_asks_to_wait() -> None:
     assert (retry_after_seconds("Wed, 21 Oct 2149 07:28:00 GMT") or 0) > 1e9
     for text in (None, "soon", "-3", "", "1e400"):
         assert retry_after_seconds(text) is None
-    assert refusal(404, "x", verb="read", headers={"Retry-After": "3"}).retry_after_seconds is None
+    assert refusal(404, "x", verb="read", headers={"retry-after": "3"}).retry_after_seconds is None
 
 
 def test_what_a_server_says_is_kept_short_and_without_secrets() -> None:

@@ -16,8 +16,6 @@ from shoal.storage.local import LocalStore
 from shoal.stream.indexing.index_files import save_index
 from shoal.testing import Fault, FaultKind, RangeServer
 
-pytest.importorskip("urllib3")
-
 SCRIPT = """
     import gc, os, sys, threading, time, warnings
     sys.path[:0] = {path!r}

@@ -23,7 +23,6 @@ from shoal.stream.open_dataset import Dataset, open_dataset
 from shoal.stream.reading.retrying import RetryingStore
 from shoal.testing import Fault, FaultKind, RangeServer
 
-pytest.importorskip("urllib3")
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
 COUNTS = [60, 45, 0, 70]

@@ -33,14 +33,17 @@ _MAX_SAID = 200
 def refusal(
     status: int, path: str, *, verb: str, said: str = "", headers: Mapping[str, str] | None = None
 ) -> StorageError:
-    """The error for an answer with a status that is none of success; ``said`` is the body or what is known of it."""
+    """The error for an answer with a status that is none of success; ``said`` is the body or what is known of it.
+
+    The names of ``headers`` are in small letters.
+    """
     phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
     msg = f"could not {verb} {path}: the server answered {f'{status} {phrase}'.strip()}"
     if text := trimmed(said):
         msg += f" ({text})"
     transient = status in _TRANSIENT or status > 511
     hint = _HINTS.get(status, "the server is not well; wait, or ask who runs it" if status >= 500 else "")
-    wait = retry_after_seconds((headers or {}).get("Retry-After")) if transient else None
+    wait = retry_after_seconds((headers or {}).get("retry-after")) if transient else None
     error = StorageError(msg, hint=hint, transient=transient, retry_after_seconds=wait)
     error.errno = _ERRNO.get(status)
     return error

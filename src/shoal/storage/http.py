@@ -11,20 +11,17 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Self
-from urllib.parse import urljoin, urlsplit
+from typing import Any, NoReturn
+from urllib.parse import quote, urljoin, urlsplit
 
 from shoal.errors import StorageError
 from shoal.storage.answers import is_missing, refusal
 from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, read_whole, version_of
+from shoal.storage.http_connections import Answer, Connections
+from shoal.storage.http_failures import broken
 from shoal.storage.http_options import HttpOptions
-from shoal.storage.http_pools import Pools, broken, unlogged
-from shoal.storage.http_timed import read_into
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader
 from shoal.storage.urls import plain, secrets_in, struck_out, tagged, without_secrets
-
-if TYPE_CHECKING:
-    from urllib3.response import BaseHTTPResponse
 
 __all__ = ["HttpStore"]
 
@@ -34,7 +31,9 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 _SAID_BYTES = 2000
 # Of an object that was never read, an answer without its range may be that of a cache on the way that has it not yet.
 _ATTEMPTS_TO_MEET = 6
-_DRAINED_BYTES = 4096  # reading so many that nobody wants is cheaper than another connection
+# Some servers answer nobody who does not say who asks; a user's header comes instead.
+_ALWAYS_SENT = {"Accept-Encoding": "identity", "User-Agent": "shoal"}
+_IS_SENT_AS_IT_IS = re.compile(r"[!#-;=?-\[\]_a-z~]*")  # what is none of these must be encoded in a URL
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)\s*", re.IGNORECASE)
 
 
@@ -55,7 +54,7 @@ class HttpStore:
         self._of_hosts: dict[str, str] = {}
         self._firsts: dict[str, _First] = {}  # made once, since parsing URLs takes longer than the rest of our part
         self._moved: dict[str, _Moved] = {}
-        self._pools = Pools(self._options)
+        self._connections = Connections(self._options)
 
     def __repr__(self) -> str:
         return "HttpStore()"
@@ -101,13 +100,13 @@ class HttpStore:
                 msg = f"could not {verb} {path}: the server sent bytes [{first}, {end}) instead"
                 raise StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
             check_length(path, first_byte, end_byte, end - first, info.num_bytes)
-            announced = answer.headers.get("Content-Length")
+            announced = answer.headers.get("content-length")
             if announced is not None and announced.strip() != str(end - first):
                 msg = f"could not {verb} {path}: the server announced {announced} bytes for them"
                 raise StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
             try:
-                data = b"" if buffer is not None else _body(answer.response, end - first)
-                num_bytes = len(data) if buffer is None else read_into(answer.response, buffer)
+                data = b"" if buffer is not None else answer.read(end - first)
+                num_bytes = len(data) if buffer is None else answer.read_into(buffer)
             except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
                 raise broken(error, path, verb=verb) from None
         check_length(path, first_byte, end_byte, num_bytes, info.num_bytes)
@@ -172,15 +171,15 @@ class HttpStore:
 
     def close(self) -> None:
         """Close the connections of this process, and forget what objects looked like."""
-        self._pools.close()
+        self._connections.close()
         self._known.forget()
         self._moved.clear()
 
-    def _answer(self, path: str, first_byte: int, end_byte: int, *, verb: str) -> _Answer:
+    def _answer(self, path: str, first_byte: int, end_byte: int, *, verb: str) -> Answer:
         """The answer to a request for a range: 206, 416 or that of an empty object, and an error for anything else."""
         first = self._firsts.get(path) or self._firsts.setdefault(path, self._first(path))
-        headers = {"Accept-Encoding": "identity", "Range": f"bytes={first_byte}-{end_byte - 1}"}
-        own = headers | first.headers
+        part = {"Range": f"bytes={first_byte}-{end_byte - 1}"}
+        headers, own = _ALWAYS_SENT | part, first.headers | part
         moved = self._moved.get(path)
         url = moved.url if moved is not None and time.monotonic() < moved.until_seconds else first.url
         for num_redirects in range(_MAX_REDIRECTS + 1):
@@ -189,10 +188,10 @@ class HttpStore:
             if answer.status in (206, 416) or self._is_empty(path, answer):
                 if num_redirects:
                     self._moved[path] = _Moved(url, time.monotonic() + _REDIRECT_SECONDS)
-                return _Answer(answer)
-            with _Answer(answer) as refused:
-                if refused.status in _REDIRECTS and "Location" in refused.headers:
-                    url = _next(url, refused.headers["Location"], path, verb)
+                return answer
+            with answer as refused:
+                if refused.status in _REDIRECTS and "location" in refused.headers:
+                    url = _next(url, refused.headers["location"], path, verb)
                 elif moved is not None and url is moved.url and 400 <= refused.status < 500:
                     url = first.url  # what it was signed for may be over: ask where it is now
                 else:
@@ -203,7 +202,10 @@ class HttpStore:
     def _first(self, path: str) -> _First:
         full = self._full_url(path)
         origin = _origin(full)
-        return _First(_sendable(full), self._options.headers_for(full), origin)
+        own = self._options.headers_for(full)
+        named = {name.lower() for name in own}
+        always = {name: value for name, value in _ALWAYS_SENT.items() if name.lower() not in named}
+        return _First(_sendable(full), always | own, origin)
 
     def _full_url(self, path: str) -> str:
         """What was learnt for ``path``, else with the password and query that were given for its host.
@@ -218,10 +220,9 @@ class HttpStore:
         _, question, query = other.partition("#")[0].partition("?")
         return f"{scheme}{mark}{user}{at}{rest}{question}{query}"
 
-    def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> BaseHTTPResponse:
+    def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> Answer:
         try:
-            with unlogged():
-                return self._pools.get(url, headers)
+            return self._connections.get(url, headers)
         except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
             self._moved.pop(path, None)
             raise broken(error, path, verb=verb, secrets=self._secrets(path, url)) from None
@@ -234,16 +235,16 @@ class HttpStore:
             *secrets_in(url),
             *secrets_in(full),
             *self._options.secrets(),
-            *self._pools.secrets(url),
+            *self._connections.secrets(url),
             *(word for word in sent if len(word) > 6),
         ]
 
-    def _refusal(self, answer: BaseHTTPResponse, path: str, verb: str, *, secrets: Sequence[str]) -> StorageError:
+    def _refusal(self, answer: Answer, path: str, verb: str, *, secrets: Sequence[str]) -> StorageError:
         if answer.status != 200:
             body = b""
             if answer.status >= 400:
                 try:
-                    body = _body(answer, _SAID_BYTES)
+                    body = answer.read(_SAID_BYTES)
                 except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
                     raise broken(error, path, verb=verb) from None
             said = struck_out(body.decode("utf-8", "replace"), secrets)
@@ -252,10 +253,10 @@ class HttpStore:
         hint = "serve the shards by a server that answers ranges (nginx, any object store), or copy them"
         return self._no_range(path, msg, hint)
 
-    def _is_empty(self, path: str, answer: BaseHTTPResponse) -> bool:
+    def _is_empty(self, path: str, answer: Answer) -> bool:
         """Whether an object of no bytes was sent as a whole: there is no range of it, and not all say so by 416."""
-        says_which = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
-        is_empty = answer.status == 200 and answer.headers.get("Content-Length", "").strip() == "0" and says_which
+        says_which = answer.headers.get("etag") or answer.headers.get("last-modified")
+        is_empty = answer.status == 200 and answer.headers.get("content-length", "").strip() == "0" and says_which
         known = self._known.get(path)
         return bool(is_empty) and (known is None or not known.num_bytes)
 
@@ -264,9 +265,9 @@ class HttpStore:
         met = self._known.get(path) is not None
         return StorageError(msg, hint=hint, transient=met, worth_attempts=_ATTEMPTS_TO_MEET, evidence="no range")
 
-    def _range_of(self, path: str, answer: _Answer) -> tuple[ObjectInfo, int, int]:
+    def _range_of(self, path: str, answer: Answer) -> tuple[ObjectInfo, int, int]:
         """What a 206 says it is: the object, and the range that it holds of it."""
-        encoding = answer.headers.get("Content-Encoding", "identity")
+        encoding = answer.headers.get("content-encoding", "identity")
         if encoding.strip().lower() not in ("", "identity"):
             msg = f"{path}: the server encodes its answers ({encoding}), so that ranges are not those of the object"
             raise self._no_range(path, msg, "switch compression off for these files")
@@ -275,17 +276,17 @@ class HttpStore:
             raise self._unclear(path, answer)
         return info, int(match[1]), int(match[2]) + 1
 
-    def _met(self, path: str, answer: _Answer) -> tuple[ObjectInfo, re.Match[str]]:
+    def _met(self, path: str, answer: Answer) -> tuple[ObjectInfo, re.Match[str]]:
         """The object that an answer is about, and what it says of its range."""
-        said = "bytes */0" if answer.status == 200 else answer.headers.get("Content-Range", "")
+        said = "bytes */0" if answer.status == 200 else answer.headers.get("content-range", "")
         match = _CONTENT_RANGE.fullmatch(said)
         if match is None or match[3] == "*":
             raise self._unclear(path, answer)
-        version = version_of(answer.headers.get("ETag")) or answer.headers.get("Last-Modified", "")
+        version = version_of(answer.headers.get("etag")) or answer.headers.get("last-modified", "")
         return self._known.met(path, int(match[3]), version), match
 
-    def _unclear(self, path: str, answer: _Answer) -> StorageError:
-        said = answer.headers.get("Content-Range")
+    def _unclear(self, path: str, answer: Answer) -> StorageError:
+        said = answer.headers.get("content-range")
         msg = f"{path}: the server does not say which part of how many bytes it sends (Content-Range: {said})"
         return self._no_range(path, msg, "the server, or a proxy before it, is at fault")
 
@@ -307,34 +308,9 @@ class _Moved:
     until_seconds: float
 
 
-class _Answer:
-    """An answer whose connection is kept when (nearly) all of it was read, and is closed otherwise."""
-
-    def __init__(self, response: BaseHTTPResponse) -> None:
-        self.response: Any = response
-        self.status = response.status
-        self.headers = response.headers
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        left = self.response.length_remaining
-        if left is None or left > _DRAINED_BYTES:
-            self.response.close()
-        elif not self.response.closed:
-            self.response.drain_conn()
-        self.response.release_conn()
-
-
-def _body(response: BaseHTTPResponse, most_bytes: int) -> bytes:
-    """At most so many bytes: a server that never ends costs no memory."""
-    return response.read(most_bytes, decode_content=False)
-
-
 def _restore(options: HttpOptions, full: dict[str, str], of_hosts: dict[str, str]) -> HttpStore:
     store = HttpStore()
-    store._options, store._pools = options, Pools(options)  # noqa: SLF001  # the same module
+    store._options, store._connections = options, Connections(options)  # noqa: SLF001  # the same module
     store._full, store._of_hosts = full, of_hosts  # noqa: SLF001  # the same
     return store
 
@@ -355,10 +331,17 @@ def _origin(url: str) -> tuple[str, str, int | None]:
 
 
 def _sendable(url: str) -> str:
-    """The URL without user and fragment, which are not sent in it."""
+    """The URL as it is asked for: without user and fragment, which are not sent in it, its path in plain letters."""
     scheme, mark, rest = url.partition("#")[0].partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+    length = min(place for place in (rest.find("/"), rest.find("?"), len(rest)) if place >= 0)
+    host, target = rest[:length].rpartition("@")[2], rest[length:]
+    if not target.startswith("/"):
+        target = f"/{target}"
+    if "/." in target:
+        target = urljoin(f"http://host{target}", target).removeprefix("http://host")
+    if not _IS_SENT_AS_IT_IS.fullmatch(target):
+        target = quote(target, safe="!#$%&'()*+,/:;=?@[]~")
+    return f"{scheme}{mark}{host}{target}"
 
 
 def _next(url: str, location: str, path: str, verb: str) -> str:

@@ -2,8 +2,6 @@
 
 Each read from the socket is given what is left of the time of the whole head, or of all that was asked for
 of a body. So whoever waits gives up by itself, in whatever thread, and nobody has to look after it.
-
-A body can also be read into memory that is there already (`read_into`), which urllib3 has no way of doing.
 """
 
 from __future__ import annotations
@@ -11,15 +9,13 @@ from __future__ import annotations
 import io
 import math
 import time
-from contextvars import ContextVar
-from functools import lru_cache
 from http.client import HTTPResponse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["TimedResponse", "read_into", "timed_pools"]
+__all__ = ["TimedResponse"]
 
 # A body has the time of a silence, and more if it is large: this many bytes a second are slow for anybody.
 _LEAST_BYTES_PER_SECOND = 64 << 10
@@ -75,46 +71,18 @@ class TimedResponse(HTTPResponse):
         self._is_begun = False
 
     def read(self, amt: int | None = None) -> bytes:
-        """Up to so many bytes of the body, or all of it; a view of where they are, where `read_into` asks."""
-        num_bytes = (self.length or 0) if amt is None else amt
+        """Up to so many bytes of the body, or all of it."""
+        self._allow((self.length or 0) if amt is None else amt)
+        return super().read(amt)
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Read the next bytes of the body to where they belong; how many there were."""
+        self._allow(len(buffer))
+        return super().readinto(buffer)
+
+    def _allow(self, num_bytes: int) -> None:
         if self._is_begun:
             self._timed.allow_more(num_bytes)
         else:
             self._timed.allow(num_bytes)
             self._is_begun = True
-        place = _place.get()
-        if place is None:
-            return super().read(amt)
-        _place.set(None)
-        return place[: self.readinto(place)]  # type: ignore[return-value]  # urllib3 counts it, and hands it on
-
-
-def read_into(response: Any, buffer: memoryview) -> int:
-    """Read the next bytes of a body into a buffer, by way of urllib3; how many there were, fewer only at its end.
-
-    From the socket to where they belong: a piece of its own for each, copied then, took a third more processor time.
-    """
-    token = _place.set(buffer)
-    try:
-        data = response.read(len(buffer), decode_content=False)
-        if _place.get() is not None:  # an answer of another kind
-            buffer[: len(data)] = data
-    finally:
-        _place.reset(token)
-    return len(data)
-
-
-# Where the next read of this thread is to go.
-_place: ContextVar[memoryview | None] = ContextVar("shoal.place", default=None)
-
-
-@lru_cache(maxsize=1)
-def timed_pools() -> dict[str, Any]:
-    """The classes of urllib3's pools of connections, with such answers; by scheme."""
-    from urllib3 import HTTPConnectionPool, HTTPSConnectionPool  # noqa: PLC0415  # optional
-
-    found = {}
-    for scheme, pool in (("http", HTTPConnectionPool), ("https", HTTPSConnectionPool)):
-        connection = type(pool.ConnectionCls.__name__, (pool.ConnectionCls,), {"response_class": TimedResponse})
-        found[scheme] = type(pool.__name__, (pool,), {"ConnectionCls": connection})
-    return found
