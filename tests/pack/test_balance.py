@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import UsageError
 from shoal.pack.balance import Repeats, balanced, oversampled, parse_factor
+from shoal.pack.copies import copy_of, refuse_copies
 
 LABELS = st.lists(st.sampled_from(["a", "b", "ü", "", "a=b"]), min_size=1, max_size=80)
 SEEDS = st.integers(0, 2**64 - 1)
@@ -102,3 +103,14 @@ def test_factors_that_are_none(text: str) -> None:
 def test_factors() -> None:
     assert parse_factor("a=b=3") == ("a=b", Fraction(3))
     assert parse_factor("=1.1") == ("", Fraction(11, 10))
+
+
+@given(counts=st.dictionaries(st.sampled_from(["a", "b", "a~2", "a~3", "a~2~2", "b~02", "a~1"]), st.integers(1, 4)))
+def test_keys_of_copies_are_of_one_sample_or_refused(counts: dict[str, int]) -> None:
+    keys, times = list(counts), np.array([*counts.values()], dtype=np.int64)
+    packed = [copy_of(key, copy) for key in keys for copy in range(counts[key])]
+    if len(set(packed)) == len(packed):
+        refuse_copies(keys, times)
+    else:
+        with pytest.raises(UsageError, match="which there is already"):
+            refuse_copies(keys, times)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import SourceError, UsageError
 from shoal.pack.alike import options_like
-from shoal.pack.inputs import copy_of
+from shoal.pack.copies import copy_of
 from shoal.shards.arrow_library import arrow_library
 from shoal.shards.protocol import Sample
 from shoal.storage.local import LocalStore
@@ -83,6 +83,9 @@ class DatasetInputs:
     def column_path(self, name: str) -> str:
         """Where a column is in a sample: under its own name."""
         return name
+
+    def refuse_copies(self, times: NDArray[np.int64]) -> None:
+        """Keys are numbers, and all are well."""
 
     def options(self, *, skips: bool) -> dict[str, Any]:  # noqa: ARG002  # all rows fit
         """The options of the format by which columns keep their types, where rows go into columns again."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import StorageError, UsageError
+from shoal.pack.copies import copy_of, refuse_copies
 from shoal.pack.input_columns import columns_of_files
 from shoal.pack.unit import Unreadable
 from shoal.shards.protocol import Sample
@@ -22,7 +23,6 @@ __all__ = [
     "FileInputs",
     "FileSamples",
     "InputTable",
-    "copy_of",
     "file_inputs",
     "label_field",
     "name_of",
@@ -69,6 +69,10 @@ class InputTable(Protocol):
 
     def column_path(self, name: str) -> str:
         """Where a value that the inputs have by this name is in a sample."""
+        ...
+
+    def refuse_copies(self, times: NDArray[np.int64]) -> None:
+        """Make sure that no copy gets the key of another input, where each is packed so many times; or `UsageError`."""
         ...
 
     def options(self, *, skips: bool) -> dict[str, Any]:
@@ -186,6 +190,10 @@ class FileInputs:
         known = any(name == column or name.startswith(f"{column}.") for column in self.extra[0])
         return f"json.{name}" if known else name
 
+    def refuse_copies(self, times: NDArray[np.int64]) -> None:
+        """As `shoal.pack.copies.refuse_copies`."""
+        refuse_copies(self.keys, times)
+
     def options(self, *, skips: bool) -> dict[str, Any]:
         """The columns of tables: those of files by their suffixes where they are grouped, and of the manifest."""
         fields = self.fields if self.grouped else ["data"]
@@ -265,15 +273,6 @@ class FileSamples:
 def label_field(format: str) -> str:  # noqa: A002
     """The field of a sample that has its class."""
     return "cls" if format.partition(".")[0] == "tar" else "label"
-
-
-def copy_of(key: str, copy: int) -> str:
-    """The key of a copy: no two samples of a dataset have the same.
-
-    >>> copy_of("cats/001", 0), copy_of("cats/001", 1)
-    ('cats/001', 'cats/001~2')
-    """
-    return f"{key}~{copy + 1}" if copy else key
 
 
 def _as_members(

@@ -189,6 +189,8 @@ def pack_inputs(
         An input cannot be read, or a shard not be written.
     """
     check_prefix(request.prefix)
+    if repeats is not None:
+        inputs.refuse_copies(repeats.times)
     encoder = encoder_named(request.format, **request.options)
     columns = _columns(inputs, request.columns)
     asked = _asked(inputs, request, columns, repeats)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.pack.copies import MARK, refuse_copies
 from shoal.pack.input_columns import columns_of_files
 from shoal.pack.inputs import FileSamples, label_field, name_of, refuse_collisions
 from shoal.pack.unit import Shard, Unreadable
@@ -91,6 +92,11 @@ class TreeInputs:
     def column_path(self, name: str) -> str:
         """``label`` is the class."""
         return self.label_column() or name if name == "label" else name
+
+    def refuse_copies(self, times: NDArray[np.int64]) -> None:
+        """As `shoal.pack.copies.refuse_copies`."""
+        if MARK.encode() in self.files.joined:
+            refuse_copies([name_of(name)[0] for name in self.files.names()], times)
 
     def options(self, *, skips: bool) -> dict[str, Any]:
         """The columns of tables."""

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["Found", "frame", "look", "parsed_frames"]
+__all__ = ["Found", "frame", "look", "parsed_frames", "wrapped"]
 
 Found = tuple[str, int, bytes, bytes, bytes, list[tuple[int, str]], tuple[int, int]]
 """Directory, number of files, names joined by NUL, sizes and times as int64, subdirectories, device and inode."""
@@ -26,7 +26,7 @@ def look(root: str, directory: str, above: tuple[tuple[int, int], ...]) -> Found
 
     ``directory`` is empty or ends with a slash. Of ``above``, which has device and inode of all directories that hold
     it, a link may lead back to one: then None. A subdirectory comes with the number of files that sort before it. What
-    is neither file nor directory has the size -1.
+    is neither file nor directory, or cannot be looked at, has the size -1: what is wrong is said when it is read.
 
     Raises
     ------
@@ -47,12 +47,15 @@ def look(root: str, directory: str, above: tuple[tuple[int, int], ...]) -> Found
                 name = entry.name
                 if name[0] == ".":
                     continue
-                if entry.is_file():
-                    info = entry.stat()
-                    add((name, info.st_size, info.st_mtime_ns))
-                elif entry.is_dir():
-                    directories.append(name)
-                else:
+                try:
+                    if entry.is_file():
+                        info = entry.stat()
+                        add((name, info.st_size, info.st_mtime_ns))
+                    elif entry.is_dir():
+                        directories.append(name)
+                    else:
+                        add((name, -1, 0))
+                except OSError:  # gone meanwhile, or a link in a circle
                     add((name, -1, 0))
     finally:
         os.close(descriptor)
@@ -61,9 +64,21 @@ def look(root: str, directory: str, above: tuple[tuple[int, int], ...]) -> Found
     # With its slash a directory sorts as all names in it do.
     inside = [(bisect_left(names, f"{name}/"), name) for name in sorted(directories, key=lambda name: f"{name}/")]
     sizes = array("q", [size for _, size, _ in files]).tobytes()
-    times = array("q", [modified_ns for _, _, modified_ns in files]).tobytes()
+    try:
+        times = array("q", [modified_ns for _, _, modified_ns in files]).tobytes()
+    except OverflowError:
+        times = array("q", [wrapped(modified_ns) for _, _, modified_ns in files]).tobytes()
     joined = "\0".join(names).encode("utf-8", "surrogateescape")
     return directory, len(files), joined, sizes, times, inside, identity
+
+
+def wrapped(modified_ns: int) -> int:
+    """A time as an int64 holds it, by which it is known again: of files of the year 2263 the rest.
+
+    >>> wrapped(7), wrapped(-7), wrapped((1 << 63) + 7) == 7 - (1 << 63)
+    (7, -7, True)
+    """
+    return (modified_ns + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def frame(what: Any) -> bytes:

@@ -1,7 +1,7 @@
 """Many small files of this machine: looked at by name, and read whole, each in four calls to the system."""
 
 # Paths are text in this room, as they are for every other store.
-# ruff: noqa: PTH113, PTH116, PTH118, PTH120, PTH207
+# ruff: noqa: PTH112, PTH116, PTH118, PTH120, PTH207
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shoal.errors import SourceError, StorageError
 from shoal.storage.failures import explained
 from shoal.storage.file_tree import FileTree, tree_named
+from shoal.storage.looking import wrapped
 
 __all__ = ["FileList", "files_matching", "files_named", "read_small", "read_tree_into"]
 
@@ -48,7 +49,7 @@ def files_named(root: str, names: Sequence[str]) -> FileList:
         except OSError:
             continue
         if stat_bits.S_ISREG(found.st_mode):
-            num_bytes[number], modified_ns[number] = found.st_size, found.st_mtime_ns
+            num_bytes[number], modified_ns[number] = found.st_size, wrapped(found.st_mtime_ns)
     return FileList(root, names, num_bytes, modified_ns)
 
 
@@ -60,7 +61,8 @@ def files_matching(pattern: str) -> FileTree:
     SourceError
         There are none.
     """
-    found = sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
+    # What is no file, and no directory either, was meant: it is an error, or left out and listed.
+    found = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
     if not found:
         msg = f"{pattern}: matches no files"
         raise SourceError(msg, hint="** matches any directories, as in 'photos/**/*.jpg'")
@@ -89,14 +91,14 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
             os.close(descriptor)
     except OSError as error:
         raise explained(error, path, verb="read") from error
-    if len(data) == num_bytes == found.st_size and found.st_mtime_ns == modified_ns:
+    if len(data) == num_bytes == found.st_size and wrapped(found.st_mtime_ns) == modified_ns:
         return data
     if not stat_bits.S_ISREG(found.st_mode):
         msg = f"could not read {path}: it is no file but a directory, a pipe, a socket or a device"
         raise StorageError(msg, hint="name files; --on-error skip leaves out what cannot be read, and lists it")
     now = f"now it has {found.st_size}"
     if num_bytes == found.st_size:
-        now = "it was written to" if found.st_mtime_ns != modified_ns else f"{len(data)} could be read"
+        now = "it was written to" if wrapped(found.st_mtime_ns) != modified_ns else f"{len(data)} could be read"
     msg = f"{path}: this file changed while it was being packed: it had {num_bytes} bytes when it was listed, and {now}"
     raise StorageError(msg, hint="let nobody write to inputs while they are packed; the same command lists them anew")
 

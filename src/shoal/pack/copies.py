@@ -1,0 +1,45 @@
+"""What samples are called that are packed more than once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+
+__all__ = ["MARK", "copy_of", "refuse_copies"]
+
+MARK = "~"
+_COPY = re.compile(r"(.*)~([1-9][0-9]*)", re.DOTALL)
+
+
+def copy_of(key: str, copy: int) -> str:
+    """The key of a copy: no two samples of a dataset have the same.
+
+    >>> copy_of("cats/001", 0), copy_of("cats/001", 1)
+    ('cats/001', 'cats/001~2')
+    """
+    return f"{key}{MARK}{copy + 1}" if copy else key
+
+
+def refuse_copies(keys: Sequence[str], times: NDArray[np.int64]) -> None:
+    """Make sure that no copy gets the key of another input; ``times``, shape (num_inputs,), is how often each comes.
+
+    Raises
+    ------
+    UsageError
+        One would.
+    """
+    alike = [found for key in keys if MARK in key and (found := _COPY.fullmatch(key))]
+    if not alike:
+        return
+    numbers = {key: number for number, key in enumerate(keys)}
+    for found in alike:
+        number = numbers.get(found[1])
+        if number is not None and 2 <= int(found[2]) <= times[number]:
+            twice = f"{found[1]!r} is packed {times[number]} times"
+            msg = f"{twice}, and a copy would be {found[0]!r}, which there is already"
+            raise UsageError(msg, hint="rename one of them")
