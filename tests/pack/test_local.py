@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -125,33 +124,6 @@ def test_repeated_classes_come_exactly_as_often_as_promised(tmp_path: Path) -> N
     keys = [sample["__key__"] for sample in shoal.open(tmp_path / "even")]
     assert len(set(keys)) == 180
     assert {key.partition("~")[0] for key in keys if key.startswith("zebra")} == {f"zebra/{i:03d}" for i in range(5)}
-
-
-@pytest.mark.parametrize("grouped", [False, True])
-def test_a_copy_does_not_get_the_name_of_another_sample(tmp_path: Path, grouped: bool) -> None:
-    make_files(tmp_path / "in", classes={"a": 3, "b": 1})
-    (tmp_path / "in" / "b" / "000~2.txt").write_text("another")
-    packed(tmp_path / "in", tmp_path / "once", grouped=grouped)
-    with pytest.raises(UsageError, match="'b/000' is packed 2 times, and a copy would be 'b/000~2', which there is"):
-        packed(tmp_path / "in", tmp_path / "twice", oversample={"b": 2}, grouped=grouped)
-    assert not (tmp_path / "twice").exists()
-
-
-def test_what_cannot_be_looked_at_is_told_when_it_is_read(tmp_path: Path) -> None:
-    files = make_files(tmp_path / "in", classes={"a": 3})
-    (files / "a" / "circle.txt").symlink_to("circle.txt")
-    (files / "a" / "nowhere.txt").symlink_to("none")
-    os.mkfifo(files / "a" / "pipe.txt")
-    os.utime(files / "a" / "000.txt", ns=(0, (1 << 63) + 1))  # of the year 2262: more nanoseconds than 63 bits hold
-    for source in (files, f"{files}/a/*.txt", f"{files}/**"):
-        with pytest.raises(StorageError, match=r"circle\.txt: Too many levels of symbolic links"):
-            packed(source, tmp_path / "none")
-        shutil.rmtree(tmp_path / "none")
-        out = tmp_path / "out"
-        summary = packed(source, out, on_error="skip")
-        assert [name.rpartition("/")[2] for name, _ in summary.skipped] == ["circle.txt", "nowhere.txt", "pipe.txt"]
-        assert (summary.num_samples, packed(source, out, on_error="skip").digest) == (3, summary.digest)
-        shutil.rmtree(out)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])

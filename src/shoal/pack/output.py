@@ -79,6 +79,11 @@ class Output:
             Nothing can be written, or another process is at work.
         """
         if not scheme_of(self.url):
+            if not Path(self._journal("")).exists() and (done := self._finished_index()) is not None:
+                # Nobody is at work; and nothing is written, which may not be allowed.
+                if not may_skip:
+                    self._check_whole(done)
+                return done
             self._lock = Lock(self._journal(_LOCK), wait_seconds=_WAIT_SECONDS)
         try:
             finished = self._begin(suffix, asked)

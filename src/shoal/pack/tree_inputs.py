@@ -153,7 +153,10 @@ class TreeSamples:
             before = int(ends[start - 1]) if start else 0
             stop = min(len(ends), int(np.searchsorted(ends, before + _BLOCK_BYTES)) + 1)
             part = self.part(start, stop)
-            block = _block_of(part)
+            try:
+                block = _block_of(part)
+            except MemoryError:  # of which file, is said of them one by one
+                block = None
             if block is None:
                 yield from part
             else:

@@ -28,7 +28,7 @@ from shoal.storage.making import ObjectInMaking
 
 __all__ = ["Named", "Shard", "ShardSummary", "Unreadable", "pack_shard"]
 
-_AT_ONCE_BYTES = 1 << 20
+_AT_ONCE_BYTES, _LARGE_BYTES = 1 << 20, 8 << 20
 _DIGEST_BYTES = 16  # of SHA-256, which processors have instructions for: half the time of blake2b
 
 
@@ -112,11 +112,20 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
     try:
         _fill(making, encoder, inputs, shard)
         part = making.finish(plan=out.plan)
+    except MemoryError:
+        making.abandon()
+        refused = _no_memory(f"what {shard.name} holds while it is made")
+        raise refused from None
     except BaseException:
         making.abandon()
         raise
     out.keep(part)
     return replace(summary_of(part), elapsed_seconds=time.monotonic() - began_seconds)
+
+
+def _no_memory(what: str) -> UsageError:
+    msg = f"there is no memory for {what}"
+    return UsageError(msg, hint="fewer --workers; smaller shards, where these are MDS; or leave large inputs out")
 
 
 def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shard: Shard) -> None:
@@ -139,10 +148,11 @@ def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shar
             record = encoder.record(sample)
             if values is not None:
                 values.add(sample)
-        except UsageError as error:
+        except (UsageError, MemoryError) as error:
+            refused = error if isinstance(error, UsageError) else _no_memory(f"the sample {_name_of(given)!r}")
             if shard.on_error == "raise":
-                raise
-            making.skip(place, _name_of(given), error.message)
+                raise refused from None
+            making.skip(place, _name_of(given), refused.message)
             continue
         making.add(record, given, place=place)
 
@@ -233,11 +243,14 @@ class ShardInMaking:
             self.values.drop(number)
 
     def _flush(self) -> None:
-        data = b"".join(self._waiting)
-        self._waiting, self._waiting_bytes = [], 0
-        if data:
-            self._digest.update(data)
-            self._object.write([data])
+        waiting, self._waiting = self._waiting, []
+        # Of small records one write is made; a large one is not copied.
+        parts = waiting if self._waiting_bytes > _LARGE_BYTES else [b"".join(waiting)]
+        self._waiting_bytes = 0
+        for data in parts:
+            if memoryview(data):
+                self._digest.update(data)
+                self._object.write([data])
 
     def _part(self, plan: str) -> Index:
         written, extent_bytes = self._encoding.written(), self._shard.extent_bytes

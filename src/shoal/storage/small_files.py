@@ -91,6 +91,9 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
             os.close(descriptor)
     except OSError as error:
         raise explained(error, path, verb="read") from error
+    except MemoryError:
+        msg = f"could not read {path}: there is no memory for its {num_bytes} bytes"
+        raise StorageError(msg, hint="each process holds one file: fewer --workers, or --on-error skip") from None
     if len(data) == num_bytes == found.st_size and wrapped(found.st_mtime_ns) == modified_ns:
         return data
     if not stat_bits.S_ISREG(found.st_mode):
