@@ -222,6 +222,28 @@ def test_many_row_groups_and_large_ones() -> None:
         assert 30 < len(written.scan.layout_crcs) < 100
 
 
+@pytest.mark.parametrize("name", ["arrow", "parquet"])
+def test_very_many_columns(name: str) -> None:
+    """Whose schema, and whose head of each batch, is larger than what is kept of others."""
+    samples: list[Sample] = [{f"column {number:05d}": number + row for number in range(3000)} for row in range(3)]
+    check(name, samples, samples, group_bytes=1)
+
+
+@pytest.mark.parametrize("name", ["arrow", "parquet"])
+def test_as_many_lists_in_lists_as_are_written_are_read(name: str) -> None:
+    value: Any = [1]
+    for _ in range(31):
+        value = [value]
+    check(name, [{"a": value}], [{"a": value}])
+    with pytest.raises(UsageError, match="lists in lists 32 deep"):
+        write(name, [{"a": [[value]]}])
+
+
+def test_columns_of_other_libraries_are_fields_of_a_tar() -> None:
+    samples: list[Sample] = [{"__key__": "a", "__index_level_0__": 7, "__url__": "x", "__id__": 3, "text": "t"}]
+    check("tar", samples, [{"__key__": "a", "__index_level_0__.cls": b"7", "text": b"t"}])
+
+
 def test_a_field_inside_is_never_left_out_silently() -> None:
     inner = [{"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}]
     assert read_back("parquet", write("parquet", inner)[0]) == [{"a": {"b": 1, "c": None}}, inner[1]]
@@ -280,7 +302,7 @@ RECURSIVE.append(RECURSIVE)
         ("parquet", [{"a": 1, "key": "k"}, {"a": {"b": 1}, "key": "l"}], "the sample 'l': the column 'a' cannot hold"),
         ("parquet", [{"a": {"x", "y"}}], "a set has no order"),
         ("parquet", [{"a": {}}], "no child field"),
-        ("parquet", [{"a": RECURSIVE}], "lists in lists 64 deep"),
+        ("parquet", [{"a": RECURSIVE}], "lists in lists 32 deep"),
         ("arrow", [{"a": "\udc80"}], "surrogates not allowed"),
         ("arrow", [{"\udc80": "a"}], "no text"),
         ("mds", [{1: 2}], "named by 1"),

@@ -218,8 +218,8 @@ class _ArrowWriter:
 class _Sink(io.RawIOBase):
     """Where pyarrow writes to. Keeps what a scan will read, and the CRC of each stretch between cuts.
 
-    A scan reads the schema and the first bytes of each batch (Arrow), or the footer (Parquet): of each stretch its
-    first 64 KiB and of the last one all are kept.
+    A scan reads the schema and the head of each batch (Arrow), or the footer (Parquet): of each stretch its first
+    64 KiB, or the head of a message that is larger, and of the last one all are kept.
     """
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ class _Sink(io.RawIOBase):
         """A stretch ends here."""
         last = self._stretches[-1]
         if self.position > last[0]:
-            last[2] = last[2][:_KEPT_BYTES]
+            last[2] = last[2][: _kept_bytes(last[2])]
             self._stretches.append([self.position, 0, bytearray()])
 
     def taken(self) -> list[Buffer]:
@@ -282,6 +282,12 @@ class _Sink(io.RawIOBase):
 
 
 _KEPT_BYTES = 64 << 10
+_CONTINUATION = b"\xff\xff\xff\xff"  # before the length of the head of a message of Arrow
+
+
+def _kept_bytes(data: bytearray) -> int:
+    head_bytes = int.from_bytes(data[4:8], "little") if data.startswith(_CONTINUATION) else 0
+    return max(_KEPT_BYTES, 8 + head_bytes)
 
 
 def _row(sample: Sample) -> Record:

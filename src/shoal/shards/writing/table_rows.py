@@ -15,7 +15,7 @@ from shoal.shards.writing.encoder import check_names
 
 __all__ = ["RowRefusedError", "own_row", "row_refused", "table_of_rows"]
 
-_MOST_DEEP = 64
+_MOST_DEEP = 32  # a list is two levels of a Parquet schema, of which readers take 100
 _NUMBERS = frozenset((bool, int, float, type(None)))
 _HINT = "give all samples the same fields and types, or options={'schema': ...}"
 

@@ -35,6 +35,7 @@ _PLAIN = b"\0 0" + _REST + _NO_PREFIX + _AFTER_PREFIX
 # Of all that is the same in each header: its bytes in sum, the checksum itself counted as spaces.
 _FIXED_SUM = sum(_MODE_AND_OWNERS + _AFTER_SIZE + _REST) + 8 * ord(" ")
 
+_OF_READERS = frozenset(("__key__", "__url__", "__local_path__", "__id__", "__pad__"))
 _TEXTS = frozenset(("txt", "text", "transcript"))
 _INTEGERS = frozenset(("cls", "cls2", "index", "count", "inx", "id"))
 _JSON = frozenset(("json", "jsn"))
@@ -46,8 +47,8 @@ class TarEncoder:
     A sample has ``__key__`` and fields. Fields of bytes are written as they are, under their names. Other values are
     written as what `Dataset.decode` (and WebDataset's) turns back into them, and their fields are named so: text gets
     ``.txt``, integers ``.cls``, arrays ``.npy``, anything else that JSON can hold ``.json``, unless the name ends like
-    that already. Names of fields are lower-cased, as every reader does. Other fields that begin with two underscores
-    (``__url__``, ``__id__``) say where a sample was read, and are left out.
+    that already. Names of fields are lower-cased, as every reader does. What readers put into samples
+    (``__url__``, ``__id__``) says where a sample was read, and is left out.
     """
 
     name: str = "tar"
@@ -68,7 +69,7 @@ class TarEncoder:
         parts: list[Buffer] = []
         num_bytes = crc = 0
         for field, value in sample.items():
-            if field[:2] == "__":
+            if field in _OF_READERS:
                 continue
             suffix, payload = (field, value) if isinstance(value, bytes) else _encoded(field, value, key)
             headers = _headers(key, suffix.lower(), len(payload))
@@ -164,7 +165,7 @@ def _check_fields(sample: Sample, key: str, parts: list[Buffer]) -> None:
         raise UsageError(msg, hint="leave it out, or give it a field")
     names: dict[str, str] = {}
     for field, value in sample.items():
-        if field[:2] == "__":
+        if field in _OF_READERS:
             continue
         suffix = (field if isinstance(value, bytes) else _named(field, value)).lower()
         if suffix in names:
