@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, time, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ def written(path: Path, table: Any, *, rows: int = 2) -> Path:
 
 def odd_times() -> dict[str, tuple[Any, list[Any]]]:
     """Times that Python's datetime cannot hold, beside ones that it can: an array, and what is made of it."""
-    nanoseconds, far = [5, None, 1001], np.datetime64(2**40, "s")
+    nanoseconds, far, begin = [5, None, 1001], np.datetime64(2**40, "s"), datetime.fromisoformat("1970-01-01")
     of = pa.array(nanoseconds, pa.int64())
     when = [np.datetime64(5, "ns"), None, np.datetime64(1001, "ns")]
     since = [np.timedelta64(5, "ns"), None, np.timedelta64(1001, "ns")]
@@ -54,6 +56,12 @@ def odd_times() -> dict[str, tuple[Any, list[Any]]]:
                    [{"a": when[0], "b": "x"}] * 3),
         "map": (pa.array([[("x", 5)]] * 3, pa.map_(pa.string(), pa.duration("ns"))), [[("x", since[0])]] * 3),
         "dictionary": (of.cast(pa.timestamp("ns")).dictionary_encode(), when),
+        "whole microseconds": (pa.array([5000, None, 1000]).cast(pa.timestamp("ns")),
+                               [begin + timedelta(microseconds=5), None, begin + timedelta(microseconds=1)]),
+        "whole time of day": (pa.array([5000, None, 1000]).cast(pa.time64("ns")),
+                              [time(microsecond=5), None, time(microsecond=1)]),
+        "list of whole ones": (pa.array([[5000], [None], None], pa.list_(pa.duration("ns"))),
+                               [[timedelta(microseconds=5)], [None], None]),
     }  # fmt: skip
 
 
@@ -62,13 +70,20 @@ def odd_times() -> dict[str, tuple[Any, list[Any]]]:
 def test_times_that_python_cannot_hold_are_those_of_numpy(name: str, suffix: str, tmp_path: Path) -> None:
     array, expected = odd_times()[name]
     ds = shoal.open(written(tmp_path / f"a.{suffix}", pa.table({"x": array})))
-    assert [sample["x"] for sample in ds] == expected
-    for kind in (None, "python", "numpy", "torch"):
-        if kind == "torch":
-            pytest.importorskip("torch")
+    found = [sample["x"] for sample in ds]
+    assert found == expected
+    assert kinds(found) == kinds(expected)  # whether or not pandas is installed, whose times are equal to these
+    for kind in (None, "python", "numpy", *(("torch",) if find_spec("torch") else ())):
         batch = next(iter((ds if kind is None else ds.format(kind)).batch(3)))
         assert list(batch["x"]) == expected
     assert next(iter(ds.format("arrow").batch(3)))["x"].null_count == array.null_count
+
+
+def kinds(value: Any) -> Any:
+    """The types of all that a value holds."""
+    if isinstance(value, list | tuple):
+        return [kinds(item) for item in value]
+    return [kinds(item) for item in value.values()] if isinstance(value, dict) else type(value)
 
 
 def test_text_that_is_none_stays_an_error(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import shoal
 from shoal.errors import UsageError
+from shoal.stream.columns.tensors import tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 pa = pytest.importorskip("pyarrow")
@@ -154,3 +155,18 @@ def test_what_cannot_be_is_refused(rows: Path) -> None:
         next(iter(shoal.open(rows).to_tuple("text").batch(4).format("arrow")))
     with pytest.raises(UsageError, match="has no type for the column 'x'"):
         next(iter(shoal.open(rows).map(lambda sample: {"x": object()}).batch(4).format("arrow")))
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint16", "float32", "bool"])
+def test_what_lies_in_a_tensor_stays_of_its_storage(kind: str) -> None:
+    """torch knows by its storage what is copied from pinned memory; as shared memory it is told from another's."""
+    torch = pytest.importorskip("torch")
+    owner = torch.arange(24).reshape(4, 6).to(getattr(torch, kind)).share_memory_()
+    for part in (np.s_[:], np.s_[1:3], np.s_[:, ::2], np.s_[2, 1:4], np.s_[4:]):
+        array = owner.numpy()[part]
+        made = tensors({"x": array})["x"]
+        assert made.is_shared()
+        assert made.dtype == owner.dtype
+        assert made.numpy().tolist() == array.tolist()
+        assert not array.size or made.data_ptr() == array.ctypes.data
+    assert not tensors(np.zeros(3)).is_shared()

@@ -31,7 +31,8 @@ def tensors(value: Any) -> Any:
     """The same with arrays of numbers and truth values as tensors; what torch has no type for stays as it is.
 
     Tensors share the memory of their array where they can: not where it is read-only, of foreign byte order or of
-    negative strides.
+    negative strides. Where it is that of a tensor, they are views of that one: torch knows by its own storage which
+    pinned memory is being copied from, and gave it out again under a copy of a part of it otherwise.
 
     >>> tensors({"x": np.arange(3), "name": ["a", "b", "c"]})
     {'x': tensor([0, 1, 2]), 'name': ['a', 'b', 'c']}
@@ -57,4 +58,16 @@ def _tensor(array: np.ndarray[Any, Any]) -> Any:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
-    return torch_library().from_numpy(array)
+    torch = torch_library()
+    owner = array.base
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return _part_of(torch, owner, array) if isinstance(owner, torch.Tensor) else torch.from_numpy(array)
+
+
+def _part_of(torch: Any, owner: Any, array: np.ndarray[Any, Any]) -> Any:
+    """What an array shows of a tensor's storage, as a tensor on that storage."""
+    storage, kind = owner.untyped_storage(), torch.from_numpy(np.empty(0, array.dtype)).dtype
+    first = (array.ctypes.data - storage.data_ptr()) // array.itemsize
+    strides = [stride // array.itemsize for stride in array.strides]
+    return torch.empty(0, dtype=kind).set_(storage, first, array.shape, strides)
