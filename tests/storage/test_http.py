@@ -303,6 +303,18 @@ def test_answers_that_are_not_what_was_asked_for(headers: dict[str, str], words:
         assert asked[0]["accept-encoding"] == "identity"
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("a.tar", "aws-chunked"), ("a.tar.gz", "gzip"), ("a.tgz", "x-gzip"), ("a.jsonl.ZST?x=a.b", "aws-chunked,zstd")],
+)
+def test_what_is_stored_compressed_may_be_called_encoded(name: str, said: str) -> None:
+    """As stores do that repeat what they were told of an object."""
+    with answering(lambda handler: send_range(handler, Content_Encoding=said)) as (url, _):
+        store = HttpStore()
+        store.learn(f"{url}/{name}")
+        assert store.read_range(f"{url}/{name}".partition("?")[0], 10, 20) == DATA[10:20]
+
+
 def test_chunked_answers_are_read() -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         send(
@@ -551,6 +563,10 @@ def test_what_a_server_asks_to_wait() -> None:
     assert (retry_after_seconds("Wed, 21 Oct 2149 07:28:00 GMT") or 0) > 1e9
     for text in (None, "soon", "-3", "", "1e400"):
         assert retry_after_seconds(text) is None
+    # By the clock of the server, where it shows it: that of this machine may be years away.
+    dates = {"retry-after": "Wed, 21 Oct 2015 07:28:30 GMT", "date": "Wed, 21 Oct 2015 07:28:00 GMT"}
+    assert refusal(503, "x", verb="read", headers=dates).retry_after_seconds == 30
+    assert refusal(503, "x", verb="read", headers=dates | {"date": "soon"}).retry_after_seconds == 0
     assert refusal(404, "x", verb="read", headers={"retry-after": "3"}).retry_after_seconds is None
 
 

@@ -4,16 +4,19 @@ import errno
 import os
 import pickle
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.storage.servers import KEY, SECRET, Place, s3_options
+from tests.storage.test_http import answering, send
 
 from shoal.errors import ForkError, SourceError, StorageError, UsageError
 from shoal.storage.object_options import _sorted, place_of
 from shoal.storage.objects import ObjectStore
 from shoal.storage.sources import expand
+from shoal.stream.reading.retrying import RetryingStore, RetryRule
 from shoal.testing import Fault, RangeServer, answers
 
 DATA = bytes(range(256)) * 300
@@ -70,6 +73,22 @@ def test_what_may_pass_is_transient_and_is_asked_for_once(fault: Fault) -> None:
         assert "s3://bucket/a.tar" in str(caught.value)
         assert "[1000, 70000)" in str(caught.value)
         assert store.read_range("s3://bucket/a.tar", 1000, 70_000) == DATA[1000:70_000]
+
+
+def test_an_answer_that_never_says_its_length_is_soon_believed() -> None:
+    """As behind a proxy that sends answers on in chunks: two minutes of trying would only hide it."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        chunks = b"3\r\nabc\r\n0\r\n\r\n"
+        send(handler, 206, chunks, Content_Range="bytes 0-2/300", ETag='"a"', Transfer_Encoding="chunked")
+
+    with answering(answer) as (url, asked):
+        store = ObjectStore({"endpoint_url": url, "anonymous": True})
+        rule = RetryRule(first_pause_seconds=0.001, deadline_seconds=60)
+        with pytest.raises(StorageError, match="Content-Length Header missing") as caught:
+            RetryingStore(store, rule).read_range("s3://bucket/a.tar", 0, 3)
+        assert "proxy" in caught.value.hint
+        assert len(asked) == 6
 
 
 def test_a_changed_etag_is_not_transient() -> None:

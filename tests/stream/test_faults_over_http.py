@@ -11,6 +11,7 @@ import pytest
 from tests.stream.faraway import SOON
 from tests.stream.made import ids_of, reading_threads, write_tars
 
+from shoal.errors import StorageError
 from shoal.orders import Sequential, Window
 from shoal.plan import requests
 from shoal.shards.formats import format_named
@@ -105,3 +106,11 @@ def test_a_process_that_meets_another_version_first_is_put_right(
     server.faults = [Fault("changed", requests=[0, 4])]
     assert ids_of(worker) == ds.ids().tolist()
     assert server.num_faults()["changed"] == 2
+
+
+def test_a_server_that_names_another_version_each_time_is_told_so(server: RangeServer) -> None:
+    """Looking until some answers agree has an end, where none ever do."""
+    worker = pickle.loads(pickle.dumps(served(server)))
+    server.faults = [Fault("changed", probability=1)]
+    with pytest.raises(StorageError, match="asked 24 times which version this shard has, and told 24"):
+        next(iter(worker))

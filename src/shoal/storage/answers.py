@@ -43,7 +43,8 @@ def refusal(
         msg += f" ({text})"
     transient = status in _TRANSIENT or status > 511
     hint = _HINTS.get(status, "the server is not well; wait, or ask who runs it" if status >= 500 else "")
-    wait = retry_after_seconds((headers or {}).get("retry-after")) if transient else None
+    headers = headers or {}
+    wait = retry_after_seconds(headers.get("retry-after"), now=headers.get("date")) if transient else None
     error = StorageError(msg, hint=hint, transient=transient, retry_after_seconds=wait)
     error.errno = _ERRNO.get(status)
     return error
@@ -64,19 +65,29 @@ def is_forbidden(error: StorageError) -> bool:
     return error.errno in (errno.EACCES, errno.EPERM)
 
 
-def retry_after_seconds(header: str | None) -> float | None:
-    """What a server asks to wait: a number of seconds, or a date."""
+def retry_after_seconds(header: str | None, *, now: str | None = None) -> float | None:
+    """What a server asks to wait: a number of seconds, or a date, which is compared with what it says is ``now``.
+
+    Where it does not say, with the clock of this machine: that one may be wrong.
+    """
     if header is None:
         return None
     if header.strip().isdecimal():
         return float(header)
+    when = _timestamp(header)
+    if when is None:
+        return None
+    said = _timestamp(now or "")
+    return max(0.0, when - (time.time() if said is None else said))
+
+
+def _timestamp(date: str) -> float | None:
     import email.utils  # noqa: PLC0415  # slow to import, and seldom needed
 
     try:
-        when = email.utils.parsedate_to_datetime(header)
-    except ValueError:
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, when.timestamp() - time.time())
 
 
 def trimmed(said: str) -> str:

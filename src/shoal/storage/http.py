@@ -18,6 +18,7 @@ from shoal.errors import StorageError
 from shoal.storage.answers import is_missing, refusal
 from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, read_whole, version_of
 from shoal.storage.http_connections import Answer, Connections
+from shoal.storage.http_encodings import encoded_on_the_way
 from shoal.storage.http_failures import broken
 from shoal.storage.http_options import HttpOptions
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader
@@ -267,10 +268,13 @@ class HttpStore:
 
     def _range_of(self, path: str, answer: Answer) -> tuple[ObjectInfo, int, int]:
         """What a 206 says it is: the object, and the range that it holds of it."""
-        encoding = answer.headers.get("content-encoding", "identity")
-        if encoding.strip().lower() not in ("", "identity"):
+        encoding = answer.headers.get("content-encoding", "")
+        if encoding and encoded_on_the_way(encoding, path):
             msg = f"{path}: the server encodes its answers ({encoding}), so that ranges are not those of the object"
-            raise self._no_range(path, msg, "switch compression off for these files")
+            hint = (
+                "switch compression off for these files; what is stored compressed has a name that says so (.gz, .zst)"
+            )
+            raise self._no_range(path, msg, hint)
         info, match = self._met(path, answer)
         if match[1] is None:
             raise self._unclear(path, answer)

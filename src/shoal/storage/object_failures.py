@@ -23,6 +23,11 @@ _NAME_HINT = (
     'obstore can neither read nor list an object with "//" in its name, nor list others beside it: name the shards by '
     "braces or a list, or copy that object to another name; filesystem= in storage_options may read it"
 )
+_HEADER_HINT = (
+    "stores of this kind send it with every answer: is a proxy on the way that takes it off, or is it a server of "
+    "another kind? What is read by https:// needs fewer"
+)
+_ATTEMPTS_TO_BELIEVE = 6  # of several servers behind one name, others may send it
 _PANIC_HINT = "look at storage_options and the credentials of the environment: is there a letter that cannot be sent?"
 # What options are no secrets, and help in a message.
 _PLAIN_OPTIONS = {"base_url", "endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
@@ -58,10 +63,14 @@ def failure(error: BaseException, path: str, options: Mapping[str, Any], *, verb
         hint, transient = _REGION_HINT, False
     elif "Encountered object with invalid path" in text:
         hint, transient = _NAME_HINT, False
+    elif "Header missing" in text:
+        hint, transient = _HEADER_HINT, False
     elif isinstance(error, ValueError):
         hint, transient = "check the URL", False
     said = trimmed(re.sub(r"^Generic \w+ error: ", "", text)) or type(error).__name__
-    found = StorageError(f"could not {verb} {path}: {said}", hint=hint, transient=transient)
+    attempts = _ATTEMPTS_TO_BELIEVE if hint is _HEADER_HINT else 1
+    msg = f"could not {verb} {path}: {said}"
+    found = StorageError(msg, hint=hint, transient=transient, worth_attempts=attempts, evidence="no header")
     if isinstance(error, FileNotFoundError):
         found.errno, found.transient = errno.ENOENT, False
     return found

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import ShardError
+from shoal.errors import ShardError, StorageError
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format, ReadBytes, ShardScan
 from shoal.shards.scanning import scan_again
@@ -37,6 +37,7 @@ __all__ = ["ExtentRows", "ShardCheck", "first_difference", "head_text", "looks_i
 _log = logging.getLogger("shoal")
 
 _LOOKS_THAT_AGREE = 3  # before it is believed that a shard is another one now
+_MOST_LOOKS = 24
 
 _HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (a new dataset to saved states)"
 _SAME_SIZE_HINT = f"copy it again if it is a copy, of which some bytes were lost on the way; else {_HINT}"
@@ -122,6 +123,8 @@ class ShardCheck:
             # Of several servers behind one name, one may show another version: what most show is believed.
             looks = Counter([info])
             while looks[info] < _LOOKS_THAT_AGREE:
+                if looks.total() == _MOST_LOOKS:
+                    raise _ever_another(path, info, len(looks))
                 info = look_again(path)
                 looks[info] += 1
                 if self._is_known(shard, info):
@@ -179,6 +182,15 @@ def _renew_all_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_all_locks)
+
+
+def _ever_another(path: str, info: ObjectInfo, num_versions: int) -> StorageError:
+    msg = (
+        f"{path}: asked {_MOST_LOOKS} times which version this shard has, and told {num_versions} of which none came "
+        f"{_LOOKS_THAT_AGREE} times, the last {info.version!r}: whether it is the one that was indexed cannot be known"
+    )
+    hint = "does the server make up an etag or a date for each answer? Serve the shards by one that does not"
+    return StorageError(msg, hint=hint)
 
 
 def _restore(
