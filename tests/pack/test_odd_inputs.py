@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ from tests.pack.files import make_files
 
 from shoal.errors import StorageError, UsageError
 from shoal.pack import PackSummary, pack
+from shoal.pack.local import PackRequest, inputs_of, pack_inputs
 from shoal.shards.writing.encoder import Record
 from shoal.shards.writing.jsonl import JsonLinesEncoder
 
@@ -109,3 +111,44 @@ def test_what_is_finished_is_found_where_nothing_can_be_written(
         packed(tmp_path / "in", tmp_path / "out", shuffle=True)
     with pytest.raises(StorageError, match="Read-only"):
         packed(tmp_path / "in", tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", ["tar", "jsonl"])
+def test_too_many_open_files_are_the_fault_of_no_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    make_files(tmp_path / "in", classes={"a": 3})
+    files = inputs_of(tmp_path / "in", format=name)
+    usual = os.open
+
+    def refused(path: Any, *rest: Any, **options: Any) -> int:
+        if b"001.txt" in os.fsencode(path):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return usual(path, *rest, **options)
+
+    monkeypatch.setattr("os.open", refused)
+    with pytest.raises(StorageError, match="Too many open files"):
+        pack_inputs(files, tmp_path / "out", PackRequest(name, 1 << 20, on_error="skip", num_workers=1))
+
+
+def test_a_manifest_with_a_nul_in_a_path_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(b"path\na\0.txt\n")
+    with pytest.raises(UsageError, match=r"row 0 has 'a\\x00.txt' where a path should be"):
+        packed(tmp_path / "rows.csv", tmp_path / "out")
+
+
+@pytest.mark.parametrize("script", ['exec "$@" >&-', 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'])
+def test_neither_a_stdout_nor_a_directory_is_needed(tmp_path: Path, script: str) -> None:
+    make_files(tmp_path / "in", classes={"a": 3})
+    words = [sys.executable, "-m", "shoal", "pack", str(tmp_path / "in"), str(tmp_path / "out")]
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, "sh", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    if "gone" in script:
+        words[-1] = "relative"
+        done = subprocess.run(
+            ["/bin/sh", "-c", script, "sh", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith("shoal: error: the working directory was removed\n")

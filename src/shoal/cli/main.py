@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
         try:
             code = _run(words, VERBS if verbs is None else verbs)
             # Now, and not when Python exits, where a reader that went away could no longer be caught.
-            sys.stdout.flush()
+            output.flush()
         except BrokenPipeError:
             _discard_output()
             return _EXIT_BROKEN_PIPE
@@ -88,6 +88,9 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
             return _EXIT_DAMAGE if isinstance(error, ShardError) else _EXIT_REFUSED
         except OSError as error:
             # A file that the user named; any other OSError is a fault of ours and keeps its traceback.
+            if error.filename is None and not _is_somewhere():
+                output.complain("error: the working directory was removed\n  hint: go to another one")
+                return _EXIT_REFUSED
             if error.filename is None:
                 raise
             output.complain(f"error: {error.filename}: {error.strerror}")
@@ -139,6 +142,15 @@ def _warnings_as_messages() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
+
+
+def _is_somewhere() -> bool:
+    """Whether relative paths mean anything."""
+    try:
+        os.getcwd()  # noqa: PTH109  # nothing is done with it
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _discard_output() -> None:

@@ -18,6 +18,7 @@ from shoal.stream.figures import format_bytes, format_count, format_seconds
 __all__ = [
     "complain",
     "emit",
+    "flush",
     "format_bytes",
     "format_count",
     "format_record",
@@ -50,8 +51,13 @@ def say(text: str = "", stream: TextIO | None = None) -> None:
 
 def complain(text: str) -> None:
     """Print a line to stderr, signed with our name."""
-    sys.stdout.flush()  # in a terminal or a shared log, what was said before stays before
+    flush()  # in a terminal or a shared log, what was said before stays before
     print(f"shoal: {text}", file=sys.stderr, flush=True)
+
+
+def flush() -> None:
+    """Let what was said be seen; where there is no stdout at all, nothing was."""
+    print(end="", flush=True)
 
 
 def format_record(record: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import StorageError, UsageError
 from shoal.pack.copies import copy_of, refuse_copies
+from shoal.pack.file_samples import maker_of
 from shoal.pack.input_columns import columns_of_files
 from shoal.pack.unit import Unreadable
 from shoal.shards.protocol import Sample
@@ -235,7 +237,7 @@ class FileSamples:
             try:
                 data = read_small(path, num_bytes, modified_ns)
             except StorageError as raised:
-                yield Unreadable(_shown(name), raised, raised.message.replace(path, _shown(name)))
+                yield _unreadable(name, path, raised)
                 continue
             sample = {"__key__": f"{key}~{copy + 1}" if copy else key, suffix: data}
             if label >= 0:
@@ -243,7 +245,7 @@ class FileSamples:
             yield sample
 
     def _all_kinds(self) -> Iterator[Sample | Unreadable]:
-        make = _MAKERS.get(self.format.partition(".")[0], _as_row)
+        make = maker_of(self.format)
         at, directory = 0, f"{self.root.rstrip('/')}/"
         for number, (key, copy, count, label) in enumerate(
             zip(self.keys, self.copies, self.counts, self.labels, strict=True)
@@ -257,7 +259,7 @@ class FileSamples:
                     values[self.fields[place]] = read_small(path, self.num_bytes[place], self.modified_ns[place])
                 except StorageError as raised:
                     error = raised
-                    yield Unreadable(_shown(name), raised, raised.message.replace(path, _shown(name)))
+                    yield _unreadable(name, path, raised)
                     break
             at += count
             if error is None:
@@ -273,70 +275,6 @@ class FileSamples:
 def label_field(format: str) -> str:  # noqa: A002
     """The field of a sample that has its class."""
     return "cls" if format.partition(".")[0] == "tar" else "label"
-
-
-def _as_members(
-    key: str,
-    values: dict[str, bytes],
-    label: int,
-    classes: tuple[str, ...],  # noqa: ARG001  # their names are in the key
-    extra: Mapping[str, Any] | None,
-    *,
-    grouped: bool,  # noqa: ARG001  # members have their suffixes always
-) -> Sample:
-    """A sample of a tar: files as they are, the class as its number, what else is known as JSON."""
-    sample: Sample = {"__key__": key, **values}
-    if label >= 0:
-        sample["cls"] = b"%d" % label
-    if extra:
-        sample["json"] = dict(extra)
-    return sample
-
-
-def _as_row(
-    key: str,
-    values: dict[str, bytes],
-    label: int,
-    classes: tuple[str, ...],
-    extra: Mapping[str, Any] | None,
-    *,
-    grouped: bool,
-) -> Sample:
-    """A row: the file as ``data`` (of those that are grouped each by its suffix), its class as a number and a name."""
-    sample: Sample = {"key": key}
-    if not grouped:
-        sample["data"] = next(iter(values.values()))
-    else:
-        sample |= values
-    if label >= 0:
-        sample |= {"label": label, "class": classes[label]}
-    return sample | dict(extra or {})
-
-
-def _as_line(
-    key: str,
-    values: dict[str, bytes],
-    label: int,
-    classes: tuple[str, ...],
-    extra: Mapping[str, Any] | None,
-    *,
-    grouped: bool,
-) -> Sample:
-    """A row whose files are texts."""
-    row = _as_row(key, values, label, classes, extra, grouped=grouped)
-    if not grouped:
-        row = {"key": key, "text": row["data"], **{name: row[name] for name in row if name not in ("key", "data")}}
-    for name, value in row.items():
-        if isinstance(value, bytes):
-            try:
-                row[name] = value.decode("utf-8")
-            except UnicodeDecodeError as error:
-                msg = f"{key}: byte {error.start} of the file is no UTF-8 text, and JSON holds no bytes"
-                raise UsageError(msg, hint="pack into tar, mds, parquet, arrow or tfrecord") from None
-    return row
-
-
-_MAKERS = {"tar": _as_members, "jsonl": _as_line}
 
 
 def file_inputs(
@@ -412,6 +350,13 @@ def _classes(keys: Sequence[str], labelled: bool | None) -> tuple[NDArray[np.int
     classes = tuple(sorted({name for name in found if name is not None}))
     places = {name: place for place, name in enumerate(classes)}
     return np.array([places[name] for name in found if name is not None], dtype=np.int32), classes
+
+
+def _unreadable(name: str, path: str, error: StorageError) -> Unreadable:
+    """An input that cannot be read; the error itself, where that is the fault of no input."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        raise error
+    return Unreadable(_shown(name), error, error.message.replace(path, _shown(name)))
 
 
 def _shown(name: str) -> str:

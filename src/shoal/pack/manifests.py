@@ -79,7 +79,7 @@ def _keyed(paths: Sequence[str], root: str, format: str) -> FileInputs:  # noqa:
 
 
 def _relative(value: Any, root: str, manifest: str, row: int) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or "\0" in value:
         msg = f"{manifest}: row {row} has {value!r:.80} where a path should be"
         raise UsageError(msg, hint="every row names one file")
     value = local_path(value)
