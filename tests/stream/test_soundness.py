@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.samples import write_jsonl, write_tar, write_tar_shards
 
-from shoal.errors import UsageError
+from shoal.errors import StorageError, UsageError
 from shoal.pack.writer import Writer
 from shoal.shards.index.table import Index, locate, sample_starts
 from shoal.storage.local import LocalStore
@@ -130,6 +130,23 @@ def test_what_is_no_file_is_one_damage_among_others(data: Path, indexed: bool) -
         assert kinds == [(second.name, "unreadable"), (third.name, "unreadable")]
         assert found.damages[0].what == "asked for a file, but it is not a regular file"
         assert found.num_by_parsing > 0
+
+
+@pytest.mark.parametrize("other", ["directory", "circle", "nowhere", "pipe"])
+def test_what_is_no_index_file_is_damage_of_the_index(data: Path, other: str) -> None:
+    write_index(data)
+    path = data / "shoal.index"
+    path.unlink()
+    if other == "directory":
+        path.mkdir()
+    elif other == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path.name if other == "circle" else "none")
+    (damage,) = found_in(data).damages
+    assert (damage.kind, damage.shard) == ("index", "")
+    with pytest.raises(StorageError):  # one that was asked for, and is not there
+        open_to_verify(data, index=data / "another.index")
 
 
 def test_a_disk_that_cannot_read_some_bytes_is_damage_of_these(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,13 +396,16 @@ def test_what_is_mended_is_known_as_it_is_now(tmp_path: Path) -> None:
     assert found_in(data).damages == []
 
 
-@pytest.mark.parametrize("harm", ["gone", "cut", "other", "bytes"])
+@pytest.mark.parametrize("harm", ["gone", "cut", "other", "bytes", "circle"])
 def test_the_index_of_other_readers_is_checked_and_written_anew(tmp_path: Path, harm: str) -> None:
     data, path = packed(tmp_path / "data", "mds", count=300), tmp_path / "data" / "index.json"
     good = path.read_bytes()
     packed(tmp_path / "other", "mds", count=200)
     if harm == "gone":
         path.unlink()
+    elif harm == "circle":
+        path.unlink()
+        path.symlink_to(path.name)
     elif harm == "cut":
         path.write_bytes(good[:-5])
     elif harm == "other":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from shoal.errors import SourceError
+from shoal.errors import SourceError, StorageError
 from shoal.shards.index.table import Index
 from shoal.shards.manifests import MANIFEST_NAME, Manifest, read_manifest
 from shoal.shards.writing.mds import mds_index_of
+from shoal.storage.answers import is_broken
 from shoal.storage.protocol import Store
 from shoal.storage.urls import join
-from shoal.stream.damages import Damage
+from shoal.stream.damages import Damage, words_without_path
 
 __all__ = ["has_manifest", "manifest_damages", "write_manifest"]
 
@@ -21,7 +22,12 @@ def has_manifest(index: Index) -> bool:
 def manifest_damages(index: Index, root: str, *, store: Store) -> tuple[Damage, ...]:
     """What is wrong with the ``index.json`` in the directory ``root``: nothing, or one thing."""
     path = join(root, MANIFEST_NAME)
-    info = store.find(path)
+    try:
+        info = store.find(path)
+    except StorageError as error:
+        if not is_broken(error):
+            raise
+        return (_damage(words_without_path(error, path)),)
     if info is None:
         return (_damage("it is not there"),)
     try:

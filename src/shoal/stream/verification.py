@@ -16,7 +16,7 @@ from shoal.shards.index.build import subset
 from shoal.shards.index.join import joined
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format
-from shoal.storage.answers import is_broken
+from shoal.storage.answers import is_broken, is_missing
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import Store
 from shoal.storage.sources import Source, SourceLike, expand
@@ -93,7 +93,9 @@ def open_to_verify(
         return Verification(found, store, opened, opened.format, None, None)
     try:
         known = load_index(place, store=index_store)
-    except IndexFileError as error:
+    except (IndexFileError, StorageError) as error:
+        if isinstance(error, StorageError) and not _is_no_index(error, index):
+            raise
         damage = Damage("index", "", None, None, error.message)
         return Verification(found, store, None, choose_format(found, format), place, index_store, (damage,))
     chosen = format_named(known.format)
@@ -156,12 +158,25 @@ def _index_place(
     """The path of the index file and its store; None where there is none."""
     if index is None:
         path = join(found.root, INDEX_NAME)
-        there = not found.root.endswith("://") and store.find(path) is not None
+        try:
+            there = not found.root.endswith("://") and store.find(path) is not None
+        except StorageError as error:
+            if not _is_no_index(error, index):
+                raise
+            there = True
         return (path, store) if there else (None, None)
     given = os.fspath(index)
     if not scheme_of(given):
         return str(Path(given).expanduser().absolute()), LocalStore()
     return plain(given), patient(open_store(given, storage_options))
+
+
+def _is_no_index(error: StorageError, index: str | os.PathLike[str] | None) -> bool:
+    """Whether what has the name of the index cannot be one: a directory, a link that leads nowhere.
+
+    Where an index was asked for by its path, a missing one is no damage.
+    """
+    return is_broken(error) or (index is None and is_missing(error))
 
 
 def _paired(index: Index, found: Source) -> tuple[Index, tuple[str, ...], list[str]]:
