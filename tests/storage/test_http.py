@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 import re
+import socket
 import ssl
 import threading
 import time
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -325,8 +327,38 @@ def test_chunked_answers_are_read() -> None:
             Transfer_Encoding="chunked",
         )
 
-    with answering(answer) as (url, _):
-        assert HttpStore().read_range(f"{url}/a", 10, 20) == b"0123456789"
+    with answering(answer) as (url, asked):
+        store = HttpStore()
+        for _ in range(3):
+            assert store.read_range(f"{url}/a", 10, 20) == b"0123456789"
+        assert len({one["port"] for one in asked}) == 1, "the connection is kept, though its end has to be found"
+
+    def go_on(handler: BaseHTTPRequestHandler) -> None:
+        send(handler, 206, b"5\r\n01234\r\n", Content_Range="bytes 0-4/99", Transfer_Encoding="chunked")
+        if len(asked) % 2:
+            handler.wfile.write(b"2\r\n56\r\n0\r\n\r\n")
+
+    with answering(go_on) as (url, asked):
+        for _ in range(4):
+            assert store.read_range(f"{url}/a", 0, 5) == b"01234"
+        assert len({one["port"] for one in asked}) == 4, "more came than was announced, or no end"
+
+
+def test_an_answer_that_was_nearly_too_late_leaves_the_next_one_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = socket.socketpair()
+    clock = SimpleNamespace(seconds=0.0)
+    clock.monotonic = lambda: clock.seconds
+    monkeypatch.setattr(http_timed, "time", clock)
+    with here, there:
+        here.settimeout(30.0)
+        there.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234")
+        response = http_timed.TimedResponse(here)
+        response.begin()
+        assert response.read(5) == b"01234"
+        clock.seconds = 20.0
+        there.sendall(b"56789")
+        assert response.read(5) == b"56789"
+        assert here.gettimeout() == 30.0
 
 
 def test_the_version_is_the_etag_else_the_date() -> None:

@@ -14,8 +14,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any, Self
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 from shoal.errors import StorageError
@@ -59,7 +59,8 @@ class Connections:
         connection = route.connection()
         try:
             connection.request("GET", *route.asked(url, begin, headers))
-            return Answer(connection, connection.getresponse(), route.idle)
+            response = connection.getresponse()
+            return Answer(connection, cast("TimedResponse", response), route.idle)
         except BaseException:
             connection.close()
             raise
@@ -172,7 +173,7 @@ def _connecting() -> Iterator[None]:
 class Answer:
     """An answer whose connection is kept when (nearly) all of it was read, and is closed otherwise."""
 
-    def __init__(self, connection: HTTPConnection, response: HTTPResponse, idle: deque[HTTPConnection]) -> None:
+    def __init__(self, connection: HTTPConnection, response: TimedResponse, idle: deque[HTTPConnection]) -> None:
         self._connection, self._response, self._idle = connection, response, idle
         self.status = response.status
         # By names in small letters; where one comes twice, the first counts.
@@ -195,7 +196,7 @@ class Answer:
         if not response.isclosed() and left is not None and left <= _DRAINED_BYTES:
             with contextlib.suppress(OSError, HTTPException):  # then the connection is no good any more
                 response.read()
-        if response.isclosed() and connection.sock is not None and len(self._idle) < _MAX_IDLE_PER_HOST:
+        if response.is_at_end() and connection.sock is not None and len(self._idle) < _MAX_IDLE_PER_HOST:
             self._idle.append(connection)
         else:
             response.close()

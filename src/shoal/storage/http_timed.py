@@ -6,10 +6,11 @@ of a body. So whoever waits gives up by itself, in whatever thread, and nobody h
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import time
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = ["TimedResponse"]
 
 # A body has the time of a silence, and more if it is large: this many bytes a second are slow for anybody.
 _LEAST_BYTES_PER_SECOND = 64 << 10
+_MOMENT_SECONDS = 0.02
 _TIMED_OUT = ("timed out",)  # as the socket says it
 
 
@@ -42,9 +44,15 @@ class _TimedReads(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def hurry(self) -> None:
+        """What is not here within a moment is not waited for."""
+        self._until = time.monotonic() + _MOMENT_SECONDS
+
     def close(self) -> None:
         super().close()
         self._raw.close()
+        if self._is_short and self._sock.fileno() >= 0:  # the next answer has the time of a whole silence again
+            self._sock.settimeout(None if self._silence_seconds == math.inf else self._silence_seconds)
 
     def readinto(self, buffer: Any, /) -> int | None:
         left_seconds, silence_seconds = self._until - time.monotonic(), self._silence_seconds
@@ -79,6 +87,17 @@ class TimedResponse(HTTPResponse):
         """Read the next bytes of the body to where they belong; how many there were."""
         self._allow(len(buffer))
         return super().readinto(buffer)
+
+    def is_at_end(self) -> bool:
+        """Whether the body ends here; to be called when all that is wanted was read, and nothing more after it.
+
+        One that comes in chunks has a last one without bytes, which comes with the others or not at all.
+        """
+        if not self.isclosed() and self.chunked:
+            self._timed.hurry()
+            with contextlib.suppress(OSError, HTTPException):
+                super().read(1)
+        return self.isclosed()
 
     def _allow(self, num_bytes: int) -> None:
         if self._is_begun:
