@@ -38,7 +38,7 @@ from shoal.pack.output import Output, check_prefix, names_of_shards
 from shoal.pack.planning import PackPlan, plan_shards
 from shoal.pack.rereading import SAMPLE, Numbered, StretchReader, StretchSamples
 from shoal.pack.running import made_shards, usable_processors
-from shoal.pack.schemas import schema_of_all
+from shoal.pack.schemas import Schema, schema_of_all
 from shoal.pack.sizing import ShardSizing, shard_sizing
 from shoal.pack.tally import Progress, Tally
 from shoal.pack.unit import Shard
@@ -241,9 +241,10 @@ def repack_opened(
         needs_look = format_name in TABLE_FORMATS and "schema" not in options
         tally = Tally(plan.shard_record_bytes.tolist(), progress, num_passes=2 if needs_look else 1)
         several = request.num_workers or (1 if int(sizes.sum()) < _SMALL_BYTES else usable_processors())
-        num_looked_at = 0
+        looked = None
         if needs_look:
-            options["schema"], num_looked_at = _looked_at(opened, request, format_name, out, plan, several, tally)
+            looked = _looked_at(opened, request, format_name, out, plan, several, tally)
+            options["schema"] = looked.schema
         with closing(StretchReader(work, needs_keys=to_tar, goes_on=False)) as alone:
             options |= options_of_first(format_name, options, alone.one_by_one(index.num_samples))
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
@@ -257,7 +258,8 @@ def repack_opened(
         parts = [_with_columns(part, index, numbers) for part, numbers in zip(made.parts, stretches, strict=True)]
         joined = finish(out, parts, about=_classes(index, [column.name for column in columns]))
         summary = PackSummary(out.url, joined.format, made.summaries, joined.fingerprint)
-        return Repacked(summary, sizing, joined, source, workers, made.peak_bytes, num_looked_at)
+        num_looked_at, peak = (0, 0) if looked is None else (looked.num_looked_at, looked.peak_bytes)
+        return Repacked(summary, sizing, joined, source, workers, max(made.peak_bytes, peak), num_looked_at)
     finally:
         out.release()
 
@@ -281,12 +283,12 @@ def _looked_at(
     plan: PackPlan,
     workers: int,
     tally: Tally,
-) -> tuple[Any, int]:
+) -> Schema:
     """The schema of all samples, which are read as they lie, whatever order they will be written in."""
     as_stored = replace(request, mix=False)
     work = _work(opened, _arranged(opened.index, as_stored), as_stored)
     with closing(StretchReader(work, needs_keys=False)) as reader:
-        schema, num_looked_at = schema_of_all(
+        found = schema_of_all(
             reader,
             out,
             cuts=plan.cuts.tolist(),
@@ -295,9 +297,9 @@ def _looked_at(
             workers=min(workers, plan.num_shards),
             came_to=tally.came_to,
         )
-    if not num_looked_at:
+    if not found.num_looked_at:
         tally.pass_over()
-    return schema, num_looked_at
+    return found
 
 
 def _jobs(reader: StretchReader, shards: Sequence[Shard], plan: PackPlan) -> Iterator[Job]:

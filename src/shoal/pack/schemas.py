@@ -7,20 +7,31 @@ names and types are kept. So no run ends after hours at a field that comes late.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from shoal.pack.jobs import CameTo, Look, Looked
+from shoal.pack.jobs import CameTo, Look, Looked, peak_bytes
 from shoal.pack.output import Output
 from shoal.pack.rereading import StretchReader, StretchSamples
 from shoal.pack.running import done_jobs
 from shoal.shards.arrow_library import arrow_library
 from shoal.shards.writing.column_kinds import ColumnKinds, joined_kinds, schema_of_kinds
 
-__all__ = ["schema_of_all"]
+__all__ = ["Schema", "schema_of_all"]
 
 _NOTE = "schema"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema of pyarrow, how many samples were looked at for it, and the most memory that took in all processes."""
+
+    schema: Any
+    num_looked_at: int
+    peak_bytes: int
 
 
 def schema_of_all(
@@ -32,12 +43,12 @@ def schema_of_all(
     skips: bool,
     workers: int,
     came_to: CameTo,
-) -> tuple[Any, int]:
-    """The schema that holds all samples of ``reader``, and how many were looked at for it.
+) -> Schema:
+    """The schema that holds all samples of ``reader``.
 
-    None, if an earlier run of the same had done so. ``cuts``, from 0 to all, are where one piece of work ends; with
-    ``skips`` samples that are damaged, or do not go into columns with those before them, say nothing. Memory: 1 MiB of
-    samples for each of the ``workers``, and the names.
+    None are looked at, if an earlier run of the same had done so. ``cuts``, from 0 to all, are where one piece of work
+    ends; with ``skips`` samples that are damaged, or do not go into columns with those before them, say nothing.
+    Memory: 1 MiB of samples for each of the ``workers``, and the names.
 
     Raises
     ------
@@ -49,18 +60,21 @@ def schema_of_all(
     pa = arrow_library(format_name)
     known = out.noted(_NOTE)
     if known is not None:
-        return pa.ipc.read_schema(pa.py_buffer(known)), 0
+        return Schema(pa.ipc.read_schema(pa.py_buffer(known)), 0, 0)
     found: dict[int, Looked] = {}
+    peaks: dict[int, int] = {}
     looks = _looks(reader, cuts, format_name, skips=skips)
     for looked in done_jobs(looks, out, num_workers=workers, came_to=came_to):
         found[looked.number] = looked
+        peaks[looked.process] = looked.peak_bytes
         came_to(looked.number, 1.0)
     kinds: ColumnKinds = {}
     for number in range(len(cuts) - 1):
         kinds = joined_kinds(kinds, found[number].kinds, skips=skips)
     schema = schema_of_kinds(kinds)
     out.note(_NOTE, schema.serialize().to_pybytes())
-    return schema, cuts[-1]
+    peaks[os.getpid()] = peak_bytes()
+    return Schema(schema, cuts[-1], sum(peaks.values()))
 
 
 def _looks(reader: StretchReader, cuts: list[int], format_name: str, *, skips: bool) -> Iterator[Look]:
