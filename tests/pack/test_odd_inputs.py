@@ -18,6 +18,7 @@ from tests.pack.files import make_files
 from shoal.errors import StorageError, UsageError
 from shoal.pack import PackSummary, pack
 from shoal.pack.local import PackRequest, inputs_of, pack_inputs
+from shoal.pack.repacking import repack
 from shoal.shards.writing.encoder import Record
 from shoal.shards.writing.jsonl import JsonLinesEncoder
 
@@ -152,3 +153,19 @@ def test_neither_a_stdout_nor_a_directory_is_needed(tmp_path: Path, script: str)
         )
         assert done.returncode == 2
         assert done.stderr.startswith("shoal: error: the working directory was removed\n")
+
+
+@pytest.mark.parametrize("name", ["mds", "tfrecord", "jsonl"])
+def test_the_sample_that_a_format_cannot_hold_is_named(tmp_path: Path, name: str) -> None:
+    rows: list[dict[str, Any]] = [{"path": f"{i}.txt", "value": "\ud800" if i == 3 else "text"} for i in range(5)]
+    for row in rows:
+        (tmp_path / row["path"]).write_text("text")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UsageError, match=r"'3'.*surrogates not allowed") as refused:
+        packed(tmp_path / "rows.jsonl", tmp_path / "out", format=name)
+    assert refused.value.message.count("'3'") == 1
+    for row in rows:
+        del row["path"]
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UsageError, match=rf"^sample 3 of shard-000000\.{name}: .*surrogates not allowed"):
+        repack(tmp_path / "lines.jsonl", tmp_path / "again", format=name, num_workers=1)

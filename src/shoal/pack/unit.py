@@ -123,6 +123,11 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
     return replace(summary_of(part), elapsed_seconds=time.monotonic() - began_seconds)
 
 
+def _named(error: UsageError, name: str) -> UsageError:
+    """The error with the name of the sample, which encoders need not know."""
+    return error if name in error.message else UsageError(f"{name}: {error.message}", hint=error.hint)
+
+
 def _no_memory(what: str) -> UsageError:
     msg = f"there is no memory for {what}"
     return UsageError(msg, hint="fewer --workers; smaller shards, where these are MDS; or leave large inputs out")
@@ -151,7 +156,8 @@ def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shar
         except (UsageError, MemoryError) as error:
             refused = error if isinstance(error, UsageError) else _no_memory(f"the sample {_name_of(given)!r}")
             if shard.on_error == "raise":
-                raise refused from None
+                name = _name_of(given)
+                raise _named(refused, repr(name) if name else f"sample {place} of {shard.name}") from None
             making.skip(place, _name_of(given), refused.message)
             continue
         making.add(record, given, place=place)
