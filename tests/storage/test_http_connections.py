@@ -145,6 +145,19 @@ def test_sockets_are_closed_with_their_store() -> None:
         gc.collect()
 
 
+def test_a_connection_that_is_in_use_when_its_store_is_closed_is_closed_later() -> None:
+    with answering(send_range) as (url, _):
+        store = HttpStore()
+        with store._answer(f"{url}/a", 0, 9, verb="read") as answer:
+            store.close()
+            gc.collect()
+            assert answer.read(9) == DATA[:9]
+            connection = answer._connection
+        assert connection.sock is None
+        del store, answer
+        gc.collect()
+
+
 def test_addresses_of_ipv6() -> None:
     try:
         listener = socket.create_server(("::1", 0), family=socket.AF_INET6)

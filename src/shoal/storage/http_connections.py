@@ -60,7 +60,7 @@ class Connections:
         try:
             connection.request("GET", *route.asked(url, begin, headers))
             response = connection.getresponse()
-            return Answer(connection, cast("TimedResponse", response), route.idle)
+            return Answer(connection, cast("TimedResponse", response), route)
         except BaseException:
             connection.close()
             raise
@@ -96,7 +96,7 @@ class Connections:
         routes, self._routes = self._routes, {}
         if self._pid == os.getpid():
             for route in routes.values():
-                _close_all(route.idle)
+                route.close()
 
 
 _left_alone: list[Any] = []
@@ -106,8 +106,9 @@ class _Route:
     """How one host is reached, straight or by a proxy; and the connections to it that nobody reads from."""
 
     def __init__(self, origin: str, options: HttpOptions, trust: Callable[[], ssl.SSLContext]) -> None:
-        self.idle: deque[HTTPConnection] = deque()
-        weakref.finalize(self, _close_all, self.idle)
+        self._idle: deque[HTTPConnection] = deque()
+        self._is_closed = False
+        weakref.finalize(self, _close_all, self._idle)
         self._options, self._trust = options, trust
         self._goal = _place_of(origin)
         proxy = proxy_for(origin, options)
@@ -125,7 +126,7 @@ class _Route:
         """One that was kept and is still open, the last used first; else a new one."""
         with contextlib.suppress(IndexError):
             while True:
-                connection = self.idle.pop()
+                connection = self._idle.pop()
                 if _is_open(connection):
                     return connection
                 connection.close()
@@ -150,6 +151,20 @@ class _Route:
         made.sock.settimeout(self._options.timeout_seconds)
         return made
 
+    def keep(self, connection: HTTPConnection) -> None:
+        """Nobody reads from it any more."""
+        if len(self._idle) < _MAX_IDLE_PER_HOST:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        if self._is_closed:
+            _close_all(self._idle)
+
+    def close(self) -> None:
+        """Close what nobody reads from, now and later."""
+        self._is_closed = True
+        _close_all(self._idle)
+
     def asked(self, url: str, begin: int, headers: Mapping[str, str]) -> tuple[str, None, Mapping[str, str]]:
         """Target, body and headers of a request for a URL, whose path begins at ``begin``."""
         if self._by_proxy and self._goal[0] == "http":
@@ -173,8 +188,8 @@ def _connecting() -> Iterator[None]:
 class Answer:
     """An answer whose connection is kept when (nearly) all of it was read, and is closed otherwise."""
 
-    def __init__(self, connection: HTTPConnection, response: TimedResponse, idle: deque[HTTPConnection]) -> None:
-        self._connection, self._response, self._idle = connection, response, idle
+    def __init__(self, connection: HTTPConnection, response: TimedResponse, route: _Route) -> None:
+        self._connection, self._response, self._route = connection, response, route
         self.status = response.status
         # By names in small letters; where one comes twice, the first counts.
         self.headers = {name.lower(): text for name, text in reversed(response.getheaders())}
@@ -196,8 +211,8 @@ class Answer:
         if not response.isclosed() and left is not None and left <= _DRAINED_BYTES:
             with contextlib.suppress(OSError, HTTPException):  # then the connection is no good any more
                 response.read()
-        if response.is_at_end() and connection.sock is not None and len(self._idle) < _MAX_IDLE_PER_HOST:
-            self._idle.append(connection)
+        if response.is_at_end() and connection.sock is not None:
+            self._route.keep(connection)
         else:
             response.close()
             connection.close()
