@@ -188,9 +188,12 @@ def _given_up(
         f"could not {what}: {tries} in {passed_seconds:.1f} s, and the deadline is {deadline_seconds:g} s; "
         f"the last answer: {last.message}"
     )
-    if last.retry_after_seconds is not None:
-        msg += f" (the server asked to wait {last.retry_after_seconds:g} s)"
-    return StorageError(msg, hint=last.hint or "if the server is only slow to come back, raise the deadline")
+    hint = last.hint or "if the server is only slow to come back, raise the deadline"
+    if (asked_seconds := last.retry_after_seconds) is not None:
+        msg += f" (the server asked to wait {asked_seconds:g} s)"
+        if asked_seconds > deadline_seconds:
+            hint += f"; a stream with reading(deadline={2 * math.ceil(asked_seconds)}) waits that long"
+    return StorageError(msg, hint=hint)
 
 
 _counter = itertools.count()
