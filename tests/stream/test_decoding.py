@@ -165,7 +165,7 @@ def test_what_gains_from_threads(stages: list[Any], num_stages: int, monkeypatch
     pytest.importorskip("PIL")
     monkeypatch.setattr("shoal.stream.decoding._num_cores", lambda: 16)
     found = threaded(stages, num_threads=None, limit_bytes=5)
-    assert found == (Threaded(num_stages, 8, 5) if num_stages else None)
+    assert found == (Threaded(num_stages, 4, 5) if num_stages else None)
     asked = threaded(stages, num_threads=3, limit_bytes=5)
     assert asked == (Threaded(len(stages), 3, 5) if stages else None)
     assert threaded(stages, num_threads=1, limit_bytes=5) is None

@@ -71,7 +71,7 @@ class DataLoader:
         Whether workers stay for the next epoch. The epochs are the same.
     num_threads
         With ``num_workers=0``, threads that decode, ahead of use and in order. By default as many as there are cores,
-        up to 8, for what gains by it: the decoding of images, and what shoal does to samples before. Functions that
+        up to 4, for what gains by it: the decoding of images, and what shoal does to samples before. Functions that
         were given to `Dataset.map`, `filter` or `decode` are called by one thread, one sample after the other; with a
         number here, functions of samples are called by so many threads at a time, and must stand that.
     prefetch_bytes

@@ -26,7 +26,7 @@ __all__ = ["Decoders", "Threaded", "threaded"]
 
 _AT_ONCE = 8  # samples that a thread is given: to hand them over costs 30 us, to decode a small image as much
 _GROUPS_A_THREAD = 2
-_MOST_THREADS = 8  # more of them wait for the interpreter, unless the images are large
+_MOST_THREADS = 4  # a quarter of the decoding of a JPEG is inside of the interpreter's lock: more of them only wait
 
 
 @dataclass(frozen=True, slots=True)
