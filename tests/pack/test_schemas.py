@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 from tests.pack.contents import contents_of
 
 import shoal
-from shoal.errors import UsageError
+from shoal.errors import ShardError, UsageError
 from shoal.pack import pack
 from shoal.pack.repacking import repack
 from shoal.pack.writer import Writer
+from shoal.shards.tar import Tar
 
 pa = pytest.importorskip("pyarrow")
 
@@ -155,6 +157,56 @@ def write_rows(url: Path, rows: list[dict[str, Any]], **options: Any) -> None:
     with Writer(url, format="parquet", options={"group_bytes": 1, **options}) as writer:
         for row in rows:
             writer.write(row)
+
+
+@pytest.mark.parametrize("codec", ["", ".gz"])
+def test_fields_of_tars_are_known_by_their_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
+    samples: list[dict[str, Any]] = [{"__key__": f"{i:03d}", "bin": b"x" * 100_000} for i in range(40)]
+    samples[39] |= {"seg.PNG": b"late", "cls": b"3"}
+    with Writer(tmp_path / "a", format=f"tar{codec}", shard_bytes=1 << 20) as writer:
+        for sample in samples:
+            writer.write(sample)
+    shoal.open(tmp_path / "a")
+    if not codec:
+        monkeypatch.setattr("shoal.pack.repacking.schema_of_all", None)
+    made = repack(tmp_path / "a", tmp_path / "b", format="parquet", num_workers=1)
+    assert made.num_looked_at == 40
+    last = shoal.open(tmp_path / "b")[39]
+    assert list(last) == ["__key__", "bin", "seg.png", "cls"]
+    assert (last["seg.png"], last["cls"], shoal.open(tmp_path / "b")[0]["cls"]) == (b"late", b"3", None)
+
+
+def test_payloads_of_tars_are_not_read_for_their_fields(tmp_path: Path) -> None:
+    samples = [{"__key__": f"{i:03d}", "bin": b"x" * 100_000, **({"cls": b"3"} if i == 9 else {})} for i in range(10)]
+    with Writer(tmp_path / "a", format="tar") as writer:
+        for sample in samples:
+            writer.write(sample)
+    data = (tmp_path / "a" / "shard-000000.tar").read_bytes()
+    num_read = [0]
+
+    def read(first_byte: int, end_byte: int) -> bytes:
+        num_read[0] += end_byte - first_byte
+        return data[first_byte:end_byte]
+
+    assert Tar().fields(read, len(data), shard="a.tar") == ["bin", "cls"]
+    assert num_read[0] < len(data) / 5
+
+
+def test_fields_of_damaged_tars_are_those_of_the_samples_that_are_left(tmp_path: Path) -> None:
+    samples = [{"__key__": f"{i:03d}", "txt": b"x" * 100, **({"cls": b"1"} if i > 30 else {})} for i in range(40)]
+    with Writer(tmp_path / "a", format="tar", extent_bytes=1) as writer:
+        for sample in samples:
+            writer.write(sample)
+    path = tmp_path / "a" / "shard-000000.tar"
+    data, times = bytearray(path.read_bytes()), path.stat().st_mtime_ns
+    data[1024 * 5 + 3] ^= 1  # in the header of a sample
+    path.write_bytes(data)
+    os.utime(path, ns=(times, times))
+    with pytest.raises(ShardError):
+        repack(tmp_path / "a", tmp_path / "b", format="parquet", num_workers=1)
+    made = repack(tmp_path / "a", tmp_path / "b", format="parquet", num_workers=1, on_error="skip")
+    assert [name for name, _ in made.summary.skipped] == ["sample 5"]
+    assert shoal.open(tmp_path / "b")[38]["cls"] == b"1"
 
 
 def test_a_schema_that_was_given_is_believed(tmp_path: Path) -> None:

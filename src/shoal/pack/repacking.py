@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UsageError
+from shoal.errors import ShardError, UsageError
 from shoal.order.partition import Partition
 from shoal.order.plain import Sequential
 from shoal.order.resolution import parse_bytes
@@ -38,7 +38,7 @@ from shoal.pack.output import Output, check_prefix, names_of_shards
 from shoal.pack.planning import PackPlan, plan_shards
 from shoal.pack.rereading import SAMPLE, Numbered, StretchReader, StretchSamples
 from shoal.pack.running import made_shards, usable_processors
-from shoal.pack.schemas import Schema, schema_of_all
+from shoal.pack.schemas import Schema, schema_of_all, schema_of_tars
 from shoal.pack.sizing import ShardSizing, shard_sizing
 from shoal.pack.tally import Progress, Tally
 from shoal.pack.unit import Shard
@@ -285,6 +285,12 @@ def _looked_at(
     tally: Tally,
 ) -> Schema:
     """The schema of all samples, which are read as they lie, whatever order they will be written in."""
+    if not request.decode:
+        # Of a damaged one the whole look says which samples are lost.
+        with suppress(ShardError):
+            if (found := schema_of_tars(opened)) is not None:
+                tally.pass_over()
+                return found
     as_stored = replace(request, mix=False)
     work = _work(opened, _arranged(opened.index, as_stored), as_stored)
     with closing(StretchReader(work, needs_keys=False)) as reader:

@@ -18,9 +18,13 @@ from shoal.pack.output import Output
 from shoal.pack.rereading import StretchReader, StretchSamples
 from shoal.pack.running import done_jobs
 from shoal.shards.arrow_library import arrow_library
-from shoal.shards.writing.column_kinds import ColumnKinds, joined_kinds, schema_of_kinds
+from shoal.shards.tar import Tar
+from shoal.shards.writing.column_kinds import ColumnKinds, Kind, joined_kinds, schema_of_kinds
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.indexing.scan_costs import ReadCosts
+from shoal.stream.indexing.scan_reading import reading_one
 
-__all__ = ["Schema", "schema_of_all"]
+__all__ = ["Schema", "schema_of_all", "schema_of_tars"]
 
 _NOTE = "schema"
 
@@ -75,6 +79,29 @@ def schema_of_all(
     out.note(_NOTE, schema.serialize().to_pybytes())
     peaks[os.getpid()] = peak_bytes()
     return Schema(schema, cuts[-1], sum(peaks.values()))
+
+
+def schema_of_tars(opened: Opened) -> Schema | None:
+    """The schema of all samples of tars as they are stored, by the names of their members: no payload is read.
+
+    None where shards are something else.
+
+    Raises
+    ------
+    UsageError
+        There are more fields than a table should have columns.
+    ShardError
+        A shard is damaged.
+    """
+    index, tar = opened.index, opened.format
+    if not isinstance(tar, Tar):
+        return None
+    pa, costs = arrow_library("a table"), ReadCosts()
+    kinds: dict[str, Kind] = {"__key__": Kind(pa.string())}
+    for name, path, num_bytes in zip(index.shard_names, opened.paths, index.shard_bytes.tolist(), strict=True):
+        with reading_one(opened.store, path, num_bytes, costs=costs) as read:
+            kinds |= dict.fromkeys(tar.fields(read, num_bytes, shard=name), Kind(pa.binary()))
+    return Schema(schema_of_kinds(joined_kinds({}, kinds, skips=False)), index.num_samples, peak_bytes())
 
 
 def _looks(reader: StretchReader, cuts: list[int], format_name: str, *, skips: bool) -> Iterator[Look]:
