@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +82,23 @@ def test_one_answer_in_ten_that_is_not_to_be_trusted(
     assert (stats["num_corrupt"] > 0) == (kind == "corrupt")
     assert stats["requested_bytes"] > stats["read_bytes"]
     assert not reading_threads()
+
+
+@pytest.mark.parametrize("hedge", [False, True])
+def test_what_is_counted_is_what_the_server_was_asked(hedge: bool, server: RangeServer) -> None:
+    """Tries that failed and second requests too; but not the first look at each shard."""
+    ds = served(server).shuffle(ORDERS[1], seed=4, chunk="4000").reading(hedge=hedge)
+    for shard in range(len(COUNTS)):
+        ds._opened.check.check(shard)
+    server.clear()
+    kinds: list[FaultKind] = ["status", "reset", "reset_in_body", "truncate", "short_range", "whole", "corrupt"]
+    server.faults = [*(Fault(kind, probability=0.05) for kind in kinds), Fault("slow", probability=0.02, seconds=0.2)]
+    assert ids_of(ds) == ds.ids().tolist()
+    num_requests = ds.stats()["num_requests"]
+    while server.num_requests() < num_requests:  # second requests may be under way still
+        time.sleep(0.01)
+    assert server.num_requests() == num_requests
+    assert num_requests > ds.stats()["num_retries"] > 5
 
 
 def test_a_dataset_is_opened_and_indexed_through_faults(server: RangeServer, directory: Path) -> None:
