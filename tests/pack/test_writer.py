@@ -22,6 +22,7 @@ from shoal.pack.writer import Writer
 from shoal.shards.index.check import validate
 from shoal.storage.local import LocalStore
 from shoal.storage.memory import MemoryStore
+from shoal.storage.stores import open_store
 from shoal.stream.indexing.index_files import load_index
 
 COLUMNS = ["label", "lang=meta.lang", "length"]
@@ -111,6 +112,24 @@ def test_who_is_done_has_nothing_to_do(tmp_path: Path) -> None:
     assert contents_of(tmp_path) == before
     with pytest.raises(UsageError, match="finished with 100 samples"):
         write(tmp_path, 101)
+
+
+@pytest.mark.parametrize("url", ["{}", "memory://pack-lost/{}"])
+def test_what_is_finished_is_not_believed_where_shards_are_lost(tmp_path: Path, url: str) -> None:
+    url = url.format(tmp_path)
+    write(url, 100)
+    write(url, 100)
+    store = open_store(url)
+    lost: list[str] = []
+    for number in (1, 2):
+        lost.append(f"{url}/shard-{number:06d}.jsonl")
+        store.delete(lost[-1])
+        others = " and 1 other are" if number == 2 else " is"
+        with pytest.raises(UsageError, match=rf"finished before, and shard-000001\.jsonl{others} missing now"):
+            write(url, 100)
+    store.put(lost[0], b"")
+    with pytest.raises(UsageError, match=r"shard-000001\.jsonl and 1 other are missing now, or not as long"):
+        write(url, 100)
 
 
 def test_other_samples_than_before_are_noticed(tmp_path: Path) -> None:

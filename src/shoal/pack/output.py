@@ -25,7 +25,7 @@ from shoal.shards.protocol import Buffer
 from shoal.storage.local_sources import local_path
 from shoal.storage.making import Lock, ObjectInMaking, begin_object
 from shoal.storage.named import INDEX_NAME, PACKING, PACKING_PLAN
-from shoal.storage.protocol import PutIf, Store
+from shoal.storage.protocol import ObjectInfo, PutIf, Store
 from shoal.storage.stores import open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
 from shoal.stream.figures import counted
@@ -81,14 +81,13 @@ class Output:
         if not scheme_of(self.url):
             if not Path(self._journal("")).exists() and (done := self._finished_index()) is not None:
                 # Nobody is at work; and nothing is written, which may not be allowed.
-                if not may_skip:
-                    self._check_whole(done)
+                self._check_whole(done, may_skip=may_skip)
                 return done
             self._lock = Lock(self._journal(_LOCK), wait_seconds=_WAIT_SECONDS)
         try:
             finished = self._begin(suffix, asked)
-            if finished is not None and not may_skip:
-                self._check_whole(finished)
+            if finished is not None:
+                self._check_whole(finished, may_skip=may_skip)
         except BaseException:
             self.release()
             raise
@@ -96,8 +95,15 @@ class Output:
             self.release()
         return finished
 
-    def _check_whole(self, finished: Index) -> None:
-        if skipped := finished.metadata.get("skipped"):
+    def _check_whole(self, finished: Index, *, may_skip: bool) -> None:
+        """Make sure that what is finished is what would be made, and that it is still there."""
+        there = {info.path: info.num_bytes for info in self._infos(self.url)}
+        sizes = zip(finished.shard_names, finished.shard_bytes.tolist(), strict=True)
+        if lost := [name for name, num_bytes in sizes if there.get(join(self.url, name)) != num_bytes]:
+            which = f"{lost[0]} is" if len(lost) == 1 else f"{lost[0]} and {counted(len(lost) - 1, 'other')} are"
+            msg = f"{without_secrets(self.url)}: this was finished before, and {which} missing now, or not as long"
+            raise UsageError(msg, hint="restore them, `shoal verify` lists all; or pack into another directory")
+        if not may_skip and (skipped := finished.metadata.get("skipped")):
             msg = f"{without_secrets(self.url)}: there is a dataset already, made without "
             msg += counted(len(skipped), "input")
             hint = f"the first of them is {skipped[0][0]}; pack into another directory, or take it as it is"
@@ -267,9 +273,12 @@ class Output:
         return UsageError(msg, hint=hint)
 
     def _listed(self, directory: str) -> Iterator[str]:
+        return (info.path for info in self._infos(directory))
+
+    def _infos(self, directory: str) -> Iterator[ObjectInfo]:
         if not scheme_of(directory) and not Path(directory).is_dir():
             return iter(())
-        return (info.path for info in self.store.list(directory))
+        return iter(self.store.list(directory))
 
     def _clear(self) -> None:
         """Remove the directory of the work, what says that it is one last."""
