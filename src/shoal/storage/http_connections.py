@@ -191,8 +191,7 @@ class Answer:
     def __init__(self, connection: HTTPConnection, response: TimedResponse, route: _Route) -> None:
         self._connection, self._response, self._route = connection, response, route
         self.status = response.status
-        # By names in small letters; where one comes twice, the first counts.
-        self.headers = {name.lower(): text for name, text in reversed(response.getheaders())}
+        self.headers = response.fields
 
     def read(self, most_bytes: int) -> bytes:
         """The next bytes of the body, at most so many: a server that never ends costs no memory."""

@@ -10,8 +10,10 @@ import contextlib
 import io
 import math
 import time
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPMessage, HTTPResponse
 from typing import TYPE_CHECKING, Any
+
+from shoal.storage.http_heads import plain_head
 
 if TYPE_CHECKING:
     import socket
@@ -77,6 +79,20 @@ class TimedResponse(HTTPResponse):
         self._timed = _TimedReads(sock, self.fp.detach())
         self.fp = io.BufferedReader(self._timed)
         self._is_begun = False
+        self.fields: dict[str, str] = {}
+        """The fields of the head by names in small letters; where one comes twice, the first counts."""
+
+    def begin(self) -> None:
+        """Read the head: its status, `fields`, and where the body ends."""
+        head = plain_head(self.fp.peek(1))
+        if head is None:
+            super().begin()
+            self.fields = {name.lower(): text for name, text in reversed(self.headers.items())}
+            return
+        self.fp.read(head.num_bytes)
+        self.version, self.status, self.fields = 11, head.status, head.fields
+        self.chunked, self.length, self.will_close = False, head.length, head.will_close
+        self.headers = self.msg = HTTPMessage()  # which nobody asks: making them is what takes so long
 
     def read(self, amt: int | None = None) -> bytes:
         """Up to so many bytes of the body, or all of it."""
