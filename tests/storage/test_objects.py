@@ -164,6 +164,19 @@ def test_keys_that_urls_would_write_otherwise(s3: Place) -> None:
         assert bytes(store.map(path)) == name.encode()
 
 
+def test_an_object_of_exactly_that_name_wins(s3: Place) -> None:
+    for name in ("br[1].tar", "br1.tar", "st*r.tar", "star.tar"):
+        s3.put(f"odd/{name}", b"x")
+    store = s3.store()
+
+    def names(text: str) -> tuple[str, ...]:
+        return expand(f"{s3.root}/odd/{text}", suffixes=(".tar",), store=store).names
+
+    assert names("br[1].tar") == ("br[1].tar",)
+    assert names("st*r.tar") == ("st*r.tar",)
+    assert sorted(names("?r*1*.tar")) == ["br1.tar", "br[1].tar"]
+
+
 def test_a_key_that_the_library_cannot_list(s3: Place) -> None:
     s3.put("a.tar", b"0123")
     s3.put("d//b.tar", b"0123")
@@ -175,6 +188,9 @@ def test_a_key_that_the_library_cannot_list(s3: Place) -> None:
     with pytest.raises(StorageError, match=r"d//b\.tar") as caught:
         list(s3.store().list(s3.root))
     assert "name the shards" in caught.value.hint
+    with pytest.raises(StorageError, match="illegal character") as caught:
+        s3.store().stat(f"{s3.root}/tab\t.tar")
+    assert "control character" in caught.value.hint
 
 
 def test_directories_that_are_objects(s3: Place) -> None:

@@ -20,8 +20,9 @@ _CREDENTIALS_HINT = (
 )
 _REGION_HINT = 'is the bucket in another region? {"region": ...} in storage_options names it'
 _NAME_HINT = (
-    'obstore can neither read nor list an object with "//" in its name, nor list others beside it: name the shards by '
-    "braces or a list, or copy that object to another name; filesystem= in storage_options may read it"
+    'obstore can neither read nor list an object with "//", ".", ".." or a control character in its name, nor list '
+    "others beside it: name the shards by braces or a list, or copy that object to another name; filesystem= in "
+    "storage_options may read it"
 )
 _HEADER_HINT = (
     "stores of this kind send it with every answer: is a proxy on the way that takes it off, or is it a server of "
@@ -61,7 +62,7 @@ def failure(error: BaseException, path: str, options: Mapping[str, Any], *, verb
         hint, transient = 'is the endpoint a URL? An http:// one needs {"allow_http": True}', False
     elif "configured region" in text:
         hint, transient = _REGION_HINT, False
-    elif "Encountered object with invalid path" in text:
+    elif "Encountered object with invalid path" in text or "Could not parse path" in text:
         hint, transient = _NAME_HINT, False
     elif "Header missing" in text:
         hint, transient = _HEADER_HINT, False

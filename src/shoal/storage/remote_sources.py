@@ -137,6 +137,8 @@ def _listed(text: str, num_members: int, store: Store) -> set[str] | None:
 def _matches(pattern: str, store: Store) -> list[str]:
     directory = _fixed_directory(pattern)
     infos = list(store.list(directory))
+    if any(info.path == plain(pattern) for info in infos):  # an object of exactly that name, as it is with files
+        return [plain(pattern)]
     is_match = matcher(relative(plain(pattern), directory))
     found = sorted(
         info.path for info in infos if is_match(relative(info.path, directory)) and not info.path.endswith(INDEX_SUFFIX)
