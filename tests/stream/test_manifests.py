@@ -238,7 +238,7 @@ def test_a_shard_that_is_named_twice_is_refused(tmp_path: Path) -> None:
     index = json.loads((directory / "index.json").read_text())
     index["shards"].append(index["shards"][0])
     (directory / "index.json").write_text(json.dumps(index))
-    with pytest.raises(SourceError, match=r"names 1 shards more than once; the first is .*00000\.mds"):
+    with pytest.raises(SourceError, match=r"names 1 shard more than once; the first is .*00000\.mds"):
         shoal.open(directory)
 
 

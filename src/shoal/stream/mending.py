@@ -13,6 +13,7 @@ from shoal.shards.manifests import MANIFEST_NAME
 from shoal.storage.protocol import Store
 from shoal.storage.urls import scheme_of
 from shoal.stream.damages import Damage, Soundness
+from shoal.stream.figures import counted
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.checksums import extent_checksums, record_checksums
 from shoal.stream.indexing.index_files import save_index
@@ -109,7 +110,8 @@ def _with_what_was_known(
     if own := [name for name in old.columns if name != RECORD_CRCS]:
         new = [name for name, samples in zip(mended.shard_names, now, strict=True) if samples not in known]
         what = f"the index was left as it is: it has the columns {', '.join(own)}"
-        msg = f"{what}, and nobody knows their values for the new samples of {len(new)} shards, the first of {new[0]}"
+        which = f"{counted(len(new), 'shard')}, the first of {new[0]}"
+        msg = f"{what}, and nobody knows their values for the new samples of {which}"
         hint = "`shoal repack --columns` makes shards with an index that has them; `shoal index` makes one without"
         raise UsageError(msg, hint=hint)
     columns = {}

@@ -22,6 +22,7 @@ from shoal.shards.protocol import Format
 from shoal.storage.protocol import Advise, Find, ReadRange, Stat
 from shoal.storage.sources import Source
 from shoal.storage.urls import join, relative
+from shoal.stream.figures import counted
 from shoal.stream.indexing.looking import find_all
 
 __all__ = ["MANIFEST_SUFFIXES", "Described", "compare_hashes", "described", "described_files", "foreign_indexes"]
@@ -178,7 +179,7 @@ def _add(shards: _Found, manifest: Manifest, path: str, store: _Beside) -> bool:
     if all(place in shards.known for place in places):
         return False
     if twice := [place for place, count in Counter(places).items() if count > 1]:
-        msg = f"{path} names {len(twice)} shards more than once; the first is {twice[0]}"
+        msg = f"{path} names {counted(len(twice), 'shard')} more than once; the first is {twice[0]}"
         raise SourceError(msg, hint="write the index.json again, or name the shards by a glob or a list")
     packed = [join(directory, shard.packed_name) if shard.packed_name else place
               for shard, place in zip(manifest.shards, places, strict=True)]  # fmt: skip
