@@ -9,7 +9,9 @@ takes a millisecond or so, on tokens as fast as they come. For each, in turn and
 - how long streamed steps took, by steps on batches that lie in the accelerator's memory;
 - for what share of the time the loop waited for a batch (it runs ahead of the accelerator, so this may be hidden);
 - for what share the accelerator had nothing to do, by its own events: from the end of a step to the first work of the
-  next. The copy of a batch to the accelerator counts as work; the share on resident data is printed beside it.
+  next. The copy of a batch to the accelerator counts as work; the share on resident data is printed beside it;
+- how long it took to start all the work of a step, with the accelerator idle before it, beside the making of batches and
+  on resident data: what is made in threads of the same process takes the interpreter from the loop.
 
 ``--small`` makes little models and data, so that it also runs without an accelerator, where its figures mean nothing.
 """
@@ -152,6 +154,18 @@ class Training:
         idle = sum(end.elapsed_time(start) for (_, end), (start, _) in itertools.pairwise(marks)) / 1000
         return seconds, waited, idle
 
+    def start_ms(self, batches: Iterator[Any], number: int = 20) -> float:
+        """Milliseconds from the first call of a step to the last, the median; the accelerator is idle before."""
+        took = []
+        for _ in range(number):
+            rows = next(batches)[self.field]
+            if PINS:
+                torch.accelerator.synchronize()
+            began = time.perf_counter()
+            self._step(rows)
+            took.append(1000 * (time.perf_counter() - began))
+        return statistics.median(took)
+
     def _step(self, rows: torch.Tensor) -> tuple[Any, Any]:
         start, end = mark(), mark()
         start.record()
@@ -204,7 +218,8 @@ def compare(name: str, training: Training, loader: Any, size: Size, rounds: int)
     idle_plain = statistics.median(one[2] for one in plain)
     ratio = f"{statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
     print(f"{name:30} step {step_ms:6.2f} ms; streamed {ratio}; {rate:8,.0f} rows/s;", end="")
-    print(f" loop waited {waiting:6.2%}; idle {idle:6.2%}, resident {idle_plain:6.2%}", flush=True)
+    print(f" loop waited {waiting:6.2%}; idle {idle:6.2%}, resident {idle_plain:6.2%};", end="")
+    print(f" started in {training.start_ms(stream):.1f} ms, resident {training.start_ms(around):.1f}", flush=True)
     stream.close()
 
 
