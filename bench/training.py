@@ -10,8 +10,8 @@ takes a millisecond or so, on tokens as fast as they come. For each, in turn and
 - for what share of the time the loop waited for a batch (it runs ahead of the accelerator, so this may be hidden);
 - for what share the accelerator had nothing to do, by its own events: from the end of a step to the first work of the
   next. The copy of a batch to the accelerator counts as work; the share on resident data is printed beside it;
-- how long it took to start all the work of a step, with the accelerator idle before it, beside the making of batches and
-  on resident data: what is made in threads of the same process takes the interpreter from the loop.
+- how long it took to start all the work of a step, with the accelerator idle before it, beside the making of batches
+  and on resident data: what is made in threads of the same process takes the interpreter from the loop.
 
 ``--small`` makes little models and data, so that it also runs without an accelerator, where its figures mean nothing.
 """
