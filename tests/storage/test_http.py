@@ -263,6 +263,39 @@ def test_an_empty_object_may_come_as_a_whole() -> None:
         assert caught.value.transient
 
 
+def test_a_range_that_is_all_of_an_object_may_come_as_the_object() -> None:
+    """As Tornado answers; and never where it is not just that, nor without a word of which object it is."""
+    size, told = len(DATA), {"ETag": '"a"'}
+
+    def whole_or_part(handler: BaseHTTPRequestHandler) -> None:
+        is_all = handler.headers["Range"] == f"bytes=0-{size - 1}"
+        send(handler, 200, DATA, **told) if is_all else send_range(handler, **told)
+
+    with answering(whole_or_part) as (url, _):
+        store = HttpStore()
+        assert store.read_range(f"{url}/a", 0, size) == DATA  # also if nothing was asked before
+        assert store.stat(f"{url}/a").num_bytes == size
+        assert store.read_range(f"{url}/a", 3, size) == DATA[3:]
+        store.fill(f"{url}/a", 0, memoryview(filled := bytearray(size)))
+        assert filled == DATA
+        told["ETag"] = '"b"'
+        with pytest.raises(StorageError, match="changed"):
+            store.read_range(f"{url}/a", 0, size)
+        told.clear()
+        with pytest.raises(StorageError, match=r"\(200\)"):
+            HttpStore().read_range(f"{url}/a", 0, size)
+    with answering(lambda handler: send(handler, 200, DATA, ETag='"a"')) as (url, _):
+        for first, end in ((0, 5), (1, size), (5, size + 5)):
+            with pytest.raises(StorageError, match=r"\(200\)"):
+                HttpStore().read_range(f"{url}/a", first, end)
+    told = {"ETag": '"a"', "Content_Encoding": "gzip"}
+    with (
+        answering(lambda handler: send(handler, 200, DATA, **told)) as (url, _),
+        pytest.raises(StorageError, match="encodes its answers"),
+    ):
+        HttpStore().read_range(f"{url}/a", 0, size)
+
+
 def test_a_server_that_never_ends_costs_no_memory() -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(206)

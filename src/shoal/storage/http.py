@@ -93,7 +93,7 @@ class HttpStore:
             return b""
         verb = f"read bytes [{first_byte}, {end_byte}) of"
         with self._answer(path, first_byte, end_byte, verb=verb) as answer:
-            if answer.status != 206:
+            if not _has_part(answer):
                 self._met(path, answer)
                 raise refusal(416, path, verb=verb, headers=answer.headers)
             info, first, end = self._range_of(path, answer)
@@ -133,7 +133,7 @@ class HttpStore:
         if known := self._known.get(path):
             return known
         with self._answer(path, 0, 1, verb="look at") as answer:
-            if answer.status != 206:
+            if not _has_part(answer):
                 return self._met(path, answer)[0]
             return self._range_of(path, answer)[0]
 
@@ -186,7 +186,7 @@ class HttpStore:
         for num_redirects in range(_MAX_REDIRECTS + 1):
             same = url is first.url or _origin(url) == first.origin
             answer = self._ask(url, own if same else headers, path, verb)
-            if answer.status in (206, 416) or self._is_empty(path, answer):
+            if answer.status in (206, 416) or self._is_whole(path, answer, first_byte, end_byte):
                 if num_redirects:
                     self._moved[path] = _Moved(url, time.monotonic() + _REDIRECT_SECONDS)
                 return answer
@@ -254,12 +254,16 @@ class HttpStore:
         hint = "serve the shards by a server that answers ranges (nginx, any object store), or copy them"
         return self._no_range(path, msg, hint)
 
-    def _is_empty(self, path: str, answer: Answer) -> bool:
-        """Whether an object of no bytes was sent as a whole: there is no range of it, and not all say so by 416."""
+    def _is_whole(self, path: str, answer: Answer, first_byte: int, end_byte: int) -> bool:
+        """Whether an object was sent as a whole (200) that is just the range; or that is empty, and so has none.
+
+        Some servers (Tornado) answer so where both are the same, which the standard leaves to them.
+        """
         says_which = answer.headers.get("etag") or answer.headers.get("last-modified")
-        is_empty = answer.status == 200 and answer.headers.get("content-length", "").strip() == "0" and says_which
-        known = self._known.get(path)
-        return bool(is_empty) and (known is None or not known.num_bytes)
+        length, known = _length(answer), self._known.get(path)
+        is_range = length == "0" or (not first_byte and length == str(end_byte))
+        is_same = known is None or length == str(known.num_bytes)
+        return answer.status == 200 and bool(says_which) and is_range and is_same
 
     def _no_range(self, path: str, msg: str, hint: str) -> StorageError:
         """The error for an answer that is no range: passing where ranges were answered before, else soon believed."""
@@ -267,7 +271,7 @@ class HttpStore:
         return StorageError(msg, hint=hint, transient=met, worth_attempts=_ATTEMPTS_TO_MEET, evidence="no range")
 
     def _range_of(self, path: str, answer: Answer) -> tuple[ObjectInfo, int, int]:
-        """What a 206 says it is: the object, and the range that it holds of it."""
+        """What an answer with a part says it is: the object, and the range that it holds of it."""
         encoding = answer.headers.get("content-encoding", "")
         if encoding and encoded_on_the_way(encoding, path):
             msg = f"{path}: the server encodes its answers ({encoding}), so that ranges are not those of the object"
@@ -282,7 +286,10 @@ class HttpStore:
 
     def _met(self, path: str, answer: Answer) -> tuple[ObjectInfo, re.Match[str]]:
         """The object that an answer is about, and what it says of its range."""
-        said = "bytes */0" if answer.status == 200 else answer.headers.get("content-range", "")
+        said = answer.headers.get("content-range", "")
+        if answer.status == 200:
+            length = _length(answer)
+            said = f"bytes 0-{int(length) - 1}/{length}" if _has_part(answer) else "bytes */0"
         match = _CONTENT_RANGE.fullmatch(said)
         if match is None or match[3] == "*":
             raise self._unclear(path, answer)
@@ -293,6 +300,15 @@ class HttpStore:
         said = answer.headers.get("content-range")
         msg = f"{path}: the server does not say which part of how many bytes it sends (Content-Range: {said})"
         return self._no_range(path, msg, "the server, or a proxy before it, is at fault")
+
+
+def _length(answer: Answer) -> str:
+    return answer.headers.get("content-length", "").strip()
+
+
+def _has_part(answer: Answer) -> bool:
+    """Whether an answer that was accepted brings bytes: a range, or a whole object that is one."""
+    return answer.status == 206 or (answer.status == 200 and _length(answer) != "0")
 
 
 @dataclass(frozen=True, slots=True)
