@@ -13,7 +13,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 HOME = ROOT / ".compat" / "pandas"
-TESTS = ("test_odd_tables.py", "test_columns.py", "test_column_kinds.py", "test_parquet_footer.py")
+TESTS = (
+    "test_odd_tables.py",
+    "test_columns.py",
+    "test_column_kinds.py",
+    "test_parquet_footer.py",
+    "test_without_pandas.py",
+)
 
 
 def main() -> int:

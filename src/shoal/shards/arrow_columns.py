@@ -68,7 +68,7 @@ def getter_of(array: Any) -> Callable[[int], Any]:
     values = array.flatten()
     if array.null_count or values.null_count:
         return lambda row: _list_value(array, row)
-    numbers = values.to_numpy(zero_copy_only=False)
+    numbers = numbers_of(values)
     borders = np.concatenate([[0], np.cumsum(_widths(pa, array))])
     return lambda row: numbers[borders[row] : borders[row + 1]].copy()
 
@@ -88,13 +88,13 @@ def stored_column(array: Any) -> tuple[Kind, Any]:
     if array.null_count or not len(array):
         return Kind("cells", arrow=kind), array
     if is_number(pa, kind) or pa.types.is_boolean(kind):
-        numbers = array.to_numpy(zero_copy_only=False)
+        numbers = numbers_of(array)
         return Kind("number", numbers.dtype, (), kind), numbers
     if is_list(pa, kind) and is_number(pa, kind.value_type):
         values = array.flatten()
         width = _common_width(pa, array)
         if width is not None and not values.null_count:
-            rows = values.to_numpy(zero_copy_only=False).reshape(len(array), width)
+            rows = numbers_of(values).reshape(len(array), width)
             return Kind("array", rows.dtype, (width,), kind), rows
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         width = _common_width(pa, array)
@@ -114,7 +114,7 @@ def gathered_cells(arrays: Sequence[Any], which: NDArray[np.int64], rows: NDArra
     if copying_seconds < _SLICE_SECONDS * len(rows):
         starts = np.cumsum([0, *(len(array) for array in arrays)])
         try:
-            return pa.concat_arrays(arrays).take(pa.array(starts[which] + rows))
+            return pa.concat_arrays(arrays).take(_positions(pa, starts[which] + rows))
         except pa.ArrowNotImplementedError:
             pass  # of views it can take no values
     pairs = zip(which.tolist(), rows.tolist(), strict=True)
@@ -142,7 +142,7 @@ def plain_cells(array: Any) -> list[Any]:
         return python_values(array)
     if array.null_count or array.flatten().null_count:
         return [_list_value(array, row) for row in range(len(array))]
-    numbers, ends = array.flatten().to_numpy(zero_copy_only=False), np.cumsum(_widths(pa, array)).tolist()
+    numbers, ends = numbers_of(array.flatten()), np.cumsum(_widths(pa, array)).tolist()
     return [numbers[begin:end].copy() for begin, end in zip([0, *ends], ends, strict=False)]
 
 
@@ -176,7 +176,7 @@ def numpy_cells(array: Any) -> Any:
     pa = arrow_library("Arrow")
     tests = (pa.types.is_boolean, pa.types.is_timestamp, pa.types.is_date, pa.types.is_duration)
     if not array.null_count and (is_number(pa, array.type) or any(test(array.type) for test in tests)):
-        return array.to_numpy(zero_copy_only=False)
+        return numbers_of(array)
     return plain_cells(array)
 
 
@@ -222,13 +222,33 @@ def is_number(pa: Any, kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
+def numbers_of(array: Any) -> NDArray[Any]:
+    """The values of an array without gaps as numpy's: numbers where they lie, truth values and times by pyarrow.
+
+    It imports pandas for that, where it is installed: 33 MiB and a third of a second for each process.
+    """
+    pa = arrow_library("Arrow")
+    if not isinstance(array, pa.Array) or not is_number(pa, array.type) or not len(array):
+        others: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return others
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    numbers = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+    numbers.flags.writeable = False
+    return numbers
+
+
+def _positions(pa: Any, numbers: NDArray[np.int64]) -> Any:
+    """Numbers of rows as Arrow's, where they lie; `pa.array` would import pandas."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+
+
 def _list_value(array: Any, row: int) -> Any:
     """One list: an array, or what Python has where it or one of its numbers is missing."""
     value = array[row]
     inner = value.values
     if inner is None or inner.null_count:
         return value.as_py()
-    return inner.to_numpy(zero_copy_only=False).copy()
+    return numbers_of(inner).copy()
 
 
 def _widths(pa: Any, array: Any) -> NDArray[np.int64]:
@@ -240,8 +260,7 @@ def _widths(pa: Any, array: Any) -> NDArray[np.int64]:
 def _offsets(pa: Any, array: Any) -> NDArray[Any]:
     """Where the values of each row begin, and the last one ends; shape (rows + 1,)."""
     if is_list(pa, array.type):
-        offsets: NDArray[Any] = array.offsets.to_numpy()
-        return offsets
+        return numbers_of(array.offsets)
     wide = pa.types.is_large_binary(array.type)
     found = np.frombuffer(array.buffers()[1], np.int64 if wide else np.int32)
     return found[array.offset : array.offset + len(array) + 1]
