@@ -6,13 +6,11 @@ Each answer must be the range that was asked for (206 with a matching Content-Ra
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
-from urllib.parse import quote, urljoin, urlsplit
 
 from shoal.errors import StorageError
 from shoal.storage.answers import is_missing, refusal
@@ -21,6 +19,7 @@ from shoal.storage.http_connections import Answer, Connections
 from shoal.storage.http_encodings import encoded_on_the_way
 from shoal.storage.http_failures import broken
 from shoal.storage.http_options import HttpOptions
+from shoal.storage.http_urls import host_of, origin_of, redirected, sendable
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader
 from shoal.storage.urls import plain, secrets_in, struck_out, tagged, without_secrets
 
@@ -34,7 +33,6 @@ _SAID_BYTES = 2000
 _ATTEMPTS_TO_MEET = 6
 # Some servers answer nobody who does not say who asks; a user's header comes instead.
 _ALWAYS_SENT = {"Accept-Encoding": "identity", "User-Agent": "shoal"}
-_IS_SENT_AS_IT_IS = re.compile(r"[!#-;=?-\[\]_a-z~]*")  # what is none of these must be encoded in a URL
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)\s*", re.IGNORECASE)
 
 
@@ -70,7 +68,7 @@ class HttpStore:
             self._moved.clear()
             self._full.setdefault(plain(url), url)
             self._full[tagged(url)] = url
-            self._of_hosts.setdefault(_host(url), url)
+            self._of_hosts.setdefault(host_of(url), url)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Exactly the bytes ``[first_byte, end_byte)``, by one request (more only to follow redirects).
@@ -184,7 +182,7 @@ class HttpStore:
         moved = self._moved.get(path)
         url = moved.url if moved is not None and time.monotonic() < moved.until_seconds else first.url
         for num_redirects in range(_MAX_REDIRECTS + 1):
-            same = url is first.url or _origin(url) == first.origin
+            same = url is first.url or origin_of(url) == first.origin
             answer = self._ask(url, own if same else headers, path, verb)
             if answer.status in (206, 416) or self._is_whole(path, answer, first_byte, end_byte):
                 if num_redirects:
@@ -192,7 +190,7 @@ class HttpStore:
                 return answer
             with answer as refused:
                 if refused.status in _REDIRECTS and "location" in refused.headers:
-                    url = _next(url, refused.headers["location"], path, verb)
+                    url = redirected(url, refused.headers["location"], path, verb)
                 elif moved is not None and url is moved.url and 400 <= refused.status < 500:
                     url = first.url  # what it was signed for may be over: ask where it is now
                 else:
@@ -202,11 +200,13 @@ class HttpStore:
 
     def _first(self, path: str) -> _First:
         full = self._full_url(path)
-        origin = _origin(full)
+        origin_of(full)  # an error for what is no URL
+        url = sendable(full)
+        origin = origin_of(url)
         own = self._options.headers_for(full)
         named = {name.lower() for name in own}
         always = {name: value for name, value in _ALWAYS_SENT.items() if name.lower() not in named}
-        return _First(_sendable(full), always | own, origin)
+        return _First(url, always | own, origin)
 
     def _full_url(self, path: str) -> str:
         """What was learnt for ``path``, else with the password and query that were given for its host.
@@ -214,7 +214,7 @@ class HttpStore:
         So an index is found beside shards behind a password, and shards beside an index with a signature for all.
         """
         known = self._full.get(path)
-        if known is not None or (other := self._of_hosts.get(_host(path))) is None:
+        if known is not None or (other := self._of_hosts.get(host_of(path))) is None:
             return known or path
         scheme, mark, rest = path.partition("://")
         user, at, _ = other.partition("://")[2].partition("/")[0].rpartition("@")
@@ -333,49 +333,3 @@ def _restore(options: HttpOptions, full: dict[str, str], of_hosts: dict[str, str
     store._options, store._connections = options, Connections(options)  # noqa: SLF001  # the same module
     store._full, store._of_hosts = full, of_hosts  # noqa: SLF001  # the same
     return store
-
-
-def _host(url: str) -> str:
-    """Scheme, host and port as they are written, without a password."""
-    scheme, mark, rest = url.partition("://")
-    return f"{scheme}{mark}{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}"
-
-
-def _origin(url: str) -> tuple[str, str, int | None]:
-    with contextlib.suppress(ValueError):  # whose words may quote a password
-        parts = urlsplit(url)
-        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-        return parts.scheme, (parts.hostname or "").lower(), port
-    msg = f"{without_secrets(url)}: this is no URL"
-    raise StorageError(msg, hint="http://HOST:PORT/PATH; is the port a number?")
-
-
-def _sendable(url: str) -> str:
-    """The URL as it is asked for: without user and fragment, which are not sent in it, its path in plain letters."""
-    scheme, mark, rest = url.partition("#")[0].partition("://")
-    length = min(place for place in (rest.find("/"), rest.find("?"), len(rest)) if place >= 0)
-    host, target = rest[:length].rpartition("@")[2], rest[length:]
-    if not target.startswith("/"):
-        target = f"/{target}"
-    if "/." in target:
-        target = urljoin(f"http://host{target}", target).removeprefix("http://host")
-    if not _IS_SENT_AS_IT_IS.fullmatch(target):
-        target = quote(target, safe="!#$%&'()*+,/:;=?@[]~")
-    return f"{scheme}{mark}{host}{target}"
-
-
-def _next(url: str, location: str, path: str, verb: str) -> str:
-    """Where a redirect leads; credentials are left behind with the host that they are for."""
-    goal = ""
-    with contextlib.suppress(UnicodeError):
-        location = location.encode("latin-1").decode()  # as it was before headers were taken for ISO-8859-1
-    with contextlib.suppress(ValueError):
-        goal = urljoin(url, location)
-    if not goal:
-        msg = f"could not {verb} {path}: redirected to {without_secrets(location)}, which is no URL"
-        raise StorageError(msg, hint="the server is at fault; name the place itself")
-    schemes = _origin(url)[0], _origin(goal)[0]
-    if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
-        msg = f"could not {verb} {path}: redirected from {schemes[0]}:// to {without_secrets(goal)}"
-        raise StorageError(msg, hint="name the place itself, if that is what you want")
-    return _sendable(goal)

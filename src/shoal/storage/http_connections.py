@@ -12,8 +12,7 @@ import socket
 import ssl
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
@@ -41,8 +40,7 @@ class Connections:
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
-        self._pid = 0
-        self._routes: dict[str, _Route] = {}
+        self._own = _OfProcess(options)
 
     def get(self, url: str, headers: Mapping[str, str]) -> Answer:
         """The head of the answer to one GET, its body to be read; redirects are for the caller, as are other tries.
@@ -66,24 +64,18 @@ class Connections:
             raise
 
     def _route_to(self, origin: str) -> _Route:
-        if self._pid != os.getpid():
+        own = self._own
+        if own.pid != os.getpid():
             # Never closed here: the parent's sockets are not ours to touch, not even at the end.
-            _left_alone.append(self._routes)
-            self._routes, self._pid = {}, os.getpid()
-        route = self._routes.get(origin)
+            _left_alone.append(own)
+            own = self._own = _OfProcess(self._options)
+        route = own.routes.get(origin)
         if route is None:
-            if len(self._routes) >= _MAX_HOSTS:
+            if len(own.routes) >= _MAX_HOSTS:
                 self.close()
             # Two threads may both make one; the first to arrive is used by both.
-            route = self._routes.setdefault(origin, _Route(origin, self._options, lambda: self._trust))
+            route = own.routes.setdefault(origin, _Route(origin, self._options, own.trust))
         return route
-
-    @cached_property
-    def _trust(self) -> ssl.SSLContext:
-        """Whose certificates are believed; made once, since it reads hundreds of them."""
-        trust = ssl.create_default_context(cafile=self._options.ca_bundle)
-        trust.set_alpn_protocols(["http/1.1"])
-        return trust
 
     def secrets(self, url: str) -> list[str]:
         """What of the proxy for this URL must not be shown, also as it is sent there."""
@@ -93,8 +85,9 @@ class Connections:
 
     def close(self) -> None:
         """Close the connections of this process that nobody reads from."""
-        routes, self._routes = self._routes, {}
-        if self._pid == os.getpid():
+        own = self._own
+        if own.pid == os.getpid():
+            routes, own.routes = own.routes, {}
             for route in routes.values():
                 route.close()
 
@@ -102,10 +95,37 @@ class Connections:
 _left_alone: list[Any] = []
 
 
+class _OfProcess:
+    """What belongs to the process that made it."""
+
+    def __init__(self, options: HttpOptions) -> None:
+        self.pid = os.getpid()
+        self.routes: dict[str, _Route] = {}
+        self.trust = _Trust(options)
+
+
+class _Trust:
+    """Whose certificates are believed; kept, since they are hundreds. Threads that ask at once may each read them.
+
+    Not shared over a fork: OpenSSL keeps locks in it, which another thread may have held.
+    """
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._options = options
+        self._context: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext:
+        if self._context is None:
+            context = ssl.create_default_context(cafile=self._options.ca_bundle)
+            context.set_alpn_protocols(["http/1.1"])
+            self._context = context
+        return self._context
+
+
 class _Route:
     """How one host is reached, straight or by a proxy; and the connections to it that nobody reads from."""
 
-    def __init__(self, origin: str, options: HttpOptions, trust: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(self, origin: str, options: HttpOptions, trust: _Trust) -> None:
         self._idle: deque[HTTPConnection] = deque()
         self._is_closed = False
         weakref.finalize(self, _close_all, self._idle)
@@ -136,7 +156,7 @@ class _Route:
         scheme, host, port = self._place
         seconds = self._options.connect_timeout_seconds
         if scheme == "https" or self._goal[0] == "https":
-            made: HTTPConnection = HTTPSConnection(host, port, timeout=seconds, context=self._trust())
+            made: HTTPConnection = HTTPSConnection(host, port, timeout=seconds, context=self._trust.context())
         else:
             made = HTTPConnection(host, port, timeout=seconds)
         if self._by_proxy and self._goal[0] == "https":
@@ -204,10 +224,11 @@ class Answer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         response, connection = self._response, self._connection
         left = response.length  # None where the end has to be found
-        if not response.isclosed() and left is not None and left <= _DRAINED_BYTES:
+        is_given_up = not response.is_in_step or (kind is not None and not issubclass(kind, Exception))
+        if not response.isclosed() and not is_given_up and left is not None and left <= _DRAINED_BYTES:
             with contextlib.suppress(OSError, HTTPException):  # then the connection is no good any more
                 response.read()
         if response.is_at_end() and connection.sock is not None:
@@ -225,13 +246,16 @@ def _close_all(idle: deque[HTTPConnection]) -> None:
 
 def _is_open(connection: HTTPConnection) -> bool:
     """Whether nothing came since its last answer: what comes then is the end, or was not asked for."""
-    if connection.sock is None:
+    sock = connection.sock
+    if sock is None or (isinstance(sock, ssl.SSLSocket) and sock.pending()):
         return False
     ready = select.poll()
-    ready.register(connection.sock, select.POLLIN)
+    ready.register(sock, select.POLLIN)
     return not ready.poll(0)
 
 
 def _place_of(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port; the library would take the port out of an address of IPv6, and 443 for a proxy's."""
     parts = urlsplit(url)
-    return parts.scheme, parts.hostname or "", parts.port
+    port = parts.port
+    return parts.scheme, parts.hostname or "", {"http": 80, "https": 443}.get(parts.scheme) if port is None else port

@@ -1,0 +1,84 @@
+"""URLs as http asks for them, where redirects lead, and which of them are one origin."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from urllib.parse import quote, urljoin, urlsplit
+
+from shoal.errors import StorageError
+from shoal.storage.urls import without_secrets
+
+__all__ = ["host_of", "origin_of", "redirected", "sendable"]
+
+_IS_SENT_AS_IT_IS = re.compile(r"[!#-;=?-\[\]_a-z~]*")  # what is none of these must be encoded in a URL
+_IS_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+def host_of(url: str) -> str:
+    """Scheme, host and port as they are written, without a password."""
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}"
+
+
+def origin_of(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host in small letters and port, also where it is not written."""
+    with contextlib.suppress(ValueError):  # whose words may quote a password
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        return parts.scheme, (parts.hostname or "").lower(), port
+    msg = f"{without_secrets(url)}: this is no URL"
+    raise StorageError(msg, hint="http://HOST:PORT/PATH; is the port a number?")
+
+
+def sendable(url: str) -> str:
+    """The URL as it is asked for: without user and fragment, which are not sent in it, its path in plain letters."""
+    scheme, mark, rest = url.partition("#")[0].partition("://")
+    length = min(place for place in (rest.find("/"), rest.find("?"), len(rest)) if place >= 0)
+    host, target = rest[:length].rpartition("@")[2], rest[length:]
+    if not target.startswith("/"):
+        target = f"/{target}"
+    if "/." in target:
+        target = _without_dots(target)
+    target = _IS_NO_ESCAPE.sub("%25", target)
+    if not _IS_SENT_AS_IT_IS.fullmatch(target):
+        target = quote(target, safe="!#$%&'()*+,/:;=?@[]~")
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode()
+        except UnicodeError:
+            msg = f"{without_secrets(url)}: this is no URL, since no host has such a name"
+            raise StorageError(msg, hint="http://HOST:PORT/PATH") from None
+    return f"{scheme}{mark}{host}{target}"
+
+
+def _without_dots(target: str) -> str:
+    """The path of a target as RFC 3986 has it, without . and ..; empty names in it stay."""
+    path, mark, query = target.partition("?")
+    kept: list[str] = []
+    names = path.split("/")[1:]
+    for name in names:
+        if name == "..":
+            kept = kept[:-1]
+        elif name != ".":
+            kept.append(name)
+    if names[-1] in (".", ".."):
+        kept.append("")
+    return f"/{'/'.join(kept)}{mark}{query}"
+
+
+def redirected(url: str, location: str, path: str, verb: str) -> str:
+    """Where a redirect leads; credentials are left behind with the host that they are for."""
+    goal = ""
+    with contextlib.suppress(UnicodeError):
+        location = location.encode("latin-1").decode()  # as it was before headers were taken for ISO-8859-1
+    with contextlib.suppress(ValueError):
+        goal = urljoin(url, location)
+    if not goal:
+        msg = f"could not {verb} {path}: redirected to {without_secrets(location)}, which is no URL"
+        raise StorageError(msg, hint="the server is at fault; name the place itself")
+    schemes = origin_of(url)[0], origin_of(goal)[0]
+    if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
+        msg = f"could not {verb} {path}: redirected from {schemes[0]}:// to {without_secrets(goal)}"
+        raise StorageError(msg, hint="name the place itself, if that is what you want")
+    return sendable(goal)
