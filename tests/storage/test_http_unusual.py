@@ -307,6 +307,44 @@ def test_a_child_reads_by_its_own_connections_and_certificates() -> None:
         reader.close()
 
 
+def test_a_number_that_is_no_number_of_bytes() -> None:
+    many = b"9" * 5000
+    said = [
+        lambda head: right(head).replace(b"/76800", b"/" + many),
+        lambda head: right(head).replace(b"Length: ", b"Length: " + many),
+    ]
+    with saying(said) as (url, _):
+        for _ in said:
+            with pytest.raises(StorageError):
+                store().read_range(url, 3, 9)
+
+
+def test_what_is_no_answer_at_all() -> None:
+    with saying([b"220 mail.example ESMTP\r\n\r\n"]) as (url, _):
+        with pytest.raises(StorageError, match=r"what came is no answer of http: 220 mail\.example") as caught:
+            store().read_range(url, 3, 9)
+        assert caught.value.transient
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_whoever_cannot_be_reached_is_named(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        options: dict[str, Any] = {"connect_timeout_seconds": 0.1, "timeout_seconds": 60}
+        with pytest.raises(StorageError, match=f"no connection to 127.0.0.1:{port}: nothing came") as caught:
+            HttpStore(options).stat(f"https://127.0.0.1:{port}/a")
+        assert "connect_timeout_seconds" in caught.value.hint
+        with pytest.raises(StorageError, match=r"no connection by the proxy 127\.0\.0\.1: nothing came"):
+            HttpStore(options | {"proxy": f"127.0.0.1:{port}"}).stat("https://far.invalid/a")
+    with pytest.raises(StorageError, match=r"no connection by the proxy 127\.0\.0\.1: ") as caught:
+        HttpStore({"proxy": f"me:s3cret@127.0.0.1:{port}"}).stat(f"{scheme}://far.invalid/a")
+    assert "http_proxy" in caught.value.hint
+    assert caught.value.transient
+    assert "s3cret" not in str(caught.value)
+    with pytest.raises(StorageError, match=r"the name of the host proxy\.invalid is not known"):
+        HttpStore({"proxy": "proxy.invalid"}).stat(f"{scheme}://far.invalid/a")
+
+
 def test_who_is_interrupted_waits_for_nothing() -> None:
     with saying([lambda head: right(head)[:-9]]) as (url, _):
         reader = HttpStore({"timeout_seconds": 300})

@@ -33,7 +33,7 @@ _SAID_BYTES = 2000
 _ATTEMPTS_TO_MEET = 6
 # Some servers answer nobody who does not say who asks; a user's header comes instead.
 _ALWAYS_SENT = {"Accept-Encoding": "identity", "User-Agent": "shoal"}
-_CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)\s*", re.IGNORECASE)
+_CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)\s*", re.IGNORECASE)
 
 
 class HttpStore:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import socket
 import ssl
 import weakref
 from collections import deque
@@ -32,7 +31,11 @@ _DRAINED_BYTES = 4096  # reading so many that nobody wants is cheaper than anoth
 
 
 class NoConnectionError(OSError):
-    """A connection could not be made."""
+    """A connection could not be made, for a ``reason``; ``proxy`` is the host by which it was tried, or empty."""
+
+    def __init__(self, reason: OSError, proxy: str) -> None:
+        super().__init__(*reason.args)
+        self.reason, self.proxy = reason, proxy
 
 
 class Connections:
@@ -163,7 +166,7 @@ class _Route:
             made.set_tunnel(self._goal[1], self._goal[2], self._sent_to_proxy)
         made.response_class = TimedResponse
         try:
-            with _connecting():
+            with _connecting(host if self._by_proxy else ""):
                 made.connect()
         except BaseException:
             made.close()
@@ -193,16 +196,16 @@ class _Route:
 
 
 @contextlib.contextmanager
-def _connecting() -> Iterator[None]:
+def _connecting(proxy: str) -> Iterator[None]:
     """What the system says of a connection is told from what it says of one that breaks later."""
     try:
         yield
-    except (TimeoutError, ssl.SSLError, socket.gaierror):
-        raise
+    except TimeoutError as error:
+        raise NoConnectionError(error, proxy) from error
     except OSError as error:
-        if error.errno is None:  # the library's own, of a proxy
+        if isinstance(error, ssl.SSLError) or error.errno is None:  # or the library's own, of a proxy
             raise
-        raise NoConnectionError(*error.args) from error
+        raise NoConnectionError(error, proxy) from error
 
 
 class Answer:

@@ -13,6 +13,7 @@ __all__ = ["PlainHead", "plain_head"]
 _MOST_FIELDS = 100  # as many as the standard library takes
 _HEAD = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [^\r\n\0]*)?\r\n((?:[!-9;-~]+:[^\r\n\0]*\r\n)+)\r\n").match
 _FIELD = re.compile(r"([^:]+):[ \t]*([^\r]*)\r\n").findall
+_LENGTH = re.compile(r"[0-9]{1,19}").fullmatch
 # What changes where a body ends, or has no body.
 _LEFT_TO_OTHERS = ("transfer-encoding", "trailer", "upgrade")
 _WITHOUT_BODY = (204, 304)
@@ -39,7 +40,7 @@ def plain_head(data: bytes) -> PlainHead | None:
     status, lines = int(found[1]), _FIELD(found[2].decode("latin-1"))
     fields = {name.lower(): text for name, text in lines}
     length = fields.get("content-length", "")
-    if len(fields) != len(lines) or len(lines) > _MOST_FIELDS or not (length.isascii() and length.isdecimal()):
+    if len(fields) != len(lines) or len(lines) > _MOST_FIELDS or not _LENGTH(length):
         return None
     if status in _WITHOUT_BODY or any(name in fields for name in _LEFT_TO_OTHERS):
         return None
