@@ -22,6 +22,7 @@ from shoal.errors import StorageError, UsageError
 from shoal.storage import http_timed
 from shoal.storage.answers import refusal, retry_after_seconds, trimmed
 from shoal.storage.http import HttpStore
+from shoal.storage.http_responses import Response
 from shoal.storage.stores import open_store
 from shoal.storage.urls import plain
 from shoal.stream.reading.retrying import RetryingStore, RetryRule
@@ -385,7 +386,7 @@ def test_an_answer_that_was_nearly_too_late_leaves_the_next_one_its_time(monkeyp
     with here, there:
         here.settimeout(30.0)
         there.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234")
-        response = http_timed.TimedResponse(here)
+        response = Response(here)
         response.begin()
         assert response.read(5) == b"01234"
         clock.seconds = 20.0

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from shoal.errors import StorageError
 from shoal.storage.http_options import HttpOptions
 from shoal.storage.http_proxies import PROXY_HINT, authorization_for, proxy_for
-from shoal.storage.http_timed import TimedResponse
+from shoal.storage.http_responses import Response
 from shoal.storage.urls import secrets_in
 
 __all__ = ["Answer", "Connections", "NoConnectionError"]
@@ -61,7 +61,7 @@ class Connections:
         try:
             connection.request("GET", *route.asked(url, begin, headers))
             response = connection.getresponse()
-            return Answer(connection, cast("TimedResponse", response), route)
+            return Answer(connection, cast("Response", response), route)
         except BaseException:
             connection.close()
             raise
@@ -164,7 +164,7 @@ class _Route:
             made = HTTPConnection(host, port, timeout=seconds)
         if self._by_proxy and self._goal[0] == "https":
             made.set_tunnel(self._goal[1], self._goal[2], self._sent_to_proxy)
-        made.response_class = TimedResponse
+        made.response_class = Response
         try:
             with _connecting(host if self._by_proxy else ""):
                 made.connect()
@@ -211,7 +211,7 @@ def _connecting(proxy: str) -> Iterator[None]:
 class Answer:
     """An answer whose connection is kept when (nearly) all of it was read, and is closed otherwise."""
 
-    def __init__(self, connection: HTTPConnection, response: TimedResponse, route: _Route) -> None:
+    def __init__(self, connection: HTTPConnection, response: Response, route: _Route) -> None:
         self._connection, self._response, self._route = connection, response, route
         self.status = response.status
         self.headers = response.fields
