@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 import weakref
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,15 @@ def exit_in_the_middle(loader: Any) -> None:
 WAYS = {way.__name__: way for way in (leave_early, fail, interrupt, interrupt_the_end, let_go, exit_in_the_middle)}
 
 
+def give_back_slowly(name: Any, kind: str, give_back: Any = resource_tracker.unregister) -> None:
+    """Python ends between the two halves of giving back a semaphore, wherever a thread does it that nobody awaits."""
+    if threading.current_thread() is not threading.main_thread():
+        time.sleep(1)
+    give_back(name, kind)
+
+
 def main() -> None:
+    resource_tracker.unregister = give_back_slowly  # type: ignore[assignment]  # the third argument is ours
     data, index, ways, num_workers, times = sys.argv[1:]
     warnings.simplefilter("ignore", ShuffleWarning)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background of a shell ignores it

@@ -17,7 +17,7 @@ from typing import Any
 import torch.utils.data
 
 from shoal.errors import WorkerError
-from shoal.stream.forks import wait_for_end
+from shoal.stream.forks import wait_for_end, wait_for_feeders
 from shoal.stream.interrupts import interrupts_wait
 from shoal.stream.passes import Pass, Work
 from shoal.stream.steps import Made, StepMaker, Task
@@ -60,6 +60,9 @@ class Workers:
     """
 
     def __init__(self, work: Work, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> None:
+        self._made: Any = None
+        self._closed = False
+        self._pid = os.getpid()
         self._work, self._num_workers = work, num_workers
         self._tasks = _Tasks()
         # An event of multiprocessing would wait for those who wait for it, of whom one may have been killed.
@@ -73,9 +76,6 @@ class Workers:
             collate_fn=_as_it_is,
             **options,
         )
-        self._made: Any = None
-        self._closed = False
-        self._pid = os.getpid()
         _open.add(self)
 
     def serve(self, work: Work) -> bool:
@@ -112,7 +112,12 @@ class Workers:
             with interrupts_wait():
                 self._stop.send_bytes(b"stop")  # torch would wait until the batches in work are made
                 made._shutdown_workers()  # noqa: SLF001  # else it happens when the garbage collector likes
+                # torch does not wait, and a thread that is the last to know a queue gives it back after Python's end.
+                wait_for_feeders(getattr(made, "_index_queues", ()), timeout_seconds=_SECONDS_TO_END)
                 self._loader = made = None  # the last that knows the queues
+
+    def __del__(self) -> None:
+        self.close()
 
     def _explained(self, error: Exception) -> Exception:
         """Why torch lost a worker, as far as the system knows."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Sequence
 from multiprocessing import connection
 from typing import Any
 
 from shoal.errors import UsageError
 
-__all__ = ["generation", "start_context", "wait_for_end"]
+__all__ = ["generation", "start_context", "wait_for_end", "wait_for_feeders"]
 
 generation = 0
 """Grows by one in every forked child. Looking at it costs a tenth of asking the system for the process id."""
@@ -48,6 +49,18 @@ def start_context(asked: Any = None, *, preload: tuple[str, ...] = ()) -> Any:
 def wait_for_end(processes: Sequence[Any], *, timeout_seconds: float) -> None:
     """Wait until one of these processes has ended, or so long."""
     connection.wait([process.sentinel for process in processes], timeout=timeout_seconds)
+
+
+def wait_for_feeders(queues: Sequence[Any], *, timeout_seconds: float) -> None:
+    """Wait until the threads that feed these closed queues have ended, or so long: a moment, as they were read.
+
+    A feeder that nobody awaits may be the last that knows semaphores of its queue. If Python ends while it gives them
+    back, multiprocessing's tracker warns of semaphores that leaked.
+    """
+    for queue in queues:
+        feeder = getattr(queue, "_thread", None)
+        if feeder is not None and feeder is not threading.current_thread():
+            feeder.join(timeout=timeout_seconds)
 
 
 def _preload(modules: tuple[str, ...]) -> None:
