@@ -22,7 +22,7 @@ import shoal
 from shoal.cli.main import main
 from shoal.errors import ShoalError
 from shoal.storage.stores import open_store
-from shoal.storage.urls import struck_out, without_secrets
+from shoal.storage.urls import has_unescaped_password, struck_out, without_secrets
 from shoal.testing import Fault, RangeServer
 
 LINES = "".join(json.dumps({"id": number}) + "\n" for number in range(20)).encode()
@@ -205,6 +205,22 @@ def test_a_signature_of_azure_that_the_server_repeats(given: str, monkeypatch: p
     assert "sig=" in asked[0]["path"]
     assert "asked for /c?" in text
     assert "signature" not in text
+
+
+@pytest.mark.parametrize("mark", ["/", "?", "#", "/?", "@/"])
+@pytest.mark.parametrize("scheme", ["http", "s3", "gs"])
+def test_a_password_that_should_have_been_escaped(scheme: str, mark: str, said: Callable[[], str]) -> None:
+    """Half of all secret keys of S3 have a "/" in them; such a URL cannot be used, and says nothing of it."""
+    url = f"{scheme}://me:hidden{mark}secret@host/a@b/c.jsonl"
+    complaint = complaint_of(partial(shoal.open, url))
+    assert main(["info", url]) == 2
+    assert not [text for text in (complaint, said(), without_secrets(url)) if "hidden" in text or "secret" in text]
+
+
+@pytest.mark.parametrize("url", ["http://h:80/a@b", "http://[::1]:80/a@b", "s3://bucket/a:b@c", "http://h:port/a"])
+def test_what_is_no_password(url: str) -> None:
+    assert without_secrets(url) == url
+    assert not has_unescaped_password(url)
 
 
 def test_struck_out() -> None:

@@ -15,7 +15,7 @@ from shoal.storage.objects import ObjectStore
 from shoal.storage.protocol import Store
 from shoal.storage.remote_sources import members_of
 from shoal.storage.sources import SourceLike, schemes_of, texts_of
-from shoal.storage.urls import without_secrets
+from shoal.storage.urls import has_unescaped_password, without_secrets
 
 __all__ = ["in_store", "open_store", "options_of_sides"]
 
@@ -64,6 +64,10 @@ def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = N
         named = ", ".join(f"{scheme}://" if scheme else "files of this machine" for scheme in sorted(schemes))
         msg = f"the source mixes {named}: all its shards lie in one kind of store"
         raise SourceError(msg, hint="open each on its own")
+    for text in texts:
+        if has_unescaped_password(text):
+            msg = f"{without_secrets(text)}: this URL had a password with /, ? or # in it, which end the name of a host"
+            raise SourceError(msg, hint="write %2F, %3F, %23 for them, or give it by storage_options")
     store = _store_of(next(iter(schemes)), without_secrets(texts[0]), dict(storage_options or {}))
     if isinstance(store, HttpStore):
         for url in members_of(texts):

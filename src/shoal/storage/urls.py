@@ -13,13 +13,26 @@ import re
 from collections.abc import Iterable
 from urllib.parse import quote, unquote, unquote_plus
 
-__all__ = ["join", "parent", "plain", "relative", "scheme_of", "secrets_in", "struck_out", "tagged", "without_secrets"]
+__all__ = [
+    "has_unescaped_password",
+    "join",
+    "parent",
+    "plain",
+    "relative",
+    "scheme_of",
+    "secrets_in",
+    "struck_out",
+    "tagged",
+    "without_secrets",
+]
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 # Azure writes container@account where others write user:password@host.
 _CONTAINER_IN_FRONT = ("abfs", "abfss", "wasb", "wasbs")
 _WITH_QUERY = ("http", "https")
 _HAS_STEPS = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")  # a part that is empty, "." or ".."
+# user:password@ with a "/", "?" or "#" in it that should have been escaped: what follows the colon is no port.
+_UNESCAPED = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/+)[^/?#@:\[]*:(?!\d*[/?#])(?:[^/?#@]*|[^/?#]*@)[/?#].*@", re.DOTALL)
 _SHORTEST_SECRET = 4  # shorter ones are found in any text
 
 
@@ -31,6 +44,7 @@ def scheme_of(text: str) -> str:
 
 def without_secrets(url: str) -> str:
     """``url`` without user, password, query and fragment: what may be printed."""
+    url = _UNESCAPED.sub(r"\1", url, count=1)
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+:/+)([^/?#]*)([^?#]*)", url)
     if match is None:
         return url
@@ -39,6 +53,15 @@ def without_secrets(url: str) -> str:
     if user and scheme_of(url) in _CONTAINER_IN_FRONT:
         host = f"{user.partition(':')[0]}@{host}"
     return f"{scheme}{host}{path}"
+
+
+def has_unescaped_password(url: str) -> bool:
+    """Whether user and password are in ``url`` with a letter that ends a host: nobody can say where that begins.
+
+    >>> has_unescaped_password("s3://me:half/of@bucket/a"), has_unescaped_password("http://host:80/a@b")
+    (True, False)
+    """
+    return _UNESCAPED.match(url) is not None
 
 
 def secrets_in(url: str) -> list[str]:
