@@ -18,7 +18,7 @@ from tests.stream.made import batches_of, described, flat, ids_of, open_finely
 
 from shoal.errors import UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.stream import iteration
+from shoal.stream import shares
 from shoal.stream.open_dataset import Dataset, open_dataset
 from shoal.stream.reading.options import ReadingOptions
 
@@ -44,7 +44,7 @@ def limited(ds: Dataset, limit: int, **options: Any) -> Dataset:
 def test_less_memory_gives_the_same_samples(
     order: Any, limit: int, positions: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(iteration, "stretch_positions", lambda *_: positions)
+    monkeypatch.setattr(shares, "stretch_positions", lambda *_: positions)
     ds = tars.shuffle(order, seed=8, chunk="6KiB" if order.name != "full" else None)
     small = limited(ds, limit)
     ids = ds.ids().tolist()

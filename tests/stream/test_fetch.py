@@ -16,7 +16,7 @@ from tests.stream.made import at, batches_of, check_sample, flat, ids_of, readin
 from shoal.errors import StorageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.storage.local import LocalStore
-from shoal.stream import iteration
+from shoal.stream import shares
 from shoal.stream.open_dataset import Dataset, open_dataset
 from shoal.stream.reading import budgeting
 
@@ -143,7 +143,7 @@ def test_a_plan_in_many_short_stretches_gives_the_same_stream(
     order: Any, positions: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks that are not met for two stretches are let go and read again, and counted; the samples are the same."""
-    monkeypatch.setattr(iteration, "stretch_positions", lambda *_: positions)
+    monkeypatch.setattr(shares, "stretch_positions", lambda *_: positions)
     ds = tars.shuffle(order, seed=5, chunk="9000" if order.name != "full" else None)
     ids = ds.ids().tolist()
     assert ids_of(ds) == ids

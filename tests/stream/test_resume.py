@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.stream.made import check_batch, check_sample, flat, ids_of, open_finely, repeats_of, write_lines, write_tars
 
 from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
-from shoal.stream import iteration
+from shoal.stream import shares
 from shoal.stream.dataset import Dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -102,7 +102,7 @@ def test_any_chain_of_resumes_delivers_every_sample_once(datasets: dict[str, Dat
     state = described.state_dict()
     delivered: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iteration, "stretch_positions", lambda *_: positions)
+        patch.setattr(shares, "stretch_positions", lambda *_: positions)
         for leg in [*legs, last]:
             state, got = run(described, leg, state)
             delivered += got

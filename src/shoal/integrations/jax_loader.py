@@ -13,9 +13,10 @@ from shoal.integrations.jax_arrays import Placing, on_process, rank_of_rows
 from shoal.integrations.jax_library import jax_library
 from shoal.stream.ahead import Ahead
 from shoal.stream.dataset import Dataset
-from shoal.stream.iteration import Iteration, Place
+from shoal.stream.iteration import Iteration
 from shoal.stream.pace import Pace
 from shoal.stream.passes import Pass
+from shoal.stream.place import Place
 from shoal.stream.stages import Filter
 
 __all__ = ["DataIterator", "DataLoader", "partition"]

@@ -13,9 +13,9 @@ from shoal.integrations.torch_batches import can_pin, pinned, pinned_array
 from shoal.integrations.torch_workers import Workers
 from shoal.stream.ahead import Ahead
 from shoal.stream.deliveries import Proof
-from shoal.stream.iteration import Place
 from shoal.stream.pace import Pace
 from shoal.stream.passes import Pass
+from shoal.stream.place import Place
 from shoal.stream.steps import Made, add_counts
 
 __all__ = ["ByWorkers", "InThread", "Received"]

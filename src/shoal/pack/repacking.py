@@ -52,9 +52,9 @@ from shoal.storage.stores import options_of_sides
 from shoal.stream.arrangement import Arrangement, OrderRequest
 from shoal.stream.figures import counted
 from shoal.stream.indexing.opening import Opened, open_source
-from shoal.stream.iteration import Recipe
 from shoal.stream.passes import Work
 from shoal.stream.reading.options import ReadingOptions
+from shoal.stream.recipe import Recipe
 from shoal.stream.soundness import RECORD_CRCS
 from shoal.stream.stages import Decode, Stage
 

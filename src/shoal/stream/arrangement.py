@@ -248,6 +248,11 @@ class Arrangement:
             told["delivered"] = self.delivered.digest()
         return told
 
+    def state_at(self, epoch: int, number: int) -> dict[str, Any]:
+        """The state of a run that has come to this number of what is left of an epoch."""
+        position, seed = self.position_of(epoch, number), self.request.seed
+        return State(epoch, position, seed, self.state_order, self.index.fingerprint, self.gaps).to_dict()
+
     def __repr__(self) -> str:
         """The order as a call that can be pasted, also at a prompt: the same integers, whatever the defaults become."""
         order = self.order

@@ -14,7 +14,7 @@ from shoal.order.gaps import NO_GAPS, Gaps
 from shoal.order.state import State
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.deliveries import Proof, RecordHashes
-from shoal.stream.iteration import Place
+from shoal.stream.place import Place
 
 __all__ = ["Certificate", "Delivered", "Part", "differences", "merge_certificates"]
 

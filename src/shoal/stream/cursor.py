@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.stream.certificates import Delivered
-from shoal.stream.iteration import Place
+from shoal.stream.place import Place
 
 __all__ = ["Cursor"]
 

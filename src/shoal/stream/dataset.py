@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import operator
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import NoSampleError, ShuffleWarning, StateError, UsageError
+from shoal.errors import NoSampleError, StateError, UsageError
 from shoal.measure.outlook import ShuffleQuality
 from shoal.order.partition import Partition, check_rank
 from shoal.order.protocol import Order
@@ -33,15 +32,14 @@ from shoal.stream.description import Description
 from shoal.stream.features import features_of
 from shoal.stream.handing_over import handed_over
 from shoal.stream.indexing.opening import Opened
-from shoal.stream.iteration import Iteration, Recipe, read_sample
+from shoal.stream.iteration import Iteration
 from shoal.stream.judging import quality_of
 from shoal.stream.leaving_out import gaps_of
 from shoal.stream.map_view import MapView
-from shoal.stream.mixing import warning_about
-from shoal.stream.passes import Pass, Work
+from shoal.stream.passes import Pass, pass_of
 from shoal.stream.ranks import Ranks
-from shoal.stream.reading.chunk_caching import cache_counts, expect_windows
-from shoal.stream.reading.large_chunks import refuse_too_large
+from shoal.stream.reading.by_id import read_sample
+from shoal.stream.reading.chunk_caching import cache_counts
 from shoal.stream.reading.options import reading_options
 from shoal.stream.requests import Batching, count_of, order_request
 from shoal.stream.stages import FEATURES, Columns, Decode, Filter, Map, Rename, ToTuple, WithIds, run_stages
@@ -409,7 +407,7 @@ class Dataset:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the newest iterator is: a few integers, the same on every rank; any one resumes all."""
-        return self._state_at(self._arrangement, *self._cursor.position)
+        return self._arrangement.state_at(*self._cursor.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was saved: at any world size, with any batch size.
@@ -479,21 +477,4 @@ class Dataset:
 
     def _pass(self, collate: Callable[[list[Any]], Any] = collate) -> Pass:
         """What the next iterator does, for it or for processes that share its work."""
-        described, arrangement, cursor = self._description, self._arrangement, self._cursor
-        rank, world_size = described.ranks.resolve()
-        partition = described.partition(world_size)
-        if message := warning_about(arrangement, partition.global_batch if described.batching else 1):
-            warnings.warn(message, ShuffleWarning, stacklevel=3)
-        memory_limit_bytes = described.reading.memory_limit_bytes
-        refuse_too_large(self._opened, arrangement, memory_limit_bytes)
-        expect_windows(self._opened, arrangement, world_size, memory_limit_bytes)
-        stages, batch_stages, formatting = described.stages, described.batch_stages, described.formatting
-        recipe = Recipe(partition, rank, stages, batch_stages, collate, formatting=formatting)
-        work = Work(self._opened, arrangement, recipe, described.reading)
-        state = partial(self._state_at, arrangement)
-        return Pass(work, self._counters, cursor.epoch, cursor.start, cursor.follow, cursor.ended, state)
-
-    def _state_at(self, arrangement: Arrangement, epoch: int, position: int) -> dict[str, Any]:
-        seed, index = arrangement.request.seed, self._opened.index.fingerprint
-        position = arrangement.position_of(epoch, position)
-        return State(epoch, position, seed, arrangement.state_order, index, arrangement.gaps).to_dict()
+        return pass_of(self._description, self._arrangement, self._counters, self._cursor, collate)

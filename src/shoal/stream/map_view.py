@@ -12,8 +12,10 @@ from shoal.errors import NoSampleError, UsageError
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.columns.choosing import with_chosen
 from shoal.stream.indexing.opening import Opened
-from shoal.stream.iteration import Place, read_sample, shares_of
 from shoal.stream.passes import Pass
+from shoal.stream.place import Place
+from shoal.stream.reading.by_id import read_sample
+from shoal.stream.shares import shares_of
 from shoal.stream.stages import Filter, Stage, run_stages
 
 __all__ = ["MapView", "batches_of_ids"]

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
+from shoal.errors import ShuffleWarning
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.counters import Counters
+from shoal.stream.cursor import Cursor
 from shoal.stream.decoding import threaded
+from shoal.stream.description import Description
 from shoal.stream.indexing.opening import Opened
-from shoal.stream.iteration import Iteration, Place, Recipe
+from shoal.stream.iteration import Iteration
+from shoal.stream.mixing import warning_about
+from shoal.stream.place import Place
+from shoal.stream.reading.chunk_caching import expect_windows
+from shoal.stream.reading.large_chunks import refuse_too_large
 from shoal.stream.reading.options import ReadingOptions
+from shoal.stream.recipe import Recipe
 
-__all__ = ["Pass", "Work"]
+__all__ = ["Pass", "Work", "pass_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +115,30 @@ class Pass:
         )
         self.follow(iteration.place)
         return iteration
+
+
+def pass_of(
+    described: Description,
+    arrangement: Arrangement,
+    counters: Counters,
+    cursor: Cursor,
+    collate: Callable[[list[Any]], Any],
+) -> Pass:
+    """What the next iterator of a dataset does, from where its cursor is; warned of, if it will mix badly.
+
+    Raises
+    ------
+    UsageError
+        A chunk is too large for the memory that was asked for.
+    """
+    opened, options = described.opened, described.reading
+    rank, world_size = described.ranks.resolve()
+    partition = described.partition(world_size)
+    if message := warning_about(arrangement, partition.global_batch if described.batching else 1):
+        warnings.warn(message, ShuffleWarning, stacklevel=4)
+    refuse_too_large(opened, arrangement, options.memory_limit_bytes)
+    expect_windows(opened, arrangement, world_size, options.memory_limit_bytes)
+    stages, batch_stages, formatting = described.stages, described.batch_stages, described.formatting
+    recipe = Recipe(partition, rank, stages, batch_stages, collate, formatting=formatting)
+    work = Work(opened, arrangement, recipe, options)
+    return Pass(work, counters, cursor.epoch, cursor.start, cursor.follow, cursor.ended, arrangement.state_at)

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from shoal.errors import ShoalError
 from shoal.stream.counters import Counters
 from shoal.stream.deliveries import Proof
-from shoal.stream.iteration import Iteration, Place
+from shoal.stream.iteration import Iteration
 from shoal.stream.passes import Work
+from shoal.stream.place import Place
 from shoal.stream.reading.retrying import StoppedError
 from shoal.stream.reading.skips import MOST_LISTED
 from shoal.stream.shipping import pack, unpack

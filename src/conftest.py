@@ -1,0 +1,7 @@
+"""Which modules are looked through for examples: not those that need torch, where torch cannot be had."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+collect_ignore_glob = [] if find_spec("torch") else ["shoal/torch.py", "shoal/integrations/torch_*.py"]

@@ -1,0 +1,45 @@
+"""What becomes of the samples of an epoch, and who makes which batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.order.partition import Partition
+from shoal.stream.collate import collate
+from shoal.stream.columns.choosing import gathers
+from shoal.stream.columns.formatting import Formatting
+from shoal.stream.decoding import Threaded
+from shoal.stream.stages import Stage
+
+__all__ = ["Recipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What becomes of samples: stages of one, batches or not, stages of a batch; and who makes which batches.
+
+    Worker ``worker`` of ``num_workers`` makes those of the rank's batches whose step leaves this remainder.
+    ``threaded`` says which of the stages are run in threads; None for none. ``allocate`` makes the arrays of batches
+    that are gathered from columns.
+    """
+
+    partition: Partition
+    rank: int
+    stages: tuple[Stage, ...]
+    batch_stages: tuple[Stage, ...]
+    collate: Callable[[list[Any]], Any] = collate
+    worker: int = 0
+    num_workers: int = 1
+    formatting: Formatting = field(default_factory=Formatting)
+    threaded: Threaded | None = None
+    allocate: Callable[..., NDArray[Any]] = np.empty
+
+    @property
+    def stacks(self) -> bool:
+        """Whether batches can be made of columns, with nothing done to a sample that cannot be done to its columns."""
+        return self.partition.batched and gathers(self.stages) and self.collate is collate
