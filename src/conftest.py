@@ -4,4 +4,6 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("torch") else ["shoal/torch.py", "shoal/integrations/torch_*.py"]
+_NEED_TORCH = ["shoal/torch.py", "shoal/integrations/torch_*.py", "shoal/stream/columns/tensors.py"]
+
+collect_ignore_glob = [] if find_spec("torch") else _NEED_TORCH
