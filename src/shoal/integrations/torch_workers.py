@@ -61,7 +61,7 @@ class Workers:
 
     def __init__(self, work: Work, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> None:
         self._made: Any = None
-        self._closed = False
+        self._closed = True
         self._pid = os.getpid()
         self._work, self._num_workers = work, num_workers
         self._tasks = _Tasks()
@@ -76,6 +76,7 @@ class Workers:
             collate_fn=_as_it_is,
             **options,
         )
+        self._closed = False
         _open.add(self)
 
     def serve(self, work: Work) -> bool:
@@ -117,7 +118,8 @@ class Workers:
                 self._loader = made = None  # the last that knows the queues
 
     def __del__(self) -> None:
-        self.close()
+        if not self._closed:  # where Python ends, they are, and what else is in this module may be gone
+            self.close()
 
     def _explained(self, error: Exception) -> Exception:
         """Why torch lost a worker, as far as the system knows."""
