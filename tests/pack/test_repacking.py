@@ -540,3 +540,16 @@ def test_one_is_spoken_of_as_one(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.txt").symlink_to("nowhere")
     with pytest.raises(UsageError, match=r"the only input was left out, 'a\.txt' since"):
         pack(tmp_path / "in", tmp_path / "out", on_error="skip")
+
+
+def test_samples_of_one_key_from_several_tars_are_not_made_one(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for number in range(3):
+        write_tar(tmp_path / "a" / f"{number}.tar", [{"__key__": b"same", "txt": b"%d" % number}])
+    with pytest.raises(UsageError, match="'same' comes right behind another of this key"):
+        repack(tmp_path / "a", tmp_path / "b", num_workers=1)
+    made = repack(tmp_path / "a", tmp_path / "c", on_error="skip", num_workers=1)
+    assert [name for name, _ in made.summary.skipped] == ["sample 1", "sample 2"]
+    assert [sample["txt"] for sample in all_of(tmp_path / "c")] == [b"0"]
+    repack(tmp_path / "a", tmp_path / "d", format="mds", num_workers=1)
+    assert [sample["txt"] for sample in all_of(tmp_path / "d")] == [b"0", b"1", b"2"]

@@ -343,3 +343,19 @@ def test_who_waits_for_another_that_ends_finds_what_that_has_made(tmp_path: Path
 def test_outputs_travel_to_other_processes(tmp_path: Path) -> None:
     out = pickle.loads(pickle.dumps(Output(tmp_path, plan="p")))
     assert (out.url, out.plan, out.lock_descriptor) == (str(tmp_path), "p", None)
+
+
+@pytest.mark.parametrize("name", ["tar", "tar.gz"])
+def test_neighbours_of_one_key_are_refused_in_tars(tmp_path: Path, name: str) -> None:
+    # Every reader, our own scan among them, joins them to one sample, or stumbles over a field that comes twice.
+    with Writer(tmp_path, format=name) as writer:
+        writer.write({"__key__": "a", "txt": b"1"})
+        for field in ("txt", "cls"):
+            with pytest.raises(UsageError, match="'a' comes right behind another of this key"):
+                writer.write({"__key__": "a", field: b"2"})
+        for key in ("b", "a"):
+            writer.write({"__key__": key, "txt": b"3"})
+    indexed = list(shoal.open(tmp_path))
+    (tmp_path / "shoal.index").unlink()
+    assert [sample["__key__"] for sample in indexed] == ["a", "b", "a"]
+    assert list(shoal.open(tmp_path)) == indexed

@@ -151,6 +151,7 @@ def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shar
         sample = given.sample if isinstance(given, Named) else given
         try:
             record = encoder.record(sample)
+            making.check(sample)
             if values is not None:
                 values.add(sample)
         except (UsageError, MemoryError) as error:
@@ -185,6 +186,7 @@ class ShardInMaking:
         self._waiting: list[Buffer] = []
         self._waiting_bytes = 0
         self._last: Record | None = None
+        self._is_tar, self._last_key = encoder.name.partition(".")[0] == "tar", ""
         self._skipped: list[tuple[str, str]] = []
         self._skipped_places: list[int] = []
         # Of the rows of a table, which may be refused long after they were added: place and name.
@@ -203,6 +205,19 @@ class ShardInMaking:
         """About how many bytes the shard would have if it ended now."""
         return self._encoding.num_bytes
 
+    def check(self, sample: Sample) -> None:
+        """Make sure that a sample that has a record can come next.
+
+        Raises
+        ------
+        UsageError
+            It has the key of the last one, and readers of a tar join neighbours of one key.
+        """
+        if self._is_tar and sample["__key__"] == self._last_key:
+            msg = f"the sample {self._last_key!r} comes right behind another of this key, and readers of a tar would "
+            msg += "take both for one sample"
+            raise UsageError(msg, hint="give each sample a key of its own; of other formats it is but a field")
+
     def skip(self, place: int, name: str, reason: str) -> None:
         """Note that an input was left out, by its place among those of the shard."""
         self._skipped.append((name, reason))
@@ -210,6 +225,8 @@ class ShardInMaking:
 
     def add(self, record: Record, given: Sample | Named | None = None, *, place: int = 0) -> None:
         """Add a record, of which `values` has been told, and of what it was made."""
+        if self._is_tar and given is not None:
+            self._last_key = (given.sample if isinstance(given, Named) else given)["__key__"]
         if self._rows is not None and given is not None:
             self._given.append((place, _name_of(given)))
         self._waiting += self._encoding.add(record)

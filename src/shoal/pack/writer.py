@@ -189,8 +189,10 @@ class Writer:
             raise UsageError(msg, hint="pack into another directory")
         # Up to here a sample is refused, and nothing has become of it.
         record = self._encoder.record(sample)
+        if self._making is not None:
+            self._making.check(sample)
         values = values_in(self._columns, sample) if self._columns else []
-        self._ending_on_error(self._add, record, values)
+        self._ending_on_error(self._add, record, values, sample)
 
     def close(self) -> PackSummary:
         """Finish the last shard and write the index; the summary.
@@ -254,7 +256,7 @@ class Writer:
         msg = "this writer is closed: it ended with an error, and samples that it held are in no shard"
         return UsageError(msg, hint="another with the same arguments, given the same samples, goes on with the rest")
 
-    def _add(self, record: Record, values: Sequence[Any]) -> None:
+    def _add(self, record: Record, values: Sequence[Any], sample: Sample) -> None:
         making = self._making
         if making is not None and making.num_samples and making.num_bytes + record.num_bytes > self.shard_bytes:
             self._end_shard()
@@ -262,7 +264,7 @@ class Writer:
         if making is None:
             making = self._making = self._next_shard()
         making.values.take(values)
-        making.add(record)
+        making.add(record, sample)
 
     def _taken_up(self) -> list[Index]:
         """The parts of the shards that were finished, up to the first that was not."""
