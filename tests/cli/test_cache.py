@@ -54,6 +54,7 @@ def test_what_is_kept_is_shown(tmp_path: Path, data: Path, calls: Calls) -> None
     assert (row["in_use"], row["num_unused_datasets"]) == (True, 0)
     assert row["path"] == str(tmp_path / "chunks" / FOLDER)
     assert row["budget_bytes"] == 8 << 20
+    assert row["num_hits"] == row["num_fills"] > 0  # the second epoch fetched nothing, and was told of when it ended
     close(ds)
     (row,) = calls.json("cache")["chunk_caches"]
     assert (row["in_use"], row["num_datasets"], row["num_unused_datasets"]) == (False, 1, 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.samples import write_tar_shards
 
+from shoal.storage.cache_status import chunk_cache_status
 from shoal.storage.chunk_cache.place import FOLDER
 from shoal.testing import RangeServer
 
@@ -34,3 +35,9 @@ def test_workers_share_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     num_chunks = len(ds.resolved.chunks)
     assert len(list((tmp_path / "cache" / FOLDER / "chunks").iterdir())) == num_chunks
     assert asked.total() == (num_chunks if context == "forkserver" else 0)
+    counted = loader.stats()
+    assert counted["num_cache_fills"] == num_chunks
+    assert counted["num_cache_hits"] + num_chunks == counted["num_reads"]
+    if context == "forkserver":  # of what forked children count before they first tell of it the cache does not hear
+        told = chunk_cache_status(str(tmp_path / "cache"))
+        assert (told.num_hits, told.num_fills) == (counted["num_cache_hits"], counted["num_cache_fills"])

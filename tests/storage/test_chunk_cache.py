@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ShoalError, StorageError, UsageError
+from shoal.storage.cache_status import chunk_cache_status
 from shoal.storage.chunk_cache import cache as chunk_cache
 from shoal.storage.chunk_cache import eviction as chunk_cache_eviction
 from shoal.storage.chunk_cache import place as chunk_cache_place
@@ -108,6 +109,20 @@ def test_a_forgotten_cache_is_closed(tmp_path: Path) -> None:
     for _ in range(5):
         Source(ChunkCache(tmp_path, budget_bytes=8 * MIB)).read("a")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_hits_are_told_by_who_fetches_nothing(tmp_path: Path) -> None:
+    """A run that finds all of it in the cache never has the ledger in its hands for anything else."""
+    Source(ChunkCache(tmp_path, budget_bytes=8 * MIB)).read("a")
+    for _ in range(3):
+        Source(ChunkCache(tmp_path, budget_bytes=8 * MIB)).read("a")  # forgotten, and not closed
+    assert chunk_cache_status(str(tmp_path)).num_hits == 3
+    kept = ChunkCache(tmp_path, budget_bytes=8 * MIB)
+    Source(kept).read("a")
+    kept.tell()
+    kept.tell()
+    assert chunk_cache_status(str(tmp_path)).num_hits == 4
+    assert chunk_cache_status(str(tmp_path)).num_fills == 1
 
 
 def test_a_closed_cache_reads_without(cache: ChunkCache) -> None:

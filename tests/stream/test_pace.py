@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stream.made import at, ids_of
+from tests.stream.made import at, ids_of, write_tars
 
 from shoal.stream import live_line, progress_line
 from shoal.stream.counters import Counters
 from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 from shoal.stream.pace import Pace
 from shoal.stream.progress_line import progress_text
 
@@ -205,6 +206,16 @@ def test_showing_it_changes_nothing(tars: Dataset, monkeypatch: pytest.MonkeyPat
     assert shown.ids().tolist() == plain.ids().tolist() == ids_of(shown)
     assert at(shown) == (1, 0)
     assert terminal.getvalue()
+
+
+def test_the_line_says_what_came_from_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    terminal = watched(monkeypatch)
+    write_tars(tmp_path / "data", [30, 10])
+    opened = open_dataset(tmp_path / "data", cache={"directory": tmp_path / "chunks", "budget": "8MiB"})
+    ds = opened.reading(progress=True)
+    for share in (" 0% from the cache", " 50% from the cache"):
+        list(ds)
+        assert share in terminal.getvalue()
 
 
 def test_what_went_wrong_comes_before_what_is_usual() -> None:

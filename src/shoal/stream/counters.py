@@ -10,6 +10,8 @@ from shoal.stream.reading.pins import Pins
 
 __all__ = ["Counters"]
 
+_NO_COUNTS = ("of_workers", "pace", "pins")
+
 
 @dataclass(slots=True)
 class Counters:
@@ -37,6 +39,9 @@ class Counters:
     it up. ``wait_share`` of that time went by waiting for bytes, ``stages_share`` with decoding, functions and the
     making of batches, and the rest outside of shoal. ``bottleneck`` names the largest of the three: "storage", "stages"
     or "consumer". Rates are 0 and the others None before the first ``next()``.
+
+    Where there is a chunk cache (``cache=``, or one that the workers of a loader share), there are
+    ``num_cache_hits``, ``num_cache_fills`` and others beside these (docs/guides/chunk-cache.md).
     """
 
     num_samples: int = 0
@@ -63,6 +68,8 @@ class Counters:
     concurrency: int = 0
     wait_seconds: float = 0.0
     make_seconds: float = 0.0
+    # What worker processes counted beside all this: of the cache, whose own counts are of this process.
+    of_workers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     pace: Pace | None = field(default=None, repr=False, compare=False)
     pins: Pins | None = field(default=None, repr=False, compare=False)
 
@@ -70,7 +77,7 @@ class Counters:
         """The counts by name."""
         if self.pins is not None:
             self.pinned_bytes, self.peak_pinned_bytes = self.pins.num_bytes, self.pins.peak_bytes
-        counts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in {"pace", "pins"}}
+        counts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NO_COUNTS}
         counts["skipped_ids"] = list(self.skipped_ids)
         return counts
 

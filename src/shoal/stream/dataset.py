@@ -463,7 +463,7 @@ class Dataset:
 
     def stats(self) -> dict[str, Any]:
         """What happened since this dataset object was made, and how fast its newest iterator goes."""
-        return self._counters.as_dict() | cache_counts(self._opened)
+        return self._counters.as_dict() | cache_counts(self._opened, self._counters.of_workers)
 
     # ---- inside
 

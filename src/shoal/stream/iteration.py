@@ -22,6 +22,7 @@ from shoal.stream.pace import Pace
 from shoal.stream.place import Place
 from shoal.stream.progress_line import ProgressLine
 from shoal.stream.reading.budgeting import Budget, budget_of
+from shoal.stream.reading.chunk_caching import cache_counts
 from shoal.stream.reading.fetch import Fetch
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.pins import Pins
@@ -68,6 +69,7 @@ class Iteration:
         skips = skips_of(options, opened.index, counters)
         is_far, verifies = not opened.store.reads_ahead, options.verify == "always"
         budget = budget_of(arrangement, options.memory_limit_bytes, is_far=is_far, verifies=verifies)
+        self._opened = opened
         self._reading = reading(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
         shares = ledger.noting(shares_of(order, arrangement, recipe, self.place))
         self._decoders = _decoders_of(recipe, skips)
@@ -138,7 +140,7 @@ class Iteration:
     def _show(self, line: ProgressLine) -> None:
         place = self.place
         share = place.num_yielded / max(1, place.partition.num_batches(place.num_samples, place.start))
-        line.show(self._counters.as_dict(), epoch=place.epoch, share=share)
+        line.show(self._counters.as_dict() | cache_counts(self._opened), epoch=place.epoch, share=share)
 
     def _end_line(self) -> None:
         if self._line is not None:
@@ -165,6 +167,8 @@ class Iteration:
         self._reading.close()
         if self._decoders is not None:
             self._decoders.close()
+        if self._opened.cache is not None:
+            self._opened.cache.tell()
         self._end_line()
 
 

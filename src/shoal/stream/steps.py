@@ -19,6 +19,7 @@ from shoal.stream.deliveries import Proof
 from shoal.stream.iteration import Iteration
 from shoal.stream.passes import Work
 from shoal.stream.place import Place
+from shoal.stream.reading.chunk_caching import cache_counts
 from shoal.stream.reading.retrying import StoppedError
 from shoal.stream.reading.skips import MOST_LISTED
 from shoal.stream.shipping import pack, unpack
@@ -83,6 +84,7 @@ class StepMaker:
     def make(self, task: Task) -> Made:
         """The batch of a task; an error comes back as one, so that it keeps its type on its way."""
         if self._watch is None:
+            self._told = dict(cache_counts(self._work.opened))  # who was forked has those of the parent
             self._watch = threading.Thread(target=self._close_when_told, name="shoal-stop", daemon=True)
             self._watch.start()
         try:
@@ -131,7 +133,7 @@ class StepMaker:
 
     def _counts(self) -> dict[str, Any]:
         """What was added to the counts since the last time."""
-        now = self._counters.counts()
+        now = self._counters.counts() | cache_counts(self._work.opened)
         before, self._told = self._told, now
         return {name: _since(before.get(name), value) for name, value in now.items()}
 
@@ -143,8 +145,10 @@ def _arrived(packed: bytes, num_workers: int, stop: Any) -> StepMaker:
 def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
     """Add what a worker counted; of what is a height and not a count, keep the highest of one process."""
     for name, more in counts.items():
-        value = getattr(counters, name)
-        if name.startswith(_HEIGHTS):
+        value = getattr(counters, name, None)
+        if value is None:  # of the cache, which is counted apart from the stream
+            counters.of_workers[name] = counters.of_workers.get(name, 0) + more
+        elif name.startswith(_HEIGHTS):
             setattr(counters, name, max(value, more))
         elif isinstance(value, list):
             value.extend(more[: max(0, MOST_LISTED - len(value))])

@@ -22,7 +22,7 @@ from shoal.errors import StorageError, UsageError
 from shoal.storage.chunk_cache.claiming import CacheCounts, Claim, Claims
 from shoal.storage.chunk_cache.eviction import Evictions, chunks_in, sweep
 from shoal.storage.chunk_cache.files import FOOTER_BYTES, read_checked, write_checked
-from shoal.storage.chunk_cache.ledger import Book, Ledger
+from shoal.storage.chunk_cache.ledger import Book
 from shoal.storage.chunk_cache.locks import let_go, lock_now, open_for_lock
 from shoal.storage.chunk_cache.place import open_folder
 from shoal.storage.chunk_cache.spilling import NoRoomError, Spill, SpilledPart, SpillFile, read_part
@@ -33,6 +33,7 @@ _log = logging.getLogger("shoal")
 
 _LEAST_BUDGET_BYTES = 1 << 20
 _WAIT_SECONDS = 30.0
+_SECONDS_TO_TELL = 0.2  # who leaves a loop waits no longer for the ledger; what was counted is told the next time
 _SPILLS = 3  # what others need at the same time may push it out before it is read
 
 
@@ -114,7 +115,7 @@ class ChunkCache:
         except OSError as error:
             self._files.trouble(error)
         self._finalizer = weakref.finalize(
-            self, _close, self._folder, users, self._ledger, keep=keep, pid=os.getpid(), dataset=self._dataset
+            self, _close, self._folder, users, self._files, keep=keep, pid=os.getpid(), dataset=self._dataset
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -219,14 +220,14 @@ class ChunkCache:
             raise UsageError(msg, hint=hint)
         self._files.expected_bytes = window_bytes
 
+    def tell(self) -> None:
+        """Add what this process counted since it last said so to the counts of all; later, if somebody is at them."""
+        _tell(self._files)
+
     def close(self) -> None:
         """Let go of the cache; what it holds stays, unless it was opened with ``keep=False`` and nobody else has it."""
-        with contextlib.suppress(OSError):
-            if not self._files.is_lost:
-                with self._ledger.held() as book:
-                    self._files.tell(book)
-        self._files.is_lost = True
         self._finalizer()
+        self._files.is_lost = True
 
     # ---- filling
 
@@ -319,13 +320,20 @@ def _locks_do_nothing(folder: int) -> bool:
         let_go(descriptor)
 
 
-def _close(folder: int, users: list[int], ledger: Ledger, *, keep: bool, pid: int, dataset: str) -> None:
+def _tell(files: Claims) -> None:
+    if files.has_news and not files.is_lost:
+        with contextlib.suppress(OSError), files.ledger.held(_SECONDS_TO_TELL) as book:
+            files.tell(book)
+
+
+def _close(folder: int, users: list[int], files: Claims, *, keep: bool, pid: int, dataset: str) -> None:
     """Let go; the last one out clears what nobody wants to keep. A forked child has its parent's locks in common."""
     if os.getpid() == pid:
         with contextlib.suppress(OSError):
             os.utime(f"datasets/{dataset}", dir_fd=folder)
+        _tell(files)
     if os.getpid() == pid and not keep and users:
-        with contextlib.suppress(OSError), ledger.held() as book:
+        with contextlib.suppress(OSError), files.ledger.held() as book:
             for descriptor in users:
                 os.close(descriptor)
             users.clear()

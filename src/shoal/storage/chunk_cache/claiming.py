@@ -248,6 +248,11 @@ class Claims:
         """So much of what is new stays where room is made."""
         return min(max(self.expected_bytes, self.budget_bytes // 4), self.budget_bytes * 3 // 4)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether this process counted anything since it last said so."""
+        return self.counts != self._told
+
     def tell(self, book: Book) -> None:
         """Add what this process counted since it last said so to the counts of all."""
         if os.getpid() != self._pid:  # the parent says what it counted before the fork

@@ -74,17 +74,17 @@ class Ledger:
         self._boot = _boot()
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Book]:
+    def held(self, patience_seconds: float = _PATIENCE_SECONDS) -> Iterator[Book]:
         """The book, for as long as nobody else has it; what was changed in it is written at the end.
 
         Raises
         ------
         OSError
-            Somebody held it for ten seconds (ETIMEDOUT), or the file system fails.
+            Somebody held it for ``patience_seconds`` (ETIMEDOUT), or the file system fails.
         """
         descriptor = open_for_lock(_NAME, os.O_RDWR | os.O_CREAT, directory=self._folder)
         try:
-            if not lock_within(descriptor, _PATIENCE_SECONDS):
+            if not lock_within(descriptor, patience_seconds):
                 raise OSError(errno.ETIMEDOUT, "somebody holds the ledger of the chunk cache, and does not let go")
             book, is_true = self._read(descriptor)
             if not is_true:

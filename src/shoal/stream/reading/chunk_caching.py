@@ -143,11 +143,15 @@ def expect_windows(
         raise
 
 
-def cache_counts(opened: Opened) -> dict[str, int]:
-    """For `Dataset.stats`: what this process read from its cache, and what not; nothing where there is none."""
-    if opened.cache is None:
-        return {}
-    counts, spills = opened.cache.counts, opened.cache.spills
+def cache_counts(opened: Opened, of_workers: dict[str, int] | None = None) -> dict[str, int]:
+    """For `Dataset.stats`: what was read from the cache, here and by workers, and what not; nothing where is none."""
+    own = _own_counts(opened.cache) if opened.cache is not None else {}
+    theirs = of_workers or {}
+    return {name: own.get(name, 0) + theirs.get(name, 0) for name in own | theirs}
+
+
+def _own_counts(cache: ChunkCache) -> dict[str, int]:
+    counts, spills = cache.counts, cache.spills
     return {
         "num_cache_hits": counts.num_hits,
         "num_cache_fills": counts.num_fills,
