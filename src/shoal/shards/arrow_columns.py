@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 # Slicing and joining single rows takes about 0.7 us each; taking from joined arrays copies all of them first.
+_FLOATS = {"halffloat": "f2", "float": "f4", "double": "f8"}
 _SLICE_SECONDS = 0.7e-6
 _COPIED_BYTES_A_SECOND = 4e9
 
@@ -231,7 +232,8 @@ def numbers_of(array: Any) -> NDArray[Any]:
     if not isinstance(array, pa.Array) or not is_number(pa, array.type) or not len(array):
         others: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return others
-    dtype = np.dtype(array.type.to_pandas_dtype())
+    name = str(array.type)  # what pyarrow says of numpy's types asks pandas before pyarrow 18 or so
+    dtype = np.dtype(_FLOATS.get(name, name))
     numbers = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
     numbers.flags.writeable = False
     return numbers
