@@ -96,6 +96,22 @@ def test_a_large_number_of_parts(cache: ChunkCache) -> None:
     assert piece.num_decoded == 1
 
 
+def test_a_table_of_zeros_is_damage(cache: ChunkCache) -> None:
+    """Where power fails, blocks that were reserved and not yet written are zeros; the end of the file may be there."""
+    piece = Piece("a", num_parts=3000, samples_per_part=1, most_bytes=40)
+    assert piece.read(cache, 0) is not None
+    (file,) = (folder_of(cache) / "chunks").iterdir()
+    whole, content_bytes = file.read_bytes(), sum(map(len, piece.parts))
+    for sample in (0, 1, 1500):
+        at = content_bytes + 12 * sample
+        file.write_bytes(whole[:at] + bytes(4096) + whole[at + 4096 :])
+        found = piece.read(cache, sample)
+        assert found is not None
+        assert (found.data, found.number) == (piece.parts[sample], 0)
+        (file,) = (folder_of(cache) / "chunks").iterdir()
+    assert cache.counts.num_damaged == 3
+
+
 def test_what_is_pushed_out_is_decoded_again(cache: ChunkCache) -> None:
     pieces = [Piece(str(number), num_parts=400) for number in range(12)]
     dice = random.Random(2)

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 __all__ = ["NoRoomError", "Spill", "SpillFile", "SpilledPart", "Spilling", "read_part"]
 
-_MAGIC = b"shs1"
-_ENTRY = struct.Struct("<QI")  # of each part: where it ends, and its CRC-32
+_MAGIC = b"shs2"
+_ENTRY = struct.Struct("<QI")  # of each part: where it ends, and `_part_crc`
+_PLACE = struct.Struct("<QQQ")
 _FOOTER = struct.Struct("<4sIQQQQQI")  # magic, CRC of the rest with the name, and the numbers of `_Footer`
 _STEP_BYTES = 16 << 20
 _AT_ONCE_BYTES = 1 << 20
@@ -128,10 +129,10 @@ class SpillFile:
         ends = spilled.borders.tolist()
         table = bytearray(_ENTRY.pack(ends[0], 0))
         position, held = 0, b""
-        for first, end in pairwise(ends):
+        for part, (first, end) in enumerate(pairwise(ends)):
             if end - position > len(held):
                 position, held = first, self.read(first, min(content_bytes, max(end, first + _AT_ONCE_BYTES)))
-            table += _ENTRY.pack(end, zlib.crc32(memoryview(held)[first - position : end - position]))
+            table += _ENTRY.pack(end, _part_crc(part, first, memoryview(held)[first - position : end - position]))
             if len(table) >= _AT_ONCE_BYTES:
                 self.append(table)
                 table.clear()
@@ -178,7 +179,7 @@ def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
     if not first_byte <= end_byte <= numbers.content_bytes:
         return None
     data = _read_all(descriptor, numbers.base + first_byte, numbers.base + end_byte)
-    if zlib.crc32(data) != crc:
+    if _part_crc(part, first_byte, data) != crc:
         return None
     num_samples = min(numbers.samples_per_part, numbers.num_samples - part * numbers.samples_per_part)
     return SpilledPart(data, first_byte, number, num_samples, json.loads(head)) if number < num_samples else None
@@ -186,6 +187,11 @@ def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
 
 def _crc(name: str, head: bytes, numbers: _Footer) -> int:
     return zlib.crc32(struct.pack("<6Q", *numbers), zlib.crc32(head, zlib.crc32(name.encode())))
+
+
+def _part_crc(part: int, first_byte: int, data: bytes | memoryview) -> int:
+    """The CRC-32 of a part and its place: zeros, which reserved blocks hold until they are written, are never right."""
+    return zlib.crc32(data, zlib.crc32(_PLACE.pack(part, first_byte, first_byte + len(data))))
 
 
 def _read_all(descriptor: int, first_byte: int, end_byte: int) -> bytes:
