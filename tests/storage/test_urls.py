@@ -28,3 +28,10 @@ def test_the_name_of_a_url_leads_back_to_it(name: bytes) -> None:
     """Also where servers hold names of other encodings than UTF-8."""
     root = "http://h.example/d"
     assert join(root, relative(f"{root}/{quote_from_bytes(name)}", root)) == f"{root}/{quote_from_bytes(name)}"
+
+
+def test_a_name_below_all_hosts_begins_with_its_host() -> None:
+    for url in ("s3://bucket/a/b.tar", "memory://a/b.tar", "http://127.0.0.1:81/b%20c.tar", "http://[::1]:8/a.tar"):
+        root = f"{url.partition('://')[0]}://"
+        assert not relative(url, root).startswith("/")
+        assert join(root, relative(url, root)) == url

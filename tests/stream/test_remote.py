@@ -49,6 +49,25 @@ def opened(place: Place, source: str | list[str], **more: Any) -> Dataset:
     return open_dataset(sources[0] if isinstance(source, str) else sources, storage_options=place.options, **more)
 
 
+def test_shards_of_several_buckets_are_one_dataset(local: Path, endpoint: str) -> None:
+    """By braces in the place of the bucket, or as a list; also of several hosts of http."""
+    first, second, *_ = sorted(local.iterdir())
+    bucket = f"several-{next(_numbers)}"
+    with place_of_kind("s3", f"{bucket}a", endpoint) as a, place_of_kind("s3", f"{bucket}b", endpoint) as b:
+        a.put("d/x.tar", first.read_bytes())
+        b.put("d/x.tar", second.read_bytes())
+        for source in (
+            f"s3://{bucket}{{a,b}}/d/x.tar",
+            [f"{a.root}/d/x.tar", f"{b.root}/d"],
+            f"s3://{bucket}{{a,b}}/*/*.tar",
+        ):
+            ds = open_dataset(source, storage_options=a.options)
+            assert ids_of(ds) == [*range(31)]
+            assert [str(name) for name in ds._opened.index.shard_names] == [f"{bucket}a/d/x.tar", f"{bucket}b/d/x.tar"]
+    with RangeServer({"x.tar": first.read_bytes()}) as one, RangeServer({"x.tar": second.read_bytes()}) as two:
+        assert ids_of(open_dataset([f"{one.url}/x.tar", f"{two.url}/x.tar"])) == [*range(31)]
+
+
 def test_the_same_stream_from_everywhere(place: Place, local: Path) -> None:
     near = open_dataset(f"{local}/s-{{000..003}}.tar")
     far = opened(place, "d/s-{000..003}.tar")

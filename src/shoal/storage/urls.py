@@ -100,7 +100,8 @@ def join(root: str, name: str) -> str:
     scheme = scheme_of(root)
     if not scheme:
         return os.path.join(root, *name.split("/"))  # noqa: PTH118  # paths are text in this room
-    return posixpath.join(root, quote(name, errors="surrogateescape") if scheme in _WITH_QUERY else name)
+    kept = "/:[]" if root.endswith("://") else "/"  # the name begins with its host then
+    return posixpath.join(root, quote(name, safe=kept, errors="surrogateescape") if scheme in _WITH_QUERY else name)
 
 
 def relative(path: str, root: str) -> str:
@@ -110,7 +111,8 @@ def relative(path: str, root: str) -> str:
         if root and name != path and os.sep == "/" and not _HAS_STEPS.search(name):
             return name  # what is done below takes ten times as long, which counts for a million files
         return os.path.relpath(path, root).replace(os.sep, "/")
-    name = path.removeprefix(root.rstrip("/") + "/")
+    above = root if root.endswith("://") else root.rstrip("/") + "/"  # the first, of several hosts or buckets
+    name = path.removeprefix(above)
     return unquote(name, errors="surrogateescape") if scheme_of(root) in _WITH_QUERY else name
 
 
