@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from shoal.errors import UsageError
 
 __all__ = ["arrow_library"]
+
+_OLDEST = 18  # what 17 writes of a last row group is longer than what its footer says
 
 
 def arrow_library(what: str) -> Any:
@@ -15,11 +18,20 @@ def arrow_library(what: str) -> Any:
     Raises
     ------
     UsageError
-        It is not installed.
+        It is not installed, or older than what is tested.
     """
     try:
         import pyarrow as pa  # noqa: PLC0415  # optional, and slow to import
     except ImportError:
         msg = f"{what} needs pyarrow, which is not installed"
         raise UsageError(msg, hint="pip install 'shoal[parquet]'") from None
+    if _is_too_old(pa.__version__):
+        msg = f"{what} needs pyarrow {_OLDEST} or newer, and {pa.__version__} is installed"
+        raise UsageError(msg, hint="pip install --upgrade 'shoal[parquet]'")
     return pa
+
+
+@cache
+def _is_too_old(version: str) -> bool:
+    major = version.partition(".")[0]
+    return major.isdigit() and int(major) < _OLDEST
