@@ -217,7 +217,9 @@ def test_a_password_that_should_have_been_escaped(scheme: str, mark: str, said: 
     assert not [text for text in (complaint, said(), without_secrets(url)) if "hidden" in text or "secret" in text]
 
 
-@pytest.mark.parametrize("url", ["http://h:80/a@b", "http://[::1]:80/a@b", "s3://bucket/a:b@c", "http://h:port/a"])
+@pytest.mark.parametrize(
+    "url", ["http://h:80/a@b", "http://[::1]:80/a@b", "s3://bucket/a:b@c", "http://h:port/a", "file:///a:b/c@d"]
+)
 def test_what_is_no_password(url: str) -> None:
     assert without_secrets(url) == url
     assert not has_unescaped_password(url)

@@ -32,7 +32,9 @@ _CONTAINER_IN_FRONT = ("abfs", "abfss", "wasb", "wasbs")
 _WITH_QUERY = ("http", "https")
 _HAS_STEPS = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")  # a part that is empty, "." or ".."
 # user:password@ with a "/", "?" or "#" in it that should have been escaped: what follows the colon is no port.
-_UNESCAPED = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/+)[^/?#@:\[]*:(?!\d*[/?#])(?:[^/?#@]*|[^/?#]*@)[/?#].*@", re.DOTALL)
+_UNESCAPED = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2})(?!/)[^/?#@:\[]*:(?!\d*[/?#])(?:[^/?#@]*|[^/?#]*@)[/?#].*@", re.DOTALL
+)
 _SHORTEST_SECRET = 4  # shorter ones are found in any text
 
 
