@@ -110,6 +110,18 @@ def test_it_is_drawn(calls: Calls, ids: NDArray[np.int64], tmp_path: Path) -> No
     assert int.from_bytes((tmp_path / "a.png").read_bytes()[16:20]) == 1200
 
 
+def test_a_long_name_fits_into_the_picture(calls: Calls, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("PIL.Image")
+    path = data.rename(tmp_path / ("d" * 120))
+    calls.text("audit", path, "--window", "200KiB", "--num-canonical-nodes", 1, "--picture", tmp_path / "audit.png")
+    calls.text("plan", path, "--global-batch", 16, "--picture", tmp_path / "plan.png")
+    for name, rows in (("audit.png", 60), ("plan.png", 20)):
+        head = np.asarray(image.open(tmp_path / name).convert("L"))[:rows]
+        assert head.min() < 100  # the name
+        assert head[:, -10:].min() == 255
+
+
 def test_what_cannot_be_audited(calls: Calls, ids: NDArray[np.int64], data: Path, tmp_path: Path) -> None:
     assert "cannot be audited as one" in calls.refused("audit", tmp_path / "ids.npy", data)
     assert "--seed is about the order" in calls.refused("audit", tmp_path / "ids.npy", "--seed", 1)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shoal.measure.auditing import Audit
-from shoal.measure.drawing import INK, new_figure
+from shoal.measure.drawing import INK, fit_width, new_figure
 
 __all__ = ["draw_audit"]
 
@@ -52,7 +52,8 @@ def draw_audit(path: str | os.PathLike[str], result: Audit, *, title: str = "") 
         epochs = "1 epoch" if result.num_epochs == 1 else f"{result.num_epochs} epochs"
         about = f"{result.num_delivered:,} deliveries of {result.num_samples:,} samples in {epochs}"
         about += f", batches of {result.batch}"
-        figure.text(0.055, up(0.33), title or "Audit of an order", fontsize=14.5, fontweight="bold", va="center")
+        name = title or "Audit of an order"
+        fit_width(figure.text(0.055, up(0.33), name, fontsize=14.5, fontweight="bold", va="center"), right=0.985)
         figure.text(0.055, up(0.63), about, color=_GREY, va="center")
         grid = figure.add_gridspec(1, 3, left=0.055, right=0.985, top=up(1.25), bottom=up(4.25), wspace=0.24)
         _draw_heat(figure.add_subplot(grid[0]), result)
@@ -102,6 +103,8 @@ def _draw_heat(axes: Any, result: Audit) -> None:
     axes.set_ylabel("dataset, from first to last", labelpad=5)
     bar = axes.figure.colorbar(image, ax=axes, orientation="horizontal", fraction=0.05, pad=0.13, aspect=30)
     bar.set_ticks([-3, 0, 3], labels=["8 x less", "as a perfect shuffle", "8 x more"], fontsize=8)
+    for label, side in zip(bar.ax.get_xticklabels(), ("left", "center", "right"), strict=True):
+        label.set_horizontalalignment(side)  # or the last one runs into the axis beside it
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0)
 

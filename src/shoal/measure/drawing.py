@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 
-__all__ = ["FAINT", "INK", "new_figure"]
+__all__ = ["FAINT", "INK", "fit_width", "new_figure"]
 
 INK, FAINT = "#222222", "#9a9a9a"
 
@@ -32,3 +32,13 @@ def new_figure(width_inches: float, height_inches: float, **options: Any) -> Ite
     style |= {"xtick.color": INK, "ytick.color": INK, "axes.linewidth": 0.8, "svg.hashsalt": "shoal"}
     with rc_context(style):
         yield Figure(figsize=(width_inches, height_inches), facecolor="white", **options)
+
+
+def fit_width(text: Any, *, right: float) -> None:
+    """Make the letters of a text of a figure as small as they must be for it to end before ``right``, a share of it."""
+    most = right * text.figure.bbox.x1
+    for _ in range(4):  # letters of half the size are a little more than half as wide
+        place = text.get_window_extent()
+        if place.x1 <= most:
+            return
+        text.set_fontsize(text.get_fontsize() * (most - place.x0) / place.width)

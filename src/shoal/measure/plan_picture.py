@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 
-from shoal.measure.drawing import FAINT, new_figure
+from shoal.measure.drawing import FAINT, fit_width, new_figure
 from shoal.measure.page.plan_page import PlanFigures
 
 __all__ = ["draw_plan"]
@@ -26,7 +26,7 @@ def draw_plan(path: str | os.PathLike[str], drawn: PlanFigures, *, title: str = 
         matplotlib is not installed.
     """
     with new_figure(10.0, 3.4, dpi=120, layout="constrained") as figure:
-        figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
+        fit_width(figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, fontweight="bold"), right=0.99)
         left, middle, right = figure.subplots(1, 3)
         for axes in (left, middle, right):
             axes.spines[["top", "right"]].set_visible(False)
