@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.pack.files import make_files
 
+import shoal
 from shoal.errors import StorageError, UsageError
 from shoal.pack import PackSummary, pack
 from shoal.pack.local import PackRequest, inputs_of, pack_inputs
@@ -169,3 +170,38 @@ def test_the_sample_that_a_format_cannot_hold_is_named(tmp_path: Path, name: str
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(UsageError, match=rf"^sample 3 of shard-000000\.{name}: .*surrogates not allowed"):
         repack(tmp_path / "lines.jsonl", tmp_path / "again", format=name, num_workers=1)
+
+
+def files_of(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "refused"),
+    [
+        ({"a/0.cls": "7"}, {}, "'a/0.cls' would be the field 'cls' of its sample, which its class is already"),
+        ({"a/0.CLS": "7", "a/0.txt": "x"}, {"grouped": True}, "'a/0.CLS' would be the field 'cls'"),
+        ({"a/0.label": "7", "a/0.txt": "x"}, {"grouped": True, "format": "parquet"}, "'label'.*its class"),
+        ({"a/0.key": "7", "a/0.txt": "x"}, {"grouped": True, "format": "jsonl"}, "'key'.*its key"),
+        ({"0.json": "{}", "m.csv": "path,a\n0.json,1\n"}, {}, "'json' of its sample, which the row of the manifest is"),
+    ],
+)
+def test_a_file_whose_place_something_else_would_take_is_refused(
+    tmp_path: Path, files: dict[str, str], options: dict[str, Any], refused: str
+) -> None:
+    root = files_of(tmp_path / "in", files)
+    source = root / "m.csv" if "m.csv" in files else root
+    with pytest.raises(UsageError, match=refused):
+        pack(source, tmp_path / "out", num_workers=1, **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_keeps_its_place_where_nothing_else_wants_it(tmp_path: Path) -> None:
+    root = files_of(tmp_path / "in", {"a/0.cls": "7", "a/0.json": "{}"})
+    pack(root, tmp_path / "a", grouped=True, labelled=False, num_workers=1)
+    assert shoal.open(tmp_path / "a")[0] == {"__key__": "a/0", "cls": b"7", "json": b"{}"}
+    pack(root, tmp_path / "b", grouped=True, format="jsonl", num_workers=1)
+    assert shoal.open(tmp_path / "b")[0] == {"key": "a/0", "cls": "7", "json": "{}", "label": 0, "class": "a"}

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from shoal.errors import UsageError
 from shoal.shards.protocol import Sample
 
-__all__ = ["maker_of"]
+__all__ = ["fields_beside", "maker_of"]
 
 
 class _Maker(Protocol):
@@ -29,6 +29,23 @@ class _Maker(Protocol):
 def maker_of(format_name: str) -> _Maker:
     """What makes samples for shards of this format."""
     return {"tar": _as_members, "jsonl": _as_line}.get(format_name.partition(".")[0], _as_row)
+
+
+def fields_beside(
+    format_name: str, *, labelled: bool = False, extra: bool = False, grouped: bool = False
+) -> dict[str, str]:
+    """The fields that samples of files have besides these, where a file could have the same name, and what they are.
+
+    Rows that are not grouped have their file as ``data`` (or ``text``), whatever its name.
+    """
+    if format_name.partition(".")[0] == "tar":
+        found = {"__key__": "its key"}
+        return (
+            found | ({"cls": "its class"} if labelled else {}) | ({"json": "the row of the manifest"} if extra else {})
+        )
+    if not grouped:
+        return {}
+    return {"key": "its key"} | (dict.fromkeys(("label", "class"), "its class") if labelled else {})
 
 
 def _as_members(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import StorageError, UsageError
 from shoal.pack.copies import copy_of, refuse_copies
-from shoal.pack.file_samples import maker_of
+from shoal.pack.file_samples import fields_beside, maker_of
 from shoal.pack.input_columns import columns_of_files
 from shoal.pack.unit import Unreadable
 from shoal.shards.protocol import Sample
@@ -29,6 +29,7 @@ __all__ = [
     "label_field",
     "name_of",
     "refuse_collisions",
+    "refuse_taken",
 ]
 
 _HEADER_BYTES = 512
@@ -308,6 +309,7 @@ def file_inputs(
     first_file = np.array([*starts, len(keys)], dtype=np.int64)
     keys = [keys[start] for start in starts]
     label, classes = _classes(keys, labelled)
+    refuse_taken(files.names, fields, fields_beside(format, labelled=label is not None, grouped=grouped))
     return FileInputs(files, format, keys, fields, first_file, label, classes, grouped=grouped)
 
 
@@ -336,6 +338,16 @@ def refuse_collisions(names: Sequence[str], keys: Sequence[str], fields: Sequenc
             if fields is None:
                 hint += ", or join files that differ in their suffixes alone to one sample with --group"
             raise UsageError(msg, hint=hint)
+
+
+def refuse_taken(names: Sequence[str], fields: Sequence[str], beside: Mapping[str, str]) -> None:
+    """No file may be a field that its sample gets anyway, and that would take its place."""
+    if not beside.keys() & set(fields):
+        return
+    name, field = next(pair for pair in zip(names, fields, strict=True) if pair[1] in beside)
+    msg = f"the file {_shown(name)!r} would be the field {field!r} of its sample, which {beside[field]} is already"
+    hint = "--no-label packs files without their class (labelled=False in Python)"
+    raise UsageError(msg, hint=hint if "class" in beside[field] else "rename it, or pack into another format")
 
 
 def _classes(keys: Sequence[str], labelled: bool | None) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:  # noqa: FBT001

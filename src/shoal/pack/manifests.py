@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.pack.inputs import FileInputs, file_inputs
+from shoal.pack.file_samples import fields_beside
+from shoal.pack.inputs import FileInputs, file_inputs, refuse_taken
 from shoal.storage.local_sources import local_path
 from shoal.storage.small_files import files_named
 from shoal.storage.urls import scheme_of, without_secrets
@@ -65,6 +66,7 @@ def manifest_inputs(manifest: str, *, format: str, path_column: str | None = Non
     values = {name: typed([row.get(name) for row in rows]) for name in others}
     extra = [{name: values[name][number] for name in others} for number in range(len(rows))] if others else []
     inputs = _keyed(paths, root, format)
+    refuse_taken(paths, inputs.fields, fields_beside(format, extra=bool(others)))
     return FileInputs(inputs.files, format, inputs.keys, inputs.fields, inputs.first_file, extra=extra)
 
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.pack.copies import MARK, refuse_copies
+from shoal.pack.file_samples import fields_beside
 from shoal.pack.input_columns import columns_of_files
-from shoal.pack.inputs import FileSamples, label_field, name_of, refuse_collisions
+from shoal.pack.inputs import FileSamples, label_field, name_of, refuse_collisions, refuse_taken
 from shoal.pack.unit import Shard, Unreadable
 from shoal.shards.protocol import Sample
 from shoal.shards.writing.record_block import RecordBlock
@@ -179,6 +180,10 @@ def tree_inputs(files: FileTree, *, format: str, labelled: bool | None = None) -
         names = files.names()
         refuse_collisions(names, [name_of(name)[0] for name in names], None)
     label, classes = _classes(files, labelled)
+    beside, joined = fields_beside(format, labelled=label is not None), files.joined.lower()
+    if any(f".{field}\0".encode() in joined for field in beside):
+        names = files.names()
+        refuse_taken(names, [name_of(name)[1] for name in names], beside)
     return TreeInputs(files, format, label, classes)
 
 
