@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
 import pickle
@@ -359,3 +360,32 @@ def test_neighbours_of_one_key_are_refused_in_tars(tmp_path: Path, name: str) ->
     (tmp_path / "shoal.index").unlink()
     assert [sample["__key__"] for sample in indexed] == ["a", "b", "a"]
     assert list(shoal.open(tmp_path)) == indexed
+
+
+class Level(int, enum.Enum):
+    LOW = 3
+
+
+class Colour(str, enum.Enum):  # noqa: UP042  # str() says "Colour.RED" of these
+    RED = "red"
+
+
+def test_members_of_enumerations_are_numbers_and_texts_of_columns(tmp_path: Path) -> None:
+    with Writer(tmp_path, format="jsonl", columns=["level", "colour"]) as writer:
+        writer.write({"level": Level.LOW, "colour": Colour.RED})
+    index = load_index(str(tmp_path / "shoal.index"), store=LocalStore())
+    assert index.columns["level"].tolist() == [3]
+    assert index.metadata["texts"] == {"colour": ["red"]}
+    assert shoal.open(tmp_path)[0] == {"level": 3, "colour": "red"}
+
+
+def test_a_text_in_a_column_that_only_looks_like_a_number_stays_a_text(tmp_path: Path) -> None:
+    names = ["007", "1_000", "٣", "+5", "-0"]
+    with Writer(tmp_path / "a", format="tar", columns=["id=txt"]) as writer:
+        for number, name in enumerate(names):
+            writer.write({"__key__": f"{number}", "txt": name.encode()})
+    assert load_index(str(tmp_path / "a" / "shoal.index"), store=LocalStore()).metadata["texts"]["id"] == sorted(names)
+    with Writer(tmp_path / "b", format="tar", columns=["id=txt"]) as writer:
+        for number, name in enumerate(["7\n", "-12", "0"]):
+            writer.write({"__key__": f"{number}", "txt": name.encode()})
+    assert load_index(str(tmp_path / "b" / "shoal.index"), store=LocalStore()).columns["id"].tolist() == [7, -12, 0]

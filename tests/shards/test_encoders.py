@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import io
 import string
 import tarfile
@@ -345,3 +346,50 @@ def test_unknown_formats_and_options_are_refused() -> None:
         encoder_named("zip")
     with pytest.raises(UsageError, match="does not take level="):
         encoder_named("tar", level=3)
+
+
+@pytest.mark.parametrize("value", [{1: "a", "1": "b"}, [{"x": [{None: 1}]}], {"x": {True: 1}}, ({2.5: 1},)])
+@pytest.mark.parametrize("name", ["jsonl", "tar", "mds"])
+def test_keys_that_json_would_make_text_of_are_refused(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match="keys of JSON are text"):
+        encoder_named(name).record({"__key__": "k", "meta": value})
+
+
+@pytest.mark.parametrize("value", [np.datetime64(5, "ns"), np.timedelta64(5, "ns"), np.datetime64("2020-01-01")])
+@pytest.mark.parametrize("name", ["jsonl", "mds", "tfrecord"])
+def test_times_of_numpy_do_not_become_numbers(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=r"datetime64|timedelta64"):
+        encoder_named(name).record({"time": value})
+
+
+@pytest.mark.parametrize("value", [3.5e38, -1e300, [1.0, 1e39], np.array([1e39]), np.float64(1e39)])
+def test_numbers_beyond_float32_do_not_become_infinite(value: object) -> None:
+    with pytest.raises(UsageError, match=r"beyond float32|e\+"):
+        encoder_named("tfrecord").record({"x": value})
+    if np.ndim(value) == 0:  # type: ignore[arg-type]  # whatever it is
+        with pytest.raises(UsageError, match="this value is none"):
+            encoder_named("mds", columns={"x": "float32"}).record({"x": value})
+    for fine in (float("inf"), float("-inf"), float("nan"), 3e38):
+        encoder_named("tfrecord").record({"x": fine})
+        encoder_named("mds", columns={"x": "float32"}).record({"x": fine})
+
+
+def test_whole_numbers_that_a_float_does_not_hold_are_no_floats_of_mds() -> None:
+    encoder = encoder_named("mds")
+    encoder.record({"x": 0.5})
+    encoder.record({"x": 2**53})
+    with pytest.raises(UsageError, match="9007199254740993 is no float64"):
+        encoder.record({"x": 2**53 + 1})
+
+
+class Colour(str, enum.Enum):  # noqa: UP042  # str() says "Colour.RED" of these, as of those of 3.10
+    RED = "red"
+
+
+class Level(int, enum.Enum):
+    LOW = 3
+
+
+def test_members_of_enumerations_are_written_as_their_values() -> None:
+    parts = encoder_named("tar").record({"__key__": "k", "colour": Colour.RED, "level": Level.LOW}).parts
+    assert [bytes(part) for part in parts[1::3]] == [b"red", b"3"]

@@ -7,8 +7,10 @@ is the bytes of all values of a sample where it has no such field. ``name=path``
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from shoal.errors import UsageError
 from shoal.shards.protocol import Sample
 
 __all__ = ["Column", "ColumnValues", "as_columns", "joined_columns", "values_in"]
+
+_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
 
 RESERVED = ("record_crc32",)
 
@@ -33,7 +37,7 @@ class Column:
         """The value of this column in a sample; None where there is none."""
         if self.path in sample:
             return _plain(sample[self.path])
-        found = _inside(sample, self.path)
+        found = _plain(_inside(sample, self.path))
         if found is None and self.path == "length":
             return sum(len(value) for name, value in sample.items() if name[:2] != "__" and _has_bytes(value))
         return found
@@ -164,7 +168,8 @@ def _as_texts(column: NDArray[Any], known: Sequence[str] | None) -> tuple[NDArra
 def _numbers(values: list[Any], name: str) -> NDArray[Any]:
     if not values:
         return np.zeros(0, dtype=np.int64)
-    kind = np.result_type(*{_KINDS[type(value)] for value in values})
+    kinds = {next(kind for base, kind in _KINDS.items() if issubclass(known, base)) for known in set(map(type, values))}
+    kind = np.result_type(*kinds)
     try:
         return np.array(values, dtype=kind)
     except OverflowError:
@@ -189,11 +194,11 @@ def _plain(value: Any) -> Any:
             text = value.decode("utf-8")
         except UnicodeDecodeError:
             return None
-        try:
-            return int(text)
-        except ValueError:
-            return text
-    return value
+        number = text.strip()
+        # "007" and "1_000" are texts.
+        return int(number) if _NUMBER.fullmatch(number) else text
+    # A member of an enumeration is written as its value, and str() gives its name.
+    return value.value if isinstance(value, Enum) and isinstance(value, int | float | str) else value
 
 
 def _inside(sample: Sample, path: str) -> Any:

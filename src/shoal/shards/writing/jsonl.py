@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 from zlib import crc32
-
-import numpy as np
 
 from shoal.errors import UsageError
 from shoal.shards.protocol import Sample
 from shoal.shards.writing.encoder import AppendedShard, Record, check_names
+from shoal.shards.writing.json_values import check_keys, plain_value
 
 __all__ = ["JsonLinesEncoder"]
 
@@ -40,6 +38,8 @@ class JsonLinesEncoder:
         check_names(sample)
         try:
             line = _dumps(sample).encode("utf-8") + b"\n"
+            for value in sample.values():
+                check_keys(value)
         except (TypeError, ValueError, RecursionError) as error:
             msg = f"the sample {_named(sample)} cannot be written as JSON: {error}"
             if fields := [name for name, value in sample.items() if isinstance(value, bytes)]:
@@ -52,15 +52,8 @@ class JsonLinesEncoder:
         return AppendedShard()
 
 
-def _plain(value: object) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    msg = f"{type(value).__name__} is nothing that JSON can hold"
-    raise TypeError(msg)
-
-
 # Made once: json.dumps with options makes an encoder for each call.
-_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=plain_value).encode
 
 
 def _named(sample: Sample) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.shards.mds_encodings import StoredValue, array_of, fixed_bytes_of
+from shoal.shards.writing.json_values import check_keys, plain_value
 
 __all__ = ["encode_value", "encoding_for", "is_written"]
 
@@ -80,11 +82,14 @@ def _scalar(kind: np.dtype[Any], value: Any) -> bytes:
         msg = f"{type(value).__name__} is no {kind.name}"
         raise ValueError(msg)
     try:
-        found = np.array([value], dtype=kind)
+        with np.errstate(over="ignore"):
+            found = np.array([value], dtype=kind)
     except (OverflowError, TypeError) as error:
         raise ValueError(str(error)) from None
-    same = found[0] == value or value != value  # noqa: PLR0124  # NaN
-    if kind.kind in "iu" and not same:
+    plain, stored = value.item() if isinstance(value, np.ndarray | np.generic) else value, found[0].item()
+    # Of a floating number the nearest is stored that there is, but no infinity; a whole number is stored as it is.
+    is_whole = kind.kind in "iu" or isinstance(plain, int)
+    if stored != plain if is_whole else math.isinf(stored) and not math.isinf(plain):
         msg = f"{value!r} is no {kind.name}"
         raise ValueError(msg)
     return found.tobytes()
@@ -144,7 +149,9 @@ def _said(*kinds: type) -> Callable[[Any], bytes]:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value.item() if isinstance(value, np.generic) else value).encode()
+    data = json.dumps(plain_value(value) if isinstance(value, np.generic) else value).encode()
+    check_keys(value)
+    return data
 
 
 _ENCODERS: Mapping[str, Callable[[Any], bytes]] = {

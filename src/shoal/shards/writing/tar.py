@@ -19,6 +19,7 @@ from shoal.shards.protocol import Buffer, Sample
 from shoal.shards.tar_fields import BLOCK_BYTES
 from shoal.shards.tar_names import key_and_suffix
 from shoal.shards.writing.encoder import AppendedShard, Record
+from shoal.shards.writing.json_values import check_keys
 
 __all__ = ["TarEncoder", "is_safe_name", "plain_header"]
 
@@ -202,9 +203,12 @@ def _payload(kind: str, value: Any) -> bytes:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if kind in _JSON:
-        return json.dumps(value, ensure_ascii=False).encode("utf-8")
+        text = json.dumps(value, ensure_ascii=False)
+        check_keys(value)
+        return text.encode("utf-8")
     if kind == "npy":
         file = io.BytesIO()
         np.lib.format.write_array(file, np.asarray(value), allow_pickle=False)
         return file.getvalue()
-    return str(value).encode("utf-8")
+    # Not str(value), by which a member of an enumeration says its name.
+    return value.encode("utf-8") if isinstance(value, str) else b"%d" % value

@@ -55,10 +55,12 @@ def _entry(name: str, value: Any) -> bytes:
 def _feature(name: str, value: Any) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview | str):
         return _list(_BYTES, _stretch(b"\x0a", _as_bytes(value)))
+    if isinstance(value, np.timedelta64):  # which numpy counts among its integers
+        raise _refused(name, str(value.dtype))
     if isinstance(value, int | np.integer | np.bool_):
         return _list(_INTEGERS, _packed(_varints(_int64(np.array([int(value)], dtype=object), name))))
     if isinstance(value, float | np.floating):
-        return _list(_FLOATS, _packed(np.float32(value).tobytes()))
+        return _array(name, np.array([value]))
     if value is None:
         return b""
     if isinstance(value, np.ndarray):
@@ -75,7 +77,11 @@ def _array(name: str, values: NDArray[Any]) -> bytes:
     if values.ndim != 1:
         raise _refused(name, f"an array of shape {values.shape}")
     if values.dtype.kind == "f":
-        return _list(_FLOATS, _packed(values.astype("<f4").tobytes()))
+        with np.errstate(over="ignore"):
+            floats = values.astype("<f4")
+        if not np.array_equal(np.isinf(floats), np.isinf(values)):
+            raise _refused(name, f"{np.abs(values[np.isfinite(values)]).max()}, which is beyond float32,")
+        return _list(_FLOATS, _packed(floats.tobytes()))
     if values.dtype.kind in "iubO":
         return _list(_INTEGERS, _packed(_varints(_int64(values, name))))
     raise _refused(name, f"an array of {values.dtype}")

@@ -1,0 +1,58 @@
+"""What Python's JSON writes without a word, and as something else than was given: keys that are no text, times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["check_keys", "plain_value"]
+
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
+def check_keys(value: object) -> None:
+    """Make sure that all keys inside of a value that was written as JSON are text.
+
+    Of ``{1: "a", "1": "b"}`` one would be left, and a key that is a number would be read as text. O(values inside).
+
+    >>> check_keys([1, {"a": (2, {"b": None})}])
+
+    Raises
+    ------
+    TypeError
+        One is not.
+    """
+    if type(value) in _PLAIN:  # nearly all
+        return
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                msg = f"the key {key!r:.60} of an object is a {type(key).__name__}, and keys of JSON are text"
+                raise TypeError(msg)
+        inside = value.values()
+    elif isinstance(value, list | tuple):
+        inside = value  # type: ignore[assignment]  # all that is done is to go over it
+    else:
+        return
+    if not set(map(type, inside)) <= _PLAIN:  # of a long list nearly all that there is to do
+        for inner in inside:
+            check_keys(inner)
+
+
+def plain_value(value: object) -> Any:
+    """An array or a number of numpy as lists and numbers.
+
+    >>> plain_value(np.float32(0.5)), plain_value(np.zeros((2, 1), int))
+    (0.5, [[0], [0]])
+
+    Raises
+    ------
+    TypeError
+        It is nothing that JSON can hold: also a time, of which a number would be left.
+    """
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
+        return value.tolist()
+    name = str(value.dtype) if isinstance(value, np.ndarray | np.generic) else type(value).__name__
+    msg = f"{name} is nothing that JSON can hold"
+    raise TypeError(msg)
