@@ -335,6 +335,52 @@ def test_columns_of_datasets_on_disk_keep_their_types(tmp_path: Path) -> None:
     assert_nothing_of(b"/home/me", tmp_path / "out")
 
 
+def test_images_inside_of_lists_and_structs_are_their_files(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pictures = [[{"bytes": b"%d" % i, "path": f"/home/me/{i}.png"}, None] for i in range(50)]
+    columns = {
+        "pictures": pictures,
+        "large": pa.array(pictures, pa.large_list(pa.struct([("bytes", pa.binary()), ("path", pa.string())]))),
+        "pair": pa.array(pictures, pa.list_(pa.struct([("bytes", pa.binary()), ("path", pa.string())]), 2)),
+        "scan": [{"page": picture, "number": i} for i, (picture, _) in enumerate(pictures)],
+    }
+    save_to_disk(tmp_path / "hf", columns, {})
+    packed(tmp_path / "hf", tmp_path / "out", format="parquet")
+    both = [b"7", None]
+    scan = {"page": b"7", "number": 7}
+    assert shoal.open(tmp_path / "out")[7] == {"pictures": both, "large": both, "pair": both, "scan": scan}
+    assert_nothing_of(b"/home/me", tmp_path / "out")
+
+
+def test_rows_whose_file_is_not_in_a_dataset_on_disk_are_told_or_left_out(tmp_path: Path) -> None:
+    images = [{"bytes": None if i == 3 else b"x", "path": f"/home/me/{i}.png"} for i in range(50)]
+    save_to_disk(tmp_path / "hf", {"number": list(range(50)), "image": images}, {})
+    with pytest.raises(UsageError, match=r"names a file, '3.png', which is not in the dataset"):
+        packed(tmp_path / "hf", tmp_path / "none")
+    summary = packed(tmp_path / "hf", tmp_path / "out", on_error="skip")
+    assert [name for name, _ in summary.skipped] == ["row 3"]
+    keys = [sample["__key__"] for sample in shoal.open(tmp_path / "out")]
+    assert keys == [f"{number:09d}" for number in range(50) if number != 3]
+    assert_nothing_of(b"/home/me", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("state", "refused"),
+    [
+        ({"_indices_data_files": [{"filename": "indices.arrow"}]}, "rows are those of another order"),
+        ({"_data_files": [{"name": "x"}]}, "does not say which files"),
+    ],
+)
+def test_what_save_to_disk_says_and_is_not_understood_is_refused(
+    tmp_path: Path, state: dict[str, Any], refused: str
+) -> None:
+    save_to_disk(tmp_path / "hf", {"number": list(range(50))}, {})
+    known = json.loads((tmp_path / "hf" / "state.json").read_text())
+    (tmp_path / "hf" / "state.json").write_text(json.dumps(known | state))
+    with pytest.raises(SourceError, match=refused):
+        packed(tmp_path / "hf", tmp_path / "out")
+
+
 def test_splits_are_packed_one_by_one(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')

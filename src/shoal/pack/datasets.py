@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shoal.errors import SourceError, UsageError
 from shoal.pack.alike import options_like
 from shoal.pack.copies import copy_of
+from shoal.pack.unit import Unreadable
 from shoal.shards.arrow_library import arrow_library
 from shoal.shards.protocol import Sample
 from shoal.storage.local import LocalStore
@@ -107,7 +108,7 @@ class DatasetSamples:
     numbers: NDArray[np.int64]
     copies: NDArray[np.int64]
 
-    def __iter__(self) -> Iterator[Sample]:
+    def __iter__(self) -> Iterator[Sample | Unreadable]:
         chosen = np.unique(self.numbers)
         rows = zip(chosen.tolist(), _opened(self.paths).select(chosen), strict=True)
         wanted: Iterator[tuple[int, Sample]]
@@ -119,7 +120,11 @@ class DatasetSamples:
             wanted = ((number, held[number]) for number in self.numbers.tolist())
         is_tar = self.format.partition(".")[0] == "tar"
         for (number, row), copy in zip(wanted, self.copies.tolist(), strict=True):
-            values = dict(_value(name, value, is_tar=is_tar) for name, value in row.items())
+            try:
+                values = dict(_value(name, value, is_tar=is_tar) for name, value in row.items())
+            except UsageError as refused:
+                yield Unreadable(f"row {number}", refused, refused.message)
+                continue
             yield {"__key__": copy_of(f"{number:09d}", copy), **values} if is_tar else values
 
 
@@ -137,7 +142,14 @@ def dataset_inputs(path: str, *, format: str) -> DatasetInputs:  # noqa: A002
         msg = f"{directory}: this holds the splits {', '.join(splits)}"
         raise SourceError(msg, hint=f"pack each on its own: {directory / (splits or ['train'])[0]}")
     state = _json(directory / _STATE)
-    paths = tuple(str(directory / entry["filename"]) for entry in state.get("_data_files", []))
+    if state.get("_indices_data_files"):
+        msg = f"{directory}: its rows are those of another order, which an old release of datasets wrote beside them"
+        raise SourceError(msg, hint="load it with that release, and save it again after flatten_indices()")
+    try:
+        paths = tuple(str(directory / entry["filename"]) for entry in state.get("_data_files", []))
+    except (TypeError, KeyError):
+        msg = f"{directory / _STATE}: this does not say which files hold the dataset"
+        raise SourceError(msg, hint="save the dataset again with save_to_disk") from None
     dataset = _opened(paths)
     index = dataset._opened.index  # noqa: SLF001  # what it knows of the places of samples
     means = index.extent_decoded_bytes // np.maximum(index.extent_num_samples, 1)
@@ -187,21 +199,45 @@ def _classes(info: Path) -> dict[str, list[str]]:
 def _with_files(schema: Any) -> Any:
     """The schema of rows as `_value` makes them: an image or a sound is bytes."""
     pa = arrow_library("Arrow")
-    for place, field in enumerate(schema):
-        if pa.types.is_struct(field.type) and {inner.name for inner in field.type} == _FILE:
-            schema = schema.set(place, field.with_type(field.type.field("bytes").type))
-    return schema
+    fields = [field.with_type(_kind_with_files(pa, field.type)) for field in schema]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def _kind_with_files(pa: Any, kind: Any) -> Any:
+    if pa.types.is_struct(kind):
+        inner = {field.name: field.with_type(_kind_with_files(pa, field.type)) for field in kind}
+        return inner["bytes"].type if inner.keys() == _FILE else pa.struct(list(inner.values()))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        element = _kind_with_files(pa, kind.value_type)
+        if element == kind.value_type:
+            return kind
+        if pa.types.is_fixed_size_list(kind):
+            return pa.list_(element, kind.list_size)
+        return pa.large_list(element) if pa.types.is_large_list(kind) else pa.list_(element)
+    return kind
 
 
 def _value(name: str, value: Any, *, is_tar: bool) -> tuple[str, Any]:
     """A field; an image or a sound is its file, of which the path on somebody's machine is left out."""
-    if isinstance(value, dict) and value.keys() == _FILE:
+    found = _files_in(name, value)
+    if is_tar and found is not value and isinstance(found, bytes):
+        return f"{name}.{_suffix(found, value['path'] or '')}", found
+    return name, found
+
+
+def _files_in(name: str, value: Any) -> Any:
+    """A value whose images and sounds, wherever they are inside of it, are the bytes of their files."""
+    if isinstance(value, dict):
+        if value.keys() != _FILE:
+            return {key: _files_in(name, inner) for key, inner in value.items()}
         data, path = value["bytes"], value["path"] or ""
         if data is None:
             msg = f"the column {name!r} names a file, {path.rpartition('/')[2]!r}, which is not in the dataset"
             raise UsageError(msg, hint="save it with its files: dataset.map(lambda row: row).save_to_disk(...)")
-        return (f"{name}.{_suffix(data, path)}", data) if is_tar else (name, data)
-    return name, value
+        return data
+    if isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
+        return [_files_in(name, inner) for inner in value]
+    return value
 
 
 def _suffix(data: bytes, path: str) -> str:
