@@ -156,6 +156,32 @@ def test_manifests(tmp_path: Path, suffix: str) -> None:
     assert shoal.open(tmp_path / "rows")[3]["code"] == "03"
 
 
+def test_numbers_of_a_manifest_are_those_that_were_written(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "in", classes={"a": 3})
+    columns = {
+        "exact": ["1", "0.5", "1e3"],
+        "whole": ["9007199254740993", "0.5", "1"],
+        "large": ["1e400", "0.5", "1"],
+        "long": ["99999999999999999999", "2", "3"],
+    }
+    rows = [",".join(values) for values in zip(*columns.values(), strict=True)]
+    lines = [f"file,{','.join(columns)}", *(f"a/{number:03d}.txt,{row}" for number, row in enumerate(rows))]
+    (files / "list.csv").write_text("\n".join(lines))
+    packed(files / "list.csv", tmp_path / "out", format="jsonl")
+    found = list(shoal.open(tmp_path / "out"))
+    assert [row["exact"] for row in found] == [1.0, 0.5, 1000.0]
+    assert [row["whole"] for row in found] == columns["whole"]
+    assert [row["large"] for row in found] == columns["large"]
+    assert [row["long"] for row in found] == [99999999999999999999, 2, 3]
+
+
+def test_paths_of_a_manifest_may_go_up_anywhere(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "in", classes={"a": 2, "b": 1})
+    (files / "list.csv").write_text(f"file\nb/../a/000.txt\n{files}/b/../a/001.txt\n")
+    packed(files / "list.csv", tmp_path / "out")
+    assert [sample["__key__"] for sample in shoal.open(tmp_path / "out")] == ["000", "001"]
+
+
 def test_parts_of_what_a_manifest_says_are_named_alike_for_all_formats(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"path": f"{i}.txt", "meta": {"lang": "en" if i % 2 else "de"}, "a.b": i} for i in range(6)

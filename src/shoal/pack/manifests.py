@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ _PATH_COLUMNS = (
 )
 _TYPED = (".jsonl", ".ndjson", ".parquet")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_WHOLE = re.compile("-?[0-9]+")
 _OWN = {"tar": (), "jsonl": ("key", "text")}
 
 
@@ -72,7 +74,7 @@ def manifest_inputs(manifest: str, *, format: str, path_column: str | None = Non
 
 def _keyed(paths: Sequence[str], root: str, format: str) -> FileInputs:  # noqa: A002
     """Keys from the names of files; those outside the manifest's directory are named by the last part alone."""
-    outside = [path[:1] == "/" or path.split("/", 1)[0] == ".." for path in paths]
+    outside = [path[:1] == "/" or ".." in path.split("/") for path in paths]
     named = [path.rpartition("/")[2] if out else path for path, out in zip(paths, outside, strict=True)]
     files = files_named(root, paths)
     shown = type(files)(root, named, files.num_bytes, files.modified_ns)
@@ -126,6 +128,11 @@ def _number(text: Any, kind: type[int | float]) -> int | float | None:
     if not isinstance(text, str) or not _NUMBER.fullmatch(text):
         return None
     try:
-        return kind(text)
+        number = kind(text)
     except ValueError:
         return None
+    # A column of floating numbers changes none of those that are written as whole, and has no infinity.
+    is_same = not isinstance(number, float) or (
+        int(text) == number if _WHOLE.fullmatch(text) else math.isfinite(number)
+    )
+    return number if is_same else None
