@@ -389,3 +389,37 @@ def test_a_text_in_a_column_that_only_looks_like_a_number_stays_a_text(tmp_path:
         for number, name in enumerate(["7\n", "-12", "0"]):
             writer.write({"__key__": f"{number}", "txt": name.encode()})
     assert load_index(str(tmp_path / "b" / "shoal.index"), store=LocalStore()).columns["id"].tolist() == [7, -12, 0]
+
+
+def test_threads_do_not_write_at_the_same_time(tmp_path: Path) -> None:
+    refused: list[UsageError] = []
+
+    def write_another() -> None:
+        try:
+            writer.write({"__key__": "b", "txt": b"2"})
+        except UsageError as error:
+            refused.append(error)
+
+    class Meanwhile(dict[str, Any]):
+        def items(self) -> Any:
+            thread = threading.Thread(target=write_another)
+            thread.start()
+            thread.join()
+            return super().items()
+
+    with Writer(tmp_path, format="tar") as writer:
+        writer.write(Meanwhile({"__key__": "a", "txt": b"1"}))
+        assert "two threads" in str(refused[0])
+        write_another()
+    assert [sample["__key__"] for sample in shoal.open(tmp_path)] == ["a", "b"]
+    assert len(refused) == 1
+
+
+@pytest.mark.parametrize("name", ["mds", "jsonl"])
+def test_nothing_is_packed_beside_an_index_json_of_others(tmp_path: Path, name: str) -> None:
+    # MDS overwrote it; shards of other formats could not be opened beside one that names what is not there.
+    (tmp_path / "index.json").write_text("mine")
+    with pytest.raises(UsageError, match=r"there is an index\.json"):
+        Writer(tmp_path, format=name)
+    assert [path.name for path in tmp_path.iterdir()] == ["index.json"]
+    assert (tmp_path / "index.json").read_text() == "mine"

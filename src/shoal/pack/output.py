@@ -21,6 +21,7 @@ from shoal.errors import IndexFileError, StorageError, UsageError
 from shoal.shards.formats import suffixes_in_directories
 from shoal.shards.index.file import decode, encode
 from shoal.shards.index.table import Index
+from shoal.shards.manifests import MANIFEST_NAME
 from shoal.shards.protocol import Buffer
 from shoal.storage.local_sources import local_path
 from shoal.storage.making import Lock, ObjectInMaking, begin_object
@@ -259,6 +260,10 @@ class Output:
         if shard is not None:
             msg = f"{without_secrets(self.url)}: there are shards already, {shard} for one"
             raise UsageError(msg, hint="pack into a directory of its own: its index would hide them")
+        if self.store.find(join(self.url, MANIFEST_NAME)) is not None:
+            # Which shards of MDS would overwrite, and which says of others that they are not there.
+            msg = f"{without_secrets(self.url)}: there is an {MANIFEST_NAME}, as beside shards of MDS or LitData"
+            raise UsageError(msg, hint="pack into a directory of its own, or move that file")
 
     def _other_plan(self, found: object, asked: Mapping[str, Any]) -> UsageError:
         before: dict[str, Any] = found if isinstance(found, dict) else dict(asked)

@@ -149,6 +149,7 @@ class Writer:
             self._encoder = encoder_named(format, **{**like, **(options or {})})
         self._marks = _marks_of_index(self._done) if self._done is not None else _marks_of_parts(self._finished)
         self._closed = False
+        self._turn = [True]
 
     @property
     def num_finished(self) -> int:
@@ -172,10 +173,23 @@ class Writer:
         Raises
         ------
         UsageError
-            The format cannot hold it, or a column has no value in it.
+            The format cannot hold it, or a column has no value in it; or another thread is writing.
         StorageError
             A shard could not be written.
         """
+        try:
+            turn = self._turn.pop()  # which is one step, whatever threads do
+        except IndexError:
+            msg = "two threads write at the same time, and samples have one order"
+            raise UsageError(
+                msg, hint="write from one thread, or hold a lock; several writers take several directories"
+            ) from None
+        try:
+            self._write(sample)
+        finally:
+            self._turn.append(turn)
+
+    def _write(self, sample: Sample) -> None:
         if self._closed:
             raise self._is_closed()
         if not _is_sample(sample):
