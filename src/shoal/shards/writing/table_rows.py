@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from shoal.errors import UsageError
 from shoal.shards.arrow_library import arrow_library
 from shoal.shards.protocol import Sample
 from shoal.shards.writing.encoder import check_names
+from shoal.shards.writing.kept_values import check_of, ticks
 
 __all__ = ["RowRefusedError", "own_row", "row_refused", "table_of_rows"]
 
@@ -125,9 +125,8 @@ def _array(pa: Any, values: list[Any], kind: Any) -> Any:
             msg = "a set has no order, and a list has"
             raise ValueError(msg)  # noqa: TRY004  # said as of any other value
     array = _converted(pa, values, kind)
-    if pa.types.is_binary(array.type) and any(isinstance(value, str) for value in values):
-        msg = "a text among bytes would become bytes"
-        raise ValueError(msg)
+    if (check := check_of(pa, array.type)) is not None:
+        check(values)
     if kind is not None and pa.types.is_nested(kind):
         for value in values:
             _check_fields(pa, value, kind)
@@ -137,7 +136,7 @@ def _array(pa: Any, values: list[Any], kind: Any) -> Any:
 def _converted(pa: Any, values: list[Any], kind: Any) -> Any:
     if any(isinstance(value, np.datetime64 | np.timedelta64) for value in values) and kind is not None:
         # Among datetimes: a moment of nanoseconds is numpy's when it is read, and pyarrow takes either or.
-        numbers = [None if value is None else _ticks(value, kind) for value in values]
+        numbers = [None if value is None else ticks(value, kind) for value in values]
         return pa.array(numbers, type=pa.int64() if kind.bit_width == 64 else pa.int32()).cast(kind)
     try:
         return pa.array(values, type=kind)
@@ -149,27 +148,6 @@ def _converted(pa: Any, values: list[Any], kind: Any) -> Any:
         if not {type(value) for value in values} <= {np.datetime64, np.timedelta64, type(None)}:
             raise
         return pa.array(np.array(values))  # one by one it takes no days
-
-
-def _ticks(value: Any, kind: Any) -> int:
-    """A time as the number that a column of this type has of it."""
-    unit = getattr(kind, "unit", "D" if kind.bit_width == 32 else "ms")
-    if isinstance(value, datetime):
-        value = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
-        value = np.datetime64(value, "us")
-    elif isinstance(value, date):
-        value = np.datetime64(value, "D")
-    elif isinstance(value, timedelta):
-        value = np.timedelta64(value, "us")
-    elif isinstance(value, time):
-        since = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
-        value = np.timedelta64(since, "us")
-    is_moment = isinstance(value, np.datetime64)
-    found = value.astype(f"{'datetime64' if is_moment else 'timedelta64'}[{unit}]")
-    if found != value:
-        msg = f"{value!r} is no whole number of {unit}"
-        raise ValueError(msg)
-    return int(found.astype(np.int64))
 
 
 def _check_fields(pa: Any, value: Any, kind: Any) -> None:

@@ -1,0 +1,134 @@
+"""What pyarrow would cut off without a word: the fraction of a number, the time of a day, the zone of a time.
+
+Of a column the check is made once, and is None where nothing is cut off: text, floating numbers, bytes of bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Check", "check_of", "ticks"]
+
+Check = Callable[[Sequence[Any]], None]
+"""Raises `ValueError` where one of these values would not be kept as it is."""
+
+_FRACTIONAL = (float, np.floating, Decimal)
+_TIMES = (datetime, time, timedelta)
+
+
+def check_of(pa: Any, kind: Any) -> Check | None:
+    """The check of values that become a column of type ``kind``; None where all that are taken are kept."""
+    types = pa.types
+    if types.is_struct(kind):
+        inner = {field.name: check for field in kind if (check := check_of(pa, field.type)) is not None}
+        return _each_field(inner) if inner else None
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        check = check_of(pa, kind.value_type)
+        return None if check is None else _each_list(check, kinds="iu" if check is _check_whole else "")
+    if types.is_integer(kind):
+        return _check_whole
+    if types.is_date(kind):
+        return _check_date
+    if types.is_temporal(kind):
+        return _check_time(kind)
+    return _check_bytes if types.is_binary(kind) or types.is_large_binary(kind) else None
+
+
+def ticks(value: Any, kind: Any) -> int:
+    """A time as the number that a column of this type has of it.
+
+    Raises
+    ------
+    ValueError
+        It is no whole number of its unit.
+    """
+    unit = getattr(kind, "unit", "D" if kind.bit_width == 32 else "ms")
+    if isinstance(value, datetime):
+        value = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+        value = np.datetime64(value, "us")
+    elif isinstance(value, date):
+        value = np.datetime64(value, "D")
+    elif isinstance(value, timedelta):
+        value = np.timedelta64(value, "us")
+    elif isinstance(value, time):
+        since = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
+        value = np.timedelta64(since, "us")
+    is_moment = isinstance(value, np.datetime64)
+    found = value.astype(f"{'datetime64' if is_moment else 'timedelta64'}[{unit}]")
+    if found != value:
+        msg = f"{value!r} is no whole number of {unit}"
+        raise ValueError(msg)
+    return int(found.astype(np.int64))
+
+
+def _each_field(inner: dict[str, Check]) -> Check:
+    def check(values: Sequence[Any]) -> None:
+        rows = [value for value in values if isinstance(value, dict)]
+        for name, check_field in inner.items():
+            check_field([row[name] for row in rows if name in row])
+
+    return check
+
+
+def _each_list(inner: Check, *, kinds: str) -> Check:
+    """The check of lists; arrays of dtypes of these ``kinds`` need none."""
+
+    def check(values: Sequence[Any]) -> None:
+        for value in values:
+            if isinstance(value, np.ndarray):
+                if value.dtype.kind not in kinds:
+                    inner(value.tolist())
+            elif isinstance(value, list | tuple):
+                inner(value)
+
+    return check
+
+
+def _has(values: Sequence[Any], kinds: tuple[type, ...]) -> bool:
+    """Whether some are of these types, and so worth a look at each."""
+    return any(issubclass(met, kinds) for met in set(map(type, values)))
+
+
+def _check_whole(values: Sequence[Any]) -> None:
+    if not _has(values, _FRACTIONAL):
+        return
+    for value in values:
+        if isinstance(value, _FRACTIONAL) and value != int(value):
+            msg = f"{value!r} is no whole number"
+            raise ValueError(msg)
+
+
+def _check_date(values: Sequence[Any]) -> None:
+    if not _has(values, (datetime,)):
+        return
+    for value in values:
+        if isinstance(value, datetime) and (value.time() != time() or value.tzinfo is not None):
+            msg = f"{value!r} is more than a date"
+            raise ValueError(msg)
+
+
+def _check_time(kind: Any) -> Check:
+    has_zone, is_coarse = getattr(kind, "tz", None) is not None, getattr(kind, "unit", "us") in ("s", "ms")
+
+    def check(values: Sequence[Any]) -> None:
+        if not _has(values, _TIMES):
+            return
+        for value in values:
+            if isinstance(value, datetime) and value.tzinfo is not None and not has_zone:
+                msg = f"{value!r} has a time zone, and the column has none"
+                raise ValueError(msg)
+            if is_coarse and isinstance(value, _TIMES):
+                ticks(value, kind)
+
+    return check
+
+
+def _check_bytes(values: Sequence[Any]) -> None:
+    if _has(values, (str,)):
+        msg = "a text among bytes would become bytes"
+        raise ValueError(msg)
