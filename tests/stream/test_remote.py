@@ -68,6 +68,24 @@ def test_shards_of_several_buckets_are_one_dataset(local: Path, endpoint: str) -
         assert ids_of(open_dataset([f"{one.url}/x.tar", f"{two.url}/x.tar"])) == [*range(31)]
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["/top-*.tar", "/top-{0,1}.tar", ["/top-0.tar", "top-1.tar"], "/", "memory://", "/**", ["/top-0.tar", "/d"]],
+)
+def test_shards_at_the_top_of_a_filesystem(source: Any, local: Path) -> None:
+    import fsspec
+
+    filesystem = fsspec.filesystem("memory", skip_instance_cache=True)
+    filesystem.store = {}  # of this one; the others share theirs
+    filesystem.pseudo_dirs = [""]
+    first, second, *_ = sorted(local.iterdir())
+    filesystem.pipe("/top-0.tar", first.read_bytes())
+    filesystem.pipe("/d/x.tar" if "/d" in source else "/top-1.tar", second.read_bytes())
+    ds = open_dataset(source, storage_options={"filesystem": filesystem})
+    assert ids_of(ds) == [*range(31)]
+    assert ids_of(open_dataset(source, storage_options={"filesystem": filesystem})) == [*range(31)]
+
+
 def test_the_same_stream_from_everywhere(place: Place, local: Path) -> None:
     near = open_dataset(f"{local}/s-{{000..003}}.tar")
     far = opened(place, "d/s-{000..003}.tar")

@@ -187,7 +187,7 @@ def filesystem_for(scheme: str, options: Mapping[str, Any]) -> Any | None:
 def url_in(filesystem: Any, text: str) -> str:
     """A path or URL of ``filesystem`` as the one URL by which it is known everywhere else."""
     scheme = _scheme_of(filesystem)
-    name = filesystem._strip_protocol(text)  # noqa: SLF001  # its name in the interface of fsspec
+    name = filesystem._strip_protocol(text) or getattr(filesystem, "root_marker", "")  # noqa: SLF001  # as it is called
     return str(name) if scheme_of(name) else f"{scheme}://{name}"
 
 

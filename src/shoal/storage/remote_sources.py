@@ -16,7 +16,7 @@ from shoal.storage.braces import expand_braces, has_braces
 from shoal.storage.globs import has_magic, matcher
 from shoal.storage.named import INDEX_NAME, INDEX_SUFFIX, Named, SourceKind, ends_as_one_of, shards_among
 from shoal.storage.protocol import ObjectInfo, Store
-from shoal.storage.urls import join, parent, plain, relative, scheme_of, tagged, without_secrets
+from shoal.storage.urls import is_top, join, parent, plain, relative, scheme_of, tagged, without_secrets
 
 __all__ = ["members_of", "named_remotely"]
 
@@ -74,7 +74,7 @@ def _looks_like_file(url: str, suffixes: Sequence[str]) -> bool:
 
 
 def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Named:
-    directory = path.rstrip("/") if not path.endswith("://") else path
+    directory = path if is_top(path) else path.rstrip("/")
     if scheme_of(path) in ("http", "https"):
         beside = join(directory, INDEX_NAME)
         if store.find(beside) is not None:

@@ -177,4 +177,5 @@ def _common(roots: list[str]) -> str:
     # Names in the same place of each, as far as they agree: what is lowest and highest agrees on no more than all.
     lowest, highest = min(parts), max(parts)
     num_shared = next((i for i, part in enumerate(lowest) if highest[i : i + 1] != [part]), len(lowest))
-    return f"{scheme}{mark}{'/'.join(lowest[:num_shared])}"
+    is_without_host = all(root.startswith(f"{scheme}:///") for root in roots)
+    return f"{scheme}{mark}{'/'.join(lowest[:num_shared]) or '/' * is_without_host}"

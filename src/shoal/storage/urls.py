@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote, unquote_plus
 
 __all__ = [
     "has_unescaped_password",
+    "is_top",
     "join",
     "parent",
     "plain",
@@ -113,14 +114,19 @@ def relative(path: str, root: str) -> str:
         if root and name != path and os.sep == "/" and not _HAS_STEPS.search(name):
             return name  # what is done below takes ten times as long, which counts for a million files
         return os.path.relpath(path, root).replace(os.sep, "/")
-    above = root if root.endswith("://") else root.rstrip("/") + "/"  # the first, of several hosts or buckets
+    above = root if is_top(root) else root.rstrip("/") + "/"
     name = path.removeprefix(above)
     return unquote(name, errors="surrogateescape") if scheme_of(root) in _WITH_QUERY else name
 
 
 def parent(url: str) -> str:
-    """The directory of an object, at the highest its host or bucket."""
+    """The directory of an object, at the highest its host or bucket, or `is_top` where it is in none."""
     scheme, mark, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     directory = posixpath.dirname(path)
-    return f"{scheme}{mark}{host}{slash if directory else ''}{directory}"
+    return f"{scheme}{mark}{host}{slash if directory or not host else ''}{directory}"
+
+
+def is_top(url: str) -> bool:
+    """Whether a directory holds all hosts or buckets, or all names of a filesystem whose names begin with a slash."""
+    return url.endswith(("://", ":///"))
