@@ -142,6 +142,22 @@ def test_neighbours_that_share_a_request_are_counted_as_one(
     assert record["num_requests"] - record["num_looks"] == pytest.approx(len(log), rel=0.02)
 
 
+def test_a_rank_that_reads_all_chunks_looks_at_all_shards(calls: Calls, tmp_path: Path) -> None:
+    """Also where a shard is one chunk: a rank does not draw the same one twice."""
+    data = write_tars(tmp_path, [40] * 9)
+    for chunk in ("1MiB", "64KiB"):
+        assert calls.json("plan", data, "--chunk", chunk, "--global-batch", 16)["num_looks"] == 9
+    both = calls.json("plan", data, "--chunk", "1MiB", "--global-batch", 16, "--ranks-per-node", 2)
+    assert 9 < both["num_looks"] <= 18
+
+
+def test_without_latency_no_size_of_shards_is_told(calls: Calls) -> None:
+    words = ["plan", "--num-samples", "1e6", "--sample-bytes", "8KB", "--latency"]
+    assert "one after the other" in calls.text(*words, 0.01)
+    assert "one after the other" not in calls.text(*words, 0)
+    assert "A buffer in 8.59 GB holds" in calls.text(*words, 0)
+
+
 @pytest.mark.parametrize(
     ("order", "world_size"),
     [(["--chunks", 24, "--num-canonical-nodes", 3], 3), (["--order", "block", "--chunks", 20], 1)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,13 @@ def test_a_bucket_that_is_not_there_is_said_at_once(tmp_path: Path, monkeypatch:
     source = make_files(tmp_path / "in", classes={"a": 2})
     with moto() as endpoint, pytest.raises(StorageError, match="absent"):
         pack(source, "s3://absent/a", num_workers=1, storage_options=s3_options(endpoint))
+
+
+def test_nothing_is_packed_over_http(tmp_path: Path) -> None:
+    """Refused before anybody is asked, and with what can be done instead."""
+    files, lines = make_files(tmp_path / "in"), write_jsonl(tmp_path / "in.jsonl")
+    for make in (partial(pack, files), partial(repack, lines)):
+        with pytest.raises(UsageError, match="nothing is written over http") as refused:
+            make("http://127.0.0.1:1/out?token=x")
+        assert "s3://" in refused.value.hint
+        assert "token" not in str(refused.value)

@@ -116,12 +116,13 @@ def _show(record: dict[str, Any], cluster: Cluster) -> None:
     output.say(f"ds.{record['call']}")
     found = record["sequential"]
     output.say()
+    if cluster.latency_seconds:  # else shards of any size will do
+        output.say(
+            f"Shards read whole, one after the other: at least {found['shard_bytes'] / 1e9:.3g} GB each for 1 % "
+            f"overhead, {found['num_shards']:,} of them."
+        )
     output.say(
-        f"Shards read whole, one after the other: at least {found['shard_bytes'] / 1e9:.3g} GB each for 1 % overhead, "
-        f"{found['num_shards']:,} of them;"
-    )
-    output.say(
-        f"a buffer in {cluster.memory_bytes / 1e9:.4g} GB holds {found['buffer_samples']:,} samples, "
+        f"A buffer in {cluster.memory_bytes / 1e9:.4g} GB holds {found['buffer_samples']:,} samples, "
         f"{found['buffer_share']:.3%} of all."
     )
 

@@ -80,7 +80,11 @@ class Planned:
         """Requests by which ranks see that shards are those of the index: each rank, once, at each that it reads."""
         if not is_far(self.cluster) or not len(self.data.shard_chunks):
             return 0.0
-        never = (1.0 - self.data.shard_chunks / self.data.num_chunks) ** (self.num_reads / self.cluster.world_size)
+        # A rank draws chunks without putting them back: each of these is more than the truth, and nearly it where less.
+        num_chunks, drawn = self.data.num_chunks, self.num_reads / self.cluster.world_size
+        by_draws = (1.0 - self.data.shard_chunks / num_chunks) ** drawn
+        by_chunks = max(0.0, 1.0 - drawn / num_chunks) ** self.data.shard_chunks
+        never = np.minimum(by_draws, by_chunks)
         return float((1.0 - never).sum()) * self.cluster.world_size
 
     @property

@@ -52,6 +52,9 @@ class Output:
         self, url: str | os.PathLike[str], *, plan: str, storage_options: Mapping[str, Any] | None = None
     ) -> None:
         text = local_path(os.fspath(url))
+        if scheme_of(text) in ("http", "https"):
+            msg = f"{without_secrets(text)}: shards cannot be made here: nothing is written over http"
+            raise UsageError(msg, hint="make them in a directory that a server shows, or in an object store: s3://...")
         self.url = plain(text).rstrip("/") if scheme_of(text) else str(Path(text).expanduser().absolute())
         self.plan = plan
         self._options = dict(storage_options or {})
