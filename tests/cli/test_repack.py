@@ -75,6 +75,17 @@ def test_several_sources_are_one_list(data: Path, calls: Calls, tmp_path: Path) 
     assert shoal.open(tmp_path / "out")[100]["txt"] == "sample 0100"
 
 
+def test_of_many_that_are_skipped_some_are_shown_and_the_rest_counted(calls: Calls, tmp_path: Path) -> None:
+    lines = [f'{{"x": {number}}}' if number % 2 else "no JSON" for number in range(60)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    text = calls.text("repack", tmp_path / "a.jsonl", tmp_path / "out", "--on-error", "skip")
+    assert text.count("a.jsonl: ") == 20
+    assert "note: 10 more were skipped; --json lists them all" in calls.complaints
+    said = calls.json("repack", tmp_path / "a.jsonl", tmp_path / "again", "--on-error", "skip")
+    assert len(said["skipped"]) == said["num_skipped"] == 30
+    assert "more were skipped" not in calls.complaints
+
+
 def test_refusals(data: Path, calls: Calls, tmp_path: Path) -> None:
     assert "no format 'zip'" in calls.refused("repack", data, tmp_path / "out", "--to", "zip")
     assert "all of which is input" in calls.refused("repack", data, data / "new")

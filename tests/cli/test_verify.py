@@ -14,7 +14,7 @@ import shoal
 from shoal.errors import IndexFileError
 from shoal.storage.local import LocalStore
 from shoal.stream.indexing.index_files import load_index, save_index
-from shoal.stream.soundness import RECORD_CRCS
+from shoal.stream.reading.integrity import RECORD_CRCS
 from shoal.testing import RangeServer
 
 

@@ -24,7 +24,7 @@ from shoal.stream.certificates import Certificate
 from shoal.stream.deliveries import RecordHashes
 from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.indexing.index_files import save_index
-from shoal.stream.soundness import RECORD_CRCS
+from shoal.stream.reading.integrity import RECORD_CRCS
 
 NUM_SAMPLES = 130
 

@@ -24,7 +24,7 @@ from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.indexing.index_files import load_index, save_index
 from shoal.stream.mending import mend_index
-from shoal.stream.soundness import RECORD_CRCS
+from shoal.stream.reading.integrity import RECORD_CRCS
 from shoal.stream.verification import open_to_verify, verify
 from shoal.testing import RangeServer
 

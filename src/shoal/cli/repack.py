@@ -126,6 +126,8 @@ def run(arguments: argparse.Namespace) -> int:
             chunks = f"{counted(found[0].num_chunks_before, 'chunk')} before and {found[0].num_chunks_after} after"
             output.complain(f"note: rho compares chunks with each other, and says nothing of so few: {chunks}")
     output.emit(record, as_json=arguments.json)
+    if len(skipped) > _MOST_LISTED and not arguments.json:
+        output.complain(f"note: {len(skipped) - _MOST_LISTED} more were skipped; --json lists them all")
     return 0
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.shards.index.table import Index
 from shoal.stream.arrangement import Arrangement, OrderRequest
 from shoal.stream.judging import quality_of
-from shoal.stream.soundness import RECORD_CRCS
+from shoal.stream.reading.integrity import RECORD_CRCS
 
 __all__ = ["FEWEST_CHUNKS", "POSITION", "Mixedness", "mixedness"]
 

@@ -53,9 +53,9 @@ from shoal.stream.arrangement import Arrangement, OrderRequest
 from shoal.stream.figures import counted
 from shoal.stream.indexing.opening import Opened, open_source
 from shoal.stream.passes import Work
+from shoal.stream.reading.integrity import RECORD_CRCS
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.recipe import Recipe
-from shoal.stream.soundness import RECORD_CRCS
 from shoal.stream.stages import Decode, Stage
 
 __all__ = ["MIX_MEMORY_BYTES", "RepackRequest", "Repacked", "repack", "repack_opened"]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shoal.order.partition import Share
 from shoal.order.seeds import draws, key, keys
 from shoal.shards.index.table import Index
-from shoal.stream.soundness import RECORD_CRCS
+from shoal.stream.reading.integrity import RECORD_CRCS
 
 __all__ = ["NOTHING", "Ledger", "Proof", "RecordHashes"]
 

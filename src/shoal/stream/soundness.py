@@ -30,12 +30,12 @@ from shoal.stream.indexing.scan_costs import ReadCosts
 from shoal.stream.indexing.scan_reading import reading_one
 from shoal.stream.indexing.verifying import first_difference, head_text, looks_indexed, rows_of
 from shoal.stream.reading.damage import ForgivingRecords
+from shoal.stream.reading.integrity import wrong_records
 from shoal.stream.reading.unit_bytes import parse_unit
 from shoal.stream.stages import Damaged
 
-__all__ = ["FRAMES", "RECORD_CRCS", "check_shards"]
+__all__ = ["FRAMES", "check_shards"]
 
-RECORD_CRCS = "record_crc32"
 """The column of an index that holds a CRC-32 of the bytes of each sample, where shards were written by shoal."""
 
 FRAMES = "frames"
@@ -266,14 +266,10 @@ def _by_checksum(opened: Opened, read: UnitRead, data: bytes) -> Damage:
     """An extent whose bytes are others: the samples that are, where each has a checksum of its own, else all."""
     index = opened.index
     numbers = list(range(read.num_samples))
-    starts = starts_in(index, read)
     first_byte, end_byte = read.first_byte, read.end_byte
-    if starts is not None and RECORD_CRCS in index.columns:
-        known = index.columns[RECORD_CRCS][read.first_sample : read.first_sample + read.num_samples].tolist()
-        wrong = [number for number in numbers if zlib.crc32(data[starts[number] : starts[number + 1]]) != known[number]]
-        if wrong:
-            numbers = wrong
-            first_byte, end_byte = read.first_byte + starts[wrong[0]], read.first_byte + starts[wrong[-1] + 1]
+    if (wrong := wrong_records(index, read, data)) and (starts := starts_in(index, read)) is not None:
+        numbers = wrong
+        first_byte, end_byte = read.first_byte + starts[wrong[0]], read.first_byte + starts[wrong[-1] + 1]
     records = _records(opened, read, data)
     what = "other bytes than were indexed, by their checksum"
     keys = tuple(_key_of(_sample(records, number)) for number in numbers)

@@ -1,8 +1,8 @@
 """Which samples of a damaged unit are lost: as few as the format can tell.
 
-Lost are samples whose own bytes cannot be parsed; or all of an extent, where only its checksum tells or where nobody
-knows where in it a sample begins. That a shard is not the one that was indexed, or that bytes cannot be had, is no
-damage of samples, and is raised as ever.
+Lost are samples whose own bytes cannot be parsed, or have another checksum than the index; or all of an extent, where
+only its checksum tells or where nobody knows where in it a sample begins. That a shard is not the one that was indexed,
+or that bytes cannot be had, is no damage of samples, and is raised as ever.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from shoal.plan.units import UnitRead, extent_read, starts_in
 from shoal.shards.index.table import locate
 from shoal.shards.protocol import Buffer, Records, Sample
 from shoal.stream.indexing.opening import Opened
-from shoal.stream.reading.integrity import wrong_extent
+from shoal.stream.reading.integrity import knows_records, wrong_extent, wrong_records
 from shoal.stream.reading.unit_bytes import parse_unit, read_unit
 from shoal.stream.stages import Damaged
 
-__all__ = ["ForgivingRecords", "damage_or_raise", "forgiving_records", "forgiving_sample", "verified_sample"]
+__all__ = ["ForgivingRecords", "forgiving_records", "forgiving_sample", "sound_or_lost", "verified_sample"]
+
+_CHANGED = "the shard was changed or damaged after it was indexed: restore it, or index it again"
 
 
-def damage_or_raise(opened: Opened, shard: int, error: ShardError) -> Damaged:
+def _damage_or_raise(opened: Opened, shard: int, error: ShardError) -> Damaged:
     """The damage that an error means; raised instead if the shard as a whole is another than was indexed."""
     opened.check.check(shard)
     return Damaged(error)
@@ -55,17 +57,65 @@ def forgiving_records(
     try:
         records.add(read, get())
     except ShardError as error:
-        lost = damage_or_raise(opened, read.shard, error)
+        lost = _damage_or_raise(opened, read.shard, error)
         parts = _extents_of(opened, read)
         if parts == [read]:
-            records.lose(read, lost)
+            _lose_wrong(records, opened, read, lost)
             return records
         for part in parts:
             try:
                 records.add(part, checked_unit(opened, part))
             except ShardError as error_of_part:
-                records.lose(part, damage_or_raise(opened, part.shard, error_of_part))
+                _lose_wrong(records, opened, part, _damage_or_raise(opened, part.shard, error_of_part))
     return records
+
+
+def sound_or_lost(opened: Opened, read: UnitRead, sample_id: int, error: ShardError) -> Sample | Damaged:
+    """The sample of a read that failed, where its own checksum says that what is wrong lies beside it; else the damage.
+
+    Raises
+    ------
+    ShardError
+        The shard is not the one that was indexed.
+    StorageError
+        Bytes could not be had.
+    """
+    damage = _damage_or_raise(opened, read.shard, error)
+    if read.num_samples == 1:
+        return damage
+    records = ForgivingRecords(opened, read)
+    _lose_wrong(records, opened, read, damage)
+    return records.sample(sample_id - read.first_sample)
+
+
+def _lose_wrong(records: ForgivingRecords, opened: Opened, read: UnitRead, damage: Damaged) -> None:
+    """Of a unit with a wrong checksum, lose the samples whose own is wrong; all where they have none, or all are right.
+
+    What is right by its own checksum was indexed, whatever lies beside it.
+    """
+    if read.num_samples == 1 or not knows_records(opened.index, read):
+        records.lose(read, damage)
+        return
+    pieces = _smaller(opened, read)
+    try:
+        # In two halves: the whole would be compared on its arrival from far away, and not be given out.
+        halves = (pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :])
+        data = b"".join(read_unit(opened, _joined(half)) for half in halves)
+    except ShardError as error:
+        records.lose(read, _damage_or_raise(opened, read.shard, error))
+        return
+    wrong = set(wrong_records(opened.index, read, data))
+    if not wrong:
+        records.lose(read, damage)
+        return
+    for number, piece in enumerate(pieces):
+        begin, end = piece.first_byte - read.first_byte, piece.end_byte - read.first_byte
+        if number not in wrong:
+            records.add(piece, data[begin:end])
+            continue
+        msg = f"bytes [{piece.first_byte}, {piece.end_byte}) do not have the checksum in the index"
+        shard = opened.index.shard_names[read.shard]
+        records.lose(piece, Damaged(ShardError(msg, shard=shard, byte=piece.first_byte, hint=_CHANGED)))
 
 
 def checked_unit(opened: Opened, read: UnitRead) -> bytes:
@@ -81,8 +131,7 @@ def checked_unit(opened: Opened, read: UnitRead) -> bytes:
     data = read_unit(opened, read)
     if (wrong := wrong_extent(opened.index, read.shard, read.first_byte, data)) is not None:
         msg = f"bytes [{wrong[0]}, {wrong[1]}) do not have the checksum in the index"
-        hint = "the shard was changed or damaged after it was indexed: restore it, or index it again"
-        raise ShardError(msg, shard=opened.index.shard_names[read.shard], byte=wrong[0], hint=hint)
+        raise ShardError(msg, shard=opened.index.shard_names[read.shard], byte=wrong[0], hint=_CHANGED)
     return data
 
 
@@ -175,7 +224,7 @@ class ForgivingRecords:
         try:
             return parse_unit(opened, piece, read_unit(opened, piece)).sample(0)
         except ShardError as error_alone:
-            return damage_or_raise(opened, piece.shard, error_alone)
+            return _damage_or_raise(opened, piece.shard, error_alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +249,11 @@ def _smaller(opened: Opened, read: UnitRead) -> list[UnitRead]:
         )
         for number in range(read.num_samples)
     ]
+
+
+def _joined(pieces: list[UnitRead]) -> UnitRead:
+    num_samples = sum(piece.num_samples for piece in pieces)
+    return pieces[0]._replace(end_byte=pieces[-1].end_byte, num_samples=num_samples)
 
 
 def _single(opened: Opened, read: UnitRead, sample_id: int) -> UnitRead:

@@ -19,7 +19,7 @@ from shoal.plan.units import UnitRead, Units
 from shoal.shards.protocol import Sample
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
-from shoal.stream.reading.damage import damage_or_raise
+from shoal.stream.reading.damage import sound_or_lost
 from shoal.stream.reading.far_readers import FarReaders, Promise
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.stages import Damaged
@@ -59,7 +59,7 @@ class FarSingles:
                 except ShardError as error:
                     if not self._options.skips:
                         raise
-                    sample = damage_or_raise(self._opened, read.shard, error)
+                    sample = sound_or_lost(self._opened, read, sample_id, error)
                 release(read.end_byte - read.first_byte)
                 yield sample
 

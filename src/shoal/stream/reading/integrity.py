@@ -6,9 +6,12 @@ from zlib import crc32
 
 import numpy as np
 
+from shoal.plan.units import UnitRead, starts_in
 from shoal.shards.index.table import Index
 
-__all__ = ["wrong_extent"]
+__all__ = ["RECORD_CRCS", "knows_records", "wrong_extent", "wrong_records"]
+
+RECORD_CRCS = "record_crc32"
 
 
 def wrong_extent(index: Index, shard: int, first_byte: int, data: bytes | memoryview) -> tuple[int, int] | None:
@@ -29,3 +32,22 @@ def wrong_extent(index: Index, shard: int, first_byte: int, data: bytes | memory
         if crc32(view[start - first_byte : stop - first_byte]) != checksum:
             return start, stop
     return None
+
+
+def knows_records(index: Index, read: UnitRead) -> bool:
+    """Whether the index has a checksum of each record of a read, and knows where in its bytes each of them lies."""
+    starts = starts_in(index, read)
+    return RECORD_CRCS in index.columns and starts is not None and starts[-1] == read.num_bytes
+
+
+def wrong_records(index: Index, read: UnitRead, data: bytes | memoryview) -> list[int]:
+    """Which samples of a read have other checksums in the index than in its ``data``, counted from its first.
+
+    None of them where the index has no checksums of records, or does not say where in the data they lie.
+    """
+    starts = starts_in(index, read)
+    if starts is None or not knows_records(index, read):
+        return []
+    known = index.columns[RECORD_CRCS][read.first_sample : read.first_sample + read.num_samples].tolist()
+    view = memoryview(data)
+    return [at for at, checksum in enumerate(known) if crc32(view[starts[at] : starts[at + 1]]) != checksum]

@@ -18,7 +18,7 @@ from shoal.plan.units import UnitRead, Units
 from shoal.shards.protocol import Sample, Stretch, reading_alone
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
-from shoal.stream.reading.damage import damage_or_raise
+from shoal.stream.reading.damage import sound_or_lost
 from shoal.stream.reading.local_reads import SLOW_READ_SECONDS, SLOW_SECONDS_PER_BYTE, LocalReads
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.shard_readers import ShardReaders
@@ -81,7 +81,8 @@ class LocalSingles:
                 except ShardError as error:
                     if not self._skips:
                         raise
-                    sample = damage_or_raise(opened, shard, error)
+                    read = UnitRead(unit, shard, first_byte, end_byte, first_sample, num_samples)
+                    sample = sound_or_lost(opened, read, sample_id, error)
                 seconds = _clock() - began
                 if seconds > SLOW_READ_SECONDS + num_bytes * SLOW_SECONDS_PER_BYTE:
                     local.was_slow()
