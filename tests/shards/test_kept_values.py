@@ -44,6 +44,12 @@ def table_of(values: list[Any], kind: Any) -> Any:
         (pa.duration("ms"), timedelta(microseconds=5), "is no whole number of ms"),
         (pa.time32("s"), time(1, 2, 3, 4), "is no whole number of s"),
         (MOMENT, NOON.replace(tzinfo=UTC), "has a time zone"),
+        (pa.timestamp("us", "UTC"), NOON, "has no time zone"),
+        (DAY, 0, "0 is a number"),
+        (MOMENT, -1, "-1 is a number"),
+        (pa.time64("us"), np.int8(3), "is a number"),
+        (pa.duration("us"), 0.5, "0.5 is a number"),
+        (pa.list_(MOMENT), [NOON, 5], "5 is a number"),
         (pa.list_(pa.binary()), ["x"], "a text among bytes"),
         (pa.struct([("a", pa.large_binary())]), {"a": "x"}, "a text among bytes"),
     ],
@@ -66,15 +72,20 @@ def test_what_would_be_cut_off_is_refused(kind: Any, value: Any, why: str) -> No
         (pa.timestamp("us", "UTC"), NOON.replace(tzinfo=UTC)),
         (pa.list_(pa.binary()), [b"x", None]),
         (pa.float32(), 0.5),
+        (pa.duration("ns"), np.timedelta64(5, "ns")),
+        (pa.duration("s"), timedelta(seconds=5)),
         (pa.struct([("a", WHOLE)]), None),
     ],
 )
 def test_what_is_kept_is_not_refused(kind: Any, value: Any) -> None:
-    found = table_of([None, value], kind).column("x").to_pylist()[1]
+    column = table_of([None, value], kind).column("x")
+    found = np.timedelta64(column[1].value, "ns") if isinstance(value, np.timedelta64) else column.to_pylist()[1]
     assert np.array_equal(found, value) if isinstance(value, np.ndarray) else found == value
 
 
-@pytest.mark.parametrize("values", [[date(2020, 1, 1), NOON], [NOON, NOON.replace(tzinfo=UTC)], [[b"a"], ["b"]]])
+@pytest.mark.parametrize(
+    "values", [[date(2020, 1, 1), NOON], [date(2020, 1, 1), 0], [NOON, NOON.replace(tzinfo=UTC)], [[b"a"], ["b"]]]
+)
 def test_values_of_two_kinds_do_not_become_one(values: list[Any]) -> None:
     with pytest.raises(RowRefusedError) as caught:
         table_of(values, None)

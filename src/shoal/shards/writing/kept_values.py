@@ -19,6 +19,7 @@ Check = Callable[[Sequence[Any]], None]
 
 _FRACTIONAL = (float, np.floating, Decimal)
 _TIMES = (datetime, time, timedelta)
+_NUMBERS = (int, *_FRACTIONAL, np.bool_, np.unsignedinteger, *(np.dtype(f"i{size}").type for size in (1, 2, 4, 8)))
 
 
 def check_of(pa: Any, kind: Any) -> Check | None:
@@ -104,9 +105,10 @@ def _check_whole(values: Sequence[Any]) -> None:
 
 
 def _check_date(values: Sequence[Any]) -> None:
-    if not _has(values, (datetime,)):
+    if not _has(values, (datetime, *_NUMBERS)):
         return
     for value in values:
+        _refuse_number(value)
         if isinstance(value, datetime) and (value.time() != time() or value.tzinfo is not None):
             msg = f"{value!r} is more than a date"
             raise ValueError(msg)
@@ -116,16 +118,25 @@ def _check_time(kind: Any) -> Check:
     has_zone, is_coarse = getattr(kind, "tz", None) is not None, getattr(kind, "unit", "us") in ("s", "ms")
 
     def check(values: Sequence[Any]) -> None:
-        if not _has(values, _TIMES):
+        if not _has(values, (*_TIMES, *_NUMBERS)):
             return
         for value in values:
-            if isinstance(value, datetime) and value.tzinfo is not None and not has_zone:
-                msg = f"{value!r} has a time zone, and the column has none"
+            _refuse_number(value)
+            if isinstance(value, datetime) and (value.tzinfo is not None) != has_zone:
+                has, column = ("no", "one") if has_zone else ("a", "none")
+                msg = f"{value!r} has {has} time zone, and the column has {column}"
                 raise ValueError(msg)
             if is_coarse and isinstance(value, _TIMES):
                 ticks(value, kind)
 
     return check
+
+
+def _refuse_number(value: Any) -> None:
+    """A number would be days since 1970, or microseconds."""
+    if isinstance(value, _NUMBERS):
+        msg = f"{value!r} is a number, and no time"
+        raise ValueError(msg)  # noqa: TRY004  # said as of any other value
 
 
 def _check_bytes(values: Sequence[Any]) -> None:
