@@ -396,7 +396,7 @@ def test_what_is_mended_is_known_as_it_is_now(tmp_path: Path) -> None:
     assert found_in(data).damages == []
 
 
-@pytest.mark.parametrize("harm", ["gone", "cut", "other", "bytes", "circle"])
+@pytest.mark.parametrize("harm", ["gone", "cut", "other", "bytes", "circle", "column", "encoding"])
 def test_the_index_of_other_readers_is_checked_and_written_anew(tmp_path: Path, harm: str) -> None:
     data, path = packed(tmp_path / "data", "mds", count=300), tmp_path / "data" / "index.json"
     good = path.read_bytes()
@@ -410,6 +410,10 @@ def test_the_index_of_other_readers_is_checked_and_written_anew(tmp_path: Path, 
         path.write_bytes(good[:-5])
     elif harm == "other":
         path.write_bytes((tmp_path / "other" / "index.json").read_bytes())
+    elif harm == "column":
+        path.write_bytes(good.replace(b'"column_names": ["', b'"column_names": ["x'))
+    elif harm == "encoding":
+        path.write_bytes(good.replace(b'"int"', b'"uint8"', 1))
     else:
         path.write_bytes(good.replace(b'"samples": ', b'"samples": 1'))
     before = (data / "shoal.index").read_bytes()
