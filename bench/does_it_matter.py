@@ -26,7 +26,7 @@ from shoal.errors import ShuffleWarning
 try:
     from sklearn.datasets import load_digits
 except ImportError:
-    print("does_it_matter.py: scikit-learn is not installed here, and nothing else of shoal needs it")
+    print("does_it_matter.py needs scikit-learn, which nothing else of shoal does: pip install scikit-learn")
     sys.exit(0)  # make bench goes on with the others
 
 mpl.use("Agg")

@@ -171,3 +171,25 @@ def test_the_installed_command_with_worker_processes(tmp_path: Path) -> None:
     answer = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert answer.stderr == ""
     assert json.loads(answer.stdout)["num_samples"] == 200
+
+
+def test_columns_are_not_dropped_unless_that_is_meant(
+    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `shoal pack` put into an index is nowhere else: the names of classes, and what they are of each sample."""
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("cat/0.txt", "cat/1.txt", "dog/0.txt"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text(name)
+    calls.text("pack", tmp_path / "in", tmp_path / "out", "--columns", "length")
+    index = tmp_path / "out" / "shoal.index"
+    before = index.read_bytes()
+    said = calls.refused("index", tmp_path / "out", "--checksum")
+    assert "has the columns length, label" in said
+    assert f"--output FILE writes an index without them elsewhere, or here: {index}" in said
+    assert index.read_bytes() == before
+    calls.text("index", tmp_path / "out", "--output", tmp_path / "plain.index")
+    assert calls.complaints == ""
+    calls.text("index", tmp_path / "out", "--output", index, "--checksum")
+    assert "had the columns length, label, record_crc32, and this one has not" in calls.complaints
+    assert len(shoal.open(tmp_path / "out")) == 3

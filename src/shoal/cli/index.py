@@ -35,6 +35,7 @@ from shoal.stream.indexing.index_files import INDEX_NAME
 from shoal.stream.indexing.opening import choose_format, described_shards, refuse_unfinished, wanted_suffixes
 from shoal.stream.indexing.scan_reading import ScanTraffic
 from shoal.stream.indexing.verifying import ShardCheck
+from shoal.stream.reading.integrity import RECORD_CRCS
 from shoal.stream.reading.retrying import patient
 
 __all__ = ["add_arguments", "run"]
@@ -73,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     shard_format = choose_format(found, what.format or arguments.format)
     place = place_asked(arguments, found, shard_format, store)
     before = place.known()
+    if before is not None and arguments.output is None:
+        _refuse_to_drop_columns(before, place.path)
     traffic = ScanTraffic()
     began_seconds = time.monotonic()
     index = _built(what, shard_format, arguments, store, traffic)
@@ -107,7 +110,17 @@ def _say_what_is_unknown(what: Described, *, num_compared: int) -> None:
         )
 
 
+def _refuse_to_drop_columns(before: Index, path: str) -> None:
+    if columns := [name for name in before.columns if name != RECORD_CRCS]:
+        where = printable(path)
+        msg = f"{where}: the index that is there has the columns {', '.join(columns)}, which no scan can find again"
+        keeps = "`shoal verify --repair-index` keeps them"
+        raise UsageError(msg, hint=f"{keeps}; --output FILE writes an index without them elsewhere, or here: {where}")
+
+
 def _say_what_is_lost(before: Index, index: Index) -> None:
+    if columns := [name for name in before.columns if name not in index.columns]:
+        output.complain(f"note: the index that was there had the columns {', '.join(columns)}, and this one has not")
     if before.fingerprint != index.fingerprint:
         what = f"states saved with the index that was there ({before.fingerprint}) belong to other shards or extents"
         output.complain(f"note: {what}, and are refused with this one")
