@@ -86,6 +86,29 @@ def test_shards_at_the_top_of_a_filesystem(source: Any, local: Path) -> None:
     assert ids_of(open_dataset(source, storage_options={"filesystem": filesystem})) == [*range(31)]
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["s-00[01].tar", "s-00[01].*", "**/s-00[01].tar", ["s-000.tar", "s-001.tar"], "s-*{0,1}.tar"],
+)
+def test_names_of_a_filesystem_need_no_directory(source: Any, local: Path) -> None:
+    """What comes first in them is no bucket."""
+    import fsspec
+
+    filesystem = fsspec.filesystem("dir", path=str(local), fs=fsspec.filesystem("file"))
+    assert ids_of(open_dataset(source, storage_options={"filesystem": filesystem})) == [*range(31)]
+
+
+def test_one_file_of_a_filesystem(local: Path) -> None:
+    import fsspec
+
+    filesystem = fsspec.filesystem("dir", path=str(local), fs=fsspec.filesystem("file"))
+    assert ids_of(open_dataset("s-000.tar", storage_options={"filesystem": filesystem})) == [*range(30)]
+    with pytest.raises(SourceError, match=r"holds .*s-000.tar"):
+        open_dataset("s-000", storage_options={"filesystem": filesystem})
+    with pytest.raises(StorageError, match=r"could not look at dir://s-000.tar/x.tar: .*Not a directory"):
+        open_dataset("s-000.tar/x.tar", storage_options={"filesystem": filesystem})
+
+
 def test_the_same_stream_from_everywhere(place: Place, local: Path) -> None:
     near = open_dataset(f"{local}/s-{{000..003}}.tar")
     far = opened(place, "d/s-{000..003}.tar")

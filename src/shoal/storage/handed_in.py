@@ -152,7 +152,7 @@ class FileSystemStore:
         if "fork" in text.lower() and os.getpid() != self._made_in:
             hint = 'start workers anew: multiprocessing_context="forkserver" or "spawn"'
             return ForkError(msg, hint=hint)
-        if isinstance(error, FileNotFoundError | IsADirectoryError):
+        if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
             return _missing(msg)
         status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(status, int) and status >= 400:

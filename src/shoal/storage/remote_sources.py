@@ -15,6 +15,7 @@ from shoal.errors import SourceError, StorageError
 from shoal.storage.braces import expand_braces, has_braces
 from shoal.storage.globs import has_magic, matcher
 from shoal.storage.named import INDEX_NAME, INDEX_SUFFIX, Named, SourceKind, ends_as_one_of, shards_among
+from shoal.storage.object_options import OBJECT_SCHEMES
 from shoal.storage.protocol import ObjectInfo, Store
 from shoal.storage.urls import is_top, join, parent, plain, relative, scheme_of, tagged, without_secrets
 
@@ -62,8 +63,17 @@ def _is_glob(text: str) -> bool:
 
 
 def _path_part(url: str) -> str:
-    """Without scheme and host, whose brackets are those of an address."""
-    return url.partition("://")[2].partition("/")[2]
+    """Without scheme, and without host, whose brackets are those of an address, or bucket."""
+    return url[_first_of_path(url) :]
+
+
+def _first_of_path(url: str) -> int:
+    """Where the path begins: what lies in memory, or in a filesystem that is handed in, need not be in a bucket."""
+    first = url.find("://") + 3
+    if scheme_of(url) not in ("http", "https", *OBJECT_SCHEMES):
+        return first
+    slash = url.find("/", first)
+    return slash + 1 if slash >= 0 else len(url)
 
 
 def _looks_like_file(url: str, suffixes: Sequence[str]) -> bool:
@@ -152,19 +162,17 @@ def _matches(pattern: str, store: Store) -> list[str]:
 def _fixed_directory(pattern: str) -> str:
     """The part of a pattern before its first special character, as a directory: the same whatever it matches."""
     url = plain(pattern)
-    scheme, mark, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    cut = min([place for letter in "*?[{" if (place := path.find(letter)) >= 0], default=len(path))
-    if "{" in host:  # braces may name several buckets
-        return f"{scheme}{mark}"
-    return parent(f"{scheme}{mark}{host}{slash}{path[:cut]}")
+    first = _first_of_path(url)
+    if "{" in url[:first]:  # braces may name several buckets
+        return url[: url.find("://") + 3]
+    return parent(url[: min([place for letter in "*?[{" if (place := url.find(letter, first)) >= 0], default=len(url))])
 
 
 def _nearby(path: str, store: Store) -> str:
     directory = parent(path)
     try:
         return _among(directory, path, list(islice(store.list(directory), _LISTED_AT_LEAST)))
-    except StorageError:
+    except (StorageError, SourceError):  # buckets cannot be listed
         return "check the URL"
 
 

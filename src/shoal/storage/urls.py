@@ -124,6 +124,8 @@ def parent(url: str) -> str:
     scheme, mark, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     directory = posixpath.dirname(path)
+    if not slash and scheme not in _WITH_QUERY:
+        return f"{scheme}{mark}"
     return f"{scheme}{mark}{host}{slash if directory or not host else ''}{directory}"
 
 
