@@ -423,3 +423,38 @@ def test_nothing_is_packed_beside_an_index_json_of_others(tmp_path: Path, name: 
         Writer(tmp_path, format=name)
     assert [path.name for path in tmp_path.iterdir()] == ["index.json"]
     assert (tmp_path / "index.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize("refused", [{"a": object(), "label": 1}, {"a": "text"}])
+def test_a_first_sample_that_is_refused_decides_nothing(tmp_path: Path, refused: dict[str, Any]) -> None:
+    with Writer(tmp_path, format="mds", columns=["label"]) as writer:
+        with pytest.raises(UsageError):
+            writer.write(refused)
+        writer.write({"b": b"bytes", "label": 2})
+    assert shoal.open(tmp_path)[0] == {"b": b"bytes", "label": 2}
+
+
+@pytest.mark.parametrize("name", ["tfrecord", "tfrecord.gz"])
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        ({"record": b"raw"}, {"a": 1}),
+        ({"a": 1}, {"record": b"raw"}),
+        ({"record": b"\n\x00"}, {"record": b"raw"}),  # an example without features
+    ],
+)
+def test_records_are_read_as_what_they_were_written(
+    tmp_path: Path, name: str, first: dict[str, Any], other: dict[str, Any]
+) -> None:
+    with Writer(tmp_path, format=name) as writer:
+        writer.write(first)
+        with pytest.raises(UsageError, match="the first sample of the shard is a"):
+            writer.write(other)
+        writer.write(first)
+    assert len(list(shoal.open(tmp_path))) == 2
+
+
+def test_a_record_that_looks_like_an_example_may_follow_others(tmp_path: Path) -> None:
+    samples = [{"record": data} for data in (b"raw", b"\n\x00", b"")]
+    pack(samples, tmp_path, format="tfrecord")
+    assert list(shoal.open(tmp_path)) == samples

@@ -92,16 +92,6 @@ class ColumnValues:
         self._columns = tuple(columns)
         self._values: list[list[Any]] = [[] for _ in columns]
 
-    def add(self, sample: Sample) -> None:
-        """Take the values of one sample.
-
-        Raises
-        ------
-        UsageError
-            It has no such value, or one that is no number and no text.
-        """
-        self.take(values_in(self._columns, sample))
-
     def take(self, found: Sequence[Any]) -> None:
         """Take the values that `values_in` has found in a sample."""
         for values, value in zip(self._values, found, strict=True):

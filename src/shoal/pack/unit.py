@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import ShoalError, UsageError
-from shoal.pack.columns import Column, ColumnValues
+from shoal.pack.columns import Column, ColumnValues, values_in
 from shoal.pack.output import Output
 from shoal.shards.index.build import EXTENT_BYTES, ScannedShard, assemble
 from shoal.shards.index.table import Index
@@ -135,7 +135,6 @@ def _no_memory(what: str) -> UsageError:
 
 def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shard: Shard) -> None:
     """Add all inputs, but those that are skipped."""
-    values = making.values if shard.columns else None
     place = -1
     for given in inputs:
         if isinstance(given, RecordBlock):
@@ -150,10 +149,10 @@ def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shar
             continue
         sample = given.sample if isinstance(given, Named) else given
         try:
-            record = encoder.record(sample)
             making.check(sample)
-            if values is not None:
-                values.add(sample)
+            found = values_in(shard.columns, sample) if shard.columns else []
+            record = encoder.record(sample)
+            making.values.take(found)
         except (UsageError, MemoryError) as error:
             refused = error if isinstance(error, UsageError) else _no_memory(f"the sample {_name_of(given)!r}")
             if shard.on_error == "raise":
@@ -186,7 +185,8 @@ class ShardInMaking:
         self._waiting: list[Buffer] = []
         self._waiting_bytes = 0
         self._last: Record | None = None
-        self._is_tar, self._last_key = encoder.name.partition(".")[0] == "tar", ""
+        self._is_tar = encoder.name.partition(".")[0] == "tar"
+        self._last_key: object = None
         self._skipped: list[tuple[str, str]] = []
         self._skipped_places: list[int] = []
         # Of the rows of a table, which may be refused long after they were added: place and name.
@@ -206,14 +206,14 @@ class ShardInMaking:
         return self._encoding.num_bytes
 
     def check(self, sample: Sample) -> None:
-        """Make sure that a sample that has a record can come next.
+        """Make sure that a sample can come next.
 
         Raises
         ------
         UsageError
             It has the key of the last one, and readers of a tar join neighbours of one key.
         """
-        if self._is_tar and sample["__key__"] == self._last_key:
+        if self._last_key is not None and sample.get("__key__") == self._last_key:
             msg = f"the sample {self._last_key!r} comes right behind another of this key, and readers of a tar would "
             msg += "take both for one sample"
             raise UsageError(msg, hint="give each sample a key of its own; of other formats it is but a field")

@@ -202,10 +202,11 @@ class Writer:
             msg = f"the dataset is finished with {self._done.num_samples} samples, and this is one more"
             raise UsageError(msg, hint="pack into another directory")
         # Up to here a sample is refused, and nothing has become of it.
-        record = self._encoder.record(sample)
+        # The format comes last, as the first sample that it takes decides how others are written.
         if self._making is not None:
             self._making.check(sample)
         values = values_in(self._columns, sample) if self._columns else []
+        record = self._encoder.record(sample)
         self._ending_on_error(self._add, record, values, sample)
 
     def close(self) -> PackSummary:

@@ -49,14 +49,15 @@ class MdsEncoder:
         UsageError
             It has other columns than the first, or a value is none of its encoding.
         """
-        if self.columns is None:
+        columns = self.columns
+        if columns is None:
             check_names(sample)
-            self.columns = {name: encoding_for(value) for name, value in sample.items()}
-        if not self.columns or sample.keys() != self.columns.keys():
-            msg = f"this sample has the columns {list(sample)}, and the shards have {list(self.columns)}"
+            columns = {name: encoding_for(value) for name, value in sample.items()}
+        if not columns or sample.keys() != columns.keys():
+            msg = f"this sample has the columns {list(sample)}, and the shards have {list(columns)}"
             raise UsageError(msg, hint="all samples of an MDS dataset have the same columns, at least one")
         sizes, values = [], []
-        for name, encoding in self.columns.items():
+        for name, encoding in columns.items():
             try:
                 data = encode_value(encoding, sample[name])
             except ValueError as error:
@@ -71,6 +72,7 @@ class MdsEncoder:
         if not record:
             msg = "a sample of no bytes cannot be told from the next one"
             raise UsageError(msg, hint="give it a column of text, bytes or numbers")
+        self.columns = columns  # not those of a sample that is refused
         return Record((record,), len(record))
 
     def begin(self) -> MdsShard:
