@@ -17,7 +17,14 @@ from shoal.shards.writing.table_rows import RowRefusedError, table_of_rows
 pa = pytest.importorskip("pyarrow")
 
 WHOLE, DAY, MOMENT = pa.int64(), pa.date32(), pa.timestamp("us")
+INNER = pa.struct([("a", WHOLE)])
 NOON = datetime(2020, 1, 1, 12)  # noqa: DTZ001  # without a zone, as that is the question
+
+
+def array_of(value: dict[str, int]) -> Any:
+    found = np.empty(1, dtype=object)
+    found[0] = value
+    return found
 
 
 def table_of(values: list[Any], kind: Any) -> Any:
@@ -50,6 +57,11 @@ def table_of(values: list[Any], kind: Any) -> Any:
         (pa.time64("us"), np.int8(3), "is a number"),
         (pa.duration("us"), 0.5, "0.5 is a number"),
         (pa.list_(MOMENT), [NOON, 5], "5 is a number"),
+        (pa.list_(INNER), ({"b": 2},), "there is no field 'b'"),
+        (pa.list_(INNER), array_of({"a": 1, "b": 2}), "there is no field 'b'"),
+        (pa.map_(pa.string(), INNER), {"k": {"b": 2}}, "there is no field 'b'"),
+        (pa.map_(pa.string(), WHOLE), [("k", 1.5)], "1.5 is no whole number"),
+        (pa.map_(WHOLE, pa.string()), [(1.5, "k")], "1.5 is no whole number"),
         (pa.list_(pa.binary()), ["x"], "a text among bytes"),
         (pa.struct([("a", pa.large_binary())]), {"a": "x"}, "a text among bytes"),
     ],
@@ -74,7 +86,8 @@ def test_what_would_be_cut_off_is_refused(kind: Any, value: Any, why: str) -> No
         (pa.float32(), 0.5),
         (pa.duration("ns"), np.timedelta64(5, "ns")),
         (pa.duration("s"), timedelta(seconds=5)),
-        (pa.struct([("a", WHOLE)]), None),
+        (INNER, None),
+        (pa.map_(pa.string(), WHOLE), [("k", 1), ("k", None)]),
     ],
 )
 def test_what_is_kept_is_not_refused(kind: Any, value: Any) -> None:

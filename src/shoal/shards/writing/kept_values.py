@@ -1,4 +1,4 @@
-"""What pyarrow would cut off without a word: the fraction of a number, the time of a day, the zone of a time.
+"""What pyarrow would cut off without a word: fractions of numbers, times of days, zones, fields that come late.
 
 Of a column the check is made once, and is None where nothing is cut off: text, floating numbers, bytes of bytes.
 """
@@ -26,8 +26,9 @@ def check_of(pa: Any, kind: Any) -> Check | None:
     """The check of values that become a column of type ``kind``; None where all that are taken are kept."""
     types = pa.types
     if types.is_struct(kind):
-        inner = {field.name: check for field in kind if (check := check_of(pa, field.type)) is not None}
-        return _each_field(inner) if inner else None
+        return _each_field({field.name: check_of(pa, field.type) for field in kind}, str(kind))
+    if types.is_map(kind):
+        return _each_pair(check_of(pa, kind.key_type), check_of(pa, kind.item_type))
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         check = check_of(pa, kind.value_type)
         return None if check is None else _each_list(check, kinds="iu" if check is _check_whole else "")
@@ -67,11 +68,34 @@ def ticks(value: Any, kind: Any) -> int:
     return int(found.astype(np.int64))
 
 
-def _each_field(inner: dict[str, Check]) -> Check:
+def _each_field(inner: dict[str, Check | None], kind: str) -> Check:
+    """The check of structs, of which fields that the type does not have would be left out."""
+    names = inner.keys()
+
     def check(values: Sequence[Any]) -> None:
         rows = [value for value in values if isinstance(value, dict)]
+        for row in rows:
+            if not row.keys() <= names:
+                msg = f"there is no field {next(name for name in row if name not in names)!r} in {kind}"
+                raise ValueError(msg)
         for name, check_field in inner.items():
-            check_field([row[name] for row in rows if name in row])
+            if check_field is not None:
+                check_field([row[name] for row in rows if name in row])
+
+    return check
+
+
+def _each_pair(keys: Check | None, items: Check | None) -> Check | None:
+    """The check of maps, which come as dicts or as lists of pairs."""
+    if keys is None and items is None:
+        return None
+
+    def check(values: Sequence[Any]) -> None:
+        for value in values:
+            pairs = list(value.items() if isinstance(value, dict) else [] if value is None else value)
+            for place, inner in enumerate((keys, items)):
+                if inner is not None:
+                    inner([pair[place] for pair in pairs])
 
     return check
 

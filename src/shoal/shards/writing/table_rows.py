@@ -127,9 +127,6 @@ def _array(pa: Any, values: list[Any], kind: Any) -> Any:
     array = _converted(pa, values, kind)
     if (check := check_of(pa, array.type)) is not None:
         check(values)
-    if kind is not None and pa.types.is_nested(kind):
-        for value in values:
-            _check_fields(pa, value, kind)
     return array
 
 
@@ -148,21 +145,6 @@ def _converted(pa: Any, values: list[Any], kind: Any) -> Any:
         if not {type(value) for value in values} <= {np.datetime64, np.timedelta64, type(None)}:
             raise
         return pa.array(np.array(values))  # one by one it takes no days
-
-
-def _check_fields(pa: Any, value: Any, kind: Any) -> None:
-    """Raise `ValueError` where pyarrow would leave out a field that the type does not have."""
-    if isinstance(value, dict) and pa.types.is_struct(kind):
-        for name, inner in value.items():
-            place = kind.get_field_index(name)
-            if place < 0:
-                msg = f"there is no field {name!r} in {kind}"
-                raise ValueError(msg)
-            if pa.types.is_nested(kind.field(place).type):
-                _check_fields(pa, inner, kind.field(place).type)
-    elif isinstance(value, list) and not pa.types.is_map(kind) and pa.types.is_nested(kind.value_type):
-        for inner in value:
-            _check_fields(pa, inner, kind.value_type)
 
 
 def _first_refused(pa: Any, values: list[Any], kind: Any, error: Exception) -> tuple[int, Exception]:
