@@ -109,3 +109,9 @@ def test_bytes_are_shown_in_their_units(monkeypatch: pytest.MonkeyPatch) -> None
     progress.update(2**20)
     assert "1.0 MiB of 4.0 MiB  512.0 KiB/s  6.0 s left" in frames(stream)[0]
     progress.close()
+
+
+def test_of_less_than_a_hundredth_no_end_is_foretold() -> None:
+    stream = Terminal()
+    run(stream, step_seconds=1, steps=10, total=1000)
+    assert [" left" in frame for frame in frames(stream)] == [False] * 9 + [True]

@@ -17,6 +17,7 @@ from shoal.stream.live_line import LiveLine
 __all__ = ["Progress"]
 
 _BAR_COLUMNS = 24
+_LEAST_SHARE = 0.01  # of less, the first answer of a server for instance, nobody can tell how long the rest will take
 
 
 class Progress:
@@ -84,7 +85,7 @@ class Progress:
         else:
             parts.append(self._amount(self.done))
         parts.append(f"{self._amount(rate)}/s")
-        if self.total and rate > 0:
+        if self.total and self.done >= _LEAST_SHARE * self.total and rate > 0:
             parts.append(f"{format_seconds(max(0.0, self.total - self.done) / rate)} left")
         return "  ".join(parts)
 
