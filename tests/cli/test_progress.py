@@ -111,7 +111,8 @@ def test_bytes_are_shown_in_their_units(monkeypatch: pytest.MonkeyPatch) -> None
     progress.close()
 
 
-def test_of_less_than_a_hundredth_no_end_is_foretold() -> None:
+def test_of_less_than_a_hundredth_no_end_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     stream = Terminal()
     run(stream, step_seconds=1, steps=10, total=1000)
     assert [" left" in frame for frame in frames(stream)] == [False] * 9 + [True]
