@@ -30,13 +30,17 @@ from tests.stream.made import (
 
 from shoal.errors import ShardError, StorageError, UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
+from shoal.plan.units import extent_read
 from shoal.shards.index.table import locate
 from shoal.storage import line_files
 from shoal.storage.local import LocalStore
+from shoal.stream.counters import Counters
 from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.indexing.index_files import save_index
 from shoal.stream.open_dataset import Dataset, open_dataset
 from shoal.stream.reading import skips, unit_bytes
+from shoal.stream.reading.retrying import Patience, patience
+from shoal.stream.reading.traffic import Traffic
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -160,6 +164,27 @@ def test_a_wrong_checksum_costs_the_extent(
                 assert not around & {number for number, _ in found}
                 assert sum(again for _, again in found) == len(around)
     assert len(around) > 1
+
+
+def test_what_lies_damaged_far_away_is_found_out_once(tar_shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not anew for each sample of an extent, where each is read with all of it."""
+    ds = tar_shards.open(checksums=True)
+    monkeypatch.setattr(ds._opened.store, "reads_ahead", False)
+    index, counters = ds._opened.index, Counters()
+    traffic = Traffic(counters)
+    read = extent_read(index, int(np.searchsorted(index.extent_first_sample, 30, side="right")) - 1)
+
+    def num_attempts() -> int:
+        before = counters.num_corrupt
+        with patience(Patience(lambda _: False, lambda _: None)), pytest.raises(ShardError, match="of 5 attempts"):
+            unit_bytes.read_unit(ds._opened, read, traffic=traffic)
+        return counters.num_corrupt - before
+
+    with tar_shards.damaged([30], at_end=True):
+        assert [num_attempts() for _ in range(3)] == [5, 1, 1]
+    unit_bytes.read_unit(ds._opened, read, traffic=traffic)
+    with tar_shards.damaged([30], at_end=True):
+        assert num_attempts() == 5
 
 
 def test_a_line_that_swallowed_its_end_costs_one_sample(line_shards: Shards) -> None:

@@ -24,12 +24,17 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Traffic:
-    """What some `Counters` are told of requests, answers and second tries."""
+    """What some `Counters` are told of requests, answers and second tries.
 
-    __slots__ = ("_counters",)
+    ``lying`` has the checksum of wrong bytes that came for a place (shard, first byte, end byte) at every attempt, and
+    so lie there.
+    """
+
+    __slots__ = ("_counters", "lying")
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
+        self.lying: dict[tuple[int, int, int], int] = {}
 
     def began(self, num_bytes: int) -> None:
         """One try of a request is under way."""

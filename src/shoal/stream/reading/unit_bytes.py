@@ -98,7 +98,7 @@ def read_bytes(
     StorageError
         They could not be had before the deadline.
     """
-    path = opened.paths[shard]
+    path, place = opened.paths[shard], (shard, first_byte, end_byte)
     store, rule = tries_of(opened.store)
     num_mismatches: Counter[int] = Counter()
 
@@ -115,7 +115,13 @@ def read_bytes(
         if (wrong := wrong_extent(opened.index, shard, first_byte, read)) is not None:
             traffic.corrupt()
             num_mismatches[digest := crc32(read)] += 1
+            if traffic.lying.get(place) == digest:  # found out before, for another sample of these bytes
+                num_mismatches[digest] = _MOST_MISMATCHES
+            if num_mismatches[digest] >= _MOST_MISMATCHES:
+                traffic.lying[place] = digest
             raise _mismatch(opened, shard, wrong, num_mismatches[digest])
+        if traffic.lying:
+            traffic.lying.pop(place, None)
         return data if buffer is None else b""
 
     what = partial(reading_of, path, first_byte, end_byte)
@@ -123,7 +129,6 @@ def read_bytes(
         check_shard(opened, shard, traffic)
         # From now on, since another process may be waited for that gets no answer either.
         fetch = partial(retried, once, rule, what=what, began_seconds=time.monotonic())
-        place = (shard, first_byte, end_byte)
         return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
     except Exception as error:
         error.add_note(f"shoal: reading {what().removeprefix('read ')}")
