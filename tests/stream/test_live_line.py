@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import sys
 
 import pytest
 
@@ -73,6 +75,26 @@ def test_a_log_gets_a_last_line_unless_there_was_one_just_now() -> None:
     for silent in (LiveLine(io.StringIO(), clock=clock), LiveLine(Terminal(), log_every_seconds=60, clock=clock)):
         clock.seconds += 100
         assert not silent.is_due_at_end()
+
+
+class Full(Terminal):
+    """A stream that takes nothing."""
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_cannot_be_written_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, closed, read_only = Clock(), io.StringIO(), io.TextIOWrapper(io.BufferedReader(io.BytesIO()))
+    closed.close()
+    for stream in (Full(), closed, read_only):
+        line = LiveLine(stream, log_every_seconds=1, clock=clock)
+        assert drawn(line, clock, seconds=3, step_seconds=1) == 3
+        line.close()
+    monkeypatch.setattr(sys, "stderr", None)
+    line = LiveLine(log_every_seconds=1, clock=clock)
+    assert drawn(line, clock, seconds=3, step_seconds=1) == 0
+    line.close()
 
 
 def test_a_line_is_cut_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ It is written to when a command of ours runs long, and when `Dataset.reading` wa
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -22,7 +23,8 @@ class LiveLine:
 
     It appears after half a second, is due at most ten times a second and vanishes when it is closed. Where ``stream``
     (stderr) is no terminal it is never due, unless ``force`` is true; with ``log_every_seconds`` it is due that often
-    there, and at the end, and is written as a line that stays. Use it from one thread.
+    there, and at the end, and is written as a line that stays. What cannot be written is not: the terminal is gone, or
+    the disk of the log is full. Use it from one thread.
     """
 
     def __init__(
@@ -34,9 +36,9 @@ class LiveLine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
-        is_terminal = force or self._stream.isatty()
+        is_terminal = force or _is_terminal(self._stream)
         self._stays = not is_terminal
-        self._visible = is_terminal or log_every_seconds is not None
+        self._visible = self._stream is not None and (is_terminal or log_every_seconds is not None)
         self._redraw_seconds = _REDRAW_SECONDS if is_terminal else log_every_seconds or 0.0
         self._clock = clock
         self._next_draw_seconds = clock() + (_SHOW_AFTER_SECONDS if is_terminal else self._redraw_seconds)
@@ -56,18 +58,29 @@ class LiveLine:
         self._last_seconds = self._clock()
         self._next_draw_seconds = self._last_seconds + self._redraw_seconds
         if self._stays:
-            self._stream.write(f"{text}\n")
+            self._put(f"{text}\n")
         else:
             # One column less than there is: a full line makes some terminals wrap, and then every redraw scrolls.
             columns = shutil.get_terminal_size().columns - 1
-            self._stream.write(f"\r{text[:columns]}\x1b[K")
+            self._put(f"\r{text[:columns]}\x1b[K")
             self._drawn = True
-        self._stream.flush()
 
     def close(self) -> None:
         """Take the line away, and draw no more."""
         if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            self._put("\r\x1b[K")
             self._drawn = False
         self._visible = False
+
+    def _put(self, text: str) -> None:
+        # What shows how a run goes must not end it.
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+            self._stream.flush()
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """False where there is no stream, as in a program without a console, and where it is closed."""
+    with contextlib.suppress(OSError, ValueError):
+        return stream is not None and stream.isatty()
+    return False
