@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.calls import Calls, make_shards
+from tests.samples import write_tar
 
 import shoal
 
@@ -84,6 +85,18 @@ def test_of_many_that_are_skipped_some_are_shown_and_the_rest_counted(calls: Cal
     said = calls.json("repack", tmp_path / "a.jsonl", tmp_path / "again", "--on-error", "skip")
     assert len(said["skipped"]) == said["num_skipped"] == 30
     assert "more were skipped" not in calls.complaints
+
+
+def test_samples_that_got_another_key_are_counted(data: Path, calls: Calls, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        write_tar(tmp_path / "in" / f"{number}.tar", [{"__key__": b"same", "txt": b"%d" % number}])
+    text = calls.text("repack", tmp_path / "in", tmp_path / "out")
+    assert text.count("renamed") == 1
+    assert "note: 1 sample came right behind another of the same key" in calls.complaints
+    assert calls.json("repack", tmp_path / "in", tmp_path / "out")["num_renamed"] == 1
+    assert calls.json("repack", data, tmp_path / "of data")["num_renamed"] == 0
+    assert "renamed" not in calls.text("repack", data, tmp_path / "of data")
 
 
 def test_refusals(data: Path, calls: Calls, tmp_path: Path) -> None:

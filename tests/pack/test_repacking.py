@@ -28,6 +28,7 @@ from shoal.pack.mixedness import POSITION, mixedness
 from shoal.pack.repacking import repack
 from shoal.pack.writer import Writer
 from shoal.shards.index.table import locate
+from shoal.stream.verification import open_to_verify, verify
 
 ROWS = ["jsonl", "jsonl.gz", "mds", "parquet", "arrow"]
 FORMATS = [*ROWS, "tar", "tfrecord"]
@@ -544,12 +545,40 @@ def test_one_is_spoken_of_as_one(tmp_path: Path) -> None:
 
 def test_samples_of_one_key_from_several_tars_are_not_made_one(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    for number in range(3):
+    for number in range(4):
         write_tar(tmp_path / "a" / f"{number}.tar", [{"__key__": b"same", "txt": b"%d" % number}])
-    with pytest.raises(UsageError, match="'same' comes right behind another of this key"):
-        repack(tmp_path / "a", tmp_path / "b", num_workers=1)
-    made = repack(tmp_path / "a", tmp_path / "c", on_error="skip", num_workers=1)
-    assert [name for name, _ in made.summary.skipped] == ["sample 1", "sample 2"]
-    assert [sample["txt"] for sample in all_of(tmp_path / "c")] == [b"0"]
+    made = repack(tmp_path / "a", tmp_path / "b", num_workers=1)
+    assert [(sample["__key__"], sample["txt"]) for sample in all_of(tmp_path / "b")] == [
+        ("same", b"0"),
+        ("same~2", b"1"),
+        ("same", b"2"),
+        ("same~2", b"3"),
+    ]
+    assert made.summary.num_renamed == 2
+    assert not verify(open_to_verify(str(tmp_path / "b"))).damages
+    assert repack(tmp_path / "a", tmp_path / "b", num_workers=1).summary.num_renamed == 2
+    skipped = repack(tmp_path / "a", tmp_path / "c", on_error="skip", num_workers=1)
+    assert (skipped.summary.num_renamed, skipped.summary.skipped, skipped.summary.digest) == (
+        2,
+        (),
+        made.summary.digest,
+    )
     repack(tmp_path / "a", tmp_path / "d", format="mds", num_workers=1)
-    assert [sample["txt"] for sample in all_of(tmp_path / "d")] == [b"0", b"1", b"2"]
+    assert [sample["txt"] for sample in all_of(tmp_path / "d")] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_shards_whose_keys_begin_anew_are_mixed(num_workers: int, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for shard in range(12):
+        samples = [{"__key__": b"%03d" % number, "txt": b"%d %d" % (shard, number)} for number in range(9)]
+        write_tar(tmp_path / "a" / f"{shard:02d}.tar", samples)
+    made = repack(tmp_path / "a", tmp_path / "b", mix=True, seed=3, shard_bytes="20KiB", num_workers=num_workers)
+    assert made.summary.num_renamed > 0
+    assert not verify(open_to_verify(str(tmp_path / "b"))).damages
+    found = all_of(tmp_path / "b")
+    assert sorted(sample["txt"] for sample in found) == sorted(
+        b"%d %d" % (shard, number) for shard in range(12) for number in range(9)
+    )
+    kept = [sample for sample in found if sample["__key__"] == f"{int(sample['txt'].split()[1]):03d}"]
+    assert len(found) - len(kept) == made.summary.num_renamed

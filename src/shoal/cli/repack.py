@@ -118,6 +118,11 @@ def run(arguments: argparse.Namespace) -> int:
         record["skipped"] = [{"name": name, "reason": printable(reason)} for name, reason in listed]
     if not made.num_workers and not arguments.json:
         del record["num_workers"]  # all was there
+    if renamed := made.summary.num_renamed:
+        words = "came right behind another of the same key, which a tar would join: ~2 is added to its key"
+        output.complain(f"note: {counted(renamed, 'sample')} {words}")
+    elif not arguments.json:
+        del record["num_renamed"]
     if not arguments.json and (looked_at := record.pop("num_looked_at")):
         output.complain(f"note: {counted(looked_at, 'sample')} were looked at first, to know all columns of the tables")
     if found:
@@ -145,6 +150,7 @@ def _record(made: Repacked, elapsed_seconds: float) -> dict[str, Any]:
         "shard_bytes_because": made.sizing.reason,
         "order": str(made.source),
         "num_skipped": len(summary.skipped),
+        "num_renamed": summary.num_renamed,
         "num_looked_at": made.num_looked_at,
         "num_workers": made.num_workers,
         "peak_memory_bytes": made.peak_bytes,

@@ -35,6 +35,7 @@ def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> 
         msg = f"nothing was packed: {why}"
         raise UsageError(msg, hint="are these the right inputs?")
     texts = [part.metadata["texts"] for part in parts]
+    num_renamed = sum(part.metadata.get("num_renamed", 0) for part in parts)
     columns, words = joined_columns([part.columns for part in parts], texts)
     metadata = {
         **{name: parts[0].metadata[name] for name in ("cutting_rule", "extent_bytes")},
@@ -44,6 +45,7 @@ def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> 
             part.shard_names[0]: part.metadata["frame"] for part in parts if part.metadata.get("frame") is not None
         },
         "skipped": [pair for part in parts for pair in part.metadata["skipped"]],
+        **({"num_renamed": num_renamed} if num_renamed else {}),
         **({"texts": words} if words else {}),
         **about,
     }

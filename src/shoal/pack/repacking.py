@@ -156,7 +156,8 @@ def repack(
         Bytes that the samples of a shard take in the source; by the rule of `shard_sizing` where None.
     mix, seed, memory
         Mix the samples in a window of so many bytes; one pass over the source, and the same seed gives the same shards.
-        Without, the order stays what it is.
+        Without, the order stays what it is. A sample that comes right behind another of the same key into a tar gets
+        the key of a copy, ``000123~2``; the summary counts these.
     decode
         Decode fields by their suffix first (`Dataset.decode`), images not.
     on_error
@@ -248,7 +249,9 @@ def repack_opened(
         with closing(StretchReader(work, needs_keys=to_tar, goes_on=False)) as alone:
             options |= options_of_first(format_name, options, alone.one_by_one(index.num_samples))
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
-        shards = [Shard(name, format_name, options, columns, request.extent_bytes, request.on_error) for name in names]
+        # Of many datasets the keys begin anew in each shard.
+        common = Shard("", format_name, options, columns, request.extent_bytes, request.on_error, "rename")
+        shards = [replace(common, name=name) for name in names]
         workers = min(request.num_workers or (1 if request.mix else several), plan.num_shards)
         renamed = suffixed_images(opened) if to_tar else {}
         cuts = plan.cuts.tolist()

@@ -16,6 +16,7 @@ import numpy as np
 
 from shoal.errors import ShoalError, UsageError
 from shoal.pack.columns import Column, ColumnValues, values_in
+from shoal.pack.copies import copy_of
 from shoal.pack.output import Output
 from shoal.shards.index.build import EXTENT_BYTES, ScannedShard, assemble
 from shoal.shards.index.table import Index
@@ -37,7 +38,8 @@ class Shard:
     """A shard that is to be made: its name below the output, its format, and what of its samples goes into the index.
 
     ``options`` are those of the format. With ``on_error="skip"`` inputs that cannot be read or written are left out and
-    listed; else the first of them is an error.
+    listed; else the first of them is an error. With ``on_same_key="rename"`` a sample of a tar that comes right behind
+    another of its key gets that of a copy (`shoal.pack.copies`), and is counted; else it is an error.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Shard:
     columns: tuple[Column, ...] = ()
     extent_bytes: int = EXTENT_BYTES
     on_error: Literal["raise", "skip"] = "raise"
+    on_same_key: Literal["raise", "rename"] = "raise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,8 @@ class ShardSummary:
     """What became of a shard.
 
     ``digest`` is the beginning of SHA-256 of its bytes, 16 bytes as hex: equal for equal inputs. ``skipped`` lists the
-    inputs that were left out, by name and reason. ``done_before`` says that an earlier run had made it.
+    inputs that were left out, by name and reason; ``num_renamed`` samples got another key. ``done_before`` says that an
+    earlier run had made it.
     """
 
     name: str
@@ -81,6 +85,7 @@ class ShardSummary:
     num_bytes: int
     digest: str
     skipped: tuple[tuple[str, str], ...] = ()
+    num_renamed: int = 0
     elapsed_seconds: float = 0.0
     done_before: bool = False
 
@@ -136,17 +141,18 @@ def _no_memory(what: str) -> UsageError:
 def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shard: Shard) -> None:
     """Add all inputs, but those that are skipped."""
     place = -1
-    for given in inputs:
-        if isinstance(given, RecordBlock):
-            making.add_block(given)
-            place += given.num_records
+    for came in inputs:
+        if isinstance(came, RecordBlock):
+            making.add_block(came)
+            place += came.num_records
             continue
         place += 1
-        if isinstance(given, Unreadable):
+        if isinstance(came, Unreadable):
             if shard.on_error == "raise":
-                raise given.error
-            making.skip(place, given.name, given.reason)
+                raise came.error
+            making.skip(place, came.name, came.reason)
             continue
+        given = making.distinct(came) if shard.on_same_key == "rename" else came
         sample = given.sample if isinstance(given, Named) else given
         try:
             making.check(sample)
@@ -171,6 +177,7 @@ def summary_of(part: Index) -> ShardSummary:
         num_bytes=part.num_bytes,
         digest=str(part.metadata["digest"]),
         skipped=tuple((str(name), str(reason)) for name, reason in part.metadata["skipped"]),
+        num_renamed=int(part.metadata.get("num_renamed", 0)),
     )
 
 
@@ -187,6 +194,7 @@ class ShardInMaking:
         self._last: Record | None = None
         self._is_tar = encoder.name.partition(".")[0] == "tar"
         self._last_key: object = None
+        self._num_renamed = 0
         self._skipped: list[tuple[str, str]] = []
         self._skipped_places: list[int] = []
         # Of the rows of a table, which may be refused long after they were added: place and name.
@@ -204,6 +212,15 @@ class ShardInMaking:
     def num_bytes(self) -> int:
         """About how many bytes the shard would have if it ended now."""
         return self._encoding.num_bytes
+
+    def distinct(self, given: Sample | Named) -> Sample | Named:
+        """The same, by the key of a copy where the last sample has its own."""
+        sample = given.sample if isinstance(given, Named) else given
+        if self._last_key is None or sample.get("__key__") != self._last_key:
+            return given
+        self._num_renamed += 1
+        sample = {**sample, "__key__": copy_of(str(self._last_key), 1)}
+        return Named(given.name, sample) if isinstance(given, Named) else sample
 
     def check(self, sample: Sample) -> None:
         """Make sure that a sample can come next.
@@ -286,6 +303,7 @@ class ShardInMaking:
             "digest": self._digest.hexdigest()[: 2 * _DIGEST_BYTES],
             "skipped": self._skipped,
             "skipped_places": self._skipped_places,
+            "num_renamed": self._num_renamed,
             "texts": texts,
             "frame": written.frame_crc if written.scan.num_samples else None,
             "mark": None if self._last is None else mark_of(self._last),

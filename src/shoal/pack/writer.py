@@ -32,7 +32,8 @@ class PackSummary:
     """What a packing has made: its shards, the fingerprint of the dataset, and what was left out.
 
     ``digest`` is that of all shards, by name and contents: equal for equal inputs and arguments. ``skipped_before`` are
-    the inputs that an earlier run left out, where that has finished all.
+    the inputs that an earlier run left out, where that has finished all, and ``num_renamed_before`` those whose key it
+    changed.
     """
 
     url: str
@@ -40,6 +41,7 @@ class PackSummary:
     shards: tuple[ShardSummary, ...]
     fingerprint: str
     skipped_before: tuple[tuple[str, str], ...] = ()
+    num_renamed_before: int = 0
 
     @property
     def num_samples(self) -> int:
@@ -55,6 +57,11 @@ class PackSummary:
     def skipped(self) -> tuple[tuple[str, str], ...]:
         """The inputs that were left out, by name and reason."""
         return (*self.skipped_before, *(pair for shard in self.shards for pair in shard.skipped))
+
+    @property
+    def num_renamed(self) -> int:
+        """Samples that got another key: in a tar, right behind another of theirs, both would be read as one."""
+        return self.num_renamed_before + sum(shard.num_renamed for shard in self.shards)
 
     @property
     def digest(self) -> str:
@@ -355,4 +362,5 @@ def summary_of_finished(url: str, index: Index) -> PackSummary:
         for number, name in enumerate(index.shard_names)
     )
     skipped = tuple((str(name), str(reason)) for name, reason in index.metadata.get("skipped", ()))
-    return PackSummary(url, index.format, shards, index.fingerprint, skipped)
+    num_renamed = int(index.metadata.get("num_renamed", 0))
+    return PackSummary(url, index.format, shards, index.fingerprint, skipped, num_renamed)
