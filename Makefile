@@ -47,8 +47,7 @@ bench: .venv/stamp ## the measurements of bench/; write what they say into bench
 
 compat: .venv/stamp ## the golden digests on every Python and numpy at hand, and what other packages wrote and read
 	$(BIN)/python tests/compat/run.py
-	$(BIN)/python tests/compat/with_pandas.py
-	$(BIN)/python tests/compat/oldest.py
+	$(BIN)/python tests/compat/packages.py
 	$(BIN)/python tests/compat/peers/run.py
 	$(BIN)/python -m tests.compat.peers.packed
 

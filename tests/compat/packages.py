@@ -1,0 +1,82 @@
+"""Runs the tests of formats beside other packages than those that are pinned: the oldest, and pandas.
+
+``python tests/compat/packages.py`` makes an environment for each suite below ``.compat/``, runs its tests there and
+prints a line. Exit code 1 if any differs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
+RUNNERS = ("pytest", "pytest-timeout", "hypothesis")
+TABLES = ("odd_tables", "columns", "column_kinds", "parquet_footer", "without_pandas")
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Tests, and the packages beside which they are run; ``left_out`` are those that cannot pass, with the reason."""
+
+    name: str
+    packages: tuple[str, ...]
+    tests: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def with_pandas() -> Suite:
+    """Tables, where pandas is installed as in most environments: values must not depend on that."""
+    tests = tuple(f"tests/shards/test_{name}.py" for name in TABLES)
+    return Suite("pandas", (*RUNNERS, "numpy", "pyarrow", "pandas"), tests, CONSTRAINTS)
+
+
+def oldest() -> Suite:
+    """All formats, with the oldest release of each optional package that pyproject.toml allows."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(line for name, lines in extras.items() if name != "dev" for line in lines)]
+    wanted += [line for line in extras["dev"] if line.startswith(RUNNERS)]
+    return Suite(
+        "oldest",
+        tuple(line.replace(">=", "==") for line in wanted),
+        ("tests/shards", "tests/pack/test_repacking.py", "tests/stream/test_formats_of_batches.py"),
+        left_out=(
+            # pyarrow before 26 cannot read a missing list of a fixed size from Parquet.
+            "tests/shards/test_columns.py::test_rows_are_those_of_the_table",
+            # pyarrow before 24 gives durations in maps of Parquet as integers.
+            "tests/shards/test_odd_tables.py::test_times_that_python_cannot_hold_are_those_of_numpy",
+            # pyarrow before 19 writes no histograms of sizes, which these tests compare.
+            "tests/shards/test_parquet_footer.py::test_places_are_those_of_pyarrow",
+            "tests/shards/test_parquet_footer.py::test_texts_that_repeat_count_as_often_as_they_are_held",
+        ),
+    )
+
+
+def run(suite: Suite) -> int:
+    """Make the environment if it is not there for these packages, and run the tests in it; pytest's exit code."""
+    home = ROOT / ".compat" / suite.name
+    python, done, wanted = home / "bin" / "python", home / "done", "\n".join(suite.packages)
+    if not done.exists() or done.read_text(encoding="utf-8") != wanted:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", *suite.options]
+        subprocess.run([*pip, *suite.packages], check=True, stderr=subprocess.DEVNULL)
+        done.write_text(wanted, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *suite.tests]
+    command += [f"--deselect={test}" for test in suite.left_out]
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    closing = (ran.stdout.strip().splitlines() or [ran.stderr.strip()])[-1]
+    print(f"{suite.name:8} {closing}", flush=True)
+    if ran.returncode:
+        print(ran.stdout, ran.stderr, sep="\n")
+    return ran.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(max([run(suite) for suite in (with_pandas(), oldest())]))
