@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from typing import Any
 
@@ -23,6 +24,9 @@ def footer_of(table: Any, **options: Any) -> tuple[bytes, Any]:
     data = out.getvalue()
     length = int.from_bytes(data[-8:-4], "little")
     return data[-8 - length : -8], pq.read_metadata(io.BytesIO(data))
+
+
+FOOTER = footer_of(pa.table({"n": [1, 2], "t": ["x", "y"], "x": [[1.5], []]}), row_group_size=1)[0]
 
 
 @settings(max_examples=30)
@@ -81,6 +85,10 @@ def test_a_footer_cut_short_is_refused(cut: float) -> None:
         (b"\x1f\x00", "no type 15"),
         (b"\x46\x00\x00", "is of type 6"),
         (b"\x49\x15\x00\x00", "a list of type 5"),
+        (b"\x29\x0c\x2c\x36\x00\x00\x00", "field 4 is of type 12"),
+        (b"\x2c\x56\x00\x00\x29\x0c\x00", "field 2 is of type 12"),
+        (b"\x29\x0c\x29\x1c\x1c\x00\x00\x00", "field 1 is of type 12"),
+        (b"\x29\x0c\x29\x1c\x19\x1c\x39\x0c\x00\x00\x00", "field 3 is of type 9"),
         (b"\x49\x1c\x00\x00", "lacks field"),
         (b"\x00", "lacks field"),
     ],
@@ -88,6 +96,16 @@ def test_a_footer_cut_short_is_refused(cut: float) -> None:
 def test_footers_that_lie_are_refused(footer: bytes, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         groups_in(footer)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_a_byte_that_is_wrong_is_survived(data: st.DataObject) -> None:
+    footer = bytearray(FOOTER)
+    for _ in range(data.draw(st.integers(1, 3))):
+        footer[data.draw(st.integers(0, len(footer) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ValueError):
+        assert all(group.columns is not None for group in groups_in(bytes(footer)))
 
 
 def nested_footer(depth: int) -> bytes:

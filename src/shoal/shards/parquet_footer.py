@@ -17,11 +17,12 @@ _MOST_DEPTH = 24
 _MOST_VARINT_BYTES = 10
 
 Wanted = Mapping[int, Any]
-"""Which fields of a struct are kept: a number (None), or what is wanted of a struct or of each struct of a list."""
+"""Which fields of a struct are kept: a number (None), what is wanted of a struct, or that of each struct of a list."""
 
 _COLUMN: Wanted = {3: {1: None, 5: None, 6: None, 7: None, 9: None, 11: None, 16: {1: None}}}
 _VALUE_BYTES = {1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 4}  # of a value in memory, by its type; a text has an offset at least
-_FILE: Wanted = {2: {5: None}, 4: {1: _COLUMN, 3: None}}
+_FILE: Wanted = {2: [{5: None}], 4: [{1: [_COLUMN], 3: None}]}
+_SKIPPED = object()
 _MOST_NESTED = 100  # as in pyarrow 26; versions 17 to 21 at least end the process at some thousands
 
 
@@ -104,14 +105,15 @@ class _Walk:
         while (head := self._byte()) != _STOP:
             kind = head & 15
             number = number + (head >> 4) if head >> 4 else self._number()
-            if number not in wanted:
+            inner = wanted.get(number, _SKIPPED)
+            if inner is _SKIPPED:
                 self._skip(kind, depth)
-            elif wanted[number] is None and kind in _NUMBERS:
+            elif inner is None and kind in _NUMBERS:
                 found[number] = self._number()
-            elif wanted[number] is not None and kind == _STRUCT:
-                found[number] = self.struct(wanted[number], depth + 1)
-            elif wanted[number] is not None and kind == _LIST:
-                found[number] = self._list(wanted[number], depth)
+            elif isinstance(inner, dict) and kind == _STRUCT:
+                found[number] = self.struct(inner, depth + 1)
+            elif isinstance(inner, list) and kind == _LIST:
+                found[number] = self._list(inner[0], depth)
             else:
                 msg = f"field {number} is of type {kind}"
                 raise ValueError(msg)
