@@ -232,7 +232,7 @@ def numbers_of(array: Any) -> NDArray[Any]:
     if not isinstance(array, pa.Array) or not is_number(pa, array.type) or not len(array):
         others: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return others
-    name = str(array.type)  # what pyarrow says of numpy's types asks pandas before pyarrow 18 or so
+    name = str(array.type)  # to_pandas_dtype() needs pandas before pyarrow 26
     dtype = np.dtype(_FLOATS.get(name, name))
     numbers = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
     numbers.flags.writeable = False
