@@ -13,37 +13,77 @@ from shoal import errors
 from shoal.errors import ShoalError
 from shoal.shards.protocol import Buffer, ShardScan
 
-__all__ = ["error_of", "header_of_error", "read_frame", "scan_from", "scan_to_buffers", "write_frame"]
+__all__ = ["PART_BYTES", "error_of", "header_of_error", "read_frame", "scan_from", "scan_to_buffers", "write_frame"]
 
 _LENGTH_BYTES = 8
 
+PART_BYTES = 16 << 20
+"""At most so much is written at once: from 2 GiB on, a system takes only part of what it is given."""
+
 
 def write_frame(pipe: IO[bytes], header: Mapping[str, Any], scan: ShardScan | None = None) -> None:
-    """Send one message: a header of JSON types and, with it, a scan."""
+    """Send one message, all of it: a header of JSON types and, with it, a scan, of which nothing is copied.
+
+    ``pipe`` may be raw, without a buffer, and take less than it is given, as stdout does under PYTHONUNBUFFERED.
+
+    Raises
+    ------
+    OSError
+        As the system says it; also where the pipe takes nothing, since it does not block.
+    """
     parts: list[Buffer] = [json.dumps(header).encode()]
     parts += scan_to_buffers(scan) if scan is not None else []
     first, rest = len(parts[0]), sum(len(part) for part in parts[1:])
-    pipe.write(first.to_bytes(_LENGTH_BYTES, "little") + rest.to_bytes(_LENGTH_BYTES, "little"))
+    _write_all(pipe, first.to_bytes(_LENGTH_BYTES, "little") + rest.to_bytes(_LENGTH_BYTES, "little"))
     for part in parts:
-        pipe.write(part)
+        _write_all(pipe, part)
     pipe.flush()
 
 
+def _write_all(pipe: IO[bytes], data: Buffer) -> None:
+    rest = memoryview(data)
+    while rest:
+        num_written = pipe.write(rest[:PART_BYTES])
+        if not num_written:  # None where a raw pipe would have to wait
+            msg = f"the pipe took none of the {len(rest)} bytes that are left of a message"
+            raise BlockingIOError(msg)
+        rest = rest[num_written:]
+
+
 def read_frame(pipe: IO[bytes]) -> tuple[dict[str, Any], ShardScan | None] | None:
-    """The next message, or None when the other side has ended, in order or not."""
-    lengths = pipe.read(2 * _LENGTH_BYTES)
-    first = int.from_bytes(lengths[:_LENGTH_BYTES], "little")
-    rest = int.from_bytes(lengths[_LENGTH_BYTES:], "little")
-    header, body = pipe.read(first), pipe.read(rest)
-    if len(lengths) < 2 * _LENGTH_BYTES or len(header) < first or len(body) < rest:
+    """The next message, or None when the other side has ended, in order or not; a scan is read to where it stays."""
+    try:
+        first, rest = (int(length) for length in _read_array(pipe, 2, "<u8"))
+        header = json.loads(_read_array(pipe, first, "u1").tobytes())
+        return header, _read_scan(pipe) if rest else None
+    except EOFError:
         return None
-    return json.loads(header), scan_from(memoryview(body)) if rest else None
+
+
+def _read_scan(pipe: IO[bytes]) -> ShardScan:
+    (about_bytes,) = _read_array(pipe, 1, "<u8").tolist()
+    about = json.loads(_read_array(pipe, about_bytes, "u1").tobytes())
+    starts = _read_array(pipe, about["num_starts"], "<i8")
+    return _scan(about, starts, _read_array(pipe, about["num_crcs"], "<u4"))
+
+
+def _read_array(pipe: IO[bytes], count: int, kind: str) -> NDArray[Any]:
+    """The next numbers, read in place; EOFError where there are fewer."""
+    numbers = np.empty(count, dtype=kind)
+    rest = _bytes_of(numbers)
+    while rest:
+        num_read: int | None = pipe.readinto(rest)  # type: ignore[attr-defined]  # every binary file has it
+        if not num_read:
+            raise EOFError
+        rest = rest[num_read:]
+    return numbers
 
 
 def scan_to_buffers(scan: ShardScan) -> list[Buffer]:
-    """A scan as buffers to be written one after another."""
+    """A scan as buffers to be written one after another; the large ones are views of its arrays."""
     about = {
         "num_starts": len(scan.sample_starts),
+        "num_crcs": len(scan.layout_crcs),
         "head": scan.head,
         "notes": scan.notes,
         "piece_samples": None if scan.piece_samples is None else scan.piece_samples.tolist(),
@@ -53,7 +93,12 @@ def scan_to_buffers(scan: ShardScan) -> list[Buffer]:
     text = json.dumps(about, default=dict).encode()
     starts = np.ascontiguousarray(scan.sample_starts, dtype="<i8")
     crcs = np.ascontiguousarray(scan.layout_crcs, dtype="<u4")
-    return [len(text).to_bytes(_LENGTH_BYTES, "little"), text, starts.tobytes(), crcs.tobytes()]
+    return [len(text).to_bytes(_LENGTH_BYTES, "little"), text, _bytes_of(starts), _bytes_of(crcs)]
+
+
+def _bytes_of(numbers: NDArray[Any]) -> memoryview:
+    """The bytes of an array, not copied."""
+    return numbers.data.cast("B") if len(numbers) else memoryview(b"")
 
 
 def scan_from(data: memoryview) -> ShardScan:
@@ -61,9 +106,14 @@ def scan_from(data: memoryview) -> ShardScan:
     text_end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     about = json.loads(bytes(data[_LENGTH_BYTES:text_end]))
     starts_end = text_end + 8 * about["num_starts"]
+    starts = np.frombuffer(data[text_end:starts_end], dtype="<i8")
+    return _scan(about, starts, np.frombuffer(data[starts_end:], dtype="<u4"))
+
+
+def _scan(about: Mapping[str, Any], starts: NDArray[Any], crcs: NDArray[Any]) -> ShardScan:
     return ShardScan(
-        sample_starts=np.frombuffer(data[text_end:starts_end], dtype="<i8").astype(np.int64),
-        layout_crcs=np.frombuffer(data[starts_end:], dtype="<u4").astype(np.uint32),
+        sample_starts=starts.astype(np.int64, copy=False),
+        layout_crcs=crcs.astype(np.uint32, copy=False),
         head=about["head"],
         notes=about["notes"],
         piece_samples=_whole_numbers(about["piece_samples"]),
