@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Scripts that made fixtures, or that run beside other packages: they import what the tests do without.
@@ -26,3 +28,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", deadline=None, max_examples=2000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what the tests and the examples of docstrings index out of the cache of who runs them."""
+    made = tempfile.TemporaryDirectory(prefix="shoal-tests-")
+    config.add_cleanup(made.cleanup)
+    os.environ["SHOAL_CACHE_DIR"] = made.name

@@ -221,7 +221,7 @@ def test_a_cache_in_memory_is_cleared_at_the_end(tmp_path: Path, data: Path, mon
     cache = ds._opened.cache
     assert cache is not None
     cache.close()
-    assert not list((tmp_path / "shared" / FOLDER / "chunks").iterdir())
+    assert not list((tmp_path / "shared").iterdir())
 
 
 def test_a_budget_below_the_windows_of_the_machine(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

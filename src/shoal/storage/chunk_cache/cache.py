@@ -7,7 +7,6 @@ lets go of that when the process ends in whatever way. design/cache.md says why 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import logging
@@ -20,8 +19,9 @@ from typing import Any
 
 from shoal.errors import StorageError, UsageError
 from shoal.storage.chunk_cache.claiming import CacheCounts, Claim, Claims
-from shoal.storage.chunk_cache.eviction import Evictions, chunks_in, sweep
+from shoal.storage.chunk_cache.eviction import sweep
 from shoal.storage.chunk_cache.files import FOOTER_BYTES, read_checked, write_checked
+from shoal.storage.chunk_cache.leaving import abandon, leave, tell_now
 from shoal.storage.chunk_cache.ledger import Book
 from shoal.storage.chunk_cache.locks import let_go, lock_now, open_for_lock
 from shoal.storage.chunk_cache.place import open_folder
@@ -33,7 +33,7 @@ _log = logging.getLogger("shoal")
 
 _LEAST_BUDGET_BYTES = 1 << 20
 _WAIT_SECONDS = 30.0
-_SECONDS_TO_TELL = 0.2  # who leaves a loop waits no longer for the ledger; what was counted is told the next time
+_TRIES_TO_JOIN = 20
 _SPILLS = 3  # what others need at the same time may push it out before it is read
 
 
@@ -106,16 +106,23 @@ class ChunkCache:
         self._asked = (os.fspath(directory), budget_bytes, dataset, keep, wait_seconds)
         self.spills = SpillCounts()
         self._dataset = hashlib.blake2b(dataset.encode(), digest_size=8).hexdigest()
-        self._folder, self.path = open_folder(directory)
-        self._files = Claims(self._folder, self.path, budget_bytes=budget_bytes or 0, wait_seconds=wait_seconds)
+        for is_last_try in (*[False] * _TRIES_TO_JOIN, True):
+            self._folder, self.path = open_folder(directory)
+            self._files = Claims(self._folder, self.path, budget_bytes=budget_bytes or 0, wait_seconds=wait_seconds)
+            users: list[int] = []
+            try:
+                self._join(budget_bytes, users)
+            except FileNotFoundError as error:
+                if not is_last_try:  # another was the last one out, and has removed the folder since we opened it
+                    abandon(self._folder, users)
+                    continue
+                self._files.trouble(error)
+            except OSError as error:
+                self._files.trouble(error)
+            break
         self._ledger, self.counts = self._files.ledger, self._files.counts
-        users: list[int] = []
-        try:
-            self._join(budget_bytes, users)
-        except OSError as error:
-            self._files.trouble(error)
         self._finalizer = weakref.finalize(
-            self, _close, self._folder, users, self._files, keep=keep, pid=os.getpid(), dataset=self._dataset
+            self, leave, users, self._files, keep=keep, pid=os.getpid(), dataset=self._dataset
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -222,7 +229,7 @@ class ChunkCache:
 
     def tell(self) -> None:
         """Add what this process counted since it last said so to the counts of all; later, if somebody is at them."""
-        _tell(self._files)
+        tell_now(self._files)
 
     def close(self) -> None:
         """Let go of the cache; what it holds stays, unless it was opened with ``keep=False`` and nobody else has it."""
@@ -280,7 +287,7 @@ class ChunkCache:
 
     def _join(self, budget_bytes: int | None, users: list[int]) -> None:
         """Agree on a budget with those who have the cache open, and show that we have: what is added to ``users``."""
-        with self._ledger.held() as book:
+        with self._files.ledger.held() as book:
             sweep(self._folder, book)
             descriptor = os.open("users", _LOCK_FLAGS, 0o600, dir_fd=self._folder)
             users.append(descriptor)
@@ -318,36 +325,6 @@ def _locks_do_nothing(folder: int) -> bool:
         return lock_now(descriptor)
     finally:
         let_go(descriptor)
-
-
-def _tell(files: Claims) -> None:
-    if files.has_news and not files.is_lost:
-        with contextlib.suppress(OSError), files.ledger.held(_SECONDS_TO_TELL) as book:
-            files.tell(book)
-
-
-def _close(folder: int, users: list[int], files: Claims, *, keep: bool, pid: int, dataset: str) -> None:
-    """Let go; the last one out clears what nobody wants to keep. A forked child has its parent's locks in common."""
-    if os.getpid() == pid:
-        with contextlib.suppress(OSError):
-            os.utime(f"datasets/{dataset}", dir_fd=folder)
-        _tell(files)
-    if os.getpid() == pid and not keep and users:
-        with contextlib.suppress(OSError), files.ledger.held() as book:
-            for descriptor in users:
-                os.close(descriptor)
-            users.clear()
-            descriptor = open_for_lock("users", os.O_RDWR, directory=folder)
-            try:
-                if lock_now(descriptor):
-                    for chunk in list(chunks_in(folder)):
-                        Evictions(folder).evict(book, chunk.name)
-                    sweep(folder, book)
-            finally:
-                let_go(descriptor)
-    for descriptor in (*users, folder):
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
 
 
 def _restore(*asked: Any) -> ChunkCache:

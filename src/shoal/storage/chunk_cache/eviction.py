@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from shoal.storage.chunk_cache.ledger import Book, charge_bytes
 from shoal.storage.chunk_cache.locks import is_locked_by_others, let_go, lock_now, open_for_lock
 
-__all__ = ["USED_MODE", "Chunk", "Evictions", "chunks_in", "count", "is_name", "order_of_leaving", "sweep"]
+__all__ = ["USED_MODE", "VICTIMS", "Chunk", "Evictions", "chunks_in", "count", "is_name", "order_of_leaving", "sweep"]
 
 USED_MODE = 0o700  # a chunk that was found at least once; before that it has 0600
 
-_VICTIMS = "victims"
+VICTIMS = "victims"
 _VICTIM = struct.Struct("<49sQ")
 _NAME_LENGTH = 49
 _FEWEST_VICTIMS = 32
@@ -170,7 +170,7 @@ class Evictions:
         if book.victims_next >= book.victims_end:
             return None
         try:
-            descriptor = os.open(_VICTIMS, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder)
+            descriptor = os.open(VICTIMS, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder)
         except FileNotFoundError:
             book.victims_end = 0
             return None
@@ -193,7 +193,7 @@ class Evictions:
         del leaving[max(_FEWEST_VICTIMS, len(chunks) // _VICTIMS_PART) :]
         data = b"".join(_VICTIM.pack(chunk.name.encode(), max(0, chunk.made_ns)) for chunk in leaving)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(_VICTIMS, flags, 0o600, dir_fd=self._folder)
+        descriptor = os.open(VICTIMS, flags, 0o600, dir_fd=self._folder)
         try:
             num_written = os.write(descriptor, data)
         except OSError:

@@ -18,9 +18,9 @@ from dataclasses import dataclass, fields
 
 from shoal.storage.chunk_cache.locks import let_go, lock_within, open_for_lock
 
-__all__ = ["Book", "Ledger", "charge_bytes"]
+__all__ = ["LEDGER", "Book", "Ledger", "charge_bytes"]
 
-_NAME = "ledger"
+LEDGER = "ledger"
 _RECORD = struct.Struct("<8s16s14Q")
 _CRC = struct.Struct("<I")
 _MAGIC = b"shoalcc1"
@@ -82,10 +82,12 @@ class Ledger:
         OSError
             Somebody held it for ``patience_seconds`` (ETIMEDOUT), or the file system fails.
         """
-        descriptor = open_for_lock(_NAME, os.O_RDWR | os.O_CREAT, directory=self._folder)
+        descriptor = open_for_lock(LEDGER, os.O_RDWR | os.O_CREAT, directory=self._folder)
         try:
             if not lock_within(descriptor, patience_seconds):
                 raise OSError(errno.ETIMEDOUT, "somebody holds the ledger of the chunk cache, and does not let go")
+            if not os.fstat(descriptor).st_nlink:
+                raise FileNotFoundError(errno.ENOENT, "the last process that had the chunk cache open has removed it")
             book, is_true = self._read(descriptor)
             if not is_true:
                 book.victims_next = book.victims_end = 0
@@ -102,7 +104,7 @@ class Ledger:
     def look(self) -> Book | None:
         """The book as it is now, without waiting; None where it is being written, or is not there."""
         try:
-            descriptor = os.open(_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder)
+            descriptor = os.open(LEDGER, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder)
         except OSError:
             return None
         try:

@@ -4,7 +4,7 @@ Nothing outside the folder `FOLDER` of the directory that was given is made, cha
 """
 
 # Paths are text in this room, as they are for every other store.
-# ruff: noqa: PTH100, PTH102, PTH103, PTH111, PTH118, PTH120, PTH123
+# ruff: noqa: PTH100, PTH102, PTH103, PTH111, PTH118, PTH119, PTH120, PTH123
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import tempfile
 from shoal.errors import StorageError, UsageError
 from shoal.storage.failures import explained
 
-__all__ = ["FOLDER", "SUBFOLDERS", "open_folder", "place_for_sharing", "spare_memory_bytes"]
+__all__ = ["FOLDER", "SUBFOLDERS", "is_place_for_sharing", "open_folder", "place_for_sharing", "spare_memory_bytes"]
 
 FOLDER = "shoal-chunks"
 SUBFOLDERS = ("chunks", "filling", "datasets")
@@ -29,6 +29,7 @@ _FAR_FILE_SYSTEMS = re.compile(
     r"|fuse(?!\.fuse-overlayfs$)(\..*)?)"
 )
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  # a folder of this user, checked before use, is made in it
+_TRIES_TO_MAKE = 20
 
 
 def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tuple[int, str]:
@@ -42,30 +43,35 @@ def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tupl
         It cannot be made or opened.
     """
     path = os.path.join(os.path.abspath(os.path.expanduser(os.fspath(directory))), FOLDER)
-    try:
-        if make:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o700)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise _refused(error, path) from error
+    num_tries = _TRIES_TO_MAKE if make else 1
+    while True:
+        num_tries -= 1
+        try:
+            return _opened(path, make=make), path
+        except StorageError:
+            raise
+        except OSError as error:
+            # A folder that was just made, or was just there, may be gone: its last user removed it.
+            if error.errno not in (errno.ENOENT, errno.EEXIST) or not num_tries:
+                raise _refused(error, path) from error
+
+
+def _opened(path: str, *, make: bool) -> int:
+    if make:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _check_owner(path, os.fstat(descriptor))
         _check_file_system(path, os.fstat(descriptor))
-        if make:
-            for name in SUBFOLDERS:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o700, dir_fd=descriptor)
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, StorageError):
-            raise
-        raise _refused(error, path) from error
+        for name in SUBFOLDERS if make else ():
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=descriptor)
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor, path
+    return descriptor
 
 
 def _refused(error: OSError, path: str) -> StorageError:
@@ -116,15 +122,24 @@ def place_for_sharing(budget_bytes: int) -> str:
 
     Containers often have 64 MiB of shared memory; and what is put there counts as memory of the container, which is
     ended and not told when it has too much. So twice the budget must be free there and four times in memory; otherwise
-    it is the directory for temporary files.
+    it is the directory for temporary files. $SHOAL_SHARED_MEMORY_DIR names another place for shared memory.
     """
-    name = f"shoal-{os.geteuid()}"
+    memory = os.environ.get("SHOAL_SHARED_MEMORY_DIR") or _SHARED_MEMORY
     with contextlib.suppress(OSError):
-        found = os.statvfs(_SHARED_MEMORY)
+        found = os.statvfs(memory)
         is_large = found.f_bavail * found.f_frsize >= 2 * budget_bytes
-        if is_large and spare_memory_bytes() >= 4 * budget_bytes and os.access(_SHARED_MEMORY, os.W_OK):
-            return os.path.join(_SHARED_MEMORY, name)
-    return os.path.join(tempfile.gettempdir(), name)
+        if is_large and spare_memory_bytes() >= 4 * budget_bytes and os.access(memory, os.W_OK):
+            return os.path.join(memory, _name_for_sharing())
+    return os.path.join(tempfile.gettempdir(), _name_for_sharing())
+
+
+def is_place_for_sharing(path: str) -> bool:
+    """Whether a directory was made for sharing alone, and may go when nothing is left in it."""
+    return os.path.basename(path) == _name_for_sharing()
+
+
+def _name_for_sharing() -> str:
+    return f"shoal-{os.geteuid()}"
 
 
 def spare_memory_bytes() -> int:

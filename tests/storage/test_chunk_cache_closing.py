@@ -1,0 +1,96 @@
+"""What is left of a chunk cache that nobody wants to keep, when the last process has closed it: nothing."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from shoal.storage.chunk_cache import place
+from shoal.storage.chunk_cache.cache import ChunkCache
+from shoal.storage.chunk_cache.place import FOLDER, place_for_sharing
+
+MIB = 1 << 20
+
+
+def read(cache: ChunkCache, key: str) -> bytes:
+    return cache.read(key, 10_000, lambda: key.encode().ljust(10_000))
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHOAL_SHARED_MEMORY_DIR", str(tmp_path))
+    monkeypatch.setattr(place, "spare_memory_bytes", lambda: 64 << 30)
+    return tmp_path
+
+
+def test_shared_memory_may_be_elsewhere(shared: Path) -> None:
+    assert place_for_sharing(MIB) == str(shared / f"shoal-{os.geteuid()}")
+
+
+def test_the_last_one_out_removes_the_folder(shared: Path) -> None:
+    caches = [ChunkCache(place_for_sharing(MIB), budget_bytes=MIB, keep=False) for _ in range(3)]
+    for number, cache in enumerate(caches):
+        read(cache, str(number))
+    for cache in caches:
+        assert list(shared.iterdir())
+        cache.close()
+    assert not list(shared.iterdir())
+
+
+def test_a_directory_that_was_given_stays(tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    cache = ChunkCache(tmp_path / "given", budget_bytes=MIB, keep=False)
+    read(cache, "a")
+    cache.close()
+    assert [path.name for path in tmp_path.rglob("*")] == ["given"]
+
+
+def test_files_of_others_stay(shared: Path) -> None:
+    cache = ChunkCache(place_for_sharing(MIB), budget_bytes=MIB, keep=False)
+    theirs = {Path(cache.path, "chunks", "theirs"), Path(cache.path, "theirs"), Path(cache.path, "datasets", "theirs")}
+    for path in theirs:
+        path.touch()
+    cache.close()
+    assert all(path.exists() for path in theirs)
+    again = ChunkCache(place_for_sharing(MIB), budget_bytes=MIB, keep=False)
+    read(again, "a")
+    assert read(again, "a")
+    assert again.counts.num_hits == 1
+    again.close()
+
+
+def test_a_folder_that_is_to_stay_stays(shared: Path) -> None:
+    cache = ChunkCache(place_for_sharing(MIB), budget_bytes=MIB)
+    read(cache, "a")
+    cache.close()
+    assert len(list((Path(cache.path) / "chunks").iterdir())) == 1
+
+
+def test_some_open_it_while_the_last_one_leaves(shared: Path) -> None:
+    """Whoever comes gets a cache that works, also at the moment when another takes the folder away."""
+    failures, start = [], threading.Barrier(4)
+
+    def come_and_go(number: int) -> None:
+        start.wait()
+        for turn in range(60):
+            try:
+                cache = ChunkCache(place_for_sharing(MIB), budget_bytes=MIB, dataset=str(number % 2), keep=False)
+                read(cache, f"{number}-{turn}")
+                read(cache, f"{number}-{turn}")
+                if (cache.counts.num_fills, cache.counts.num_hits) != (1, 1):
+                    failures.append(str(cache.counts))
+                cache.close()
+            except Exception as error:  # noqa: BLE001  # a thread's failure is the test's
+                failures.append(repr(error))
+
+    threads = [threading.Thread(target=come_and_go, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert not list(shared.rglob(FOLDER))
+    assert not list(shared.iterdir())
