@@ -14,7 +14,6 @@ from shoal.order.resolution import parse_bytes
 from shoal.stream.dataset import Dataset
 from shoal.stream.forks import start_context
 from shoal.stream.passes import Pass
-from shoal.stream.sharing import sharing_chunks
 
 __all__ = ["DataLoader"]
 
@@ -68,7 +67,8 @@ class DataLoader:
         Batches that are made ahead of their use, for each worker; 2 by default. With ``num_workers=0`` and 0 they are
         made when they are asked for, in the thread that asks.
     persistent_workers
-        Whether workers stay for the next epoch. The epochs are the same.
+        Whether workers stay for the next epoch. The epochs are the same: where anything changed that they were
+        started with (a state that leaves samples out, a value in a function object), new ones are started.
     num_threads
         With ``num_workers=0``, threads that decode, ahead of use and in order. By default as many as there are cores,
         up to 4, for what gains by it: the decoding of images, and what shoal does to samples before. Functions that
@@ -200,15 +200,7 @@ class DataLoader:
         return {**self.__dict__, "_staying": None, "_serving": None}
 
     def _workers_for(self, run: Pass, finish: Callable[[Any], Any]) -> Workers:
-        staying, self._staying = self._staying, None
-        if staying is not None:
-            if staying.serve(run.work):
-                self._staying = staying
-                return staying
-            staying.close()
         context: Any = self._context
-        if context.get_start_method() != "fork":
-            _check_travels(run, self.collate_fn, self._worker_init_fn)
         options = {
             "pin_memory": self.pin_memory,
             "timeout": self.timeout,
@@ -218,8 +210,16 @@ class DataLoader:
             "prefetch_factor": self.prefetch_factor,
             "persistent_workers": self.persistent_workers,
         }
-        work = sharing_chunks(run.work, num_workers=self.num_workers) if self.num_workers > 1 else run.work
-        workers = Workers(work, self.num_workers, finish, options)
+        given = (run.work, self.num_workers, finish, options)
+        staying, self._staying = self._staying, None
+        if staying is not None:
+            if staying.serve(*given):
+                self._staying = staying
+                return staying
+            staying.close()
+        if context.get_start_method() != "fork":
+            _check_travels(run, self.collate_fn, self._worker_init_fn)
+        workers = Workers(*given)
         if self.persistent_workers:
             self._staying = workers
         return workers

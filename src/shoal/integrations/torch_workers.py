@@ -20,6 +20,8 @@ from shoal.errors import WorkerError
 from shoal.stream.forks import wait_for_end, wait_for_feeders
 from shoal.stream.interrupts import interrupts_wait
 from shoal.stream.passes import Pass, Work
+from shoal.stream.sharing import sharing_chunks
+from shoal.stream.snapshot import Snapshot
 from shoal.stream.steps import Made, StepMaker, Task
 
 __all__ = ["Workers", "Workshop"]
@@ -63,7 +65,9 @@ class Workers:
         self._made: Any = None
         self._closed = True
         self._pid = os.getpid()
-        self._work, self._num_workers = work, num_workers
+        self._given, self._num_workers = _given(work, num_workers, finish, options), num_workers
+        if num_workers > 1:
+            work = sharing_chunks(work, num_workers=num_workers)
         self._tasks = _Tasks()
         # An event of multiprocessing would wait for those who wait for it, of whom one may have been killed.
         stopped, self._stop = options["multiprocessing_context"].Pipe(duplex=False)
@@ -79,9 +83,9 @@ class Workers:
         self._closed = False
         _open.add(self)
 
-    def serve(self, work: Work) -> bool:
-        """Whether they can make the batches of this work, or others are needed."""
-        return not self._closed and _essence(work) == _essence(self._work)
+    def serve(self, work: Work, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> bool:
+        """Whether they are what `Workers` of these arguments would be, or others are needed."""
+        return not self._closed and _given(work, num_workers, finish, options) == self._given
 
     def begin(self, run: Pass) -> None:
         """Make the batches of this pass from now on; what is left of an earlier one is dropped."""
@@ -138,10 +142,15 @@ class Workers:
         return error
 
 
-def _essence(work: Work) -> tuple[Any, ...]:
-    """What may differ between two passes of one dataset, and makes other batches."""
-    arrangement, recipe = work.arrangement, work.recipe
-    return arrangement.state_order, arrangement.request.seed, recipe.partition, recipe.rank
+def _given(work: Work, *others: Any) -> Snapshot:
+    """All that workers are started with, as it is now.
+
+    Where samples lie stays what it is as long as the dataset does; how workers are started, and what seeds the random
+    numbers of the next ones, is no matter of what those that are there make.
+    """
+    options: dict[str, Any] = others[-1]
+    alone = (work.opened, work.arrangement.index, options["multiprocessing_context"], options["generator"])
+    return Snapshot((work, *others), alone=alone)
 
 
 def _cause(exitcode: int) -> tuple[str, str]:

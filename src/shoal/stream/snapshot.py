@@ -1,0 +1,105 @@
+"""Everything that something is made of, at one moment, in a few bytes that tell whether anything in it changed since.
+
+No list of fields says what to compare: the whole is taken apart as for a pickle, so that whatever is added to it later
+is compared as well.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import hashlib
+import pickle
+from collections.abc import Sequence
+from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
+from typing import Any
+
+__all__ = ["Snapshot"]
+
+
+class Snapshot:
+    """What ``thing`` holds now, however deep; equal to another snapshot if nothing in it differs.
+
+    Functions, classes, the objects in ``alone`` and whatever cannot be pickled (an open file, a lock) are equal if they
+    are the same object; of a function of Python, what it closes over and its defaults count as well. All else is equal
+    by value. What cannot be taken apart at all is equal to nothing. O(bytes of a pickle of it) time, O(1) memory.
+
+    >>> thing = {"gaps": [1, 2]}
+    >>> before = Snapshot(thing)
+    >>> before == Snapshot({"gaps": [1, 2]})
+    True
+    >>> thing["gaps"].append(3)
+    >>> before == Snapshot(thing)
+    False
+    """
+
+    def __init__(self, thing: Any, *, alone: Sequence[Any] = ()) -> None:
+        # What is compared by being the same is held: another object could have its address otherwise.
+        self._held: list[Any] = [thing, *alone]
+        digest = hashlib.blake2b(digest_size=16)
+        pickler = _Parts(digest, self._held, {id(each) for each in alone if each is not None})
+        try:
+            pickler.dump(thing)
+        except Exception:  # noqa: BLE001  # whatever a foreign class does when it is taken apart
+            self._digest = None
+        else:
+            self._digest = digest.digest()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Snapshot):
+            return NotImplemented
+        return self._digest is not None and self._digest == other._digest
+
+    __hash__ = None  # type: ignore[assignment]  # some are equal to nothing, not even to themselves
+
+
+class _Same:
+    """Stands in a pickle for an object that is compared by being the same."""
+
+
+class _Digest:
+    """A file of which only the digest is kept."""
+
+    def __init__(self, digest: Any) -> None:
+        self._digest = digest
+
+    def write(self, data: Any) -> int:
+        """Count the data in."""
+        self._digest.update(data)
+        return memoryview(data).nbytes
+
+
+class _Parts(pickle.Pickler):
+    def __init__(self, digest: Any, held: list[Any], alone: set[int]) -> None:
+        super().__init__(_Digest(digest), protocol=pickle.HIGHEST_PROTOCOL)
+        self._held, self._alone = held, alone
+
+    def persistent_id(self, thing: Any) -> int | None:
+        """The address of what has no parts that could change."""
+        if thing is _Same:
+            return 0
+        if id(thing) in self._alone or isinstance(thing, type | ModuleType):
+            self._held.append(thing)
+            return id(thing)
+        return None
+
+    def reducer_override(self, thing: Any) -> Any:
+        """The parts of an object; its address where it has none."""
+        if isinstance(thing, FunctionType):
+            return self._same(thing, (thing.__defaults__, thing.__kwdefaults__, thing.__closure__, thing.__dict__))
+        if isinstance(thing, CellType):
+            try:
+                return self._same(thing, (thing.cell_contents,))
+            except ValueError:  # it is empty
+                return self._same(thing)
+        if isinstance(thing, BuiltinFunctionType) and isinstance(thing.__self__, ModuleType | None):
+            return self._same(thing)
+        reduce = copyreg.dispatch_table.get(type(thing))
+        try:
+            parts = thing.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if reduce is None else reduce(thing)
+        except Exception:  # noqa: BLE001  # an open file, a lock: it may travel with a fork, and has no parts for us
+            return self._same(thing)
+        return self._same(thing) if isinstance(parts, str) else parts
+
+    def _same(self, thing: Any, parts: Any = None) -> tuple[object, ...]:
+        self._held.append(thing)
+        return _Same, (id(thing),), parts
