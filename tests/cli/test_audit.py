@@ -9,7 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from tests.cli.calls import Calls, make_shards
 
+import shoal
 from shoal.measure import audit
+from shoal.pack import Writer
 
 
 @pytest.fixture
@@ -125,8 +127,10 @@ def test_a_long_name_fits_into_the_picture(calls: Calls, data: Path, tmp_path: P
 def test_what_cannot_be_audited(calls: Calls, ids: NDArray[np.int64], data: Path, tmp_path: Path) -> None:
     assert "cannot be audited as one" in calls.refused("audit", tmp_path / "ids.npy", data)
     assert "--seed is about the order" in calls.refused("audit", tmp_path / "ids.npy", "--seed", 1)
-    assert "--by is about the order" in calls.refused("audit", tmp_path / "ids.npy", "--by", "shard")
+    assert "ids alone do not" in calls.refused("audit", tmp_path / "ids.npy", "--by", "shard")
     assert "--part is about ids" in calls.refused("audit", data, "--part")
+    assert "--keys is about ids" in calls.refused("audit", data, "--keys", data)
+    assert "no column 'lable'" in calls.refused("audit", data, "--by", "lable")
     (tmp_path / "words.txt").write_text("one two")
     assert "ids are integers" in calls.refused("audit", tmp_path / "words.txt")
     (tmp_path / "no.npy").write_bytes(b"not an array")
@@ -137,3 +141,47 @@ def test_what_cannot_be_audited(calls: Calls, ids: NDArray[np.int64], data: Path
     np.save(tmp_path / "short.npy", ids[:10])
     assert "of one length" in calls.refused("audit", tmp_path / "ids.npy", tmp_path / "short.npy")
     assert "No such file" in calls.refused("audit", tmp_path / "none.npy")
+
+
+def test_a_column_of_the_index_is_the_label(calls: Calls, tmp_path: Path) -> None:
+    with Writer(tmp_path / "lines", format="jsonl", columns=["label"]) as writer:
+        for number in range(600):
+            writer.write({"__key__": str(number), "label": ("old", "new")[number // 300]})
+    words = ["audit", tmp_path / "lines", "--order", "none", "--epochs", 1]
+    record = calls.json(*words, "--by", "label")
+    assert record["key"] == "labels"
+    labels = shoal.open(tmp_path / "lines").index_column("label")
+    assert record["vr"]["64"] == audit(np.arange(600), labels=labels).vr[64]
+
+
+def test_keys_of_a_loader_stand_for_samples(calls: Calls, data: Path, tmp_path: Path) -> None:
+    order = np.random.default_rng(0).permutation(200)
+    keys = [f"{number:04d}" for number in range(200)]
+    (tmp_path / "all.txt").write_text("".join(f"{key}\n" for key in keys))
+    (tmp_path / "came.txt").write_text("".join(f"{keys[number]}\n" for number in order))
+    np.save(tmp_path / "came.npy", np.array(keys)[order])
+    np.save(tmp_path / "ids.npy", order)
+    expected = calls.json("audit", tmp_path / "ids.npy")
+    for came, where in (("came.txt", data), ("came.npy", tmp_path / "all.txt"), ("came.txt", tmp_path / "all.txt")):
+        assert calls.json("audit", tmp_path / came, "--keys", where) == expected
+    record = calls.json("audit", tmp_path / "came.txt", "--keys", data, "--by", "shard", "--batch-size", 8)
+    assert record["vr"]["8"] == audit(order, labels=np.arange(200) // 50, batch=8).vr[8]
+
+
+def test_keys_that_are_missing_twice_or_strange_are_counted(calls: Calls, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "came.txt").write_text("".join(f"{number:04d}\n" for number in [*range(199), 7, 9999]))
+    record = calls.json("audit", tmp_path / "came.txt", "--keys", data)
+    assert (record["num_samples"], record["missing"], record["repeated"], record["unknown"]) == (200, 1, 1, 1)
+
+
+def test_keys_that_cannot_be_used_are_refused(calls: Calls, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "came.txt").write_text("a\nb\n")
+    assert "none of 2 delivered keys" in calls.refused("audit", tmp_path / "came.txt", "--keys", data)
+    (tmp_path / "twice.txt").write_text("a\nb\na\n")
+    complaint = calls.refused("audit", tmp_path / "came.txt", "--keys", tmp_path / "twice.txt")
+    assert "'a' is sample 0 and 2" in complaint
+    assert "need --keys" in calls.refused("audit", tmp_path / "came.txt")
+    (tmp_path / "docs.jsonl").write_text('{"a": 1}\n')
+    assert "have no keys" in calls.refused("audit", tmp_path / "came.txt", "--keys", tmp_path / "docs.jsonl")
+    (tmp_path / "bytes.txt").write_bytes(b"a\xff\n")
+    assert "byte 1 is none" in calls.refused("audit", tmp_path / "bytes.txt", "--keys", data)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli import output
+from shoal.cli.audit_ids import ID_SUFFIXES, keyed_samples, read_array, read_ids, read_keys
 from shoal.cli.numbers import at_least_one
 from shoal.cli.order_options import add_order_arguments, asked_order, given_order_options
 from shoal.cli.pages import typed_command, write_page
@@ -27,11 +28,11 @@ from shoal.order.seeds import MAX_SEED
 from shoal.shards.index.table import Index
 from shoal.storage.sources import printed
 from shoal.stream.arrangement import Arrangement
+from shoal.stream.index_columns import key_column
 from shoal.stream.judging import quality_of
 
 __all__ = ["add_arguments", "run"]
 
-_SUFFIXES = (".npy", ".txt", ".csv", ".ids")
 _EPOCHS = 2
 _EXIT_FOUND = 1
 _LINE_LETTERS = 100
@@ -55,9 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", action="store_true", help="the ids are those of one rank or worker: most are missing")
     by = parser.add_mutually_exclusive_group()
     by.add_argument("--labels", metavar="FILE.npy", help="the label of each sample by id; batches should be fair in it")
-    by.add_argument(
-        "--by", choices=("position", "shard", "bytes"), help="of a dataset: what is taken as the label (position)"
-    )
+    by_what = "of a dataset: what is taken as the label, position (the default), shard, bytes, or a column of the index"
+    by.add_argument("--by", metavar="NAME", help=by_what)
+    keys = "SOURCE holds keys and not numbers: the file with the key of each sample in storage order, or the dataset"
+    parser.add_argument("--keys", metavar="WHERE", help=keys)
     other = "ids of another stream that should have nothing in common: another seed, another source; may be repeated"
     parser.add_argument("--other", metavar="FILE", action="append", default=[], help=other)
     parser.add_argument("--picture", metavar="FILE", help="draw it: .svg, .png or .pdf; needs matplotlib")
@@ -69,10 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit what was asked for, and say what was found."""
-    are_ids = [Path(word).suffix in _SUFFIXES for word in arguments.source]
+    are_ids = [Path(word).suffix in ID_SUFFIXES for word in arguments.source]
     if any(are_ids) and not all(are_ids):
         msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited as one"
-        raise UsageError(msg, hint=f"files that end with {', '.join(_SUFFIXES)} are taken for ids")
+        raise UsageError(msg, hint=f"files that end with {', '.join(ID_SUFFIXES)} are taken for ids")
     about, result = _of_ids(arguments) if any(are_ids) else _of_dataset(arguments)
     source, order = printed(source_of(arguments)), str(about.get("order", ""))
     if arguments.picture is not None:
@@ -89,10 +91,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_ids(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
-    if options := [*given_order_options(arguments), *(["--by"] if arguments.by else [])]:
+    if options := given_order_options(arguments):
         msg = f"{options[0]} is about the order of a dataset, and ids have one already"
         raise UsageError(msg, hint="leave it out, or name shards instead of ids")
-    files = [_read_ids(path) for path in arguments.source]
+    keyed = None if arguments.keys is None else keyed_samples(arguments)
+    if arguments.by is not None and (keyed is None or keyed.index is None):
+        msg = f"--by {arguments.by} is something that a dataset knows of its samples, and ids alone do not"
+        raise UsageError(msg, hint="--labels FILE.npy has the label of each sample; --keys may name the dataset")
+    read = read_ids if keyed is None else read_keys
+    files = [read(path) for path in arguments.source]
     epochs = arguments.epochs or 1
     if len(files) > 1:
         lengths = {ids.shape for ids in files}
@@ -100,13 +107,15 @@ def _of_ids(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
             msg = f"several files of ids are an epoch each, of one length; these have the shapes {sorted(lengths)}"
             raise UsageError(msg, hint="audit them one by one; those of other seeds or sources are named by --other")
         files, epochs = [np.stack(files)], 1
+    labels = None if arguments.labels is None else read_array(arguments.labels)
     result = audit(
         files[0],
         num_samples=arguments.num_samples,
-        labels=None if arguments.labels is None else _read_array(arguments.labels),
+        keys=None if keyed is None else keyed.keys,
+        labels=_labels_by(arguments, keyed.index) if keyed is not None and keyed.index is not None else labels,
         epochs=epochs,
         batch=arguments.batch_size,
-        others={path: _read_ids(path) for path in arguments.other},
+        others={path: read(path) for path in arguments.other},
         is_part=arguments.part,
     )
     return {}, result
@@ -114,15 +123,16 @@ def _of_ids(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
 
 def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
     """The order of a dataset; the next seed, whose epochs may collide with those of this one, is the other stream."""
-    if arguments.num_samples is not None or arguments.part:
-        msg = f"{'--part' if arguments.part else '--num-samples'} is about ids, and a dataset knows how many it has"
-        raise UsageError(msg)
+    for name, given in (("part", arguments.part), ("num-samples", arguments.num_samples), ("keys", arguments.keys)):
+        if given:
+            msg = f"--{name} is about ids that a loader emitted, and {printed(source_of(arguments))} is a dataset"
+            raise UsageError(msg, hint=f"files of ids end with {', '.join(ID_SUFFIXES)}")
     request = asked_order(arguments)
     opened = open_with_samples(arguments)
     arrangement = Arrangement(opened.index, request)
     labels = _labels_by(arguments, opened.index)
     num_epochs = arguments.epochs or _EPOCHS
-    others: dict[str, Any] = {path: _read_ids(path) for path in arguments.other}
+    others: dict[str, Any] = {path: read_ids(path) for path in arguments.other}
     if not isinstance(arrangement.order, Sequential):
         seed = request.seed + 1 if request.seed < MAX_SEED else 0
         others[f"seed {seed}"] = _ids_of(arrangement, seed, num_epochs)
@@ -143,40 +153,8 @@ def _ids_of(arrangement: Arrangement, seed: int, num_epochs: int) -> NDArray[np.
 
 def _labels_by(arguments: argparse.Namespace, index: Index) -> NDArray[Any] | None:
     if arguments.labels is not None:
-        return _read_array(arguments.labels)
-    if arguments.by == "shard":
-        first = index.extent_first_sample[index.shard_first_extent]
-        return np.repeat(np.arange(index.num_shards), np.diff(first))
-    if arguments.by == "bytes":
-        if index.sample_bytes is None:
-            msg = "--by bytes needs the bytes of each sample, and this index has none"
-            raise UsageError(msg, hint="`shoal index` writes them for up to 10**8 samples")
-        return index.sample_bytes.astype(np.float64)
-    return None
-
-
-def _read_ids(path: str) -> NDArray[Any]:
-    if Path(path).suffix == ".npy":
-        return _read_array(path)
-    with Path(path).open(encoding="utf-8") as file:
-        try:
-            return np.array([int(word) for line in file for word in line.replace(",", " ").split()], dtype=np.int64)
-        except (ValueError, OverflowError):
-            msg = f"{path}: ids are integers with blanks, commas or line ends between"
-            raise UsageError(msg) from None
-
-
-def _read_array(path: str) -> NDArray[Any]:
-    """Mapped, not read: it may be larger than memory."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError):
-        msg = f"{path}: this is not an array as numpy.save() writes it"
-        raise UsageError(msg, hint="object arrays are not read, since that would run code from the file") from None
-    if not isinstance(array, np.ndarray):  # an .npz archive
-        msg = f"{path}: one array is wanted, and this is an archive of several"
-        raise UsageError(msg)
-    return array
+        return read_array(arguments.labels)
+    return None if arguments.by in (None, "position") else key_column(index, arguments.by)
 
 
 def _show(about: Mapping[str, Any], result: Audit) -> None:

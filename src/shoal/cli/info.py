@@ -20,12 +20,12 @@ from shoal.order.window import Window
 from shoal.shards.index.table import Index, own_bytes
 from shoal.storage.urls import parent, scheme_of
 from shoal.stream.arrangement import Arrangement
+from shoal.stream.index_columns import words_of_column
 from shoal.stream.indexing.index_files import INDEX_NAME
 from shoal.stream.indexing.looking import stat_all
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.indexing.verifying import looks_indexed
 from shoal.stream.mixing import variance_ratio_bound, warning_about
-from shoal.stream.requests import words_of_column
 
 __all__ = ["add_arguments", "run"]
 

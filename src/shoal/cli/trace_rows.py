@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.cli.preview import json_value, printable
 from shoal.cli.progress import Progress
+from shoal.cli.sample_keys import KEY, keys_in_order
 from shoal.cli.trace_run import TracedRun
 from shoal.errors import UsageError
 from shoal.shards.index.table import locate
@@ -20,7 +21,6 @@ from shoal.stream.indexing.opening import Opened
 
 __all__ = ["Row", "add_other_epochs", "add_places", "id_of_key", "ids_of_shard", "rows_of_samples", "rows_of_step"]
 
-_KEY = "__key__"
 Row = dict[str, Any]
 
 
@@ -71,15 +71,9 @@ def _steps_of(asked: TracedRun, numbers: NDArray[np.int64]) -> set[int]:
 
 def id_of_key(opened: Opened, key: str) -> int:
     """The id of the first sample with this key, found by reading the dataset from its start."""
-    dataset = Dataset(Description(opened)).partition(rank=0, world_size=1)
-    with Progress(total=opened.index.num_samples, label=f"looking for {printable(key)}") as progress:
-        for number, sample in enumerate(dataset):
-            if _KEY not in sample:
-                msg = f"samples of format {opened.index.format} have no keys"
-                raise UsageError(msg, hint="--sample takes ids, which `shoal head` shows")
-            if sample[_KEY] == key:
-                return number
-            progress.advance()
+    for number, found in enumerate(keys_in_order(opened, label=f"looking for {printable(key)}")):
+        if found == key:
+            return number
     msg = f"none of {opened.index.num_samples} samples has the key {key!r}"
     raise UsageError(msg, hint="keys are names of tar members up to the first dot, directories included")
 
@@ -108,7 +102,7 @@ def add_places(asked: TracedRun, rows: list[Row], *, keys: bool = False) -> None
             row["shard"] = json_value(index.shard_names[shard])
             row["first_byte"], row["end_byte"] = first_byte, end_byte
             if keys:
-                row["key"] = json_value(dataset[row["sample"]].get(_KEY))
+                row["key"] = json_value(dataset[row["sample"]].get(KEY))
                 progress.advance()
 
 

@@ -15,6 +15,7 @@ from shoal.measure.between import remet_neighbours
 from shoal.measure.curves import Keys, variance_curve
 from shoal.measure.delivered import as_epochs, as_stream
 from shoal.measure.epoch import PARTS, Epoch, compared, end_distances, rank_correlation, start_distances
+from shoal.measure.keys import KeyTable
 from shoal.measure.looks import Look
 from shoal.measure.quality import expected_distinct_of
 from shoal.measure.survey import TIME_PARTS, Survey
@@ -116,6 +117,7 @@ def audit(
     ids: Any,
     *,
     num_samples: int | None = None,
+    keys: ArrayLike | None = None,
     labels: ArrayLike | None = None,
     epochs: int = 1,
     batch: int = 64,
@@ -132,6 +134,8 @@ def audit(
         and the heat map are of all, and the looks of four stretches of 2**22.
     num_samples
         Samples of the dataset; default one more than the largest id.
+    keys
+        The key of each sample in storage order, shape (num_samples,), where ``ids`` (and ``others``) are keys.
     labels
         The label of each sample by id, shape (num_samples,), that batches should have in fair shares; numbers with a
         fraction count as numbers. Default: where a sample is stored, which is the worst that data can be sorted by.
@@ -153,7 +157,7 @@ def audit(
     Raises
     ------
     UsageError
-        The ids are no integers, or labels are missing.
+        The ids are no integers, labels are missing, or keys are not those of the dataset.
 
     Examples
     --------
@@ -163,7 +167,10 @@ def audit(
     >>> audit([0, 1, 2, 3, 5] * 100).missing
     1
     """
-    rows = as_epochs(ids, epochs)
+    table = None if keys is None else KeyTable.of(keys)
+    rows = as_epochs(ids, epochs, table)
+    if num_samples is None and table is not None:
+        num_samples = len(table)
     total = 1 + max(int(row.max()) for row in rows) if num_samples is None else num_samples
     if num_samples is None and total > _MOST_SPARSE * max(len(rows[0]), 1 << 20):
         msg = (
@@ -179,7 +186,7 @@ def audit(
     for number in range(len(parts) - 1):
         looks += compared(parts[number], parts[number + 1], (f"epoch {number}", f"epoch {number + 1}"))
     for name, stream in (others or {}).items():
-        cut = _cut_alike(stream, len(rows[0]))
+        cut = _cut_alike(stream, len(rows[0]), table)
         for index, row in enumerate(cut):
             other = Epoch.of(row, total, codes, batch)
             title = name if len(cut) == 1 else f"{name}, epoch {index}"
@@ -189,11 +196,11 @@ def audit(
     return _summed(parts, looks, [*counted, *findings_of(looks)], total, is_part=is_part)
 
 
-def _cut_alike(stream: Any, num_delivered: int) -> list[NDArray[np.int64]]:
+def _cut_alike(stream: Any, num_delivered: int, keys: KeyTable | None) -> list[NDArray[np.int64]]:
     """The epochs of another stream, cut at the length of this one's where that fits."""
     if isinstance(stream, np.ndarray) and stream.ndim == 2:
-        return as_epochs(stream, 1)
-    flat = as_stream(stream)
+        return as_epochs(stream, 1, keys)
+    flat = as_stream(stream, keys)
     return as_epochs(flat, len(flat) // num_delivered if len(flat) % num_delivered == 0 else 1)
 
 

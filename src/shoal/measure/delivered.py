@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.measure.keys import KeyTable
 
 __all__ = ["as_epochs", "as_stream"]
 
 
-def as_epochs(ids: Any, epochs: int) -> list[NDArray[np.int64]]:
+def as_epochs(ids: Any, epochs: int, keys: KeyTable | None = None) -> list[NDArray[np.int64]]:
     """The ids of each epoch; views of an array that was given.
 
     Parameters
@@ -24,6 +25,8 @@ def as_epochs(ids: Any, epochs: int) -> list[NDArray[np.int64]]:
         lists).
     epochs
         How many epochs of one length a flat stream holds, one after the other.
+    keys
+        What ids are numbered by, where they are keys.
 
     Raises
     ------
@@ -36,23 +39,28 @@ def as_epochs(ids: Any, epochs: int) -> list[NDArray[np.int64]]:
         if epochs not in {1, len(ids)}:
             msg = f"the ids of {len(ids)} epochs were given, and epochs={epochs}"
             raise UsageError(msg, hint="an array of shape (num_epochs, N) says itself how many there are")
-        return [as_stream(row) for row in ids]
-    stream = as_stream(ids)
+        return [as_stream(row, keys) for row in ids]
+    stream = as_stream(ids, keys)
     if epochs < 1 or len(stream) % epochs:
         msg = f"{len(stream):,} ids cannot be cut into {epochs} epochs of one length"
         raise UsageError(msg, hint="give an array of shape (num_epochs, N), or audit the epochs one by one")
     return list(stream.reshape(epochs, -1))
 
 
-def as_stream(ids: Any) -> NDArray[np.int64]:
-    """Ids as one flat array of integers."""
+def as_stream(ids: Any, keys: KeyTable | None = None) -> NDArray[np.int64]:
+    """Ids, or keys as the ids of their samples, as one flat array of integers."""
     array = ids if isinstance(ids, np.ndarray) else _gathered(iter(ids))
     if array.ndim != 1 or not len(array):
         msg = f"ids are a flat array with at least one of them; got shape {array.shape}"
         raise UsageError(msg)
+    if keys is not None:
+        return keys.look_up(array)
     if array.dtype.kind not in "iu":
         msg = f"sample ids are integers; got {array.dtype}"
-        raise UsageError(msg, hint="have the loader yield the number of each sample, from 0 in storage order")
+        hint = "have the loader yield the number of each sample, from 0 in storage order"
+        raise UsageError(
+            msg, hint=f"{hint}; keys need keys=, those of the dataset" if array.dtype.kind in "US" else hint
+        )
     return array if array.dtype == np.int64 else array.astype(np.int64)
 
 

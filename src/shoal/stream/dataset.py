@@ -31,6 +31,7 @@ from shoal.stream.deliveries import RecordHashes
 from shoal.stream.description import Description
 from shoal.stream.features import features_of
 from shoal.stream.handing_over import handed_over
+from shoal.stream.index_columns import class_names, key_column
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Iteration
 from shoal.stream.judging import quality_of
@@ -307,6 +308,19 @@ class Dataset:
         """The order in integers; printed, it is a call that gives this order whatever the defaults become."""
         return self._arrangement
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes of the field `label`, by number; see `class_names`."""
+        return class_names(self._opened)
+
+    def class_names(self, field: str) -> tuple[str, ...]:
+        """The names that numbers of a field stand for: texts in the index, directories, Hugging Face's ClassLabel."""
+        return class_names(self._opened, field)
+
+    def index_column(self, name: str) -> NDArray[Any]:
+        """What the index knows of each stored sample by id: one of its columns, "shard" or "bytes"; read-only."""
+        return key_column(self._opened.index, name)
+
     def ids(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
         """The sample ids at global positions ``[start, stop)`` of an epoch, reading nothing; 0.1 us each."""
         order = self._arrangement.untouched(count_of(epoch, "ids(epoch=)"))
@@ -340,8 +354,8 @@ class Dataset:
         batch
             Samples of a global batch; default that of `batch`, else 256.
         key
-            What should be mixed: the label of each sample by id, ``"shard"``, or ``"bytes"``. Its correlation inside
-            chunks is measured. Default: the worst case, data of which every chunk holds samples of one kind.
+            What should be mixed: the label of each sample by id, a column of the index (``"label"``), ``"shard"`` or
+            ``"bytes"``. Its correlation inside chunks is measured. Default: the worst case, chunks of one kind each.
         rho
             That correlation, where you know it: 0 for data that were shuffled when written, 1 for the worst case.
         """

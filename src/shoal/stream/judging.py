@@ -21,6 +21,7 @@ from shoal.measure.quality import (
 from shoal.order.buffer import Buffer
 from shoal.order.plain import Sequential
 from shoal.stream.arrangement import Arrangement
+from shoal.stream.index_columns import key_column
 
 __all__ = ["quality_of"]
 
@@ -71,14 +72,7 @@ def _keys(arrangement: Arrangement, key: Any) -> NDArray[Any] | None:
     if key is None:
         return None
     if isinstance(key, str):
-        if key == "shard":
-            array = np.repeat(np.arange(index.num_shards), np.diff(index.extent_first_sample[index.shard_first_extent]))
-        elif key == "bytes" and index.sample_bytes is not None:
-            array = index.sample_bytes.astype(np.float64)
-        else:
-            msg = f"key={key!r} is neither a label for each sample nor something that this index knows"
-            known = '"shard", "bytes"' if index.sample_bytes is not None else '"shard"'
-            raise UsageError(msg, hint=f"an array with the label of each sample by id, or one of {known}")
+        array = key_column(index, key)
     else:
         array = np.asarray(key)
         if array.shape != (index.num_samples,):

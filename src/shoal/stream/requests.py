@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from shoal.order.seeds import check_seed
 from shoal.order.state import State
 from shoal.shards.index.table import Index
 from shoal.stream.arrangement import OrderRequest
+from shoal.stream.index_columns import column_of, words_of_column
 
 __all__ = [
     "Batching",
@@ -27,7 +28,6 @@ __all__ = [
     "numbers_left",
     "order_request",
     "request_of_state",
-    "words_of_column",
 ]
 
 _MOST_WORDS = 10
@@ -99,21 +99,16 @@ def _arguments_of(order: Any) -> str:
 
 def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bool_]:
     """Which samples have the wanted values in all of these columns; a mask of shape (num_samples,)."""
-    known: dict[str, NDArray[Any]] = dict(index.columns)
-    if index.sample_bytes is not None:
-        known["sample_bytes"] = index.sample_bytes
     mask = np.ones(index.num_samples, dtype=bool)
     for name, wanted in columns.items():
-        if name not in known:
-            msg = f"the index has no column {name!r}; it has {', '.join(map(repr, known)) or 'none'}"
-            raise UsageError(msg)
+        column = column_of(index, name)
         if callable(wanted):
-            kept = np.asarray(wanted(known[name]))
+            kept = np.asarray(wanted(column))
             if kept.shape != mask.shape or kept.dtype != np.bool_:
                 msg = f"the function for {name!r} must give a truth value for each of {len(mask)} samples"
                 raise UsageError(msg, hint="it is given the whole column as an array")
         else:
-            kept = np.isin(known[name], _looked_for(index, name, wanted))
+            kept = np.isin(column, _looked_for(index, name, wanted))
         mask &= kept
     return mask
 
@@ -136,17 +131,6 @@ def _looked_for(index: Index, name: str, wanted: Any) -> NDArray[Any]:
             msg = f"no sample has {value!r} in the column {name!r}; it holds {len(words)} texts: {shown}"
             raise UsageError(msg, hint="texts are compared letter by letter")
     return np.asarray([numbers[value] for value in values.tolist()], dtype=np.int64)
-
-
-def words_of_column(index: Index, name: str) -> Sequence[str] | None:
-    """What the numbers of a column mean, where the index says it: those of a column of texts, or of classes."""
-    texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})
-    if name in texts:
-        return texts[name]
-    classes: Mapping[str, Sequence[str]] | Sequence[str] | None = index.metadata.get("classes")
-    if isinstance(classes, Mapping):
-        return classes.get(name)
-    return classes if name == "label" else None
 
 
 def numbers_left(samples: Any, left: Runs) -> Any:

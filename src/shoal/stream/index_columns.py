@@ -1,0 +1,113 @@
+"""What an index knows of each sample by a name: its columns, and the names that numbers in them stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from posixpath import basename, dirname
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.shards.folder import Folder
+from shoal.shards.index.table import Index
+from shoal.stream.features import class_labels
+from shoal.stream.indexing.building import OPTIONS
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.reading.integrity import RECORD_CRCS
+
+__all__ = ["class_names", "column_of", "key_column", "words_of_column"]
+
+_LABEL, _SAMPLE_BYTES = "label", "sample_bytes"
+
+
+def column_of(index: Index, name: str) -> NDArray[Any]:
+    """The column of this name, shape (num_samples,); of a folder of classes, the directories of its files are `label`.
+
+    Raises
+    ------
+    UsageError
+        There is no such column.
+    """
+    if name in index.columns:
+        return index.columns[name]
+    if name == _SAMPLE_BYTES and index.sample_bytes is not None:
+        return index.sample_bytes
+    if name == _LABEL and (classes := _folder_classes(index)):
+        numbers = {word: number for number, word in enumerate(classes)}
+        each = [numbers.get(basename(dirname(shard)), -1) for shard in index.shard_names]
+        return np.array(each, dtype=np.int64)[index.extent_shard]
+    msg = f"the index has no column {name!r}; it has {', '.join(map(repr, _column_names(index))) or 'none'}"
+    raise UsageError(msg, hint="columns are made with `shoal pack --columns`; an array by sample id serves as a label")
+
+
+def key_column(index: Index, name: str) -> NDArray[Any]:
+    """What batches can be judged by, for each sample by id: ``"shard"``, ``"bytes"``, or a column; read-only.
+
+    Bytes are numbers (float64); of columns those of a float dtype are numbers, and all others labels.
+
+    Raises
+    ------
+    UsageError
+        The index does not know this.
+    """
+    if name == "shard":
+        values: NDArray[Any] = np.repeat(
+            np.arange(index.num_shards), np.diff(index.extent_first_sample[index.shard_first_extent])
+        )
+    elif name in ("bytes", _SAMPLE_BYTES):
+        if index.sample_bytes is None:
+            msg = f"{name!r} is the size of each sample, which this index does not have"
+            raise UsageError(msg, hint="`shoal index` keeps sizes for up to 10**8 samples")
+        values = index.sample_bytes.astype(np.float64)
+    else:
+        values = column_of(index, name).view()
+    values.flags.writeable = False
+    return values
+
+
+def words_of_column(index: Index, name: str) -> Sequence[str] | None:
+    """What the numbers of a column mean, where the index says it: those of a column of texts, or of classes."""
+    texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})
+    if name in texts:
+        return texts[name]
+    classes: Mapping[str, Sequence[str]] | Sequence[str] | None = index.metadata.get("classes")
+    if isinstance(classes, Mapping):
+        return classes.get(name)
+    return (classes or _folder_classes(index)) if name == _LABEL else None
+
+
+def class_names(opened: Opened, field: str = _LABEL) -> tuple[str, ...]:
+    """The names that numbers of a field stand for: by its index column, or by the features of Hugging Face.
+
+    Raises
+    ------
+    UsageError
+        Nothing names them.
+    """
+    words = words_of_column(opened.index, field)
+    if words is None:
+        named = class_labels(opened)
+        words = named.get(field)
+        if words is None:
+            known = [name for name in _column_names(opened.index) if words_of_column(opened.index, name) is not None]
+            known += [name for name in named if name not in known]
+            msg = f"the numbers of {field!r} have no names here"
+            hint = "folders of classes, what `shoal pack` makes of them, and datasets of Hugging Face have them"
+            raise UsageError(msg, hint=f"names are known of {', '.join(map(repr, known))}" if known else hint)
+    return tuple(words)
+
+
+def _column_names(index: Index) -> list[str]:
+    names = [name for name in index.columns if name != RECORD_CRCS]
+    if _LABEL not in names and _folder_classes(index):
+        names.append(_LABEL)
+    return names + ([_SAMPLE_BYTES] if index.sample_bytes is not None else [])
+
+
+def _folder_classes(index: Index) -> Sequence[str] | None:
+    if index.format != Folder.name:
+        return None
+    found: Sequence[str] | None = index.metadata.get(OPTIONS, {}).get("classes")
+    return found
