@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import pickle
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch.utils.data as torch_data
 from tests.stream.made import flat
 
 from shoal.errors import StateError, UsageError
+from shoal.integrations import torch_shared_state
 from shoal.stream.dataloader import refuse_second_dealing
 from shoal.stream.dataset import Dataset
 from shoal.torch import IterableDataset
@@ -87,6 +89,65 @@ def test_a_loaded_position_serves_one_epoch(tars: Dataset) -> None:
     loader.dataset.set_epoch(1)
     loader.dataset.load_state_dict(state)
     assert ids_of(loader) == whole[10:]
+
+
+def test_workers_that_stay_begin_where_the_dataset_does(tars: Dataset) -> None:
+    ds = tars.shuffle(seed=3).with_ids().batch(10)
+    loader = loader_of(ds, 2, persistent_workers=True)
+    begun = ds.state_dict()
+    left_out = ds.without(positions=[(20, 70)], epoch=1).state_dict()
+    steps: list[tuple[Any, Any, list[int]]] = [
+        (None, None, ds.ids().tolist()),
+        (loader.dataset.load_state_dict, {**begun, "position": 100}, ds.ids(0, 100).tolist()),
+        (ds.load_state_dict, {**begun, "epoch": 1, "position": 150}, ds.ids(1, 150).tolist()),
+        (ds.set_epoch, 1, ds.ids(1, 150).tolist()),  # which does not move a loaded position
+        (ds.set_epoch, 2, ds.ids(2).tolist()),
+        (loader.dataset.set_epoch, 4, ds.ids(4).tolist()),
+        (ds.load_state_dict, {**left_out, "epoch": 1, "position": 10}, [*ds.ids(1, 10, 20), *ds.ids(1, 70)]),
+    ]
+    pids = None
+    for move, argument, ids in steps:
+        if move is not None:
+            move(argument)
+        next(iter(loader))  # a pass that is left says nothing about where the next one begins
+        assert sorted(flat(ids_of(loader))) == sorted(ids)
+        workers = [worker.pid for worker in loader._iterator._workers]
+        assert pids in (None, workers)
+        pids = workers
+
+
+def test_a_copy_goes_its_own_way(tars: Dataset) -> None:
+    source = IterableDataset(tars.shuffle(seed=3).with_ids().batch(10))
+    source.set_epoch(2)
+    for other in (copy.copy(copy.deepcopy(source)), copy.deepcopy(source), pickle.loads(pickle.dumps(source))):
+        assert ids_of(other) == ids_of(source)
+        other.set_epoch(1)
+        other.dataset.set_epoch(3)
+        assert sorted(flat(ids_of(other))) == list(range(197))
+        assert ids_of(other)[0] == other.dataset.batch_ids(0, epoch=3).tolist()
+        assert ids_of(source)[0] == source.dataset.batch_ids(0, epoch=2).tolist()
+
+
+def test_a_state_that_is_half_written_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_shared_state, "_TRIES", 3)
+    shared = torch_shared_state.SharedState()
+    assert shared.put({"epoch": 1}) == 1
+    assert shared.put({"epoch": 2}) == shared.number == 2
+    assert shared.get() == (2, {"epoch": 2})
+    shared._bytes[20] ^= 1
+    with pytest.raises(StateError, match="was not to be had"):
+        shared.get()
+    with pytest.raises(StateError, match="the state has 20012 bytes"):
+        shared.put({"order": "x" * 20_000})
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_the_dataset_may_be_told_the_epoch_itself(num_workers: int, tars: Dataset) -> None:
+    ds = tars.shuffle(seed=3).with_ids().batch(100)
+    loader = loader_of(ds, num_workers)
+    loader.dataset.set_epoch(1)
+    ds.set_epoch(2)
+    assert ids_of(loader) == [ds.batch_ids(step, epoch=2).tolist() for step in range(2)]
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])

@@ -9,6 +9,7 @@ import torch.utils.data
 
 from shoal.errors import StateError, UsageError
 from shoal.integrations.torch_batches import tensors
+from shoal.integrations.torch_shared_state import SharedState
 from shoal.stream.dataloader import refuse_batches_of_batches, refuse_second_dealing
 from shoal.stream.dataset import Dataset
 from shoal.stream.iteration import Iteration
@@ -26,7 +27,9 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
     these may change, use `shoal.torch.DataLoader`.
 
     An epoch does not end by itself, since no worker can know whether the others are done: call `set_epoch` before each,
-    as with torch's ``DistributedSampler``, or the same order comes again.
+    as with torch's ``DistributedSampler``, or the same order comes again. Workers that stay
+    (``persistent_workers=True``) begin where the dataset does, whoever moved it: `set_epoch` and `load_state_dict` here
+    or of the dataset itself, between two loops.
 
     Parameters
     ----------
@@ -40,9 +43,10 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
             msg = f"shoal.torch.IterableDataset wraps a shoal dataset; got {type(given).__name__}"
             raise UsageError(msg, hint="shoal.open(...)")
         self.dataset = dataset
-        # In shared memory, so that workers which stay for several epochs see it change; -1 until somebody says one.
-        self._epoch: Any = cast("Any", torch.tensor([-1])).share_memory_()
+        self._shared, self._seen = SharedState(), 0  # where the dataset begins, for workers that stay
+        self._has_begun = False
         self._saved: dict[str, Any] | None = None
+        dataset._cursor.watch(self._tell)  # noqa: SLF001  # whoever moves it, by whichever object
 
     def __len__(self) -> int:
         """What this rank yields in a whole epoch: batches, or samples."""
@@ -51,7 +55,6 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
     def set_epoch(self, epoch: int) -> None:
         """Begin at the start of this epoch next, in workers too; see `Dataset.set_epoch`."""
         self.dataset.set_epoch(epoch)
-        self._epoch[0] = epoch
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where an iterator of the same worker of the same rank was, or where `Dataset.state_dict` says.
@@ -65,18 +68,17 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
             self._saved = dict(state)
         else:
             self.dataset.load_state_dict(state)
-            self._epoch[0] = -1
 
     def __iter__(self) -> _Part:
         """Iterate over the part of this worker."""
-        if (epoch := int(self._epoch[0])) >= 0:
-            self.dataset.set_epoch(epoch)
+        info = torch.utils.data.get_worker_info()
+        if info is not None:
+            self._begin_as_told()
         run = self.dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before it is shared among workers
         partition = run.work.recipe.partition
         refuse_second_dealing(partition.world_size)
         if partition.batched:
             refuse_batches_of_batches()
-        info = torch.utils.data.get_worker_info()
         saved, self._saved = self._saved, None
         part = _Part(self, 0 if info is None else info.id, 1 if info is None else info.num_workers)
         if saved is not None:
@@ -90,7 +92,33 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         refuse_second_dealing(world_size)
         dataset = self.dataset.partition(rank=run.work.recipe.rank, world_size=world_size)
         dataset.load_state_dict(run.state(run.epoch, run.start))
-        return {**self.__dict__, "dataset": dataset}
+        return {**self.__dict__, "dataset": dataset, "_seen": self._shared.number, "_has_begun": False}
+
+    def __copy__(self) -> Self:
+        """Another over the same dataset, for workers of its own."""
+        made = type(self).__new__(type(self))
+        made.__setstate__({**self.__dict__, "_shared": SharedState(), "_seen": 0, "_has_begun": False})
+        return made
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self.__dict__.update(kept)
+        self.dataset._cursor.watch(self._tell)  # noqa: SLF001
+
+    def _tell(self) -> None:
+        """The dataset will begin elsewhere: so will workers that stay."""
+        if torch.utils.data.get_worker_info() is None:  # what moves in a worker is the affair of that one
+            dataset = self.dataset
+            self._shared.put(dataset._arrangement.state_at(*dataset._cursor.begins))  # noqa: SLF001
+
+    def _begin_as_told(self) -> None:
+        """In a worker: the first pass begins where this copy was sent to, later ones where the parent's dataset does.
+
+        No worker decides for itself that a pass is over, since the others may see it otherwise.
+        """
+        if self._has_begun and self._shared.number != self._seen:
+            self._seen, state = self._shared.get()
+            self.dataset.load_state_dict(state)
+        self._has_begun = True
 
 
 class _Part:
@@ -120,7 +148,8 @@ class _Part:
             made = next(self._iteration)
         except StopIteration:
             dataset = self._source.dataset
-            if dataset.epoch == self._run.epoch:  # a loaded position has served
+            # A loaded position has served. No worker can say that: the loop may not have received what it made ahead.
+            if torch.utils.data.get_worker_info() is None and dataset.epoch == self._run.epoch:
                 dataset.set_epoch(self._run.epoch + 1)
                 dataset.set_epoch(self._run.epoch)
             raise

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from typing import Any
+
 from shoal.stream.certificates import Delivered
 from shoal.stream.place import Place
 
@@ -21,11 +25,21 @@ class Cursor:
         self.start = 0
         self._newest: Place | None = None
         self.delivered = Delivered()
+        self._watchers: list[weakref.WeakMethod[Callable[[], None]]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is watched by nobody."""
+        return {**self.__dict__, "_watchers": []}
+
+    def watch(self, moved: Callable[[], None]) -> None:
+        """Call this method whenever the next iterator is to begin elsewhere, as long as its object lives."""
+        self._watchers = [watcher for watcher in self._watchers if watcher() is not None]
+        self._watchers.append(weakref.WeakMethod(moved))
 
     def begin(self, epoch: int, start: int) -> None:
         """Begin here next; what iterators came to before is forgotten."""
-        self.epoch, self.start = epoch, start
         self._newest = None
+        self._move(epoch, start)
 
     def follow(self, place: Place) -> None:
         """Speak of this iterator's place from now on."""
@@ -35,9 +49,20 @@ class Cursor:
     def ended(self, place: Place) -> None:
         """An iterator came to its end: if it began where the next one would, that one begins the next epoch."""
         if (place.epoch, place.start) == (self.epoch, self.start):
-            self.epoch, self.start = self.epoch + 1, 0
+            self._move(self.epoch + 1, 0)
+
+    def _move(self, epoch: int, start: int) -> None:
+        self.epoch, self.start = epoch, start
+        for watcher in self._watchers:
+            if (moved := watcher()) is not None:
+                moved()
+
+    @property
+    def begins(self) -> tuple[int, int]:
+        """Epoch and position at which the next iterator begins."""
+        return self.epoch, self.start
 
     @property
     def position(self) -> tuple[int, int]:
         """Epoch and position to save: of the newest iterator, also after it is gone, else where one would begin."""
-        return self._newest.position if self._newest is not None else (self.epoch, self.start)
+        return self._newest.position if self._newest is not None else self.begins
