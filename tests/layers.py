@@ -56,6 +56,7 @@ LIBRARIES = {
     "msgpack": ("shoal.shards",),
     "cbor2": ("shoal.shards",),
     "xxhash": ("shoal.shards.manifests",),
+    "yaml": ("shoal.shards",),
     "zstandard": ("shoal.shards",),
     "google_crc32c": ("shoal.shards",),
     "backports": ("shoal.shards",),

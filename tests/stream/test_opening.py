@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    for name in ("train/000", "train/001", "train/002 ü", "val/000"):
+    for name in ("train/000", "train/001", "train/002 ü", "web/000"):
         path = tmp_path / "data" / f"{name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f'{{"id": "{name}-{number}"}}\n' for number in range(100)))
@@ -50,7 +50,7 @@ def names(opened: Opened) -> list[str]:
 
 def test_made_once_and_cached(data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = open_source(data)
-    assert names(first) == ["train/000.jsonl", "train/001.jsonl", "train/002 ü.jsonl", "val/000.jsonl"]
+    assert names(first) == ["train/000.jsonl", "train/001.jsonl", "train/002 ü.jsonl", "web/000.jsonl"]
     assert first.index_path is not None
     assert Path(first.index_path).parent == cache / "indexes"
     assert first.format is format_named("jsonl")
@@ -58,12 +58,12 @@ def test_made_once_and_cached(data: Path, cache: Path, monkeypatch: pytest.Monke
     again = open_source(str(data))
     assert again.index_path == first.index_path
     assert again.index.fingerprint == first.index.fingerprint
-    assert again.store.read_range(again.paths[3], 0, 18) == b'{"id": "val/000-0"'
+    assert again.store.read_range(again.paths[3], 0, 18) == b'{"id": "web/000-0"'
 
 
 def test_a_changed_shard_is_another_cache_entry(data: Path) -> None:
     first = open_source(data)
-    with (data / "val/000.jsonl").open("a") as file:
+    with (data / "web/000.jsonl").open("a") as file:
         file.write('{"id": "new"}\n')
     second = open_source(data)
     assert second.index_path != first.index_path
@@ -115,9 +115,9 @@ def test_index_beside_the_shards(data: Path, cache: Path) -> None:
     opened = open_source(data)
     assert opened.index_path == path
     assert not cache.exists()
-    some = open_source(f"{data}/{{val,train}}/000.jsonl")
+    some = open_source(f"{data}/{{web,train}}/000.jsonl")
     assert some.index_path == path
-    assert names(some) == ["val/000.jsonl", "train/000.jsonl"]
+    assert names(some) == ["web/000.jsonl", "train/000.jsonl"]
     assert some.index.fingerprint != opened.index.fingerprint
     assert open_source(f"{data}/**/*.jsonl").index.fingerprint == opened.index.fingerprint
 
@@ -126,7 +126,7 @@ def test_the_index_as_source(data: Path) -> None:
     path = make_index(data)
     opened = open_source(path)
     assert names(opened)[0] == "train/000.jsonl"
-    (data / "val/000.jsonl").unlink()
+    (data / "web/000.jsonl").unlink()
     (data / "train/000.jsonl").unlink()
     with pytest.raises(StorageError, match=r"2 of its 4 shards are not beside it; the first is .*train/000\.jsonl"):
         open_source(path)
@@ -136,14 +136,14 @@ def test_the_index_as_source(data: Path) -> None:
 
 def test_a_directory_with_more_or_fewer_shards_than_its_index(data: Path) -> None:
     make_index(data)
-    shutil.copy(data / "val/000.jsonl", data / "val/001 new.jsonl")
+    shutil.copy(data / "web/000.jsonl", data / "web/001 new.jsonl")
     with pytest.raises(IndexFileError, match=r"does not know 1 of 5 shards, first .*001 new\.jsonl") as caught:
         open_source(data)
     assert f"run `shoal index {data}` again" in caught.value.hint
     # Named shards that the index does not know are indexed on their own.
-    assert names(open_source(f"{data}/val/*.jsonl")) == ["000.jsonl", "001 new.jsonl"]
-    assert names(open_source([data / "train/000.jsonl", data / "val/001 new.jsonl"]))[0] == "train/000.jsonl"
-    (data / "val/001 new.jsonl").unlink()
+    assert names(open_source(f"{data}/web/*.jsonl")) == ["000.jsonl", "001 new.jsonl"]
+    assert names(open_source([data / "train/000.jsonl", data / "web/001 new.jsonl"]))[0] == "train/000.jsonl"
+    (data / "web/001 new.jsonl").unlink()
     (data / "train/001.jsonl").unlink()
     with pytest.raises(IndexFileError, match=r"lacks 1 of the 4 shards that the index .* first train/001\.jsonl"):
         open_source(data)
@@ -157,10 +157,10 @@ def test_index_given(data: Path, tmp_path: Path) -> None:
     by_base_name = open_source(f"{moved}/00[12]*.jsonl", index=path)
     assert names(by_base_name) == ["train/001.jsonl", "train/002 ü.jsonl"]
     assert by_base_name.paths[0] == str(moved / "001.jsonl")
-    with pytest.raises(IndexFileError, match=r"could be either of train/000\.jsonl and val/000\.jsonl"):
+    with pytest.raises(IndexFileError, match=r"could be either of train/000\.jsonl and web/000\.jsonl"):
         open_source(moved / "000.jsonl", index=path)
     with pytest.raises(IndexFileError, match="lacks 1 of the 4 shards"):
-        shutil.rmtree(data / "val")
+        shutil.rmtree(data / "web")
         open_source(data, index=path)
     (data / "train" / "x.jsonl").write_text("{}\n")
     with pytest.raises(IndexFileError, match=r"does not know 1 of 4 shards, first .*x\.jsonl"):
@@ -170,7 +170,7 @@ def test_index_given(data: Path, tmp_path: Path) -> None:
 
 
 def test_two_shards_with_the_name_of_one(data: Path, tmp_path: Path) -> None:
-    path = make_index(data / "val", tmp_path / "my.index")
+    path = make_index(data / "web", tmp_path / "my.index")
     with pytest.raises(IndexFileError, match=r"two shards have the name 000\.jsonl"):
         open_source(f"{data}/*/000.jsonl", index=path)
 
@@ -185,7 +185,7 @@ def test_a_damaged_index_is_named(data: Path) -> None:
 def test_formats(data: Path, tmp_path: Path) -> None:
     make_index(data)
     with pytest.raises(IndexFileError, match=r"was asked for, but the index .* is one of 'jsonl'"):
-        open_source(f"{data}/val/000.jsonl", format="tar", index=data / "shoal.index")
+        open_source(f"{data}/web/000.jsonl", format="tar", index=data / "shoal.index")
     (tmp_path / "mixed").mkdir()
     for name in ("a.jsonl", "b.tar"):
         (tmp_path / "mixed" / name).write_bytes(b"")
@@ -222,7 +222,7 @@ def test_linked_shards(data: Path, tmp_path: Path) -> None:
     linked = tmp_path / "linked"
     linked.mkdir()
     (linked / "a.jsonl").symlink_to(data / "train/000.jsonl")
-    (linked / "sub").symlink_to(data / "val")
+    (linked / "sub").symlink_to(data / "web")
     opened = open_source(linked)
     assert names(opened) == ["a.jsonl", "sub/000.jsonl"]
     opened.check.check(0)

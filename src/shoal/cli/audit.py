@@ -129,18 +129,20 @@ def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
             raise UsageError(msg, hint=f"files of ids end with {', '.join(ID_SUFFIXES)}")
     request = asked_order(arguments)
     opened = open_with_samples(arguments)
-    arrangement = Arrangement(opened.index, request)
+    arrangement = Arrangement(opened.index, request, stored=opened.stored)
     labels = _labels_by(arguments, opened.index)
+    if opened.stored is not None and labels is not None:
+        labels = labels[opened.stored.members(np.arange(len(opened.stored)))]
     num_epochs = arguments.epochs or _EPOCHS
     others: dict[str, Any] = {path: read_ids(path) for path in arguments.other}
     if not isinstance(arrangement.order, Sequential):
         seed = request.seed + 1 if request.seed < MAX_SEED else 0
         others[f"seed {seed}"] = _ids_of(arrangement, seed, num_epochs)
     ids = _ids_of(arrangement, request.seed, num_epochs)
-    result = audit(ids, num_samples=opened.index.num_samples, labels=labels, batch=arguments.batch_size, others=others)
+    result = audit(ids, num_samples=arrangement.num_samples, labels=labels, batch=arguments.batch_size, others=others)
     about: dict[str, Any] = {"order": str(arrangement)}
-    if not isinstance(arrangement.order, Sequential | Buffer) and arguments.batch_size <= opened.index.num_samples // 2:
-        key = np.arange(opened.index.num_samples, dtype=np.float64) if labels is None else labels
+    if not isinstance(arrangement.order, Sequential | Buffer) and arguments.batch_size <= arrangement.num_samples // 2:
+        key = np.arange(arrangement.num_samples, dtype=np.float64) if labels is None else labels
         about["predicted_vr"] = dict(quality_of(arrangement, arguments.batch_size, key=key).vr)
     return about, result
 

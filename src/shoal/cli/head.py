@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(msg, hint="leave out one of them")
     request = asked_order(arguments) if options else None
     opened = open_with_samples(arguments)
-    dataset = Dataset(Description(opened, request))
+    dataset = Dataset(Description.of(opened, request))
     ids = arguments.ids
     if ids is None:
         ids = dataset.ids(arguments.epoch or 0, 0, min(arguments.n, dataset.num_samples)).tolist()

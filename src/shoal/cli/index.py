@@ -34,6 +34,7 @@ from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.indexing.index_files import INDEX_NAME
 from shoal.stream.indexing.opening import choose_format, described_shards, refuse_unfinished, wanted_suffixes
 from shoal.stream.indexing.scan_reading import ScanTraffic
+from shoal.stream.indexing.split_selection import select_split
 from shoal.stream.indexing.verifying import ShardCheck
 from shoal.stream.reading.integrity import RECORD_CRCS
 from shoal.stream.reading.retrying import patient
@@ -68,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     if found.kind == "index":
         msg = f"{found.asked}: this is an index already"
         raise SourceError(msg, hint="name the shards, or see what is in it with `shoal info`")
+    suffixes = wanted_suffixes(arguments.format)
+    found = select_split(found, arguments.split, suffixes=suffixes, store=store).source
     what = described_shards(found, arguments.format, store)
     found = what.source
     refuse_unfinished(found, store)

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     opened = opening.opened
     record = {**_dataset(opened), "index": _index(opening, given=arguments.index is not None)}
     if opened.index.num_samples:
-        arrangement = Arrangement(opened.index, request)
+        arrangement = Arrangement(opened.index, request, stored=opened.stored)
         batches = _GLOBAL_BATCHES if arguments.global_batch is None else (arguments.global_batch,)
         order = _order(arrangement, batches)
         message = warning_about(arrangement, batches[-1]) if arguments.global_batch is not None else ""

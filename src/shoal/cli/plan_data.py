@@ -119,7 +119,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         sizing = recommend(cluster, dataset_bytes=num_bytes, least_chunk_bytes=extent_bytes)
         nodes = sizing.num_canonical_nodes
         request = OrderRequest(window=sizing.window_bytes, chunk=sizing.chunk_bytes, num_canonical_nodes=nodes)
-    arrangement = Arrangement(index, request)
+    arrangement = Arrangement(index, request, stored=opened.stored)
     chunks = arrangement.chunks
     held_bytes = np.maximum(chunks.decoded_bytes, chunks.end_byte - chunks.first_byte)
     is_shared = index.sample_bytes is None

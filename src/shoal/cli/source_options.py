@@ -46,6 +46,8 @@ def add_shards_argument(parser: argparse.ArgumentParser, *, more: str = "", is_o
     """Declare the shards; several words are one list, since a shell may have expanded a glob."""
     text = f"shards: files or URLs, a directory, a glob, braces like train-{{000000..000099}}.tar{more}"
     parser.add_argument("source", metavar="SOURCE", nargs="*" if is_optional else "+", help=text)
+    split = 'which of the splits of a directory to read, as in --split train; may be repeated; "all" reads all of them'
+    parser.add_argument("--split", metavar="NAME", action="append", help=split)
     option = "what the store of a URL should know: region=eu-west-1, anonymous=true, headers.X-Key=...; may be repeated"
     parser.add_argument("--storage-option", metavar="KEY=VALUE", action="append", default=[], help=option)
 
@@ -120,6 +122,7 @@ def open_asked(arguments: argparse.Namespace) -> OpenedNow:
         show = ShowBytes(progress)
         opened = open_source(
             source_of(arguments),
+            split=arguments.split,
             index=arguments.index,
             format=arguments.format,
             storage_options=storage_options_of(arguments),

@@ -36,7 +36,7 @@ class TracedSamples:
 
     def of(self, rows: Sequence[Row]) -> list[Mapping[str, Any] | None]:
         """The fields of each row's sample; None beyond the limit, and an error in words where one cannot be read."""
-        dataset = Dataset(Description(self.opened))
+        dataset = Dataset(Description.of(self.opened))
         wanted = list(dict.fromkeys(row["sample"] for row in rows))[: self.limit]
         new = [sample for sample in wanted if sample not in self._read]
         with Progress(total=len(new), label="reading samples") as progress:

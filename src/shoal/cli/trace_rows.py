@@ -96,7 +96,7 @@ def add_places(asked: TracedRun, rows: list[Row], *, keys: bool = False) -> None
     """Add to the rows where their samples lie, and their keys where those were asked for, which reads them."""
     index = asked.opened.index
     columns = locate(index, [row["sample"] for row in rows])
-    dataset = Dataset(Description(asked.opened))
+    dataset = Dataset(Description.of(asked.opened))
     with Progress(total=len(rows), label="reading keys") as progress:
         for row, shard, first_byte, end_byte in zip(rows, *(column.tolist() for column in columns), strict=True):
             row["shard"] = json_value(index.shard_names[shard])

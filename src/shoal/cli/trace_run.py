@@ -91,12 +91,13 @@ def asked_run(arguments: argparse.Namespace) -> TracedRun:
     if state is None and arguments.from_state:
         msg = "--from-state counts from the position of a state, and there is none"
         raise UsageError(msg, hint="--state FILE names it")
-    request = asked_order(arguments) if state is None else request_of_state(state)
     world_size = arguments.world_size
     if arguments.rank is not None:
         check_rank(arguments.rank, world_size)
     opened = open_with_samples(arguments)
-    arrangement = Arrangement(opened.index, request, gaps=NO_GAPS if state is None else state.gaps)
+    request = asked_order(arguments) if state is None else request_of_state(state, stored=opened.stored)
+    gaps = NO_GAPS if state is None else state.gaps
+    arrangement = Arrangement(opened.index, request, stored=opened.stored, gaps=gaps)
     epoch, start = arguments.epoch or 0, 0
     if state is not None:
         fingerprint, samples = opened.index.fingerprint, arrangement.num_samples

@@ -57,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     began_seconds = time.monotonic()
     asked = open_to_verify(
         source_of(arguments),
+        split=arguments.split,
         index=arguments.index,
         format=arguments.format,
         storage_options=storage_options_of(arguments),

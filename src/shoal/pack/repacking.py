@@ -136,6 +136,7 @@ def repack(
     num_workers: int | None = None,
     options: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    split: str | Sequence[str] | None = None,
     source_format: str | Format | None = None,
     index: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -144,7 +145,7 @@ def repack(
 
     Parameters
     ----------
-    source, source_format, index, storage_options
+    source, split, source_format, index, storage_options
         As `shoal.open` takes them (``format`` is there what ``source_format`` is here); the options are those of each
         side that is no file of this machine.
     url
@@ -187,7 +188,7 @@ def repack(
     """
     check_apart(source, url)
     here, there = options_of_sides(source, os.fspath(url), storage_options)
-    opened = open_source(source, index=index, format=source_format, storage_options=here)
+    opened = open_source(source, split=split, index=index, format=source_format, storage_options=here)
     request = RepackRequest(
         format=format,
         shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
@@ -215,9 +216,7 @@ def repack_opened(
 ) -> Repacked:
     """`repack` of a dataset that is open."""
     index = opened.index
-    if not index.num_samples:
-        msg = f"{counted(index.num_shards, 'shard')} without a single sample"
-        raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
+    _refuse_partial(opened)
     format_name = request.format or _format_like(index)
     check_prefix(request.prefix)
     like = {} if request.decode else options_like(opened, format_name)
@@ -265,6 +264,17 @@ def repack_opened(
         return Repacked(summary, sizing, joined, source, workers, max(made.peak_bytes, peak), num_looked_at)
     finally:
         out.release()
+
+
+def _refuse_partial(opened: Opened) -> None:
+    index = opened.index
+    if not index.num_samples:
+        msg = f"{counted(index.num_shards, 'shard')} without a single sample"
+        raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
+    if opened.stored is not None:
+        excluded = index.num_samples - len(opened.stored)
+        msg = f"the splits of the source exclude {counted(excluded, 'sample')}, and shards are repacked whole"
+        raise UsageError(msg, hint="take these samples out of the exclude list of the splits, or out of the shards")
 
 
 def _format_like(index: Index) -> str:

@@ -87,6 +87,22 @@ class Tar:
                     found[parts[1]] = None
         return list(found)
 
+    def keys(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:
+        """The key of each sample; as much work as a scan.
+
+        Raises
+        ------
+        ShardError
+            Where the archive is damaged or cut short.
+        """
+        found: list[str] = []
+        for members in self._steps(HeaderWalk(shard=shard, num_bytes=num_bytes), read, num_bytes):
+            for name, kind in zip(members.names, members.kinds.tolist(), strict=True):
+                parts = key_and_suffix(name) if kind in REGULAR_KINDS else None
+                if parts is not None and found[-1:] != [parts[0]]:
+                    found.append(parts[0])
+        return found
+
     def _steps(self, walk: HeaderWalk, read: ReadBytes, num_bytes: int) -> Iterator[Members]:
         window_bytes = _FIRST_WINDOW_BYTES
         while not walk.ended and walk.position < num_bytes:

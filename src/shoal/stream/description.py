@@ -56,6 +56,11 @@ class Description:
     reading: ReadingOptions = field(default_factory=ReadingOptions)
     formatting: Formatting = field(default_factory=Formatting)
 
+    @staticmethod
+    def of(opened: Opened, request: OrderRequest | None = None) -> Description:
+        """All samples of a dataset that take part in it."""
+        return Description(opened, request, stored=opened.stored)
+
     def summary(self) -> str:
         """What is streamed, in a line."""
         index, batching = self.opened.index, self.batching

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ __all__ = ["Dataset", "open_dataset"]
 def open_dataset(
     source: SourceLike,
     *,
+    split: str | Sequence[str] | None = None,
     index: str | os.PathLike[str] | None = None,
     format: str | Format | None = None,  # noqa: A002  # the word of the public interface
     storage_options: Mapping[str, Any] | None = None,
@@ -35,6 +36,10 @@ def open_dataset(
         ``"data/train-{000000..000099}.tar"``, ``"data/*.jsonl"``, a directory (all shards below it), a `pathlib.Path`,
         a list of shards, or a ``shoal.index`` beside its shards. On this machine or far away:
         ``"s3://bucket/train/*.tar"``, ``gs://``, ``az://``, ``https://``, ``hf://`` (docs/guides/remote-data.md).
+    split
+        Which of the splits of a directory: ``"train"``, several as a list, or ``"all"``. Needed where there are
+        several: directories or files named ``train``, ``val``, ``test`` and the like, or what ``dataset_dict.json``
+        (Hugging Face) or ``.nv-meta/split.yaml`` (Energon) lists.
     index
         An index kept elsewhere, by path or URL. Otherwise ``shoal.index`` beside the shards is used, else one is made
         and cached.
@@ -51,15 +56,15 @@ def open_dataset(
     Raises
     ------
     SourceError
-        The source names nothing, or shards nobody can tell the format of.
+        The source names nothing, shards nobody can tell the format of, or several splits of which none was asked for.
     IndexFileError, ShardError, StorageError
         What `shoal.errors` says of them.
     """
-    opened = open_source(source, index=index, format=format, storage_options=storage_options)
+    opened = open_source(source, split=split, index=index, format=format, storage_options=storage_options)
     if not opened.index.num_samples:
         met = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in opened.index.notes.items())
         msg = f"{printed(source)}: {counted(opened.index.num_shards, 'shard')} without a single sample"
         msg += met and f"; met: {met}"
         raise UsageError(msg, hint="is this the right format, with the right options?")
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
-    return Dataset(Description(opened if kept is None else replace(opened, cache=kept)))
+    return Dataset(Description.of(opened if kept is None else replace(opened, cache=kept)))

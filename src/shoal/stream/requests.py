@@ -61,10 +61,11 @@ def order_request(order: Any, *, seed: Any, window: Any, chunk: Any, num_canonic
     return OrderRequest(ORDERS[order]() if isinstance(order, str) else order, number, chunk=chunk)
 
 
-def request_of_state(state: State) -> OrderRequest:
+def request_of_state(state: State, *, stored: Runs | None = None) -> OrderRequest:
     """What `shuffle` would have to be asked for to give the order of a state: the state's own numbers.
 
-    Whether it is the same order, of the same dataset, is for `State.check` to say.
+    Whether it is the same order, of the same dataset and the same samples of it, is for `State.check` to say.
+    ``stored`` are the samples that take part, where they are known.
 
     Raises
     ------
@@ -74,6 +75,8 @@ def request_of_state(state: State) -> OrderRequest:
     told = dict(state.order)
     name, extents_per_chunk = told.pop("name", None), told.pop("extents_per_chunk", None)
     told.pop("version", None)
+    if stored is not None:
+        told.pop("stored", None)
     if chosen := [word for word in ("stored", "delivered") if word in told]:
         msg = f"the state was saved after select(), take() or skip() ({chosen[0]}), and keeps only a digest of these"
         raise StateError(msg, hint="make the dataset again in Python, and ask its batch_ids()")

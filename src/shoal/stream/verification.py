@@ -26,6 +26,7 @@ from shoal.stream.damages import Damage, Soundness, words_of, words_without_path
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.index_files import INDEX_NAME, load_index
 from shoal.stream.indexing.opening import Opened, choose_format, known_suffixes, open_source
+from shoal.stream.indexing.split_selection import ALL_SPLITS, SplitLike, select_split
 from shoal.stream.indexing.verifying import ShardCheck
 from shoal.stream.manifest_beside import has_manifest, manifest_damages
 from shoal.stream.reading.retrying import patient
@@ -64,11 +65,14 @@ class Verification:
 def open_to_verify(
     source: SourceLike,
     *,
+    split: SplitLike = None,
     index: str | os.PathLike[str] | None = None,
     format: str | Format | None = None,  # noqa: A002 - the word of the public interface
     storage_options: Mapping[str, Any] | None = None,
 ) -> Verification:
     """Find shards and their index, and go on where they do not fit together.
+
+    All splits of a directory are verified, unless one is named.
 
     Where there is no index beside the shards, the one that this machine made before is taken, or it is made now.
 
@@ -79,13 +83,16 @@ def open_to_verify(
     """
     asked = in_store(source, storage_options)
     store = patient(open_store(asked, storage_options))
-    found = expand(asked, suffixes=known_suffixes(format), store=store)
+    suffixes = known_suffixes(format)
+    found = expand(asked, suffixes=suffixes, store=store)
+    if split is not None:
+        found = select_split(found, split, suffixes=suffixes, store=store).source
     if found.kind == "index":
         index, found = found.paths[0], _directory_of(found, format, store)
     place, index_store = _index_place(index, found, store, storage_options)
     if place is None or index_store is None:
         try:
-            opened = open_source(source, format=format, storage_options=storage_options)
+            opened = open_source(source, split=split or ALL_SPLITS, format=format, storage_options=storage_options)
         except (ShardError, StorageError) as error:  # the first of as many as there may be
             if isinstance(error, StorageError) and not is_broken(error):
                 raise

@@ -13,12 +13,13 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shoal.errors import IndexFileError, ShoalError, SourceError, StorageError
+from shoal.order.runs import Runs
 from shoal.shards.compressed import Compressed
 from shoal.shards.folder import METADATA_NAMES, Folder
 from shoal.shards.formats import format_named, format_of, options_of, suffixes_in_directories
@@ -42,6 +43,7 @@ from shoal.stream.indexing.index_files import INDEX_NAME, bound_cache, load_inde
 from shoal.stream.indexing.index_places import describes, leave_beside, was_left_by_opening
 from shoal.stream.indexing.looking import find_all, stat_all
 from shoal.stream.indexing.matching import match_all, missing_from
+from shoal.stream.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
 from shoal.stream.indexing.verifying import ShardCheck, looks_indexed
 from shoal.stream.reading.retrying import RetryRule, patient, retried
 
@@ -56,7 +58,8 @@ class Opened:
 
     ``paths`` has the full path of every shard of ``index``, in its order. ``index_path`` is the file that the index
     came from or was cached in; None when there is none. ``check`` must be asked before a shard is first used.
-    ``cache`` is where this machine keeps what was read.
+    ``cache`` is where this machine keeps what was read. ``stored`` are the samples that take part, where the dataset's
+    own splits exclude some; None for all.
     """
 
     store: Store
@@ -66,11 +69,13 @@ class Opened:
     index_path: str | None
     check: ShardCheck
     cache: ChunkCache | None = None
+    stored: Runs | None = None
 
 
 def open_source(
     source: SourceLike,
     *,
+    split: SplitLike = None,
     index: str | os.PathLike[str] | None = None,
     format: str | Format | None = None,  # noqa: A002 - the word of the public interface
     storage_options: Mapping[str, Any] | None = None,
@@ -81,13 +86,15 @@ def open_source(
 
     ``source`` is what `shoal.storage.sources.expand` takes. With ``index=`` (a file or URL), or a `shoal.index` in the
     directory of the shards, the shards are looked up there by relative name; what lies elsewhere, by base name.
+    ``split`` names one of the splits that a directory holds, or several, or "all"; a directory of one needs none.
     ``storage_options`` are those of the store (see docs/guides/remote-data.md), and of ``index`` in the same kind.
     ``progress`` is called while an index is made (see `build_index`). O(shards), unless an index must be made.
 
     Raises
     ------
     SourceError
-        The source names nothing, shards of unknown or different formats, or a packing that is not finished.
+        The source names nothing, shards of unknown or different formats, several splits of which none was asked for, or
+        a packing that is not finished.
     IndexFileError
         The index does not know a shard that was asked for, or knows more than the directory holds.
     StorageError
@@ -107,7 +114,23 @@ def open_source(
             given = without_secrets(os.fspath(index))
             msg = f"{found.asked}: the source is an index, and index={given} is another"
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
-        return _beside_index(found, store, format, directory)
+        return _beside_index(found, split, store, format, directory)
+    selected = select_split(found, split, suffixes=wanted_suffixes(format), store=store)
+    opened = _open_shards(selected.source, store, directory, index, format, storage_options, progress)
+    left = samples_left(selected, opened.index, opened.paths, store)
+    return opened if left is None else replace(opened, stored=left)
+
+
+def _open_shards(
+    found: Source,
+    store: Store,
+    directory: str,
+    index: str | os.PathLike[str] | None,
+    format: str | Format | None,  # noqa: A002
+    storage_options: Mapping[str, Any] | None,
+    progress: Progress | None,
+) -> Opened:
+    """The shards that were found, with the index that is given, lies beside them, was kept, or is made now."""
     what = described_shards(found, format, store)
     found, said = what.source, what.format or format
     if index is not None:
@@ -197,13 +220,18 @@ def _with_index(
         # The whole directory: then its order is the index's, which may be older than a rule about sorting.
         paths = tuple(path for _, path in sorted(zip(numbers, paths, strict=True)))
         numbers = sorted(numbers)
-    index = known if numbers == list(range(len(known.shard_names))) else subset(known, numbers)
+    index = _part_of(known, numbers)
     _compare(index, stat_all(paths, store), index_path)
     return _opened(store, index, paths, chosen, index_path, cache_dir)
 
 
+def _part_of(index: Index, shards: list[int]) -> Index:
+    return index if shards == list(range(index.num_shards)) else subset(index, shards)
+
+
 def _beside_index(
     found: Source,
+    split: SplitLike,
     store: Store,
     format: str | Format | None,  # noqa: A002
     cache_dir: str,
@@ -211,6 +239,7 @@ def _beside_index(
     path = found.paths[0]
     index = load_index(path, store=store, cache_dir=cache_dir)
     chosen = _format_of_index(index, path, format)
+    index = _part_of(index, shards_of_split(index, split, path=path))
     paths = [join(found.root, name) for name in index.shard_names]
     infos = find_all(paths, store)
     missing = [shard for shard, info in zip(paths, infos, strict=True) if info is None]
