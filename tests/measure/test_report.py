@@ -49,4 +49,4 @@ def test_without_matplotlib_the_way_to_it_is_said(tmp_path: Path, monkeypatch: p
     assert not has_matplotlib()
     with pytest.raises(UsageError, match="matplotlib") as caught:
         draw(tmp_path / "a.png")
-    assert caught.value.hint == "pip install matplotlib"
+    assert caught.value.hint == "pip install matplotlib (or 'shoal[report]')"

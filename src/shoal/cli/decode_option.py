@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from shoal.hints import did_you_mean
 from shoal.shards.decoding.decoders import IMAGE_SPECS
 from shoal.stream.dataset import Dataset
 
@@ -24,6 +25,7 @@ def decoded(dataset: Dataset, arguments: argparse.Namespace) -> Dataset:
 
 def _image_spec(text: str) -> str:
     if text and text not in IMAGE_SPECS:
-        msg = f"{text!r} is not what images become: {', '.join(IMAGE_SPECS)}; a dataset stands before --decode"
+        msg = f"{text!r} is not what images become: {', '.join(IMAGE_SPECS)}; {did_you_mean(text, IMAGE_SPECS)}"
+        msg += "a dataset stands before --decode"
         raise argparse.ArgumentTypeError(msg)
     return text

@@ -11,6 +11,7 @@ from typing import Any
 from shoal.cli.demo_data import LARGEST_BYTES, Found
 from shoal.cli.demo_run import BATCH, Comparison, Resumed
 from shoal.cli.output import format_bytes, format_count, format_seconds
+from shoal.hints import pip_install
 
 __all__ = ["closing_text", "comparison_text", "data_text", "resumed_text", "title_of"]
 
@@ -92,7 +93,7 @@ def resumed_text(resumed: Resumed) -> str:
 
 def closing_text(picture: Path | None, *, elapsed_seconds: float) -> str:
     """Where the picture is, and what to do next."""
-    drawn = f"{picture}" if picture is not None else "needs matplotlib: pip install matplotlib"
+    drawn = f"{picture}" if picture is not None else f"needs matplotlib: {pip_install('report')}"
     return "\n".join(
         [
             f"picture    {drawn}",

@@ -20,6 +20,7 @@ from shoal.cli.source_options import (
     storage_options_of,
 )
 from shoal.errors import SourceError, UsageError
+from shoal.hints import pip_install
 from shoal.order.resolution import parse_bytes
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.index.table import Index, own_bytes
@@ -109,7 +110,7 @@ def _say_what_is_unknown(what: Described, *, num_compared: int) -> None:
         names = ", ".join(sorted({name for names in hashes for name in names}))
         output.complain(
             f"note: the hashes of {len(hashes) - num_compared} of {len(hashes)} shards ({names}) were not compared: "
-            "those of xxhash need that library (pip install 'shoal[xxhash]')"
+            f"those of xxhash need that library: {pip_install('xxhash')}"
         )
 
 

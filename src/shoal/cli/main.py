@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from shoal.cli import output
+from shoal.cli.parsing import Parser
 from shoal.errors import ShardError, ShoalError
 
 __all__ = ["VERBS", "Verb", "VerbModule", "main"]
@@ -99,7 +100,7 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
 
 
 def _run(words: list[str], verbs: Mapping[str, Verb]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="shoal",
         description="Streams shuffled training data, and can say at any moment exactly which sample comes next.",
     )
@@ -112,6 +113,8 @@ def _run(words: list[str], verbs: Mapping[str, Verb]) -> int:
         if name == asked:
             modules[name] = cast("VerbModule", importlib.import_module(verb.module))
             modules[name].add_arguments(subparser)
+    if asked in modules:
+        subparsers.choices[asked].refuse_unknown_options(words[words.index(asked) + 1 :])
     # A page tells how it was made.
     arguments, unknown = parser.parse_known_args(words, argparse.Namespace(words=words))
     if unknown:  # parse_args() would show the usage of `shoal`, and not that of the verb

@@ -1,6 +1,6 @@
 """The picture of an audit: where samples come from over the epoch, how batches vary, what they hold, what was found.
 
-It knows matplotlib (``pip install 'shoal[report]'``), as `shoal.measure.report` does.
+It knows matplotlib, as `shoal.measure.report` does.
 """
 
 from __future__ import annotations

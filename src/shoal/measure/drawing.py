@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.hints import pip_install
 
 __all__ = ["FAINT", "INK", "fit_width", "new_figure"]
 
@@ -27,7 +28,7 @@ def new_figure(width_inches: float, height_inches: float, **options: Any) -> Ite
         from matplotlib.figure import Figure  # noqa: PLC0415  # not pyplot: it keeps figures, and wants a screen
     except ImportError as error:
         msg = "the picture needs matplotlib, which is not installed"
-        raise UsageError(msg, hint="pip install matplotlib") from error
+        raise UsageError(msg, hint=pip_install("report")) from error
     style: dict[Any, Any] = {"font.size": 9.5, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": FAINT}
     style |= {"xtick.color": INK, "ytick.color": INK, "axes.linewidth": 0.8, "svg.hashsalt": "shoal"}
     with rc_context(style):

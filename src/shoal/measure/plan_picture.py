@@ -1,6 +1,6 @@
 """The picture of a plan for papers and slides: VR over batch sizes, memory and traffic over the epoch.
 
-It knows matplotlib (``pip install 'shoal[report]'``), as `shoal.measure.report` does.
+It knows matplotlib, as `shoal.measure.report` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The picture of how well orders mix; the only place that knows matplotlib (``pip install 'shoal[report]'``)."""
+"""The picture of how well orders mix; the only place that knows matplotlib."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.order.gaps import WithoutGaps
 from shoal.order.protocol import BoundOrder, Laned
 from shoal.order.seeds import draws, key
@@ -82,7 +83,7 @@ class Partition:
     def __post_init__(self) -> None:
         if self.remainder not in REMAINDERS:
             msg = f"remainder must be one of {', '.join(map(repr, REMAINDERS))}; got {self.remainder!r}"
-            raise UsageError(msg)
+            raise UsageError(msg, hint=did_you_mean(self.remainder, REMAINDERS).rstrip())
         if self.world_size < 1:
             msg = f"world_size must be at least 1; got {self.world_size}"
             raise UsageError(msg)

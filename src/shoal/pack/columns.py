@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.shards.protocol import Sample
 
 __all__ = ["Column", "ColumnValues", "as_columns", "joined_columns", "values_in"]
@@ -80,7 +81,8 @@ def values_in(columns: Sequence[Column], sample: Sample) -> list[Any]:
             what = f"the column {column.name!r} is {column.path!r} of each sample"
             msg = f"{what}, and the sample {name!r} has {said} there"
             meant = _meant(sample, column.path)
-            hint = f"did you mean {column.name}={meant}? " if meant else "numbers and texts go into the index; "
+            hint = f"did you mean {column.name}={meant}? " if meant else did_you_mean(column.path, sample)
+            hint = hint or "numbers and texts go into the index; "
             raise UsageError(msg, hint=f"{hint}its fields are {', '.join(sample)}")
     return found
 

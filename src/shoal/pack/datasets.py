@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import SourceError, UsageError
+from shoal.hints import did_you_mean
 from shoal.pack.alike import options_like
 from shoal.pack.copies import copy_of
 from shoal.pack.unit import Unreadable
@@ -60,7 +61,7 @@ class DatasetInputs:
         for row in self._dataset():
             if key not in row:
                 msg = f"the rows have no {key!r}; they have {', '.join(row)}"
-                raise UsageError(msg, hint="name one of their columns")
+                raise UsageError(msg, hint=did_you_mean(key, row) + "name one of their columns")
             value = row[key]
             found.append(None if value is None else names[value] if names else str(value))
         return found

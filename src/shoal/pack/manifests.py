@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.pack.file_samples import fields_beside
 from shoal.pack.inputs import FileInputs, file_inputs, refuse_taken
 from shoal.storage.local_sources import local_path
@@ -55,7 +56,11 @@ def manifest_inputs(manifest: str, *, format: str, path_column: str | None = Non
     if column is None or column not in names:
         what = f"of paths ({', '.join(_PATH_COLUMNS)})" if column is None else repr(column)
         msg = f"{manifest}: there is no column {what} among {', '.join(names)}"
-        raise UsageError(msg, hint="--path-column says which it is; rows that are samples are packed by `shoal repack`")
+        raise UsageError(
+            msg,
+            hint=did_you_mean(column, names)
+            + "--path-column says which it is; rows that are samples are packed by `shoal repack`",
+        )
     root = str(Path(manifest).expanduser().absolute().parent)
     paths = [_relative(row.get(column), root, manifest, number) for number, row in enumerate(rows)]
     _refuse_twice(paths, manifest)

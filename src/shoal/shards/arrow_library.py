@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.hints import pip_install
 
 __all__ = ["arrow_library"]
 
@@ -24,10 +25,10 @@ def arrow_library(what: str) -> Any:
         import pyarrow as pa  # noqa: PLC0415  # optional, and slow to import
     except ImportError:
         msg = f"{what} needs pyarrow, which is not installed"
-        raise UsageError(msg, hint="pip install 'shoal[parquet]'") from None
+        raise UsageError(msg, hint=pip_install("parquet")) from None
     if _is_too_old(pa.__version__):
         msg = f"{what} needs pyarrow {_OLDEST} or newer, and {pa.__version__} is installed"
-        raise UsageError(msg, hint="pip install --upgrade 'shoal[parquet]'")
+        raise UsageError(msg, hint=pip_install("parquet", upgrade=True))
     return pa
 
 

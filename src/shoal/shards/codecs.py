@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from shoal.errors import UsageError
+from shoal.hints import pip_install
 from shoal.shards.protocol import Buffer
 
 __all__ = [
@@ -339,7 +340,7 @@ def _library(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         msg = f"shards compressed with {extra} need {module}, which is not installed"
-        raise UsageError(msg, hint=f"pip install 'shoal[{extra}]'") from None
+        raise UsageError(msg, hint=pip_install(extra)) from None
 
 
 CODECS: Mapping[str, Callable[[_Stored, int], Iterator[_Part]]] = MappingProxyType(

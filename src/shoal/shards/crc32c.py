@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.hints import pip_install
 from shoal.shards.protocol import Buffer
 
 __all__ = ["crc32c", "crc32c_of_rows", "masked"]
@@ -63,5 +64,5 @@ def _library() -> Any:
         import google_crc32c  # noqa: PLC0415  # optional
     except ImportError:
         msg = "TFRecord shards have CRC-32C checksums, and google-crc32c, which computes them, is not installed"
-        raise UsageError(msg, hint="pip install 'shoal[tfrecord]'") from None
+        raise UsageError(msg, hint=pip_install("tfrecord")) from None
     return google_crc32c

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Literal
 
 from shoal.errors import ShardError, UsageError
+from shoal.hints import did_you_mean
 from shoal.shards.lines import LineScan, line_records, scan_lines
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.records import BadRecordError, CutRecords
@@ -57,7 +58,7 @@ class Delimited:
         self.types = dict(types or {})
         if unknown := [kind for kind in self.types.values() if kind not in _TYPES]:
             msg = f"types= says {unknown[0]!r}"
-            raise UsageError(msg, hint=f"a type is one of {', '.join(_TYPES)}")
+            raise UsageError(msg, hint=f"{did_you_mean(unknown[0], _TYPES)}a type is one of {', '.join(_TYPES)}")
         self.name, self.suffixes = name, suffixes
         self.delimiter, self.quoted = delimiter, quoted
         self.columns = None if columns is None else tuple(columns)
@@ -113,7 +114,7 @@ class Delimited:
         for name, kind in self.types.items():
             if name not in sample:
                 msg = f"types= names the column {name!r}; there are {', '.join(columns)}"
-                raise BadRecordError(msg, hint="correct types=, or columns=")
+                raise BadRecordError(msg, hint=did_you_mean(name, columns) + "correct types=, or columns=")
             try:
                 sample[name] = _TYPES[kind](sample[name])
             except (KeyError, ValueError) as error:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.errors import SourceError
+from shoal.hints import did_you_mean
 from shoal.shards.arrow import Arrow
 from shoal.shards.codecs import CODEC_OF_SUFFIX, CODECS
 from shoal.shards.compressed import Compressed
@@ -74,7 +75,7 @@ def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
     plain, _, codec = name.partition(".")
     if plain not in _WITH_OPTIONS or (codec and codec not in CODECS):
         msg = f"there is no shard format {name!r}" + (f" with options {dict(options)!r:.200}" if options else "")
-        raise SourceError(msg, hint=f"format= takes one of {_known()}")
+        raise SourceError(msg, hint=f"{did_you_mean(name, (*FORMATS, 'folder'))}format= takes one of {_known()}")
     # Through its own options, so that equal formats are one object: workers ask for it by name and options.
     made = _made(name, json.dumps(options or {}, sort_keys=True))
     return _made(name, json.dumps(options_of(made), sort_keys=True))

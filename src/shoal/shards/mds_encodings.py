@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.hints import pip_install
 from shoal.shards.decoding.images import open_image
 from shoal.shards.decoding.pickles import unpickler
 
@@ -235,7 +236,7 @@ def _pillow() -> Any:
         from PIL import Image  # noqa: PLC0415  # optional
     except ImportError:
         msg = "this shard has a column of images, which needs Pillow, which is not installed"
-        raise UsageError(msg, hint="pip install 'shoal[images]'") from None
+        raise UsageError(msg, hint=pip_install("images")) from None
     return Image
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.errors import ShardError
+from shoal.hints import did_you_mean
 from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_fields
 from shoal.shards.arrow_spilled import rows_of_part, spilled_rows, table_of_part
 from shoal.shards.columns import wanted_of
@@ -171,7 +172,9 @@ class Parquet:
         found = [name for name in self.columns if name in known]
         if missing := [name for name in self.columns if name not in known and name not in partition_fields(shard)]:
             msg = f"column {missing[0]!r} was asked for; there are {', '.join(known)}"
-            raise ShardError(msg, shard=shard, hint="correct columns=, or leave it out")
+            raise ShardError(
+                msg, shard=shard, hint=did_you_mean(missing[0], known) + "correct columns=, or leave it out"
+            )
         return found
 
 

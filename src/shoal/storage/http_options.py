@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 
 __all__ = ["HttpOptions"]
 
@@ -30,7 +31,7 @@ class HttpOptions:
         known = {option.name for option in fields(cls)}
         if unknown := sorted(set(options) - known):
             msg = f"storage_options: http knows no {', '.join(unknown)}"
-            raise UsageError(msg, hint=f"it takes {', '.join(sorted(known))}")
+            raise UsageError(msg, hint=f"{did_you_mean(unknown[0], known)}it takes {', '.join(sorted(known))}")
         headers = options.get("headers", {})
         if not isinstance(headers, Mapping) or not all(isinstance(x, str) for pair in headers.items() for x in pair):
             msg = f"storage_options: headers are a dict of texts, not {type(headers).__name__}"

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from shoal.errors import SourceError, UsageError
+from shoal.hints import pip_install
 from shoal.storage.aws_profile import add_profile
 from shoal.storage.object_failures import has_panicked, scrubbed
 from shoal.storage.urls import scheme_of, without_secrets
@@ -108,7 +109,7 @@ def client_of(place: Place, options: Mapping[str, Any]) -> Any:
         from obstore import store as stores  # noqa: PLC0415  # optional
     except ImportError as error:
         msg = f"{place.root}: reading it needs obstore, which is not installed"
-        raise UsageError(msg, hint="pip install 'shoal[remote]'") from error
+        raise UsageError(msg, hint=pip_install("remote")) from error
     make = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[place.kind]
     config, client, provider = _sorted(place, options)
     try:

@@ -10,6 +10,7 @@ from multiprocessing import connection
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 
 __all__ = ["generation", "start_context", "wait_for_end", "wait_for_feeders"]
 
@@ -40,7 +41,7 @@ def start_context(asked: Any = None, *, preload: tuple[str, ...] = ()) -> Any:
         return asked
     if asked not in names:
         msg = f"there is no way {asked!r} to start worker processes; here there are {', '.join(map(repr, names))}"
-        raise UsageError(msg, hint="leave out multiprocessing_context=")
+        raise UsageError(msg, hint=did_you_mean(asked, names) + "leave out multiprocessing_context= for the safest")
     if asked == "forkserver" and preload:
         _preload(preload)
     return multiprocessing.get_context(asked)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.shards.folder import Folder
 from shoal.shards.index.table import Index
 from shoal.stream.features import class_labels
@@ -38,8 +39,10 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
         numbers = {word: number for number, word in enumerate(classes)}
         each = [numbers.get(basename(dirname(shard)), -1) for shard in index.shard_names]
         return np.array(each, dtype=np.int64)[index.extent_shard]
-    msg = f"the index has no column {name!r}; it has {', '.join(map(repr, _column_names(index))) or 'none'}"
-    raise UsageError(msg, hint="columns are made with `shoal pack --columns`; an array by sample id serves as a label")
+    known = _column_names(index)
+    msg = f"the index has no column {name!r}; it has {', '.join(map(repr, known)) or 'none'}"
+    hint = "columns are made with `shoal pack --columns`; an array by sample id serves as a label"
+    raise UsageError(msg, hint=did_you_mean(name, known) + hint)
 
 
 def key_column(index: Index, name: str) -> NDArray[Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
+from shoal.hints import did_you_mean
 from shoal.order.named import ORDERS
 from shoal.order.partition import Partition
 from shoal.order.resolution import parse_bytes
@@ -44,7 +45,9 @@ def order_request(order: Any, *, seed: Any, window: Any, chunk: Any, num_canonic
         raise UsageError(msg, hint=f"shuffle(shoal.orders.{order.__name__}(...))")
     if isinstance(order, str) and order not in ORDERS:
         msg = f"there is no order {order!r}; there are {', '.join(map(repr, ORDERS))}"
-        raise UsageError(msg, hint="or an object of shoal.orders")
+        raise UsageError(
+            msg, hint=did_you_mean(order, ORDERS) + "an order is one of these, or an object of shoal.orders"
+        )
     if not isinstance(order, str) and not hasattr(order, "bind"):
         msg = f"an order is a name or an object of shoal.orders; got {order!r}"
         raise UsageError(msg)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from shoal.errors import ShoalError, UsageError
+from shoal.hints import did_you_mean
 from shoal.shards.decoding.decoders import Decoder, decoder_for, decoders_of
 from shoal.shards.decoding.hf_features import feature_decoders
 
@@ -260,4 +261,4 @@ def _found(fields: Mapping[str, Any], names: str, verb: str) -> str:
         if name in fields:
             return name
     msg = f"{verb} wants the field {names!r}; this sample has {', '.join(map(repr, fields))}"
-    raise UsageError(msg, hint='alternatives are given with ";": "jpg;jpeg;png"')
+    raise UsageError(msg, hint=did_you_mean(names, fields) + 'alternatives are given with ";": "jpg;jpeg;png"')

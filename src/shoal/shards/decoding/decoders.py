@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean, pip_install
 from shoal.shards.decoding.images import IMAGE_SPECS, IMAGE_SUFFIXES, image_decoder
 from shoal.shards.decoding.pickles import array_loader, torch_loader, unpickler
 
@@ -46,7 +47,7 @@ def _msgpack(data: bytes) -> Any:
         import msgpack  # noqa: PLC0415  # optional
     except ImportError:
         msg = "fields of MessagePack need msgpack, which is not installed"
-        raise UsageError(msg, hint="pip install 'shoal[msgpack]'") from None
+        raise UsageError(msg, hint=pip_install("msgpack")) from None
     return msgpack.unpackb(data, strict_map_key=False)
 
 
@@ -55,7 +56,7 @@ def _cbor(data: bytes) -> Any:
         import cbor2  # noqa: PLC0415  # optional
     except ImportError:
         msg = "fields of CBOR need cbor2, which is not installed"
-        raise UsageError(msg, hint="pip install 'shoal[cbor]'") from None
+        raise UsageError(msg, hint=pip_install("cbor")) from None
     return cbor2.loads(data)
 
 
@@ -79,7 +80,10 @@ def decoders_of(name: str | None, *, allow_pickle: bool = False) -> dict[str, De
     if name is not None:
         if name not in IMAGE_SPECS:
             msg = f"decode() knows no decoder named {name!r}; it knows {', '.join(known_decoders())}"
-            raise UsageError(msg, hint="a mapping from suffix to function decodes anything else")
+            raise UsageError(
+                msg,
+                hint=did_you_mean(name, known_decoders()) + "a mapping from suffix to function decodes anything else",
+            )
         return dict.fromkeys(IMAGE_SUFFIXES, image_decoder(name))
     load = array_loader(allow_pickle=allow_pickle)
     found = {**_PLAIN, "npy": load, "npz": _npz(load)}

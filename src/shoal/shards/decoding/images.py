@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.hints import pip_install
 
 __all__ = ["IMAGE_SPECS", "IMAGE_SUFFIXES", "image_decoder", "open_image"]
 
@@ -100,7 +101,7 @@ def _pillow(what: str) -> Any:
         from PIL import Image  # noqa: PLC0415  # optional
     except ImportError:
         msg = f"{what} needs Pillow, which is not installed"
-        raise UsageError(msg, hint="pip install 'shoal[images]'") from None
+        raise UsageError(msg, hint=pip_install("images")) from None
     return Image
 
 

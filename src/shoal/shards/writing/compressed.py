@@ -13,6 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.hints import pip_install
 from shoal.shards.protocol import Buffer, Sample, ShardScan
 from shoal.shards.writing.encoder import Encoder, Record, ShardEncoder, WrittenShard
 
@@ -119,7 +120,7 @@ def _zstd() -> Any:
         import zstandard  # noqa: PLC0415  # optional
     except ImportError:
         msg = "shards compressed with zstd need zstandard, which is not installed"
-        raise UsageError(msg, hint="pip install 'shoal[zstd]'") from None
+        raise UsageError(msg, hint=pip_install("zstd")) from None
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
 
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.shards.writing.compressed import COMPRESSORS, CompressedEncoder
 from shoal.shards.writing.encoder import Encoder
 from shoal.shards.writing.jsonl import JsonLinesEncoder
@@ -44,10 +45,10 @@ def encoder_named(name: str, **options: Any) -> Encoder:
     make = _ROWS.get(plain) or (None if codec else _COLUMNS.get(plain))
     if make is None or (codec and codec not in COMPRESSORS):
         msg = f"there is no format {name!r} to write"
-        columns = f"; {', '.join(_COLUMNS)} compress themselves"
-        raise UsageError(
-            msg, hint=f"format= takes {', '.join(_ROWS)}, each also with .{', .'.join(COMPRESSORS)}{columns}"
-        )
+        hint = f"format= takes {', '.join(_ROWS)}, each also with .{', .'.join(COMPRESSORS)}"
+        hint += f"; {', '.join(_COLUMNS)} compress themselves"
+        known = (*_ROWS, *_COLUMNS, *(f"{row}.{codec}" for row in _ROWS for codec in COMPRESSORS))
+        raise UsageError(msg, hint=did_you_mean(name, known) + hint)
     try:
         encoder = make(**options)
     except TypeError:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.shards.arrow_columns import arrow_array, arrow_table, numpy_cells, plain_cells
 from shoal.shards.arrow_values import python_values
 from shoal.shards.columns import Kind, bytes_of_rows, widened
@@ -32,7 +33,7 @@ class Formatting:
     def __post_init__(self) -> None:
         if self.name not in (None, *FORMATS):
             msg = f"format() takes one of {', '.join(map(repr, FORMATS))}; got {self.name!r}"
-            raise UsageError(msg)
+            raise UsageError(msg, hint=did_you_mean(self.name, FORMATS).rstrip())
         if self.name == "arrow":
             arrow_table({})  # what is not installed is said here, not when iterating
         elif self.name == "torch":

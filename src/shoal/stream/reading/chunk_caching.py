@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.order.resolution import parse_bytes
 from shoal.plan.units import UnitRead
 from shoal.storage.chunk_cache.cache import ChunkCache
@@ -63,7 +64,7 @@ def _given(asked: Any) -> Mapping[str, Any]:
     if isinstance(asked, Mapping):
         if unknown := [key for key in asked if key not in _KEYS]:
             msg = f"cache= has {', '.join(map(repr, unknown))}; it may have {', '.join(map(repr, _KEYS))}"
-            raise UsageError(msg)
+            raise UsageError(msg, hint=did_you_mean(unknown[0], _KEYS).rstrip())
         if not isinstance(asked.get("keep", True), bool):
             msg = f'cache["keep"] is True or False; got {asked["keep"]!r}'
             raise UsageError(msg)

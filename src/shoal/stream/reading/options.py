@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.order.resolution import parse_bytes
 from shoal.storage.urls import scheme_of, without_secrets
 
@@ -88,7 +89,7 @@ def _verify(name: str, value: Any) -> Verify:
 def _word(name: str, value: Any, words: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in words:
         msg = f"reading({name}=) is {' or '.join(map(repr, words))}; got {value!r}"
-        raise UsageError(msg)
+        raise UsageError(msg, hint=did_you_mean(value, words).rstrip())
     return value
 
 

@@ -1,0 +1,49 @@
+"""Sentences that several errors end with: the name that was probably meant, and the command that installs a library."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+__all__ = ["LIBRARY_OF_EXTRA", "did_you_mean", "pip_install"]
+
+_LIKE_ENOUGH = 0.6
+
+LIBRARY_OF_EXTRA: Mapping[str, str] = {
+    "images": "pillow",
+    "remote": "obstore",
+    "report": "matplotlib",
+    "parquet": "pyarrow",
+    "tfrecord": "google-crc32c",
+    "zstd": "zstandard",
+    "brotli": "brotli",
+    "snappy": "cramjam",
+    "msgpack": "msgpack",
+    "cbor": "cbor2",
+    "xxhash": "xxhash",
+}
+"""What each extra of shoal installs."""
+
+
+def did_you_mean(given: object, known: Iterable[object]) -> str:
+    """The known name that is most like ``given``, as a question with a blank after it; nothing where none is like it.
+
+    >>> did_you_mean("windw", ["window", "block"]) + "or an object of shoal.orders"
+    "did you mean 'window'? or an object of shoal.orders"
+    >>> did_you_mean("windw", ["tar", 5])
+    ''
+    """
+    if not isinstance(given, str):
+        return ""
+    names = {name.lower(): name for name in known if isinstance(name, str)}
+    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=_LIKE_ENOUGH)
+    return f"did you mean {names[near[0]]!r}? " if near else ""
+
+
+def pip_install(extra: str, *, upgrade: bool = False) -> str:
+    """The command that installs what an extra of shoal brings, by the library's own name, which works in a checkout.
+
+    >>> pip_install("parquet")
+    "pip install pyarrow (or 'shoal[parquet]')"
+    """
+    return f"pip install {'--upgrade ' * upgrade}{LIBRARY_OF_EXTRA[extra]} (or 'shoal[{extra}]')"

@@ -1,0 +1,63 @@
+"""Hints name what can be had, in words that one place writes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal.errors import ShardError, UsageError
+from shoal.hints import LIBRARY_OF_EXTRA, did_you_mean
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_library_of_each_extra_is_the_one_it_installs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name: wanted for name, wanted in project["optional-dependencies"].items() if name != "dev"}
+    assert {name: [re.split("[<>=]", one)[0] for one in wanted] for name, wanted in extras.items()} == {
+        name: [library] for name, library in LIBRARY_OF_EXTRA.items()
+    }
+
+
+def test_extras_are_named_in_one_place_only() -> None:
+    """An extra cannot be installed before there is a release: a hint names the library, too."""
+    here = [path.name for path in (ROOT / "src").rglob("*.py") if re.search(r"'shoal\[", path.read_text())]
+    assert here == ["hints.py"]
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> shoal.Dataset:
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "label": 1}\n')
+    return shoal.open(tmp_path / "a.jsonl")
+
+
+def test_a_mistyped_name_is_told_what_was_meant(ds: shoal.Dataset, tmp_path: Path) -> None:
+    wrong = {
+        "window": lambda: ds.shuffle("windw"),
+        "tar": lambda: shoal.open(tmp_path, format="tra"),
+        "jsonl.gz": lambda: shoal.open(tmp_path, format="json.gz"),
+        "parquet": lambda: shoal.open(tmp_path, format="Parqet"),
+        "torchrgb": lambda: ds.decode("torch-rgb"),
+        "numpy": lambda: ds.format("nunpy"),
+        "drop": lambda: ds.batch(4, remainder="dropp"),
+        "skip": lambda: ds.reading(on_error="skipp"),
+        "always": lambda: ds.reading(verify="allways"),
+        "budget": lambda: shoal.open(tmp_path, cache={"budgett": "1GiB"}),
+        "sample_bytes": lambda: ds.select(sample_byte=3),
+        "text": lambda: list(ds.columns("txt")),
+        "label": lambda: list(ds.to_tuple("text", "lable")),
+        "timeout_seconds": lambda: shoal.open("http://127.0.0.1:9/a.tar", storage_options={"timeout_second": 1}),
+        "arrow": lambda: shoal.pack.pack(tmp_path, tmp_path.parent / "packed", format="arow"),
+    }
+    for meant, call in wrong.items():
+        with pytest.raises((UsageError, ShardError), match=f"did you mean '{meant}'"):
+            call()
+
+
+def test_nothing_is_guessed_where_nothing_is_near() -> None:
+    assert did_you_mean("tensors", ("python", "numpy")) == ""
+    assert did_you_mean(None, ("none",)) == ""
