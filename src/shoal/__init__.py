@@ -2,7 +2,7 @@
 
 # General layout: one question, one room; each may import only what stands to the left of it.
 #
-#   errors <- order, shards, storage <- plan, testing, measure <- stream <- pack, integrations, cli, this file
+#   errors, hints <- order, shards, storage <- plan, testing, measure <- stream <- pack, integrations, cli, this file
 #
 #   order/         which sample comes next?
 #   shards/        what does a shard hold?

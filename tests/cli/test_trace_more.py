@@ -98,8 +98,25 @@ def test_samples_are_shown(data: Path, calls: Calls) -> None:
     assert f"txt  11 B  sample {ids[0]:04d}" in text
     assert "13 more are not shown" in text
     rows = calls.json("trace", data, "--step", 1, "--show", "--limit", 2, *RUN)["samples"]
-    assert rows[0]["fields"]["txt"] == f"sample {ids[0]:04d}"
-    assert rows[2]["fields"] is None
+    assert [row["fields"]["txt"] for row in rows] == [f"sample {number:04d}" for number in ids[:2]]
+
+
+def test_the_limit_holds_for_rows_however_they_were_asked_for(data: Path, calls: Calls) -> None:
+    for what in (["--step", 1], ["--sample", "1,2,3,4,5,6,7,8"], ["--shard", "train-000002.tar"]):
+        said = calls.json("trace", data, *what, "--limit", 6, "--keys", *RUN)
+        assert said["samples"] == calls.json("trace", data, *what, "--keys", *RUN)["samples"][:6]
+        assert said["num_shown"] == 6
+        text = calls.text("trace", data, *what, "--limit", 6, *RUN)
+        assert sum(" train-00000" in line and line.split()[0].isdecimal() for line in text.splitlines()) == 6
+        assert "more are not shown" in text
+    assert "more are not shown; --limit 16 shows all" in calls.text("trace", data, "--step", 1, "--limit", 6, *RUN)
+    assert "not shown" not in calls.text("trace", data, "--step", 1, "--limit", 16, *RUN)
+
+
+def test_a_limit_begins_with_the_step_that_was_asked_for(data: Path, calls: Calls) -> None:
+    all_rows = calls.json("trace", data, "--step", 2, "--context", 1, *RUN)["samples"]
+    few = calls.json("trace", data, "--step", 2, "--context", 1, "--limit", 20, *RUN)["samples"]
+    assert few == all_rows[:4] + all_rows[16:32]
 
 
 def test_the_page_shows_texts_and_pictures(tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--show", action="store_true", help="show the samples themselves, which reads them")
     seen = "at which step of these epochs each sample comes, with the same global batch"
     parser.add_argument("--epochs", type=sample_ids, metavar="E,E,...", help=seen)
-    limit = f"most samples that are shown or put on the page ({_FEW}), or told of a shard ({_OF_SHARD})"
+    limit = (
+        f"at most so many rows (all; of a shard {_OF_SHARD}), of which --show and --html read at most {_FEW} samples"
+    )
     parser.add_argument("--limit", type=at_least_one, metavar="N", help=limit)
     page = "write a page that needs no network, with texts and thumbnails of the samples"
     parser.add_argument("--html", metavar="FILE", help=page)
@@ -76,6 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Answer the question that was asked."""
     asked = asked_run(arguments)
     record, rows = _answer(asked, arguments)
+    num_rows = len(rows)
+    rows = _first_of(rows, arguments)
+    if "num_shown" not in record:
+        record |= {"num_rows": num_rows, "num_shown": len(rows)}
     add_places(asked, rows, keys=arguments.keys)
     epochs = arguments.epochs
     if epochs is None and arguments.html is not None:
@@ -100,6 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
         output.emit({"fingerprint": asked.opened.index.fingerprint, **about, "samples": rows}, as_json=True)
         return 0
     _show(about, rows)
+    if (num_left := record.get("num_samples", num_rows) - record["num_shown"]) > 0:
+        output.say(f"\n{num_left:,} more are not shown; --limit {num_left + record['num_shown']} shows all")
     if arguments.show:
         samples.show(rows)
     return 0
@@ -132,9 +140,18 @@ def _answer(asked: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list[
     return {}, rows_of_samples(asked, ids)
 
 
+def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:
+    """The rows that the limit leaves: of several steps, those of the one that was asked for before the others."""
+    places = list(range(len(rows)))
+    if arguments.step is not None:
+        places.sort(key=lambda place: abs(rows[place]["step"] - arguments.step))
+    return [rows[place] for place in sorted(places[: arguments.limit])]
+
+
 def _show(about: Mapping[str, Any], rows: list[Row]) -> None:
     """For people: what would be the same in every row, or is as expected, is not shown."""
-    text = {name: value for name, value in about.items() if name != "counted_from" or value}
+    usual = {"counted_from": 0, "num_rows": len(rows), "num_shown": len(rows)}
+    text = {name: value for name, value in about.items() if name not in usual or value != usual[name]}
     output.emit(text)
     hidden = {"repeat"} if not any(row["repeat"] for row in rows) else set()
     hidden |= {"step"} if "step" in about and "steps" not in about else set()
