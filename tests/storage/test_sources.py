@@ -219,3 +219,15 @@ def test_what_was_compressed_is_named_with_what_it_is(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(SourceError, match=r"found 2 x \.jsonl\.zst, 1 x \.txt"):
         expand(str(tmp_path), suffixes=(".jsonl",))
+
+
+def test_what_datasets_caches_beside_a_dataset_is_no_shard_of_it(tmp_path: Path) -> None:
+    for name in (
+        "data-00000-of-00001.arrow",
+        "cache-0123456789abcdef.arrow",
+        "cache-0123456789abcdef_00001_of_00004.arrow",
+    ):
+        (tmp_path / name).touch()
+    assert expand(tmp_path, suffixes=(".arrow",)).names == ("data-00000-of-00001.arrow",)
+    (tmp_path / "data-00000-of-00001.arrow").unlink()
+    assert len(expand(tmp_path, suffixes=(".arrow",)).names) == 2  # then they are what was asked for

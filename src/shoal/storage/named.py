@@ -48,6 +48,8 @@ class Named:
 
 
 _COMPRESSED = (".gz", ".zlib", ".bz2", ".xz", ".zst", ".zstd", ".br", ".snappy")
+# What `Dataset.map` of a dataset that was loaded from disk leaves beside it: its results, which are no part of it.
+_CACHE_OF_DATASETS = re.compile(r"/cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow$")
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$")  # as TensorFlow names the shards of a dataset, behind the suffix
 
 
@@ -83,7 +85,7 @@ def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) 
         seen = ", ".join(f"{count} x {suffix}" for suffix, count in others.most_common(5)) or "no files"
         msg = f"{directory}: the directory holds no shards: looked for {_listed(suffixes)}, found {seen}"
         raise SourceError(msg, hint=_hint(suffixes, others))
-    return sorted(wanted)
+    return sorted([path for path in wanted if not _CACHE_OF_DATASETS.search(path)] or wanted)
 
 
 def _suffix_of(name: str) -> str:

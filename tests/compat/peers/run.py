@@ -33,7 +33,8 @@ def opened(peer: str, about: str, directory: Path, source: str) -> shoal.Dataset
         index = json.loads((directory / source / "index.json").read_text())
         size = int(about.removeprefix("blocks of ").partition(" ")[0])
         return shoal.open(directory / source, format=shoal.formats.LitDataTokens(index, block_size=size))
-    ds = shoal.open(f"{directory}/{source}")
+    split = about.split()[1] if about.startswith("split ") else None
+    ds = shoal.open(f"{directory}/{source}", split=split)
     if peer in _TABLES:
         return ds.format("python")
     return ds.decode(about.removeprefix("decoded ")) if about.startswith("decoded ") else ds

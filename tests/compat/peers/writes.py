@@ -169,7 +169,30 @@ def datasets(directory: Path) -> Found:
     cached = str(directory / "cache.arrow")
     made.map(lambda row: row, cache_file_name=cached, writer_batch_size=5, load_from_cache_file=False)
     found = [plain(row) for row in hf.load_from_disk(str(directory / "saved"))]
-    return {name: (name, found) for name in ("saved", "rows.parquet", "cache.arrow")}
+    return {name: (name, found) for name in ("saved", "rows.parquet", "cache.arrow")} | _splits(directory, made)
+
+
+def _splits(directory: Path, made: Any) -> Found:
+    """Several splits in one directory: saved, as the Hub has them, and in files and directories named after them."""
+    import datasets as hf
+
+    parts = {"train": made, "validation": made.select(range(9, 20)), "test": made.select(range(7))}
+    hf.DatasetDict({"first": parts["train"], "second": parts["test"]}).save_to_disk(str(directory / "splits"))
+    layouts = {
+        "pushed": "data/{}-00000-of-00001.parquet",
+        "directories": "{}/rows.parquet",
+        "files": "rows-{}.parquet",
+    }
+    found: Found = {}
+    for layout, name in layouts.items():
+        for split, rows in parts.items():
+            path = directory / layout / name.format(split)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rows.to_parquet(str(path))
+        loaded = hf.load_dataset(str(directory / layout), cache_dir=str(directory / "cache"))
+        found |= {f"split {split} of {layout}": (layout, [plain(row) for row in loaded[split]]) for split in parts}
+    loaded = hf.load_from_disk(str(directory / "splits"))
+    return found | {f"split {split} of splits": ("splits", [plain(row) for row in loaded[split]]) for split in loaded}
 
 
 def tfrecord(directory: Path) -> Found:
