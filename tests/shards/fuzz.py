@@ -91,10 +91,12 @@ def _format_taker(format: Format, known: KnownShard, found: ShardScan) -> Try:  
 
 
 def _inputs_of_litdata() -> Iterator[Input]:
-    reader = LitData(json.loads((_DATA / "litdata" / "index.json").read_text()))
-    for path in sorted((_DATA / "litdata").glob("*.bin")):
-        known = KnownShard(path.name, path.read_bytes(), [], format_name=reader.name)
-        yield Input(path.name, known.data, _format_taker(reader, known, known.scan(reader)))
+    made_by_peer = _DATA / "peers" / "litdata"
+    for directory in (_DATA / "litdata", *(made_by_peer / kind for kind in ("rows-zstd", "nested", "batch", "sample"))):
+        reader = LitData(json.loads((directory / "index.json").read_text()))
+        for path in sorted(directory.glob("*.bin")):
+            known = KnownShard(path.name, path.read_bytes(), [], format_name=reader.name)
+            yield Input(f"{directory.name} {path.name}", known.data, _format_taker(reader, known, known.scan(reader)))
 
 
 def _inputs_of_litdata_tokens() -> Iterator[Input]:

@@ -67,7 +67,9 @@ ONE_LEAF = json.dumps([1, {"type": None, "context": None, "children_spec": []}])
     ("index", "match"),
     [
         ({}, "no index of LitData chunks"),
-        (changed(compression="zstd"), "compression 'zstd'"),
+        (changed(compression="lz4"), "compression 'lz4'"),
+        (changed(compression="zstd", compression_level="rows"), "compression_level 'rows'"),
+        (changed(encryption={"algorithm": "fernet", "level": "chunk"}), "encryption .*fernet"),
         (changed(item_loader="TokensLoader"), "item loader 'TokensLoader'"),
         (changed(data_format=["int"]), "12 leaves, and it names the kinds of 1"),
         (changed(data_spec="[1]"), "no index"),
@@ -90,5 +92,11 @@ def test_pickles_are_refused_unless_allowed() -> None:
     with pytest.raises(UsageError, match="can run any code"):
         read(LitData(index))
     assert read(LitData(index, allow_pickle=True)) == {"item": 7}
-    with pytest.raises(UsageError, match="kind 'video:mp4', which is not read"):
-        read(LitData(changed(data_format=["video:mp4"], data_spec=ONE_LEAF)))
+    with pytest.raises(UsageError, match="kind 'graph', which is not read"):
+        read(LitData(changed(data_format=["graph"], data_spec=ONE_LEAF)))
+
+
+@pytest.mark.parametrize("kind", ["video:mp4", "audio:wav", "tiff", "file:txt", "pdf", "nifti:nii.gz", "mesh:glb"])
+def test_files_of_other_kinds_are_their_bytes(kind: str) -> None:
+    reader = LitData(changed(data_format=[kind], data_spec=ONE_LEAF))
+    assert reader.parse(b"\4\0\0\0file", Stretch("a", 0, 1)).sample(0) == {"item": b"file"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,58 @@ def test_chunks_of_litdata_compressed_as_wholes(tmp_path: Path) -> None:
     index["config"] |= {"compression": "zstd", "compression_level": "chunk"}
     (directory / "index.json").write_text(json.dumps(index))
     assert [item["i"] for item in shoal.open(directory)] == expected
-    index["config"]["compression_level"] = "batch"
+    # LitData's reader leaves each chunk that it has read decompressed, in place of the other.
+    for about in index["chunks"]:
+        path = directory / about["filename"]
+        path.with_name(about["filename"].replace(".zstd", "")).write_bytes(zstandard.decompress(path.read_bytes()))
+        path.unlink()
+    assert [item["i"] for item in shoal.open(directory)] == expected
+    index["config"]["compression"] = "lz4"
     (directory / "index.json").write_text(json.dumps(index))
-    with pytest.raises(SourceError, match=r"index\.json: these chunks have compression 'zstd'"):
+    with pytest.raises(SourceError, match=r"index\.json: these chunks have compression 'lz4'"):
         shoal.open(directory)
+
+
+@pytest.mark.parametrize("of", ["tokens", "pickles"])
+def test_a_given_format_reads_chunks_in_the_order_of_their_index(of: str, tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
+    item = [1, {"type": None, "context": None, "children_spec": []}]
+    config = {"data_format": ["no_header_numpy:5" if of == "tokens" else "int"], "data_spec": json.dumps(item)}
+    config["item_loader"] = "TokensLoader" if of == "tokens" else "PyTreeLoader"
+    data = tmp_path / "data"
+    data.mkdir()
+    chunks = []
+    for number in range(12):
+        value = struct.pack("<HH", number, 0) if of == "tokens" else struct.pack("<Iq", 8, number)
+        chunk = struct.pack("<3I", 1, 12, 12 + len(value)) + value
+        chunks.append({"filename": f"chunk-0-{number}.bin", "chunk_bytes": len(chunk), "chunk_size": 1, "dim": 2})
+        (data / chunks[-1]["filename"]).write_bytes(chunk)
+    index = {"config": config, "chunks": chunks}
+    (data / "index.json").write_text(json.dumps(index))
+    formats = shoal.formats
+    given = formats.LitDataTokens(index, block_size=2) if of == "tokens" else formats.LitData(index, allow_pickle=True)
+    found = [int(next(iter(sample.values())) if of == "pickles" else sample["tokens"][0])
+             for sample in shoal.open(data, format=given)]  # fmt: skip
+    assert found == list(range(12))
+
+    (data / "chunk-0-12.bin").write_bytes(b"")
+    with pytest.raises(SourceError, match="does not name 1 of the shards beside it"):
+        shoal.open(data, format=given)
+    (data / "chunk-0-12.bin").unlink()
+    (data / "chunk-0-5.bin").unlink()
+    with pytest.raises(StorageError, match=r"names .*chunk-0-5\.bin, which is not there"):
+        shoal.open(data, format=given)
+
+
+def test_merged_shards_of_streaming_keep_their_order_where_a_format_is_given(tmp_path: Path) -> None:
+    data = copied("found/merged", tmp_path / "data")
+    merged = json.loads((data / "index.json").read_text())
+    merged["shards"].reverse()
+    (data / "index.json").write_text(json.dumps(merged))
+    expected = [sample["n"] for sample in shoal.open(data)]
+    assert expected != sorted(expected)
+    assert [sample["n"] for sample in shoal.open(data, format="mds")] == expected
+    assert [sample["n"] for sample in shoal.open(data, format=shoal.formats.Mds(allow_pickle=True))] == expected
 
 
 def test_both_forms_of_a_shard_are_one_shard(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from shoal.shards.columns import wanted_of
 from shoal.shards.decoding.hf_features import features_in
 from shoal.shards.protocol import Aside, Buffer, ReadBytes, ShardScan, Spilled, Stretch
 
-__all__ = ["Arrow"]
+__all__ = ["Arrow", "scan_messages"]
 
 _FILE_MAGIC = b"ARROW1\0\0"
 _CONTINUATION = b"\xff\xff\xff\xff"
@@ -72,37 +72,7 @@ class Arrow:
         ShardError
             The messages lead out of the shard, or a dictionary comes after a record batch.
         """
-        batches: list[_Message] = []
-        late: list[_Message] = []  # dictionaries after the first record batch, which a file may have
-        begin = len(_FILE_MAGIC) if bytes(read(0, min(8, num_bytes))) == _FILE_MAGIC else 0
-        is_file, schema = begin > 0, b""
-        if is_file and bytes(read(begin, min(begin + 4, num_bytes))) != _CONTINUATION:
-            schema, begin = _from_footer(read, num_bytes, shard)
-        prefix_end = begin
-        for message in _messages(read, begin, num_bytes, shard):
-            if message.kind == _BATCH:
-                batches += [message] if message.num_rows else []
-            elif is_file and batches and message.kind == _DICTIONARY:
-                late.append(message)
-            elif batches or (message.kind == _SCHEMA) != (message.first_byte == begin and not schema):
-                msg = f"{_NAMES[message.kind]} lies at bytes [{message.first_byte}, {message.end_byte}), where none may"
-                hint = "write the shard again with one schema and whole dictionaries before the first record batch"
-                raise ShardError(msg, shard=shard, byte=message.first_byte, hint=hint)
-            else:
-                prefix_end = message.end_byte
-        if (prefix_end == begin and not schema) or prefix_end - begin > _HEAD_LIMIT_BYTES:
-            msg = f"schema and dictionaries have {prefix_end - begin} bytes"
-            raise ShardError(msg, shard=shard, byte=begin, hint=_NO_SHARD)
-        prefix = schema + bytes(read(begin, prefix_end))
-        prefix += b"".join(bytes(read(message.first_byte, message.end_byte)) for message in late)
-        starts = [batch.first_byte for batch in batches] + [batch.end_byte for batch in batches[-1:]]
-        return ShardScan(
-            np.array(starts or [0], dtype=np.int64),
-            np.array([batch.crc for batch in batches], dtype=np.uint32),
-            head={"prefix": base64.b64encode(zlib.compress(prefix)).decode(), **({"late": True} if late else {})},
-            piece_samples=np.array([batch.num_rows for batch in batches], dtype=np.int64),
-            piece_decoded_bytes=np.array([_decoded_bytes(read, batch, shard) for batch in batches], dtype=np.int64),
-        )
+        return scan_messages(read, 0, num_bytes, shard=shard)
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> TableRecords:
         """Open the record batches in these bytes; memory O(their size).
@@ -112,7 +82,7 @@ class Arrow:
         ShardError
             They are none, or have another number of rows.
         """
-        table, crcs = self._opened(buffer, stretch)
+        table, crcs = self.opened(buffer, stretch)
         return TableRecords(table, crcs, shard=stretch.shard, constants=partition_fields(stretch.shard))
 
     @property
@@ -128,7 +98,7 @@ class Arrow:
         ShardError
             As `parse` does.
         """
-        table, _ = self._opened(read(stretch.first_byte, end_byte), stretch)
+        table, _ = self.opened(read(stretch.first_byte, end_byte), stretch)
         num_rows = rows_of_part(table.num_rows, table.nbytes, table.schema)
         return spilled_rows(table.to_batches(), num_rows, aside)
 
@@ -136,8 +106,8 @@ class Arrow:
         """Open a few rows of what was spilled."""
         return TableRecords(table_of_part(data), [], shard=stretch.shard, constants=partition_fields(stretch.shard))
 
-    def _opened(self, buffer: Buffer, stretch: Stretch) -> tuple[Any, list[int]]:
-        """The rows of the record batches in these bytes, and the CRC of each batch."""
+    def opened(self, buffer: Buffer, stretch: Stretch) -> tuple[Any, list[int]]:
+        """The table of the record batches in these bytes, and the CRC of each batch; raises as `parse` does."""
         shard, first_byte = stretch.shard, stretch.first_byte
         pa = arrow_library("Arrow")
         view = memoryview(buffer)
@@ -184,16 +154,57 @@ class Arrow:
         return pa.ipc.IpcReadOptions(included_fields=[known.index(name) for name in chosen])
 
 
-def _from_footer(read: ReadBytes, num_bytes: int, shard: str) -> tuple[bytes, int]:
+def scan_messages(read: ReadBytes, first_byte: int, end_byte: int, *, shard: str) -> ShardScan:
+    """What `Arrow.scan` finds in a file or stream that lies at ``[first_byte, end_byte)`` of a shard.
+
+    Raises
+    ------
+    ShardError
+        As `Arrow.scan` does.
+    """
+    batches: list[_Message] = []
+    late: list[_Message] = []  # dictionaries after the first record batch, which a file may have
+    is_file, schema = bytes(read(first_byte, min(first_byte + 8, end_byte))) == _FILE_MAGIC, b""
+    begin = first_byte + len(_FILE_MAGIC) * is_file
+    if is_file and bytes(read(begin, min(begin + 4, end_byte))) != _CONTINUATION:
+        schema, begin = _from_footer(read, first_byte, end_byte, shard)
+    prefix_end = begin
+    for message in _messages(read, begin, end_byte, shard):
+        if message.kind == _BATCH:
+            batches += [message] if message.num_rows else []
+        elif is_file and batches and message.kind == _DICTIONARY:
+            late.append(message)
+        elif batches or (message.kind == _SCHEMA) != (message.first_byte == begin and not schema):
+            msg = f"{_NAMES[message.kind]} lies at bytes [{message.first_byte}, {message.end_byte}), where none may"
+            hint = "write the shard again with one schema and whole dictionaries before the first record batch"
+            raise ShardError(msg, shard=shard, byte=message.first_byte, hint=hint)
+        else:
+            prefix_end = message.end_byte
+    if (prefix_end == begin and not schema) or prefix_end - begin > _HEAD_LIMIT_BYTES:
+        msg = f"schema and dictionaries have {prefix_end - begin} bytes"
+        raise ShardError(msg, shard=shard, byte=begin, hint=_NO_SHARD)
+    prefix = schema + bytes(read(begin, prefix_end))
+    prefix += b"".join(bytes(read(message.first_byte, message.end_byte)) for message in late)
+    starts = [batch.first_byte for batch in batches] + [batch.end_byte for batch in batches[-1:]]
+    return ShardScan(
+        np.array(starts or [first_byte], dtype=np.int64),
+        np.array([batch.crc for batch in batches], dtype=np.uint32),
+        head={"prefix": base64.b64encode(zlib.compress(prefix)).decode(), **({"late": True} if late else {})},
+        piece_samples=np.array([batch.num_rows for batch in batches], dtype=np.int64),
+        piece_decoded_bytes=np.array([_decoded_bytes(read, batch, shard) for batch in batches], dtype=np.int64),
+    )
+
+
+def _from_footer(read: ReadBytes, first_byte: int, num_bytes: int, shard: str) -> tuple[bytes, int]:
     """The message of the schema of a file, and the byte where dictionaries and record batches begin, by its footer.
 
     For files of which only the footer has the schema as a message should be: that is how polars writes them.
     """
-    tail = bytes(read(max(0, num_bytes - 10), num_bytes))
+    tail = bytes(read(max(first_byte, num_bytes - 10), num_bytes))
     size = int.from_bytes(tail[:4], "little")
-    if tail[4:] != _FILE_MAGIC[:6] or size + 18 > num_bytes or size > _HEAD_LIMIT_BYTES:
+    if tail[4:] != _FILE_MAGIC[:6] or first_byte + size + 18 > num_bytes or size > _HEAD_LIMIT_BYTES:
         msg = f"no message begins here, and no footer ends the file: {tail!r}"
-        raise ShardError(msg, shard=shard, byte=len(_FILE_MAGIC), hint=_NO_SHARD)
+        raise ShardError(msg, shard=shard, byte=first_byte + len(_FILE_MAGIC), hint=_NO_SHARD)
     footer = bytes(read(num_bytes - 10 - size, num_bytes))
     pa = arrow_library("Arrow")
     try:
@@ -202,8 +213,8 @@ def _from_footer(read: ReadBytes, num_bytes: int, shard: str) -> tuple[bytes, in
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         msg = f"the footer of {size} bytes cannot be read: {error}"
         raise ShardError(msg, shard=shard, byte=num_bytes - 10 - size, hint=_NO_SHARD) from None
-    begin = min(places, default=num_bytes)
-    if not len(_FILE_MAGIC) <= begin <= num_bytes:
+    begin = min((first_byte + place for place in places), default=num_bytes)
+    if not first_byte + len(_FILE_MAGIC) <= begin <= num_bytes:
         msg = f"by the footer a message begins at byte {begin} of {num_bytes}"
         raise ShardError(msg, shard=shard, byte=num_bytes - 10 - size, hint=_NO_SHARD)
     return schema, begin

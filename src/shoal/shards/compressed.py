@@ -74,6 +74,9 @@ class Compressed:
     def _scanned(self, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut) -> ShardScan:
         inside, members = self._decompressed_members(read, num_bytes, shard)
         found = self.inner.scan(_reading(inside), len(inside), shard=shard)
+        if found.piece_samples is not None:
+            msg = f"what is inside of this shard ({self.codec}) is compressed itself, or a table"
+            raise ShardError(msg, shard=shard, byte=0, hint="decompress the shard, and open that")
         if not found.num_samples:
             return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=found.notes)
         if "pax_globals" in found.head:  # what holds for all that follows would have to be known of each piece

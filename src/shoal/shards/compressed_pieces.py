@@ -203,6 +203,8 @@ class Held(NamedTuple):
 def held(stretch: Stretch, end_byte: int, *, limit_bytes: int) -> Held:
     """What the pieces of a stretch hold, by the head of their shard, which may have ``limit_bytes`` of content.
 
+    Where the first piece does not begin with the shard, ``origin`` of the head says where it does.
+
     Raises
     ------
     ShardError
@@ -211,16 +213,18 @@ def held(stretch: Stretch, end_byte: int, *, limit_bytes: int) -> Held:
     first_byte = stretch.first_byte
     try:
         pieces = _unpacked(stretch.head, limit_bytes)
+        origin = int(stretch.head.get("origin", 0))
     except (ValueError, LookupError, TypeError, ArithmeticError, zlib.error) as error:
         msg = f"what the index says of the pieces of this shard cannot be used: {error}"
         hint = "the index is damaged, or of a newer version: update shoal, or index the shards again"
         raise ShardError(msg, shard=stretch.shard, byte=first_byte, hint=hint) from None
-    first, last = np.searchsorted(pieces.first_byte, first_byte), np.searchsorted(pieces.end_byte, end_byte)
+    begin, end = first_byte - origin, end_byte - origin
+    first, last = np.searchsorted(pieces.first_byte, begin), np.searchsorted(pieces.end_byte, end)
     inside = first <= last < len(pieces)
-    if not inside or pieces.first_byte[first] != first_byte or pieces.end_byte[last] != end_byte:
+    if not inside or pieces.first_byte[first] != begin or pieces.end_byte[last] != end:
         msg = f"by the index no pieces of this shard lie at bytes [{first_byte}, {end_byte})"
         raise ShardError(msg, shard=stretch.shard, byte=first_byte, hint=HINT)
-    firsts, ends = ((of[first : last + 1] - first_byte).tolist() for of in (pieces.first_byte, pieces.end_byte))
+    firsts, ends = ((of[first : last + 1] - begin).tolist() for of in (pieces.first_byte, pieces.end_byte))
     places = zip(firsts, ends, strict=True)
     low, high = (int(border) for border in pieces.borders[[first, last + 1]])
     return Held(int(pieces.content_first[first]), int(pieces.content_end[last]), low, high, list(places))

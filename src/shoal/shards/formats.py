@@ -91,6 +91,20 @@ def options_of(format: Format) -> dict[str, Any]:  # noqa: A002
     return dict(options)
 
 
+def format_given(format: str | Format) -> Format:  # noqa: A002
+    """The format that ``format=`` means: by its name, or the object itself, with the codec of which it says so.
+
+    Raises
+    ------
+    SourceError
+        There is none of this name.
+    """
+    if isinstance(format, str):
+        return format_named(format)
+    codec: str = getattr(format, "whole_codec", "")
+    return Compressed(format, codec) if codec else format
+
+
 @lru_cache(maxsize=256)
 def _made(name: str, text: str) -> Format:
     plain, _, codec = name.partition(".")

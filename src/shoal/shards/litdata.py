@@ -2,6 +2,8 @@
 
 ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the items, each of which is a ``u32`` size for
 every leaf and then the leaves one after the other. The index names the kind of each leaf and the tree they make.
+Compressed items (`shoal.shards.litdata_frames`) and items that are rows of a table (`shoal.shards.litdata_rows`) make
+other chunks, which say so themselves; one dataset may have several kinds.
 """
 
 from __future__ import annotations
@@ -14,18 +16,21 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ShardError, UsageError
+from shoal.shards.litdata_frames import FRAMES_MAGIC, frame_ends, inflated, parse_frames, scan_frames
 from shoal.shards.litdata_leaves import leaf_decoder
+from shoal.shards.litdata_rows import is_rows, parse_rows, scan_rows
 from shoal.shards.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
-from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
+from shoal.shards.protocol import Buffer, ReadBytes, Records, Sample, ShardScan, Stretch
 from shoal.shards.records import BadRecordError, CutRecords, borders_in
 
-__all__ = ["NO_CHUNK", "TOKENS_LOADER", "LitData", "config_of"]
+__all__ = ["ITEMS_LOADER", "NO_CHUNK", "TOKENS_LOADER", "LitData", "config_of", "whole_codec"]
 
 TOKENS_LOADER = "TokensLoader"
-NO_CHUNK = "this is no LitData chunk, a compressed or a damaged one"
+NO_CHUNK = "this is no LitData chunk, a damaged one, or one that is compressed although the index.json does not say so"
 _INDEX_HINT = "give what the index.json beside the chunks holds: LitData(json.loads(Path(...).read_text()))"
 _MOST_DEPTH = 32
-_ITEMS_LOADER = "PyTreeLoader"
+ITEMS_LOADER = "PyTreeLoader"
+_LEVELS_INSIDE = ("batch", "sample")
 
 Build = Callable[[Iterator[Any]], Any]
 
@@ -34,13 +39,13 @@ class LitData:
     """The format of LitData's optimised datasets; ``index`` is what the ``index.json`` beside the chunks holds.
 
     Where a directory is opened, that is found by itself. A sample is the item, where that is a dict, else
-    ``{"item": item}``. Tensors are numpy arrays, images are Pillow's.
-    With ``allow_pickle`` leaves of pickles are read, which runs whatever code is in them.
+    ``{"item": item}``. Tensors are numpy arrays, images are Pillow's; video, audio and files of other kinds are their
+    bytes. With ``allow_pickle`` leaves of pickles are read, which runs whatever code is in them.
 
     Raises
     ------
     UsageError
-        The index is none, or that of chunks that are compressed, encrypted, or of tokens without items.
+        The index is none, or that of chunks that are encrypted, or of tokens without items.
     """
 
     name: str = "litdata"
@@ -50,9 +55,11 @@ class LitData:
     def __init__(self, index: Mapping[str, Any], *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
         config = config_of(index)
-        if config["item_loader"] != _ITEMS_LOADER:
+        self.whole_codec = whole_codec(config)
+        self._is_packed = not self.whole_codec and config.get("compression_level") == "sample"
+        if config["item_loader"] != ITEMS_LOADER:
             msg = f"these chunks are for the item loader {config['item_loader']!r}, and have no items"
-            hint = f"chunks of LitData's default, {_ITEMS_LOADER}, are read"
+            hint = f"chunks of LitData's default, {ITEMS_LOADER}, are read"
             if config["item_loader"] == TOKENS_LOADER:
                 hint = (
                     "say in Python how long a sample is, with what the index.json holds: format="
@@ -72,23 +79,35 @@ class LitData:
     @property
     def options(self) -> dict[str, Any]:
         """What the index says of the items."""
-        return {"config": {"data_format": self.leaves, "data_spec": json.dumps([1, self.tree])}}
+        packed = {"compression": "zstd", "compression_level": "sample"} if self._is_packed else {}
+        return {"config": {"data_format": self.leaves, "data_spec": json.dumps([1, self.tree]), **packed}}
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the table of offsets, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.
+
+        Chunks of frames, and of rows, have pieces instead.
 
         Raises
         ------
         ShardError
             Where the table contradicts itself or the size of the chunk.
         """
-        starts = read_offsets(read, num_bytes, shard=shard, least_bytes=4 * len(self.leaves), hint=NO_CHUNK)
+        if bytes(read(0, min(len(FRAMES_MAGIC), num_bytes))) == FRAMES_MAGIC:
+            return scan_frames(read, num_bytes, shard=shard, num_leaves=len(self.leaves))
+        least_bytes = 4 * len(self.leaves)
+        try:
+            starts = read_offsets(read, num_bytes, shard=shard, least_bytes=least_bytes, hint=NO_CHUNK)
+        except ShardError:  # of chunks with rows the offsets are no borders of items
+            rows = scan_rows(read, num_bytes, shard=shard)
+            if rows is None:
+                raise
+            return rows
         if starts[0] != table_bytes(len(starts) - 1):
             msg = f"by the table of offsets the first item begins at byte {starts[0]}, and the table ends elsewhere"
             raise ShardError(msg, shard=shard, byte=4, hint=NO_CHUNK)
         return ShardScan(starts, offset_crcs(starts))
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+    def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
         """Open the bytes of consecutive items; each is decoded when it is asked for.
 
         Raises
@@ -96,14 +115,21 @@ class LitData:
         ShardError
             Where the bytes do not hold so many items.
         """
-        walk = partial(walk_sizes, buffer, stretch.num_samples, num_sizes=len(self.leaves))
-        starts = borders_in(buffer, stretch, walk, what="items")
+        if is_rows(stretch.head):
+            return parse_rows(buffer, stretch)
         decoders = [leaf_decoder(leaf, allow_pickle=self.allow_pickle) for leaf in self.leaves]
+        decode = partial(_decode, self.leaves, decoders, _builder(self.tree))
+        if stretch.head:
+            return parse_frames(buffer, stretch, num_leaves=len(self.leaves), decode=decode)
+        walk = partial(walk_sizes, buffer, stretch.num_samples, num_sizes=len(self.leaves))
+        if self._is_packed:
+            walk = partial(frame_ends, buffer, stretch.num_samples)
+        starts = borders_in(buffer, stretch, walk, what="items")
         return CutRecords(
             buffer,
             starts,
             stretch,
-            decode=partial(_decode, self.leaves, decoders, _builder(self.tree)),
+            decode=partial(_inflated, decode) if self._is_packed else decode,
             crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + stretch.first_byte),
         )
 
@@ -114,23 +140,49 @@ def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        It is none, or that of chunks that are compressed or encrypted.
+        It is none, or that of chunks that are encrypted.
     """
     try:
-        config = {"item_loader": _ITEMS_LOADER, **index["config"]}
+        config = {"item_loader": ITEMS_LOADER, **index["config"]}
         [str(leaf) for leaf in config["data_format"]]
     except (LookupError, TypeError, AttributeError) as error:
         raise _no_index(error) from None
-    for what in ("compression", "encryption", "ipc_compression"):
-        if config.get(what):
-            msg = f"these chunks have {what} {config[what]!r}, which is not read"
-            raise UsageError(msg, hint="write them again without")
+    if config.get("encryption"):
+        msg = f"these chunks have encryption {config['encryption']!r}, which is not read"
+        raise UsageError(msg, hint="write them again without: litdata.optimize(...) without encryption=")
     return config
+
+
+def whole_codec(config: Mapping[str, Any]) -> str:
+    """The codec by which chunks are compressed as wholes; "" where they are not, or only what is in them.
+
+    Raises
+    ------
+    UsageError
+        It is not known.
+    """
+    kind, level = config.get("compression"), config.get("compression_level")
+    if not kind:
+        return ""
+    if str(kind).partition(":")[0] != "zstd" or level not in (None, "chunk", *_LEVELS_INSIDE):
+        msg = f"these chunks have compression {kind!r}, compression_level {level!r}, which is not read"
+        raise UsageError(msg, hint=f"zstd is, of the levels chunk, {' and '.join(_LEVELS_INSIDE)}")
+    return "" if level in _LEVELS_INSIDE else "zst"
 
 
 def _no_index(error: Exception) -> UsageError:
     msg = f"this is no index of LitData chunks: {type(error).__name__}: {error}"
     return UsageError(msg, hint=_INDEX_HINT)
+
+
+def _inflated(decode: Callable[[bytes], Sample], data: bytes) -> Sample:
+    """An item that is compressed alone; errors name the byte at which it begins."""
+    inside = bytes(inflated(data))
+    try:
+        return decode(inside)
+    except BadRecordError as error:
+        msg = f"{error.what} (byte {error.byte} of what was decompressed)"
+        raise BadRecordError(msg) from None
 
 
 def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], build: Build, data: bytes) -> Sample:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.shards.decoding.pickles import unpickler
+from shoal.shards.litdata_json import json_value
 from shoal.shards.mds_encodings import decoder_of
 
 __all__ = ["array_type", "leaf_decoder"]
@@ -28,9 +29,9 @@ _TENSOR_TYPES = {
     **dict.fromkeys((13, 14), "int16"), **dict.fromkeys((15, 16), "int32"), **dict.fromkeys((17, 18), "int64"),
     19: "bool", 20: "uint16",
 }  # fmt: skip  # 10 is bfloat16, which numpy does not have
-_KINDS = (
-    "str, text, bool, int, float, bytes, numpy, no_header_numpy, tensor, no_header_tensor, pil, jpeg, image, pickle"
-)
+# Files of their own formats, for which LitData opens a decoder of another package each.
+_FILES = ("file", "tiff", "tifffile", "video", "audio", "nifti", "mesh", "pdf")
+_IMAGES = {"pil": "pil", "jpeg": "jpeg", "image": "jpeg", "jpeg_array": "jpeg_array"}
 
 
 def leaf_decoder(leaf: str, *, allow_pickle: bool) -> Callable[[bytes], Any]:
@@ -46,12 +47,13 @@ def leaf_decoder(leaf: str, *, allow_pickle: bool) -> Callable[[bytes], Any]:
         return unpickler("a leaf of pickles", allow_pickle=allow_pickle, how="LitData(index, allow_pickle=True)")
     if (found := array_type(leaf)) is not None:
         return lambda data: np.frombuffer(data, found).copy()
-    if kind in ("pil", "jpeg", "image"):
-        return decoder_of("pil" if kind == "pil" else "jpeg", allow_pickle=False)
+    if kind in _IMAGES:
+        return decoder_of(_IMAGES[kind], allow_pickle=False)
     if kind in _DECODERS:
         return _DECODERS[kind]
     msg = f"these chunks have leaves of the kind {leaf!r}, which is not read"
-    raise UsageError(msg, hint=f"those read are {_KINDS}")
+    known = [*_DECODERS, "no_header_numpy", "no_header_tensor", *_IMAGES, "pickle"]
+    raise UsageError(msg, hint=f"those read are {', '.join(known)}")
 
 
 def array_type(leaf: str) -> np.dtype[Any] | None:
@@ -102,6 +104,8 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "str": lambda data: data.decode("utf-8"),
     "text": lambda data: data.decode("utf-8"),
     "bytes": bytes,
+    **dict.fromkeys(_FILES, bytes),
+    "json": json_value,
     "bool": _boolean,
     "int": lambda data: _number(data, "<i8"),
     "float": lambda data: _number(data, "<f8"),

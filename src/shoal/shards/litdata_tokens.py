@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
 from shoal.shards.columns import Columns, Kind, Record
-from shoal.shards.litdata import NO_CHUNK, TOKENS_LOADER, config_of
+from shoal.shards.litdata import NO_CHUNK, TOKENS_LOADER, config_of, whole_codec
 from shoal.shards.litdata_leaves import array_type
 from shoal.shards.offset_table import offset_crcs, read_offsets, table_bytes
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
@@ -52,6 +52,7 @@ class LitDataTokens:
         if config["item_loader"] != TOKENS_LOADER or found is None:
             msg = f"these chunks hold {', '.join(leaves)} for {config['item_loader']}, which are no tokens"
             raise UsageError(msg, hint="shoal.formats.LitData reads chunks of items")
+        self.whole_codec = whole_codec(config)
         self.block_size, self._leaf, self._type = block_size, leaves[0], found
         shape = (block_size,)
         self._record = Record(np.dtype([(_FIELD, found, shape)]), ((_FIELD, Kind("array", found, shape)),))

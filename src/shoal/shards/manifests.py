@@ -9,14 +9,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shoal.errors import ShardError, SourceError, UsageError
-from shoal.shards.formats import format_named
+from shoal.shards.formats import format_named, options_of
+from shoal.shards.litdata import LitData, whole_codec
 from shoal.shards.protocol import Buffer, Format
 
-__all__ = ["MANIFEST_NAME", "STALE", "Expected", "Hashes", "Manifest", "NamedShard", "check_hashes", "read_manifest"]
+__all__ = [
+    "MANIFEST_NAME",
+    "STALE",
+    "Expected",
+    "Hashes",
+    "Manifest",
+    "NamedShard",
+    "check_hashes",
+    "named_shards",
+    "read_manifest",
+]
 
 MANIFEST_NAME = "index.json"
 STALE = "copy the shard again; or, if it is right, write the index.json again or take it away"
@@ -78,7 +89,7 @@ def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
         if isinstance(found.get("shards"), list) and found["shards"]:
             return _of_streaming(found["shards"], path)
         if isinstance(found.get("chunks"), list) and isinstance(found.get("config"), dict):
-            return _of_litdata(found)
+            return _of_litdata(found, path)
     except UsageError as error:
         msg = f"{path}: {error.message}"
         raise SourceError(msg, hint=error.hint) from None
@@ -149,6 +160,29 @@ def _digest(name: str) -> Any:
         return None  # counts, sizes and other hashes must do; `shoal index --checksum` says so
 
 
+def named_shards(data: Buffer, *, path: str) -> tuple[NamedShard, ...]:
+    """The shards that the manifest in these bytes names, in its order, whatever their format; none where it is none.
+
+    Raises
+    ------
+    SourceError
+        It begins like one, and cannot be read.
+    """
+    try:
+        found = json.loads(bytes(data))
+        if isinstance(found, dict) and isinstance(found.get("shards"), list):
+            return tuple(_streaming_shard(about, path) for about in found["shards"])
+        if isinstance(found, dict) and isinstance(found.get("chunks"), list) and isinstance(found.get("config"), dict):
+            return _litdata_shards(found, path)
+    except UsageError as error:
+        msg = f"{path}: {error.message}"
+        raise SourceError(msg, hint=error.hint) from None
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        msg = f"{path}: it says the order of the shards, and cannot be read: {type(error).__name__}: {error}"
+        raise SourceError(msg, hint="copy it again; or name the shards by a list or a glob") from None
+    return ()
+
+
 def _of_streaming(shards: Sequence[Mapping[str, Any]], path: str) -> Manifest:
     formats = {json.dumps(_streaming_format(about), sort_keys=True) for about in shards}
     if len(formats) > 1:
@@ -200,21 +234,31 @@ def _expected(about: Mapping[str, Any], num_samples: int) -> Expected:
     return Expected(int(about["bytes"]), num_samples, hashes)
 
 
-def _of_litdata(found: Mapping[str, Any]) -> Manifest:
-    config = found["config"]
-    kind = str(config.get("compression") or "")
-    is_packed = kind.partition(":")[0] == "zstd" and config.get("compression_level") in ("chunk", None)
-    plain = {**config, "compression": None} if is_packed else config
-    reader = format_named("litdata", {"config": plain})
+def _of_litdata(found: Mapping[str, Any], path: str) -> Manifest:
+    if found["config"].get("item_loader") == "ParquetLoader":
+        return Manifest(format_named("parquet"), _litdata_shards(found, path))
+    reader = LitData(found)
+    # By name and options, so that equal formats are one object.
+    plain = format_named(reader.name, options_of(reader))
+    packed = format_named(f"{reader.name}.{reader.whole_codec}", options_of(reader)) if reader.whole_codec else None
+    return Manifest(plain, _litdata_shards(found, path), packed)
+
+
+def _litdata_shards(found: Mapping[str, Any], path: str) -> tuple[NamedShard, ...]:
+    """The chunks in their order. Of compressed ones the manifest has the bytes of what is inside.
+
+    LitData's reader leaves chunks decompressed, by another name, where it read them on this machine.
+    """
+    infix = f".{found['config']['compression']}." if whole_codec(found["config"]) else None
     shards = []
     for about in found["chunks"]:
-        name = _safe(about["filename"], "index.json")
-        # Of compressed chunks the manifest has the bytes of what is inside.
-        size = None if is_packed else int(about["chunk_bytes"])
-        shards.append(NamedShard(name, Expected(size, int(about["chunk_size"]))))
-    if not is_packed:
-        return Manifest(reader, tuple(shards))
-    return Manifest(format_named("litdata.zst", {"config": plain}), tuple(shards))
+        name = _safe(about["filename"], path)
+        expected = Expected(int(about["chunk_bytes"]), int(about["chunk_size"]))
+        if infix is None:
+            shards.append(NamedShard(name, expected))
+        else:
+            shards.append(NamedShard(name.replace(infix, "."), expected, name, replace(expected, num_bytes=None)))
+    return tuple(shards)
 
 
 def _safe(name: Any, path: str) -> str:

@@ -51,16 +51,34 @@ PEERS = {
     "tfrecord": Peer(("tfrecord==1.14.6",)),
     "webdataset": Peer(("webdataset==1.0.2", "pillow>=11", "msgpack==1.2.4")),
     "streaming": Peer(NEEDED_BESIDE_TORCH, torch=True, alone=("mosaicml-streaming==0.13.0",)),
-    "litdata": Peer(NEEDED_BESIDE_TORCH, torch=True, alone=("litdata==0.2.76",)),
+    "litdata": Peer((*NEEDED_BESIDE_TORCH, "pyarrow==26.0.1"), torch=True, alone=("litdata==0.2.76",)),
     "gnutar": Peer(program="tar"),
     "bsdtar": Peer(program="bsdtar"),
 }
-# mosaicml-streaming imports torchvision for one function, and PyPI's torchvision does not load next to every torch.
+# mosaicml-streaming imports torchvision for one function, litdata decodes JPEG by it, and PyPI's torchvision does not
+# load next to every torch.
 _TORCHVISION = {
     "__init__.py": "",
     "transforms/__init__.py": "",
     "transforms/functional.py": "def to_tensor(image):\n    raise NotImplementedError\n",
     "datasets/__init__.py": "class VisionDataset:\n    pass\n",
+    "io/__init__.py": """import io
+import numpy as np
+import torch
+from PIL import Image
+
+
+class ImageReadMode:
+    RGB = "RGB"
+
+
+def decode_jpeg(data, mode):
+    image = Image.open(io.BytesIO(data.numpy().tobytes())).convert(mode)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+decode_image = decode_jpeg
+""",
 }
 
 

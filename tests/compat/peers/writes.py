@@ -11,8 +11,10 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -295,27 +297,78 @@ def streaming(directory: Path) -> Found:
     return found
 
 
+def _litdata_items() -> dict[str, list[dict[str, Any]]]:
+    """What LitData keeps as leaves, as rows of a table, as nested leaves, and as lists of images."""
+    import io
+
+    import numpy as np
+    from PIL import Image
+
+    def picture(number: int) -> Image.Image:
+        file = io.BytesIO()
+        Image.fromarray(np.arange(number, number + 108, dtype=np.uint8).reshape(4, 9, 3)).save(file, "JPEG")
+        return Image.open(file)
+
+    items, rows, nested, images = [], [], [], []
+    for row in range(_ROWS):
+        array = np.arange(row % 5, dtype=np.int16)
+        texts = [f"{place}" for place in range(row % 3)]
+        records = [
+            {"role": "user", "text": "é" * place, "n": place, "x": place / 3, "no": None} for place in range(row % 4)
+        ]
+        deep = {"y": [row, None, "mixed"], "yes": [True, False], "reals": [row / 7], "records": records}
+        common = {"i": row, "s": f"text é {row}", "b": b"ab" * row}
+        items.append({**common, "a": array})
+        rows.append({**common, "list": list(range(row % 4)), "texts": texts, "records": records, "deep": {"x": row}})
+        nested.append(
+            {**common, "a": array, "list": list(range(row % 4)), "texts": texts, "deep": {"x": row, "of": [deep]}}
+        )
+        images.append({"i": row, "images": [picture(row), picture(row + 9)]})
+    return {"items": items, "rows": rows, "nested": nested, "images": images}
+
+
 def litdata(directory: Path) -> Found:
     import numpy as np
     import torch
     from litdata import StreamingDataset, TokensLoader
     from litdata.streaming.writer import BinaryWriter
+    from PIL import Image
 
-    writer = BinaryWriter(str(directory / "items"), chunk_size=15)
-    for row in range(_ROWS):
-        writer[row] = {"i": row, "s": f"text é {row}", "b": b"ab" * row, "a": np.arange(row % 5, dtype=np.int16)}
-    writer.done()
-    writer.merge()
-    read = StreamingDataset(str(directory / "items"), shuffle=False)
-    found: Found = {"items": ("items", [plain(read[row]) for row in range(_ROWS)])}
-    documents = [np.arange(row % 7 + 1, dtype=np.uint16) + row for row in range(_ROWS)]
-    for name, made in (("numpy", lambda row: row), ("tensor", lambda row: torch.from_numpy(row.astype(np.int32)))):
-        writer = BinaryWriter(str(directory / name), chunk_size=60, item_loader=TokensLoader())
-        for row in range(_ROWS):
-            writer[row] = made(documents[row])
+    def written(name: str, items: list[Any], **options: Any) -> str:
+        """Where a copy lies for LitData to read, as its reader replaces compressed chunks."""
+        writer = BinaryWriter(str(directory / name), **options)
+        for row, item in enumerate(items):
+            writer[row] = item
         writer.done()
         writer.merge()
-        read = StreamingDataset(str(directory / name), shuffle=False, item_loader=TokensLoader(block_size=8))
+        return str(shutil.copytree(directory / name, Path(tempfile.mkdtemp(), "copy")))
+
+    def with_pictures(sample: dict[str, Any]) -> dict[str, Any]:
+        images = [Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0))) for image in sample.get("images", [])]
+        return {**sample, **({"images": images} if images else {})}
+
+    known = _litdata_items()
+    found: Found = {}
+    for name, kind, options in (
+        *((kind, kind, {}) for kind in known),
+        ("rows-zstd", "rows", {"compression": "zstd"}),
+        ("batch", "nested", {"compression": "zstd", "compression_batch_size": 4}),
+        ("sample", "nested", {"compression": "zstd:3", "compression_level": "sample"}),
+        ("chunk", "nested", {"compression": "zstd", "compression_level": "chunk"}),
+    ):
+        read = StreamingDataset(written(name, known[kind], chunk_size=15, **options), shuffle=False)
+        found[name] = (name, [plain(with_pictures(read[row])) for row in range(_ROWS)])
+    documents = [np.arange(row % 7 + 1, dtype=np.uint16) + row for row in range(_ROWS)]
+    tensors = [torch.from_numpy(row.astype(np.int32)) for row in documents]
+    packed = {"compression": "zstd", "compression_level": "chunk"}
+    for name, tokens, chunk_size, options in (
+        ("numpy", documents, 60, {}),
+        ("tensor", tensors, 60, {}),
+        ("packed", documents, 60, packed),
+        ("many", [tokens + place for place in range(8) for tokens in documents], 2 * _ROWS, {}),  # chunks: 11 and more
+    ):
+        copy = written(name, tokens, chunk_size=chunk_size, item_loader=TokensLoader(), **options)
+        read = StreamingDataset(copy, shuffle=False, item_loader=TokensLoader(block_size=8))
         found[f"blocks of 8 {name}"] = (name, [plain({"tokens": read[row]}) for row in range(len(read))])
     return found
 

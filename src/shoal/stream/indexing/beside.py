@@ -17,7 +17,15 @@ from shoal.errors import SourceError, StorageError
 from shoal.shards.folder import METADATA_NAMES, Folder, metadata_rows
 from shoal.shards.foreign import FORMATS_WITH_INDEXES, foreign_names
 from shoal.shards.formats import options_of
-from shoal.shards.manifests import MANIFEST_NAME, Expected, Manifest, NamedShard, check_hashes, read_manifest
+from shoal.shards.manifests import (
+    MANIFEST_NAME,
+    Expected,
+    Manifest,
+    NamedShard,
+    check_hashes,
+    named_shards,
+    read_manifest,
+)
 from shoal.shards.protocol import Format
 from shoal.storage.protocol import Advise, Find, ReadRange, Stat
 from shoal.storage.sources import Source
@@ -25,7 +33,15 @@ from shoal.storage.urls import join, relative
 from shoal.stream.figures import counted
 from shoal.stream.indexing.looking import find_all
 
-__all__ = ["MANIFEST_SUFFIXES", "Described", "compare_hashes", "described", "described_files", "foreign_indexes"]
+__all__ = [
+    "MANIFEST_SUFFIXES",
+    "Described",
+    "compare_hashes",
+    "described",
+    "described_files",
+    "foreign_indexes",
+    "in_named_order",
+]
 
 _log = logging.getLogger("shoal")
 
@@ -92,6 +108,40 @@ def described(found: Source, store: _Beside) -> Described:
     _refuse_unnamed(unnamed, used)
     _refuse_mixture(found, shards.formats, used, unnamed)
     return Described(_with_paths(found, shards.expected), shards.formats[0], shards.expected)
+
+
+def in_named_order(found: Source, store: _Beside) -> Described:
+    """The shards of a source in the order of its manifests, which is all that these are asked for.
+
+    So it is where a format is given, as pickles and blocks of tokens need one. Names alone do not say the order:
+    ``chunk-0-10`` comes before ``chunk-0-2``.
+
+    Raises
+    ------
+    SourceError
+        A manifest cannot be read, or does not name a shard that lies beside it.
+    StorageError
+        A shard that a manifest names is not there.
+    """
+    manifests = [path for path in found.paths if basename(path) == MANIFEST_NAME]
+    others = [path for path in found.paths if basename(path) != MANIFEST_NAME]
+    if not manifests or not others:
+        return Described(found)
+    places: dict[str, int] = {}
+    used = []
+    for path in sorted(manifests, key=lambda path: (path.count("/"), path)):
+        shards = named_shards(store.read_range(path, 0, _size(path, store)), path=path)
+        used += [path] * bool(shards)
+        for shard in shards:
+            names = [join(dirname(path), name) for name in (shard.name, shard.packed_name) if name is not None]
+            if not any(name in places for name in names):
+                places.update(dict.fromkeys(names, len(places)))
+                if not any(name in others for name in names):
+                    msg = f"{path} names {names[-1]}, which is not there"
+                    raise StorageError(msg, hint="copy it too; or name by a glob those that are there")
+    _refuse_unnamed([path for path in others if path not in places], used)
+    last = len(places)
+    return Described(_with_paths(found, sorted(others, key=lambda path: places.get(path, last))))
 
 
 def described_files(found: Source, format: Folder, store: _Beside) -> Described:  # noqa: A002

@@ -22,7 +22,7 @@ from shoal.errors import IndexFileError, ShoalError, SourceError, StorageError
 from shoal.order.runs import Runs
 from shoal.shards.compressed import Compressed
 from shoal.shards.folder import METADATA_NAMES, Folder
-from shoal.shards.formats import format_named, format_of, options_of, suffixes_in_directories
+from shoal.shards.formats import format_given, format_named, format_of, options_of, suffixes_in_directories
 from shoal.shards.index.build import CUTTING_RULE, EXTENT_BYTES, subset
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format
@@ -37,7 +37,7 @@ from shoal.storage.protocol import ObjectInfo, Store
 from shoal.storage.sources import Source, SourceLike, expand, printed, schemes_of
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
-from shoal.stream.indexing.beside import MANIFEST_SUFFIXES, Described, described, described_files
+from shoal.stream.indexing.beside import MANIFEST_SUFFIXES, Described, described, described_files, in_named_order
 from shoal.stream.indexing.building import OPTIONS, Progress, build_index, scan_rules
 from shoal.stream.indexing.index_files import INDEX_NAME, bound_cache, load_index, save_index
 from shoal.stream.indexing.index_places import describes, leave_beside, was_left_by_opening
@@ -50,6 +50,11 @@ from shoal.stream.reading.retrying import RetryRule, patient, retried
 __all__ = ["Opened", "choose_format", "described_shards", "known_suffixes", "open_source", "wanted_suffixes"]
 
 _log = logging.getLogger("shoal")
+
+# Formats whose shards have most often no suffix for their codec at the end: what TensorFlow and LitData compressed.
+_CODEC_UNSAID = ("tfrecord", "litdata", "litdata_tokens")
+# Formats whose shards are in the order of an index.json beside them, also where the format is given.
+_IN_NAMED_ORDER = ("mds", "litdata", "jsonl", "csv", "tsv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +154,9 @@ def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # no
     """By which a shard in a directory is told from other files: the suffixes of ``format``, else of all formats."""
     if format is None:
         return suffixes_in_directories()
-    chosen = format_named(format) if isinstance(format, str) else format
-    if isinstance(chosen, Compressed) and chosen.inner.name == "tfrecord":
-        return chosen.suffixes + chosen.inner.suffixes  # what TensorFlow compressed has most often no suffix for it
+    chosen = format_given(format)
+    if isinstance(chosen, Compressed) and chosen.inner.name in _CODEC_UNSAID:
+        return chosen.suffixes + chosen.inner.suffixes
     return chosen.suffixes
 
 
@@ -159,19 +164,18 @@ def wanted_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # n
     """By which a directory is asked for shards, and for the manifests that say more of them."""
     if format is None:
         return known_suffixes() + MANIFEST_SUFFIXES
-    return known_suffixes(format) + (METADATA_NAMES if _name_of(format) == Folder.name else ())
+    name = format_given(format).name
+    if name == Folder.name:
+        return known_suffixes(format) + METADATA_NAMES
+    return known_suffixes(format) + (MANIFEST_SUFFIXES if name.startswith(_IN_NAMED_ORDER) else ())
 
 
 def described_shards(found: Source, format: str | Format | None, store: Store) -> Described:  # noqa: A002
-    """The shards of what was found, and what manifests say of them; these are not asked where a format is given."""
+    """The shards of what was found, and what manifests say of them: no more than their order where a format is given."""
     if format is None:
         return described(found, store)
-    chosen = format_named(format) if isinstance(format, str) else format
-    return described_files(found, chosen, store) if isinstance(chosen, Folder) else Described(found)
-
-
-def _name_of(format: str | Format) -> str:  # noqa: A002
-    return format if isinstance(format, str) else format.name
+    chosen = format_given(format)
+    return described_files(found, chosen, store) if isinstance(chosen, Folder) else in_named_order(found, store)
 
 
 def choose_format(source: Source, format: str | Format | None = None) -> Format:  # noqa: A002
@@ -183,7 +187,7 @@ def choose_format(source: Source, format: str | Format | None = None) -> Format:
         A suffix means nothing, or two shards mean different formats.
     """
     if format is not None:
-        return format_named(format) if isinstance(format, str) else format
+        return format_given(format)
     first = format_of(source.paths[0])
     for path in source.paths:
         other = format_of(path)
@@ -254,7 +258,7 @@ def _format_of_index(index: Index, index_path: str, format: str | Format | None)
     options = index.metadata.get(OPTIONS, {})
     if format is None:
         return format_named(index.format, options)
-    asked = format_named(format) if isinstance(format, str) else format
+    asked = format_given(format)
     if asked.name != index.format:
         msg = f"format={asked.name!r} was asked for, but the index {index_path} is one of {index.format!r} shards"
         raise IndexFileError(msg, hint="leave out format=, or name another index")
