@@ -124,8 +124,9 @@ def test_a_given_format_reads_chunks_in_the_order_of_their_index(of: str, tmp_pa
     for number in range(12):
         value = struct.pack("<HH", number, 0) if of == "tokens" else struct.pack("<Iq", 8, number)
         chunk = struct.pack("<3I", 1, 12, 12 + len(value)) + value
-        chunks.append({"filename": f"chunk-0-{number}.bin", "chunk_bytes": len(chunk), "chunk_size": 1, "dim": 2})
-        (data / chunks[-1]["filename"]).write_bytes(chunk)
+        name = f"chunk-0-{number}.bin"
+        chunks.append({"filename": name, "chunk_bytes": len(chunk), "chunk_size": 1, "dim": 2})
+        (data / name).write_bytes(chunk)
     index = {"config": config, "chunks": chunks}
     (data / "index.json").write_text(json.dumps(index))
     formats = shoal.formats

@@ -349,24 +349,26 @@ def litdata(directory: Path) -> Found:
 
     known = _litdata_items()
     found: Found = {}
-    for name, kind, options in (
+    of_items: list[tuple[str, str, dict[str, Any]]] = [
         *((kind, kind, {}) for kind in known),
         ("rows-zstd", "rows", {"compression": "zstd"}),
         ("batch", "nested", {"compression": "zstd", "compression_batch_size": 4}),
         ("sample", "nested", {"compression": "zstd:3", "compression_level": "sample"}),
         ("chunk", "nested", {"compression": "zstd", "compression_level": "chunk"}),
-    ):
+    ]
+    for name, kind, options in of_items:
         read = StreamingDataset(written(name, known[kind], chunk_size=15, **options), shuffle=False)
         found[name] = (name, [plain(with_pictures(read[row])) for row in range(_ROWS)])
     documents = [np.arange(row % 7 + 1, dtype=np.uint16) + row for row in range(_ROWS)]
     tensors = [torch.from_numpy(row.astype(np.int32)) for row in documents]
     packed = {"compression": "zstd", "compression_level": "chunk"}
-    for name, tokens, chunk_size, options in (
+    of_tokens: list[tuple[str, list[Any], int, dict[str, str]]] = [
         ("numpy", documents, 60, {}),
         ("tensor", tensors, 60, {}),
         ("packed", documents, 60, packed),
         ("many", [tokens + place for place in range(8) for tokens in documents], 2 * _ROWS, {}),  # chunks: 11 and more
-    ):
+    ]
+    for name, tokens, chunk_size, options in of_tokens:
         copy = written(name, tokens, chunk_size=chunk_size, item_loader=TokensLoader(), **options)
         read = StreamingDataset(copy, shuffle=False, item_loader=TokensLoader(block_size=8))
         found[f"blocks of 8 {name}"] = (name, [plain({"tokens": read[row]}) for row in range(len(read))])

@@ -171,7 +171,7 @@ def wanted_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # n
 
 
 def described_shards(found: Source, format: str | Format | None, store: Store) -> Described:  # noqa: A002
-    """The shards of what was found, and what manifests say of them: no more than their order where a format is given."""
+    """The shards of what was found, and what manifests say of them: where a format is given, their order alone."""
     if format is None:
         return described(found, store)
     chosen = format_given(format)
