@@ -19,6 +19,7 @@ import torch.utils.data
 from shoal.errors import WorkerError
 from shoal.stream.forks import wait_for_end, wait_for_feeders
 from shoal.stream.interrupts import interrupts_wait
+from shoal.stream.parents import end_with_parent
 from shoal.stream.passes import Pass, Work
 from shoal.stream.sharing import sharing_chunks
 from shoal.stream.snapshot import Snapshot
@@ -38,6 +39,18 @@ class Workshop:
     def __getitem__(self, task: Task) -> Made:
         made = self._maker.make(task)
         return made if made.failed is not None else made._replace(batch=self._finish(made.batch))
+
+
+class _Begin:
+    """What a worker does first: it sees to it that it ends with the trainer, and then what the user asks for."""
+
+    def __init__(self, init: Callable[[int], None] | None) -> None:
+        self._init = init
+
+    def __call__(self, worker: int) -> None:
+        end_with_parent()
+        if self._init is not None:
+            self._init(worker)
 
 
 class _Tasks:
@@ -78,7 +91,7 @@ class Workers:
             sampler=self._tasks,
             num_workers=num_workers,
             collate_fn=_as_it_is,
-            **options,
+            **{**options, "worker_init_fn": _Begin(options["worker_init_fn"])},
         )
         self._closed = False
         _open.add(self)

@@ -12,12 +12,14 @@ from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.pack.output import Output
+from shoal.stream.parents import end_with_parent
 
 __all__ = ["main"]
 
 
 def main(descriptor: int) -> None:
     """Do jobs until the connection ends."""
+    end_with_parent()
     connection: Connection[Any, Any] = Connection(descriptor)
     try:
         out: Output = connection.recv()

@@ -19,6 +19,7 @@ from shoal.stream.heap import keep_for_next
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.making import Source, batches_gathered, batches_made, samples_made
 from shoal.stream.pace import Pace
+from shoal.stream.parents import end_with_trainer
 from shoal.stream.place import Place
 from shoal.stream.progress_line import ProgressLine
 from shoal.stream.reading.budgeting import Budget, budget_of
@@ -58,6 +59,7 @@ class Iteration:
         state: Callable[[int, int], dict[str, Any]],
         first_step: int = 0,
     ) -> None:
+        end_with_trainer()
         self._ended, self._state = ended, state
         opened = with_chosen(opened, recipe.stages)
         if not options.copy:

@@ -12,6 +12,7 @@ from shoal.errors import NoSampleError, UsageError
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.columns.choosing import with_chosen
 from shoal.stream.indexing.opening import Opened
+from shoal.stream.parents import end_with_trainer
 from shoal.stream.passes import Pass
 from shoal.stream.place import Place
 from shoal.stream.reading.by_id import read_sample
@@ -49,6 +50,7 @@ class MapView:
             msg = f"there is no sample {number}: the dataset has ids 0 to {total - 1}"
             raise NoSampleError(msg)
         number %= total
+        end_with_trainer()
         sample = read_sample(with_chosen(self._opened, self._stages), self._arrangement, number)
         return run_stages(self._stages, sample, number)
 

@@ -7,6 +7,7 @@ lets go of that when the process ends in whatever way. design/cache.md says why 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import logging
@@ -27,7 +28,7 @@ from shoal.storage.chunk_cache.locks import let_go, lock_now, open_for_lock
 from shoal.storage.chunk_cache.place import open_folder
 from shoal.storage.chunk_cache.spilling import NoRoomError, Spill, SpilledPart, SpillFile, read_part
 
-__all__ = ["CacheCounts", "ChunkCache", "SpillCounts"]
+__all__ = ["CacheCounts", "ChunkCache", "SpillCounts", "close_all_as_heir"]
 
 _log = logging.getLogger("shoal")
 
@@ -124,6 +125,8 @@ class ChunkCache:
         self._finalizer = weakref.finalize(
             self, leave, users, self._files, keep=keep, pid=os.getpid(), dataset=self._dataset
         )
+        self._pid = os.getpid()
+        _open.add(self)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (*self._asked, self._files.expected_bytes)
@@ -236,6 +239,14 @@ class ChunkCache:
         self._finalizer()
         self._files.is_lost = True
 
+    def close_as_heir(self) -> None:
+        """Close it after the parent was killed: in the middle of filling, and what the parent had open, too."""
+        self._files.is_lost = True
+        self._files.abandon_all()
+        self.close()
+        if self._pid != os.getpid():  # its locks are those of the parent, and of all whom that forked
+            _restore(*self._asked, self._files.expected_bytes).close()
+
     # ---- filling
 
     def _name(self, key: str) -> str:
@@ -325,6 +336,16 @@ def _locks_do_nothing(folder: int) -> bool:
         return lock_now(descriptor)
     finally:
         let_go(descriptor)
+
+
+_open: weakref.WeakSet[ChunkCache] = weakref.WeakSet()
+
+
+def close_all_as_heir() -> None:
+    """`ChunkCache.close_as_heir` of every cache that this process has open."""
+    for cache in list(_open):
+        with contextlib.suppress(StorageError, UsageError, OSError):
+            cache.close_as_heir()
 
 
 def _restore(*asked: Any) -> ChunkCache:

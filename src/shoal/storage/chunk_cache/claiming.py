@@ -78,6 +78,7 @@ class Claims:
         self._wait_seconds = wait_seconds
         self._told = CacheCounts()
         self._pid = os.getpid()
+        self._claimed: dict[Claim, int] = {}  # by which process: a forked child has none of its parent's
 
     def hit(self, name: str, take: Callable[[int], _T | None]) -> _T | None:
         """What ``take`` finds in the file of that name, given its descriptor; None where nothing good is there."""
@@ -138,7 +139,8 @@ class Claims:
                     if not is_claimed:
                         self._abandon(descriptor, path)
                         return None
-                    return Claim(descriptor, name, path)
+                    self._claimed[claim := Claim(descriptor, name, path)] = os.getpid()
+                    return claim
                 # What grows is waited for.
                 found = os.fstat(descriptor)
                 if (now := (found.st_size, found.st_mtime_ns)) != seen:
@@ -227,7 +229,15 @@ class Claims:
         if not is_done:
             with contextlib.suppress(OSError):
                 self._abandon(claim.descriptor, claim.path)
+        self._claimed.pop(claim, None)
         let_go(claim.descriptor)
+
+    def abandon_all(self) -> None:
+        """Delete what this process is filling, while its threads are at it: what they do from now on is for nothing."""
+        for claim, process in list(self._claimed.items()):
+            if process == os.getpid():
+                with contextlib.suppress(OSError):
+                    self._abandon(claim.descriptor, claim.path)
 
     def _abandon(self, descriptor: int, path: str) -> None:
         """Delete a file that we have locked, and give back its space."""

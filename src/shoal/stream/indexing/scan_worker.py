@@ -7,7 +7,6 @@ It ends when its stdin does, or when its parent is gone.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -21,6 +20,7 @@ from shoal.shards.protocol import Buffer
 from shoal.shards.scanning import checked_scan
 from shoal.storage.local import LocalStore
 from shoal.stream.indexing.scan_frames import header_of_error, read_frame, write_frame
+from shoal.stream.parents import end_with_parent
 
 __all__ = ["main"]
 
@@ -31,6 +31,7 @@ def main() -> int:
     """Serve tasks until there are no more; returns the exit status."""
     # Ctrl-C is the parent's to handle: it ends us, and says so once.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     tasks, answers = sys.stdin.buffer, sys.stdout.buffer
     # What a library prints must not land among the answers.
     sys.stdout = sys.stderr
@@ -66,16 +67,12 @@ class _Reading:
         self._store = store
         self._path = path
         self._answers = answers
-        self._parent = os.getppid()
         self._next_report_seconds = time.monotonic() + _PROGRESS_SECONDS
 
     def __call__(self, first_byte: int, end_byte: int) -> Buffer:
         if time.monotonic() >= self._next_report_seconds:
             self._next_report_seconds = time.monotonic() + _PROGRESS_SECONDS
             write_frame(self._answers, {"kind": "progress", "done_bytes": first_byte})
-        if os.getppid() != self._parent:
-            # A killed parent cannot end us, and nobody wants the rest.
-            raise BrokenPipeError
         return self._store.read_range(self._path, first_byte, end_byte)
 
 
