@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,3 +158,21 @@ def test_over_http_the_shards_are_those_of_the_index(data: Path, calls: Calls) -
     with RangeServer(data) as server:
         said = json.loads(calls.text("verify", f"{server.url}/", "--json", code=1))
     assert [(one["kind"], one["shard"]) for one in said["damages"]] == [("missing", "train-000002.tar")]
+
+
+@pytest.mark.parametrize("index", ["whole", "unreadable"])
+def test_an_index_is_not_replaced_by_one_of_some_of_its_shards(calls: Calls, data: Path, index: str) -> None:
+    calls.text("index", data)
+    path = data / "shoal.index"
+    if index == "unreadable":
+        path.write_bytes(b"no index")
+    before = path.read_bytes()
+    for shard in data.glob("*.tar"):
+        os.utime(shard, ns=(0, 10**18))
+    said = calls.refused("verify", str(data / "train-00000[01].tar"), "--repair-index")
+    assert "shards" in said
+    assert path.read_bytes() == before
+    some = data.parent / "some.index"
+    calls.text("verify", str(data / "train-00000[01].tar"), "--repair-index", "--output", some)
+    assert calls.json("info", str(data / "train-00000[01].tar"), "--index", some)["num_shards"] == 2
+    assert "--repair-index" in calls.refused("verify", data, "--output", some)

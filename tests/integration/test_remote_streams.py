@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.installs import CannotHaveError
 from tests.integration.places import NUM_SHARDS, SAMPLES_PER_SHARD, Dataset
+from tests.integration.servers import nginx
 
 import shoal
 from shoal.cli.main import main
@@ -146,3 +148,20 @@ def test_short_processes_that_stream_and_exit_return_0(remote: Dataset, tmp_path
         command = [sys.executable, str(script), f"{remote.root}/{remote.all_shards}", options, str(number * 50)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_shards_packed_here_and_served_by_nginx_are_fetched_once(
+    shards: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    try:
+        with nginx() as server:
+            assert server.directory is not None
+            packed = shutil.copytree(shards, server.directory / "packed", copy_function=shutil.copyfile)
+            assert main(["index", str(packed), "--checksum"]) == 0
+            ds = shoal.open(f"{server.root}/packed/shoal.index").shuffle(seed=1)
+            assert sum(1 for _ in ds) == NUM_SAMPLES
+            num_bytes = sum(path.stat().st_size for path in packed.glob("*.tar"))
+            assert ds.stats()["requested_bytes"] < 1.1 * num_bytes
+    except CannotHaveError as error:
+        pytest.skip(f"no nginx here: {error}")
+    assert "differ" not in caplog.text

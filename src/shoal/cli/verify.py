@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.index_place import place_asked
 from shoal.cli.preview import clipped, printable
 from shoal.cli.progress import Progress
 from shoal.cli.source_options import (
@@ -21,6 +22,7 @@ from shoal.cli.source_options import (
     storage_options_of,
 )
 from shoal.errors import StateError, UsageError
+from shoal.storage.protocol import Store
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.certificates import Certificate, differences, merge_certificates
 from shoal.stream.damages import Damage, Soundness
@@ -47,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--certificate", metavar="FILE", action="append", default=[], help=what)
     repair = "write the index anew if all shards are sound and only the index is wrong"
     parser.add_argument("--repair-index", action="store_true", help=repair)
+    where = "file or URL where --repair-index writes the index (default: in the place of the old one)"
+    parser.add_argument("--output", metavar="FILE", help=where)
     add_json_argument(parser)
 
 
@@ -62,14 +66,17 @@ def run(arguments: argparse.Namespace) -> int:
         format=arguments.format,
         storage_options=storage_options_of(arguments),
     )
+    output_place = _output_place(arguments, asked)
     with Progress(total=None, label="verifying", unit="bytes") as progress:
         found = verify(asked, progress=ShowBytes(progress))
     record = _record(asked, found)
     damages = found.damages
     if arguments.repair_index and (damages or found.num_touched):
         with Progress(total=None, label="repairing", unit="bytes") as progress:
-            mended, left = mend_index(asked, found, progress=ShowBytes(progress))
+            mended, left = mend_index(asked, found, output=output_place, progress=ShowBytes(progress))
         record |= {"index_repaired": not left, "fingerprint": mended.fingerprint, "num_samples": mended.num_samples}
+        if output_place is not None and not left:
+            record["index"] = printable(output_place[0])
         damages = left
     record["elapsed_seconds"] = time.monotonic() - began_seconds
     if arguments.json:
@@ -77,6 +84,19 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(record, found.damages)
     return 1 if damages else 0
+
+
+def _output_place(arguments: argparse.Namespace, asked: Verification) -> tuple[str, Store] | None:
+    """Where the repaired index goes, if not to where it was: refused before the work, not after it."""
+    if arguments.output is None:
+        if arguments.repair_index and asked.opened is None and arguments.index is None:
+            place_asked(arguments, asked.found, asked.format, asked.store)  # refuses one of some of the shards
+        return None
+    if not arguments.repair_index:
+        msg = "--output says where --repair-index writes the index, which was not asked for"
+        raise UsageError(msg, hint="leave out --output, or add --repair-index")
+    place = place_asked(arguments, asked.found, asked.format, asked.store)
+    return place.path, place.store
 
 
 def _run_certificate(arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from shoal.errors import StorageError
+from shoal.storage.dates import timestamp
 from shoal.storage.urls import without_secrets
 
 __all__ = ["is_broken", "is_forbidden", "is_missing", "refusal", "trimmed"]
@@ -74,20 +75,11 @@ def retry_after_seconds(header: str | None, *, now: str | None = None) -> float 
         return None
     if header.strip().isdecimal():
         return float(header)
-    when = _timestamp(header)
+    when = timestamp(header)
     if when is None:
         return None
-    said = _timestamp(now or "")
+    said = timestamp(now or "")
     return max(0.0, when - (time.time() if said is None else said))
-
-
-def _timestamp(date: str) -> float | None:
-    import email.utils  # noqa: PLC0415  # slow to import, and seldom needed
-
-    try:
-        return email.utils.parsedate_to_datetime(date).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def trimmed(said: str) -> str:

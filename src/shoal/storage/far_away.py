@@ -32,7 +32,7 @@ class Known:
         """What is remembered of ``path``."""
         return self._known.get(path)
 
-    def met(self, path: str, num_bytes: int, version: str) -> ObjectInfo:
+    def met(self, path: str, num_bytes: int, version: str, modified_ns: int | None = None) -> ObjectInfo:
         """Remember an object, or compare it with what is remembered.
 
         Raises
@@ -40,14 +40,15 @@ class Known:
         StorageError
             It is another one now.
         """
-        first = self._known.get(path) or self._known.setdefault(path, ObjectInfo(path, num_bytes, version))
+        now = ObjectInfo(path, num_bytes, version, modified_ns)
+        first = self._known.get(path) or self._known.setdefault(path, now)
         if first.num_bytes != num_bytes:
             raise self._changed(path, f"had {first.num_bytes} bytes, and now has {num_bytes}")
         if first.version and version and first.version != version:
             raise self._changed(path, f"was version {first.version}, and now is {version}")
         self._num_right[path] = self._num_right.get(path, 0) + 1
         if version and not first.version:
-            self._known[path] = first = ObjectInfo(path, num_bytes, version)
+            self._known[path] = first = now
         return first
 
     def forget(self, path: str | None = None) -> None:

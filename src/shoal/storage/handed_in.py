@@ -9,6 +9,7 @@ from typing import Any
 
 from shoal.errors import ForkError, ShoalError, SourceError, StorageError, UsageError
 from shoal.storage.answers import is_missing, refusal, trimmed
+from shoal.storage.dates import nanoseconds_of
 from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, joined, read_whole, version_of
 from shoal.storage.object_failures import scrubbed
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader
@@ -18,6 +19,7 @@ __all__ = ["FileSystemStore", "filesystem_for", "url_in"]
 
 # What filesystems call that by which another version is known; the first that is there is taken.
 _VERSIONS = ("etag", "ETag", "e_tag", "blob_id", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+_TIMES = ("mtime", "LastModified", "last_modified")  # of those, the times of writing
 
 
 class FileSystemStore:
@@ -142,7 +144,8 @@ class FileSystemStore:
         if info.get("size") is None:
             msg = f"could not look at {path}: its filesystem does not say how long it is"
             raise StorageError(msg, hint="a server that knows the length of what it sends is needed")
-        return self._known.met(path, int(info["size"]), version_of(version))
+        modified_ns = next((nanoseconds_of(info[name]) for name in _TIMES if info.get(name)), None)
+        return self._known.met(path, int(info["size"]), version_of(version), modified_ns)
 
     def _failure(self, error: Exception, path: str, verb: str) -> Exception:
         if isinstance(error, ShoalError):

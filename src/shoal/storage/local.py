@@ -160,7 +160,7 @@ class LocalStore:
         except OSError as error:
             raise explained(error, path, verb="look at") from error
         _check_is_file(path, found)
-        return ObjectInfo(path=path, num_bytes=found.st_size, version=str(found.st_mtime_ns))
+        return ObjectInfo(path, found.st_size, str(found.st_mtime_ns), found.st_mtime_ns)
 
     def find(self, path: str) -> ObjectInfo | None:
         """The same as `stat`, or None where nothing of that name is there."""
@@ -351,7 +351,7 @@ def _walk(directory: str, found: list[ObjectInfo], *, above: tuple[tuple[int, in
                     _walk(entry.path, found, above=(*above, key))
                 elif entry.is_file():
                     info = entry.stat()
-                    found.append(ObjectInfo(entry.path, info.st_size, str(info.st_mtime_ns)))
+                    found.append(ObjectInfo(entry.path, info.st_size, str(info.st_mtime_ns), info.st_mtime_ns))
     except StorageError:
         raise
     except OSError as error:

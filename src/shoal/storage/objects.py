@@ -14,6 +14,7 @@ from typing import Any
 
 from shoal.errors import ForkError, StorageError
 from shoal.storage.answers import is_missing
+from shoal.storage.dates import nanoseconds_of
 from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, read_whole, version_of, whole
 from shoal.storage.object_failures import cannot_compare, failure, was_written_meanwhile
 from shoal.storage.object_options import Place, client_of, place_of
@@ -140,7 +141,7 @@ class ObjectStore:
                     path = f"{place.root}/{meta['path']}"
                     if self._known.get(path) is None:
                         self._only_listed.add(path)
-                    yield self._known.met(path, meta["size"], version_of(meta["e_tag"]))
+                    yield self._remembered(path, meta)
         except BaseException as error:  # noqa: BLE001  # the same
             raise self._failure(error, prefix, place, verb="list") from None
 
@@ -239,7 +240,11 @@ class ObjectStore:
             known = self._known.get(path)
             if known is not None and known.version != version and self._is_still_listed(known):
                 self._known.forget(path)
-        return self._known.met(path, meta["size"], version)
+        return self._remembered(path, meta)
+
+    def _remembered(self, path: str, meta: Mapping[str, Any]) -> ObjectInfo:
+        modified_ns = None if self._known.get(path) else nanoseconds_of(meta["last_modified"])
+        return self._known.met(path, meta["size"], version_of(meta["e_tag"]), modified_ns)
 
     def _is_still_listed(self, info: ObjectInfo) -> bool:
         """Whether the store lists an object with this very size and version."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 Buffer = bytes | bytearray | memoryview
@@ -15,12 +15,14 @@ class ObjectInfo:
 
     ``path`` is the full path or URL by which the store reads it. ``version`` is whatever changes when the object is
     written again (an etag; for local files the modification time in nanoseconds), as text; empty where the store
-    has none.
+    has none. ``modified_ns`` is when it was last written, in nanoseconds since 1970, where the store says so, if only
+    to the second; ``==`` does not compare it.
     """
 
     path: str
     num_bytes: int
     version: str = ""
+    modified_ns: int | None = field(default=None, compare=False)
 
 
 class ReadRange(Protocol):

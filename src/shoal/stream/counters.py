@@ -25,7 +25,8 @@ class Counters:
     ``num_reads`` and ``read_bytes`` are what the order needed, ``num_requests`` and ``requested_bytes`` what the store
     was asked for: less often where neighbours share a request, more where one was made again. So ``requested_bytes`` by
     ``read_bytes`` is the bytes moved for each that was wanted. ``in_flight_bytes`` are asked for at this moment.
-    Redirects are not counted, nor the look that each process takes at a far shard when it first meets it.
+    What is read to scan a changed shard again is among them. Redirects are not counted, nor the look that each process
+    takes at a far shard when it first meets it.
 
     Of requests that were made again (``num_retries``), ``num_throttled`` were refused because the store was asked too
     much, and ``num_corrupt`` answers held other bytes than were indexed. ``num_hedges`` second requests were made for

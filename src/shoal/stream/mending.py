@@ -31,9 +31,15 @@ _OF_THESE_SHARDS = ("digests", "plan", "marks", FRAMES)  # what metadata of a pa
 
 
 def mend_index(
-    asked: Verification, found: Soundness, *, progress: Callable[[int, int], None] | None = None
+    asked: Verification,
+    found: Soundness,
+    *,
+    output: tuple[str, Store] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Index, list[Damage]]:
     """Write the index anew where only it is wrong; the new one, or what keeps it from being written.
+
+    It goes to ``output``, a path and its store, or in the place of the old one.
 
     Samples that the old index knew stay what they were. The shards are read whole once more, and nothing is written
     unless all of their samples can be parsed. Checksums of samples are taken anew; other columns are kept where no
@@ -48,13 +54,19 @@ def mend_index(
         As `build_index`, or the index cannot be written.
     """
     path, index_store = asked.index_path, asked.index_store
-    if path is None or index_store is None or scheme_of(path) in ("http", "https"):
+    if path is None or index_store is None:
         msg = "there is no index file beside these shards that could be written"
         raise UsageError(msg, hint="`shoal index` makes one")
+    if output is None and scheme_of(path) in ("http", "https"):
+        msg = f"{path}: the index cannot be written here: nothing is written over http"
+        raise UsageError(msg, hint="--output FILE writes it elsewhere: put it beside the shards, or open with index=")
+    where, to = (path, index_store) if output is None else output
     if lost := [damage for damage in found.damages if not damage.is_of_index]:
         msg = f"the index was left as it is: shards are damaged too, first {lost[0].shard}"
         raise UsageError(msg, hint="restore the shards; or run `shoal index`, which believes shards as they are")
     old = None if asked.opened is None else asked.opened.index
+    if old is not None and output is None:
+        _refuse_part(old, path, index_store)
     lost_columns = _columns_of(path, index_store) if old is None else set()
     if own := sorted(lost_columns - {RECORD_CRCS}):
         what = f"the index was left as it is: it has the columns {', '.join(own)}"
@@ -63,7 +75,7 @@ def mend_index(
     if old is not None and not found.damages:
         infos = stat_all(asked.opened.paths if asked.opened is not None else (), asked.store)
         mended = replace(old, shard_versions=tuple(info.version for info in infos))
-        save_index(mended, path, store=index_store)
+        save_index(mended, where, store=to)
         return mended, []
     if old is not None and all(damage.shard == MANIFEST_NAME for damage in found.damages):
         write_manifest(old, asked.found.root, store=asked.store)
@@ -82,10 +94,18 @@ def mend_index(
     mended = _with_what_was_known(mended, old, shards.paths, asked.store, as_written=as_written)
     if RECORD_CRCS in lost_columns and (crcs := record_checksums(mended, shards.paths, store=asked.store)) is not None:
         mended = replace(mended, columns={RECORD_CRCS: crcs})
-    save_index(mended, path, store=index_store)
+    save_index(mended, where, store=to)
     if old is not None and has_manifest(old):
         write_manifest(mended, asked.found.root, store=asked.store)
     return mended, []
+
+
+def _refuse_part(old: Index, path: str, store: Store) -> None:
+    """An error where an index would be replaced by one of some of its shards."""
+    num_shards = decode(store.map(path)).num_shards
+    if num_shards != old.num_shards:
+        msg = f"{path}: the index was left as it is: it has {num_shards} shards, and {old.num_shards} were named"
+        raise UsageError(msg, hint=f"verify all: `shoal verify {path} --repair-index`; --output FILE writes elsewhere")
 
 
 def _columns_of(path: str, store: Store) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from html import escape
 
 from shoal.testing.faults import Mishap
@@ -11,8 +12,6 @@ from shoal.testing.messages import Request, resolve_range
 from shoal.testing.served import Served
 
 __all__ = ["Answer", "answer"]
-
-_LAST_MODIFIED = "Thu, 01 Jan 2026 00:00:00 GMT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +39,12 @@ def answer(request: Request, objects: Served, mishap: Mishap | None) -> Answer:
     found = objects.get(request.path)
     if found is None:
         return _said(404, f"there is no {request.path}")
-    data, etag = found
+    data, etag, modified_ns = found
     etag = f'"{etag}-{mishap.bits:x}"' if mishap and kind == "changed" else f'"{etag}"'
     refusal = _unmet_condition(request, etag)
     if refusal is not None:
         return refusal
-    headers = {"ETag": etag, "Last-Modified": _LAST_MODIFIED, "Accept-Ranges": "bytes"}
+    headers = {"ETag": etag, "Last-Modified": formatdate(modified_ns // 10**9, usegmt=True), "Accept-Ranges": "bytes"}
     headers["Content-Type"] = "application/octet-stream"
     asked = None if kind == "whole" or not _range_holds(request, etag) else _range_of(request, len(data))
     if asked is None:
@@ -139,7 +138,7 @@ def _prefix_xml(name: str) -> str:
 
 
 def _key_xml(key: str, objects: Served, path: str) -> str:
-    data, etag = objects.get(path) or (memoryview(b""), "")
+    data, etag, _ = objects.get(path) or (memoryview(b""), "", 0)
     return (
         f"<Contents><Key>{escape(key)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
         f"<ETag>&quot;{etag}&quot;</ETag><Size>{len(data)}</Size><StorageClass>STANDARD</StorageClass></Contents>"

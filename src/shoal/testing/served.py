@@ -1,4 +1,4 @@
-"""What a server serves: objects in memory or the files of a directory, with their etags."""
+"""What a server serves: objects in memory or the files of a directory, with their etags and times."""
 
 # Paths are text here, as in the stores.
 # ruff: noqa: PTH100, PTH118
@@ -17,6 +17,10 @@ from shoal.storage.protocol import Buffer
 __all__ = ["Directory", "InMemory", "Served", "served"]
 
 
+# Of objects that are no files.
+_SOME_TIME_NS = 1767225600 * 10**9
+
+
 class InMemory:
     """Objects of a mapping from path to bytes; what changes in the mapping changes here, etag included."""
 
@@ -24,15 +28,15 @@ class InMemory:
         self._objects = objects
         self._etags: dict[str, tuple[Buffer, str]] = {}
 
-    def get(self, path: str) -> tuple[memoryview, str] | None:
-        """The bytes and the etag of an object, or None."""
+    def get(self, path: str) -> tuple[memoryview, str, int] | None:
+        """The bytes, the etag and the time in nanoseconds of an object, or None."""
         data = self._objects.get(path)
         if data is None:
             return None
         known = self._etags.get(path)
         if known is None or known[0] is not data:
             known = self._etags[path] = data, f"{len(data):x}-{zlib.crc32(data):08x}"
-        return memoryview(data).cast("B"), known[1]
+        return memoryview(data).cast("B"), known[1], _SOME_TIME_NS
 
     def paths(self) -> Iterator[str]:
         """All paths, sorted."""
@@ -46,8 +50,8 @@ class Directory:
         self._root = os.path.abspath(root)
         self._known: dict[str, tuple[str, memoryview]] = {}
 
-    def get(self, path: str) -> tuple[memoryview, str] | None:
-        """The bytes and the etag of a file, or None."""
+    def get(self, path: str) -> tuple[memoryview, str, int] | None:
+        """The bytes, the etag and the time in nanoseconds of a file, or None."""
         if not path or posixpath.normpath(path) != path or path.startswith(("/", "..")):
             return None
         full = os.path.join(self._root, path)
@@ -59,7 +63,7 @@ class Directory:
                 known = self._known[path] = etag, LocalStore().map(full)
         except StorageError:
             return None
-        return known[1], etag
+        return known[1], etag, info.modified_ns or _SOME_TIME_NS
 
     def paths(self) -> Iterator[str]:
         """All paths, sorted."""

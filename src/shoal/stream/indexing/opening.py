@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,7 +45,7 @@ from shoal.stream.indexing.index_places import describes, leave_beside, was_left
 from shoal.stream.indexing.looking import find_all, stat_all
 from shoal.stream.indexing.matching import match_all, missing_from
 from shoal.stream.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
-from shoal.stream.indexing.verifying import ShardCheck, looks_indexed
+from shoal.stream.indexing.verifying import ShardCheck
 from shoal.stream.reading.retrying import RetryRule, patient, retried
 
 __all__ = ["Opened", "choose_format", "described_shards", "known_suffixes", "open_source", "wanted_suffixes"]
@@ -225,8 +226,9 @@ def _with_index(
         paths = tuple(path for _, path in sorted(zip(numbers, paths, strict=True)))
         numbers = sorted(numbers)
     index = _part_of(known, numbers)
-    _compare(index, stat_all(paths, store), index_path)
-    return _opened(store, index, paths, chosen, index_path, cache_dir)
+    opened = _opened(store, index, paths, chosen, index_path, cache_dir)
+    _compare(opened, stat_all(paths, store), index_path, found)
+    return opened
 
 
 def _part_of(index: Index, shards: list[int]) -> Index:
@@ -250,8 +252,9 @@ def _beside_index(
     if missing:
         msg = f"{path}: {len(missing)} of its {len(paths)} shards are not beside it; the first is {missing[0]}"
         raise StorageError(msg, hint="where the shards lie elsewhere, open them with index= this file")
-    _compare(index, [info for info in infos if info is not None], path)
-    return _opened(store, index, paths, chosen, path, cache_dir)
+    opened = _opened(store, index, paths, chosen, path, cache_dir)
+    _compare(opened, [info for info in infos if info is not None], path, found)
+    return opened
 
 
 def _format_of_index(index: Index, index_path: str, format: str | Format | None) -> Format:  # noqa: A002
@@ -323,12 +326,33 @@ def _beside(found: Source, name: str, store: Store) -> ObjectInfo | None:
         return None
 
 
-def _compare(index: Index, infos: Sequence[ObjectInfo], index_path: str) -> None:
-    suspects = [info.path for shard, info in enumerate(infos) if not looks_indexed(index, shard, info)]
+def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, found: Source) -> None:
+    """Say which shards differ from the index, and what that costs: it is paid once by every machine."""
+    index = opened.index
+    suspects = [shard for shard, info in enumerate(infos) if not opened.check.is_accepted(shard, info)]
     if suspects:
-        text = "%d of %d shards differ in size or time from %s (the first is %s); each is scanned again before its use"
-        _log.info(text, len(suspects), len(infos), index_path, suspects[0])
+        num_bytes = sum(infos[shard].num_bytes for shard in suspects)
+        cost = f"{num_bytes:,} bytes" if index.extent_checksum is not None else f"up to {num_bytes:,} bytes"
+        text = (
+            "%d of %d shards differ in size or time from %s (the first is %s): each machine scans them again before "
+            "their use, and reads %s for it; `%s` writes their sizes and times into the index"
+        )
+        first, repair = infos[suspects[0]].path, _repair_command(found, index_path)
+        _log.warning(text, len(suspects), len(infos), index_path, first, cost, repair)
     _say_unversioned(infos, index_path)
+
+
+def _repair_command(found: Source, index_path: str) -> str:
+    """What writes an index anew whose shards are sound."""
+    words = ["shoal", "verify"]
+    if index_path in (join(found.root, INDEX_NAME), *found.paths):
+        words += [index_path]
+    else:
+        words += ["SHARDS" if found.kind == "list" else found.asked, "--index", index_path]
+    words += ["--repair-index"]
+    if scheme_of(index_path) in ("http", "https"):
+        words += ["--output", "FILE"]
+    return shlex.join(words)
 
 
 def _say_unversioned(infos: Sequence[ObjectInfo], index_path: str) -> None:

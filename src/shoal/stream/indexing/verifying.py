@@ -27,10 +27,12 @@ from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format, ReadBytes, ShardScan
 from shoal.shards.scanning import scan_again
 from shoal.storage.cache_place import Scratch
+from shoal.storage.dates import nanoseconds_of, same_time
 from shoal.storage.protocol import Advise, ObjectInfo, ReadRange, Stat
 from shoal.stream.indexing.building import SCAN_RULE
 from shoal.stream.indexing.scan_costs import ReadCosts
 from shoal.stream.indexing.scan_reading import reading_one
+from shoal.stream.reading.counted_store import Counting, counted
 
 __all__ = ["ExtentRows", "ShardCheck", "first_difference", "head_text", "looks_indexed", "rows_of"]
 
@@ -43,14 +45,24 @@ _HINT = "the shard changed after it was indexed: restore it, or run `shoal index
 _SAME_SIZE_HINT = f"copy it again if it is a copy, of which some bytes were lost on the way; else {_HINT}"
 
 
-class _CheckStore(ReadRange, Stat, Advise, Protocol):
+class _Reads(ReadRange, Advise, Protocol):
+    """What scanning needs of a store."""
+
+
+class _CheckStore(_Reads, Stat, Protocol):
     """What checking needs of a store."""
 
 
 def looks_indexed(index: Index, shard: int, info: ObjectInfo) -> bool:
-    """Whether size and version are those in the index; an index without versions is believed by the size."""
+    """Whether size and version are those in the index; an index without versions is believed by the size.
+
+    A time is as good as a version: shards that were indexed as files are the same where a server shows them with the
+    times that these have, to the second (`same_time`).
+    """
     known = index.shard_versions[shard]
-    return info.num_bytes == int(index.shard_bytes[shard]) and known in ("", info.version)
+    if info.num_bytes != int(index.shard_bytes[shard]):
+        return False
+    return known in ("", info.version) or same_time(nanoseconds_of(known), info.modified_ns)
 
 
 class ShardCheck:
@@ -85,10 +97,11 @@ class ShardCheck:
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (self._index, self._paths, self._store, self._format, self._cache_dir)
 
-    def check(self, shard: int) -> None:
+    def check(self, shard: int, counting: Counting | None = None) -> None:
         """Return if shard number ``shard`` may be used.
 
-        O(1) once accepted; else one look at its size and version and, where they differ, a scan of it.
+        O(1) once accepted; else one look at its size and version and, where they differ, a scan of it, whose reads
+        ``counting`` is told of.
 
         Raises
         ------
@@ -101,7 +114,7 @@ class ShardCheck:
             return
         with self._locks.setdefault(shard, threading.Lock()):
             if not self._accepted[shard]:
-                self._look(shard)
+                self._look(shard, counting)
                 self._accepted[shard] = 1
         self._locks.pop(shard, None)  # a folder has as many shards as samples
 
@@ -112,7 +125,11 @@ class ShardCheck:
             return kept
         return self._index.shard_versions[shard] if self._accepted[shard] else ""
 
-    def _look(self, shard: int) -> None:
+    def is_accepted(self, shard: int, info: ObjectInfo) -> bool:
+        """Whether a shard of this size and version may be used without a scan."""
+        return looks_indexed(self._index, shard, info) or self._was_accepted(shard, info)
+
+    def _look(self, shard: int, counting: Counting | None) -> None:
         path = self._paths[shard]
         # Opened before it is looked at: from here on the store itself raises if the file is replaced.
         self._store.read_range(path, 0, 0)
@@ -130,7 +147,7 @@ class ShardCheck:
                 if self._is_known(shard, info):
                     return
         rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
-        self._scan(shard, info, rows, head)
+        self._scan(shard, info, rows, head, self._store if counting is None else counted(self._store, counting))
         if self._memory is not None:
             self._memory.put(_entry(info, rows, head, self._format.name), [])
 
@@ -139,17 +156,21 @@ class ShardCheck:
         self._versions.pop(shard, None)
         if info.version != self._index.shard_versions[shard]:
             self._versions[shard] = info.version
-        if looks_indexed(self._index, shard, info):
-            return True
-        rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
-        return self._memory is not None and self._memory.get(_entry(info, rows, head, self._format.name)) is not None
+        return self.is_accepted(shard, info)
 
-    def _scan(self, shard: int, info: ObjectInfo, rows: ExtentRows, head: str) -> None:
+    def _was_accepted(self, shard: int, info: ObjectInfo) -> bool:
+        """Whether a scan on this machine has found it to be what was indexed."""
+        if self._memory is None:
+            return False
+        rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
+        return self._memory.get(_entry(info, rows, head, self._format.name)) is not None
+
+    def _scan(self, shard: int, info: ObjectInfo, rows: ExtentRows, head: str, store: _Reads) -> None:
         name, indexed_bytes = self._index.shard_names[shard], int(self._index.shard_bytes[shard])
         hint = _SAME_SIZE_HINT if info.num_bytes == indexed_bytes else _HINT
         _log.info("%s differs in size or time from its index: scanning it again", info.path)
         sizes = f"{info.num_bytes} bytes" + (f" ({indexed_bytes} when indexed)" * (info.num_bytes != indexed_bytes))
-        with reading_one(self._store, info.path, info.num_bytes, costs=self._costs) as read:
+        with reading_one(store, info.path, info.num_bytes, costs=self._costs) as read:
             try:
                 scan = scan_again(
                     self._format, read, info.num_bytes, shard=name, head=self._index.shard_heads.get(shard, {})

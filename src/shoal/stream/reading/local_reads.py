@@ -14,6 +14,7 @@ from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.chunk_caching import is_cached
 from shoal.stream.reading.integrity import wrong_extent
 from shoal.stream.reading.options import ReadingOptions
+from shoal.stream.reading.traffic import Traffic
 from shoal.stream.reading.unit_bytes import read_unit
 
 __all__ = ["SLOW_READ_SECONDS", "SLOW_SECONDS_PER_BYTE", "LocalReads"]
@@ -36,7 +37,7 @@ class LocalReads:
     """
 
     def __init__(self, opened: Opened, counters: Counters, options: ReadingOptions) -> None:
-        self._opened, self._counters = opened, counters
+        self._opened, self._counters, self._traffic = opened, counters, Traffic(counters)
         self._verifies = options.verify == "always"
         self.in_one = self._verifies or opened.cache is not None
         self.to_tell = _TOLD_AFTER_A_SLOW_READ
@@ -61,7 +62,7 @@ class LocalReads:
         ShardError
             Their checksum is not that of the index.
         """
-        data = read_unit(self._opened, read)
+        data = read_unit(self._opened, read, traffic=self._traffic)
         if self._verifies:
             self._verify(read, data)
         return data

@@ -47,7 +47,7 @@ class LocalSingles:
         self._opened, self._units, self._counters, self._skips = opened, units, counters, options.skips
         self._ahead_limit_bytes = ahead_limit_bytes
         self._local = LocalReads(opened, counters, options)
-        self._readers = ShardReaders(opened)
+        self._readers = ShardReaders(opened, counters)
 
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
         """The samples with these ids, in turn; ``units`` are the reads they are in."""

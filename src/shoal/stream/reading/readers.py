@@ -69,7 +69,7 @@ class ToldReaders:
         self._opened, self._counters, self._ledger = opened, counters, ledger
         self.group_bytes = max(1, ledger.ahead_limit_bytes // _GROUPS_AHEAD)
         self._local = LocalReads(opened, counters, options)
-        self._shards = ShardReaders(opened)
+        self._shards = ShardReaders(opened, counters)
         self._fills = hasattr(opened.store, "read_into") and not self._local.in_one
 
     def ask(self, reads: Sequence[UnitRead]) -> Iterable[None]:

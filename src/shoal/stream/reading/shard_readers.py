@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from shoal.storage.protocol import Reader
+from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
+from shoal.stream.reading.traffic import Traffic
 
 __all__ = ["ShardReader", "ShardReaders"]
 
@@ -30,13 +32,13 @@ class ShardReaders(dict[int, ShardReader]):
         When a shard is first asked for: it is not the one that was indexed.
     """
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, counters: Counters) -> None:
         super().__init__()
-        self._opened = opened
+        self._opened, self._traffic = opened, Traffic(counters)
 
     def __missing__(self, shard: int) -> ShardReader:
         opened = self._opened
-        opened.check.check(shard)
+        opened.check.check(shard, self._traffic)
         if len(self) >= _MOST_AT_HAND:
             self.clear()
         index = opened.index

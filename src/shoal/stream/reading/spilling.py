@@ -203,7 +203,7 @@ class _Pieces:
         if self._is_far:
             check_shard(opened, piece.shard, self._traffic)
         else:
-            opened.check.check(piece.shard)
+            opened.check.check(piece.shard, self._traffic)
         if opened.cache is None or not opened.check.version(piece.shard):
             return None
         expected_bytes = int(opened.index.extent_decoded_bytes[piece.unit]) + _ENTRY_BYTES * piece.num_samples

@@ -62,7 +62,7 @@ def read_unit(opened: Opened, read: UnitRead, *, traffic: Traffic | None = None,
         return read_bytes(opened, *place, traffic or Traffic(Counters()), again=again)
     path = opened.paths[read.shard]
     try:
-        opened.check.check(read.shard)
+        opened.check.check(read.shard, traffic)
         fetch = partial(opened.store.read_range, path, read.first_byte, read.end_byte)
         return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
     except Exception as error:
@@ -144,10 +144,10 @@ def check_shard(opened: Opened, shard: int, traffic: Traffic) -> None:
     """Ask whether the shard is the one that was indexed; more than once if not, for a scan may meet damage, too."""
     for _ in range(_MOST_SCANS - 1):
         try:
-            return opened.check.check(shard)
+            return opened.check.check(shard, traffic)
         except ShardError:
             traffic.corrupt()
-    return opened.check.check(shard)
+    return opened.check.check(shard, traffic)
 
 
 def parse_again(opened: Opened, read: UnitRead, data: Buffer, traffic: Traffic) -> Records:
