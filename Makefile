@@ -12,16 +12,21 @@ help: ## list the targets
 
 .venv: .venv/stamp ## the environment that everything else runs in
 
+# What a user installs, which is all that the demonstration needs.
+.venv/demo: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[report]'
+	touch $@
+
 # torch has a line of its own, before the rest: a requirement like "torch>=2" of another package would bring a build of
 # several GB. Nothing in the core needs it, so a machine that cannot have it goes on without it.
-.venv/stamp: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+.venv/stamp: .venv/demo
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==$(TORCH) \
 	    || echo "note: no torch $(TORCH) for this Python; tests that need it are skipped"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: .venv/stamp ## make data, stream it shuffled, stop, resume elsewhere, and show what happened
+demo: .venv/demo ## make data, stream it shuffled, stop, resume elsewhere, and show what happened
 	$(BIN)/shoal demo
 
 test: .venv/stamp ## every test and every example in a docstring

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,28 @@ def test_the_readme_is_short_and_shows_code_at_once() -> None:
     first = blocks_of(text)[0]
     assert first.language == "python"
     assert first.line - 1 <= 8
+
+
+def test_the_first_code_of_the_readme_runs_where_there_is_no_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    run_blocks(blocks_of(README.read_text(encoding="utf-8"))[:1], README)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(("target", "expected"), [("demo", []), ("test", ["torch==", "'.[dev]'"])])
+def test_only_those_who_work_on_shoal_install_torch(target: str, expected: list[str]) -> None:
+    """And it is installed on a line of its own, before what might bring another build of it."""
+    command = ["make", "--dry-run", "--always-make", target]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    installs = [line for line in said.replace("\\\n", "").splitlines() if "pip install" in line]
+    assert all("-c constraints.txt" in line for line in installs)
+    assert len(installs) == 1 + len(expected)
+    assert "torch" not in installs[0]
+    for line, words in zip(installs[1:], expected, strict=True):
+        assert words in line
 
 
 def run_blocks(blocks: list[Block], path: Path) -> None:
