@@ -1,7 +1,8 @@
 """Columns of Arrow tables: which of them lie in memory as numbers, how rows of the others are gathered, what they mean.
 
-What a value is to a sample follows from the value and its type alone: numbers, texts and the rest are Python's as
-pyarrow makes them; lists of numbers without a gap are numpy arrays.
+What a value is to a sample follows from the value and its type alone: texts and the rest are Python's as pyarrow makes
+them, and so are numbers whose type Python has (int64, float64); other numbers are numpy's, of the type they are stored
+in; lists of numbers without a gap are numpy arrays.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.shards.arrow_library import arrow_library
 from shoal.shards.arrow_values import python_value, python_values
-from shoal.shards.columns import Kind, value_of
+from shoal.shards.columns import Kind, is_python_type, value_of
 
 __all__ = [
     "arrow_array",
@@ -27,8 +28,10 @@ __all__ = [
     "is_number",
     "joined",
     "joined_cells",
+    "number_type",
     "numpy_cells",
     "plain_cells",
+    "plain_type",
     "stored_column",
     "value_in",
 ]
@@ -48,10 +51,18 @@ def joined(column: Any) -> Any:
 
 
 def _without_dictionary(pa: Any, array: Any) -> Any:
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(array.type.value_type)
-    if plain is not None:  # which pyarrow cannot take values of
+    plain = plain_type(array.type)
+    if plain != array.type.value_type:
         array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(plain))
     return array.dictionary_decode()
+
+
+def plain_type(kind: Any) -> Any:
+    """The type of a column once its dictionary is resolved: of views, which pyarrow cannot take, that of plain text."""
+    pa = arrow_library("Arrow")
+    if not pa.types.is_dictionary(kind):
+        return kind
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind.value_type, kind.value_type)
 
 
 def constant_column(value: str | None, num_rows: int) -> tuple[Kind, Any]:
@@ -64,6 +75,8 @@ def getter_of(array: Any) -> Callable[[int], Any]:
     """What gives one value of a column as samples have it."""
     pa = arrow_library("Arrow")
     kind = array.type
+    if is_number(pa, kind):
+        return _number_getter(array)
     if isinstance(array, pa.ChunkedArray) or not (is_list(pa, kind) and is_number(pa, kind.value_type)):
         return lambda row: python_value(array[row])
     values = array.flatten()
@@ -72,6 +85,18 @@ def getter_of(array: Any) -> Callable[[int], Any]:
     numbers = numbers_of(values)
     borders = np.concatenate([[0], np.cumsum(_widths(pa, array))])
     return lambda row: numbers[borders[row] : borders[row + 1]].copy()
+
+
+def _number_getter(array: Any) -> Callable[[int], Any]:
+    """What gives one number of a column: Python's where Python has its type, else numpy's."""
+    pa = arrow_library("Arrow")
+    dtype = number_type(array.type)
+    if isinstance(array, pa.ChunkedArray) or array.null_count:
+        if is_python_type(dtype):
+            return lambda row: array[row].as_py()
+        return lambda row: None if (value := array[row].as_py()) is None else dtype.type(value)
+    numbers = numbers_of(array)
+    return numbers.item if is_python_type(dtype) else numbers.__getitem__
 
 
 def stored_column(array: Any) -> tuple[Kind, Any]:
@@ -139,6 +164,8 @@ def plain_cells(array: Any) -> list[Any]:
     """The values of an array as samples have them."""
     pa = arrow_library("Arrow")
     kind = array.type
+    if is_number(pa, kind) and not is_python_type(dtype := number_type(kind)):
+        return [None if value is None else dtype.type(value) for value in array.to_pylist()]
     if not (is_list(pa, kind) and is_number(pa, kind.value_type)):
         return python_values(array)
     if array.null_count or array.flatten().null_count:
@@ -173,11 +200,12 @@ def arrow_array(kind: Kind, values: NDArray[Any]) -> Any:
 
 
 def numpy_cells(array: Any) -> Any:
-    """The values of an array as one of numpy's in the type they are stored in, where there is one; else a list."""
+    """The values of an array as one of numpy's, with memory of its own, where their type is one of its; else a list."""
     pa = arrow_library("Arrow")
     tests = (pa.types.is_boolean, pa.types.is_timestamp, pa.types.is_date, pa.types.is_duration)
     if not array.null_count and (is_number(pa, array.type) or any(test(array.type) for test in tests)):
-        return numbers_of(array)
+        found = numbers_of(array)
+        return found if found.flags.writeable else found.copy()
     return plain_cells(array)
 
 
@@ -194,7 +222,7 @@ def arrow_table(columns: Mapping[str, Any]) -> Any:
     for name, values in columns.items():
         try:
             found[name] = values if isinstance(values, pa.Array) else _arrow_of(pa, values)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             msg = f'format("arrow") has no type for the column {name!r}: {error}'
             raise UsageError(
                 msg, hint="leave it out with columns(), or make numbers or text of it with map()"
@@ -207,8 +235,12 @@ def _arrow_of(pa: Any, values: Any) -> Any:
         plain = [value.tolist() if isinstance(value, np.ndarray) and value.ndim > 1 else value for value in values]
         return pa.array(plain)
     array = pa.array(np.ascontiguousarray(values).reshape(-1))
-    for width in reversed(values.shape[1:]):
-        array = pa.FixedSizeListArray.from_arrays(array, width)
+    for place, width in reversed(list(enumerate(values.shape))[1:]):
+        if width:
+            array = pa.FixedSizeListArray.from_arrays(array, width)
+        else:  # of no width Arrow has no lists of one size
+            num_lists = int(np.prod(values.shape[:place]))
+            array = pa.ListArray.from_arrays(pa.array(np.zeros(num_lists + 1, np.int32)), array)
     return array
 
 
@@ -232,11 +264,16 @@ def numbers_of(array: Any) -> NDArray[Any]:
     if not isinstance(array, pa.Array) or not is_number(pa, array.type) or not len(array):
         others: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return others
-    name = str(array.type)  # to_pandas_dtype() needs pandas before pyarrow 26
-    dtype = np.dtype(_FLOATS.get(name, name))
+    dtype = number_type(array.type)
     numbers = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
     numbers.flags.writeable = False
     return numbers
+
+
+def number_type(kind: Any) -> np.dtype[Any]:
+    """The type that numbers of one of Arrow's types have in memory."""
+    name = str(kind)  # to_pandas_dtype() needs pandas before pyarrow 26
+    return np.dtype(_FLOATS.get(name, name))
 
 
 def _positions(pa: Any, numbers: NDArray[np.int64]) -> Any:

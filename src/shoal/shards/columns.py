@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Columns", "Kind", "Record", "bytes_of_rows", "value_of", "wanted_of", "widened"]
+__all__ = ["Columns", "Kind", "Record", "bytes_of_rows", "is_python_type", "value_of", "wanted_of"]
 
 
 class Kind(NamedTuple):
     """What a column holds; two columns of one kind can lie one behind the other.
 
-    ``how`` is "array" where values are arrays or numbers of numpy, "number" where they are Python's numbers, "bytes"
-    where they are bytes of one length, each of these with the type and shape that a row has in memory; or "cells",
-    for Arrow's arrays of anything. ``arrow`` is the Arrow type, where there is one.
+    ``how`` is "array" where values are arrays or numbers of numpy, "number" where they are numbers that are Python's
+    if Python has their type, "bytes" where they are bytes of one length, each of these with the type and shape that a
+    row has in memory; or "cells", for Arrow's arrays of anything. ``arrow`` is the Arrow type, where there is one.
     """
 
     how: str
@@ -68,21 +68,26 @@ def wanted_of(known: Sequence[str], wanted: Sequence[str] | None) -> Sequence[st
 def value_of(kind: Kind, array: NDArray[Any], row: int) -> Any:
     """What a sample has for a row of an array of this kind, which is not "cells"; it owns its bytes.
 
-    >>> value_of(Kind("number"), np.array([7], np.int16), 0), value_of(Kind("bytes"), np.array([[97]], np.uint8), 0)
-    (7, b'a')
+    >>> value_of(Kind("number"), np.array([7], np.int16), 0).dtype, value_of(Kind("number"), np.array([7]), 0)
+    (dtype('int16'), 7)
     """
-    if kind.how == "number":
-        return array[row].item()
     if kind.how == "bytes":
         return array[row].tobytes()
     value = array[row]
+    if kind.how == "number" and is_python_type(value.dtype):
+        return value.item()
     return value.astype(value.dtype.newbyteorder("="))
 
 
-def widened(array: NDArray[Any]) -> NDArray[Any]:
-    """Numbers in the type that numpy gives Python's numbers: truth values, int64 or float64."""
-    kind = array.dtype.kind
-    return array if kind == "b" else array.astype(np.float64 if kind == "f" else np.int64, copy=False)
+def is_python_type(dtype: np.dtype[Any]) -> bool:
+    """Whether Python's own values have this type once numpy makes an array of them: int64, float64, truth values.
+
+    A number of any other type is numpy's in samples, so that a batch of samples has the type that its column has.
+
+    >>> is_python_type(np.dtype(np.int64)), is_python_type(np.dtype(np.int32))
+    (True, False)
+    """
+    return dtype.kind == "b" or (dtype.kind in "if" and dtype.itemsize == 8)
 
 
 def bytes_of_rows(array: NDArray[np.uint8]) -> Sequence[bytes]:

@@ -207,10 +207,11 @@ class Dataset:
     def format(self, name: str) -> Dataset:
         """Batches, or samples where there are no batches, in another form; where it stands does not matter.
 
-        "python" gives Python's own values; "numpy" arrays in the types that numbers are stored in (a column of int16
-        stays one), what has no common shape or has gaps as lists; "arrow" a `pyarrow.Table`, with the types of Parquet
-        and Arrow shards; "torch" what "numpy" gives, with tensors in place of arrays. Without it numbers are those that
-        numpy makes of Python's: int64 and float64. Functions of `map` before `batch` get samples as they are stored.
+        Numbers have the type in which they are stored (a column of int16 stays one), however they are read. "python"
+        gives Python's own values; "numpy" arrays, dates and times too, and lists of what has no common shape or has
+        gaps; "arrow" a `pyarrow.Table`, with the types of Parquet and Arrow shards; "torch" what "numpy" gives, with
+        tensors in place of arrays. Without it times are Python's. Functions of `map` before `batch` get samples as
+        they are stored.
         """
         return Dataset(self._description.formatted(Formatting(name)))
 
@@ -391,7 +392,8 @@ class Dataset:
         described = self._description
         opened, verifies = with_chosen(self._opened, described.stages), described.reading.verify == "always"
         sample = read_sample(opened, self._arrangement, number, verifies=verifies)
-        return described.formatting.sample(run_stages(described.stages_of_one, sample, number))
+        formatting = described.formatting.of(opened, described.stages)
+        return formatting.sample(run_stages(described.stages_of_one, sample, number))
 
     def as_map(self) -> MapView:
         """The samples by id, for code that insists on a list; `shoal.torch.BatchSampler` gives it the order."""

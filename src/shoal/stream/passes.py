@@ -138,7 +138,7 @@ def pass_of(
         warnings.warn(message, ShuffleWarning, stacklevel=4)
     refuse_too_large(opened, arrangement, options.memory_limit_bytes)
     expect_windows(opened, arrangement, world_size, options.memory_limit_bytes)
-    stages, batch_stages, formatting = described.stages, described.batch_stages, described.formatting
-    recipe = Recipe(partition, rank, stages, batch_stages, collate, formatting=formatting)
+    stages, batch_stages = described.stages, described.batch_stages
+    recipe = Recipe(partition, rank, stages, batch_stages, collate, formatting=described.formatting.of(opened, stages))
     work = Work(opened, arrangement, recipe, options)
     return Pass(work, counters, cursor.epoch, cursor.start, cursor.follow, cursor.ended, arrangement.state_at)

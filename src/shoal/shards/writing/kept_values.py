@@ -121,9 +121,10 @@ def _has(values: Sequence[Any], kinds: tuple[type, ...]) -> bool:
 
 def _check_whole(values: Sequence[Any]) -> None:
     try:
-        # Of whole numbers alone the sum is one, too: a third of the time of asking for each type.
-        if type(sum(values)) is int:
-            return
+        # Of Python's whole numbers alone the sum is one, too: a third of the time of asking for each type.
+        with np.errstate(over="ignore"):  # and of numpy's it is none of Python's, whatever it comes to
+            if type(sum(values)) is int:
+                return
     except (TypeError, ArithmeticError):
         pass  # None among them, for instance
     if not _has(values, _FRACTIONAL):

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
-from shoal.shards.arrow_columns import arrow_array, arrow_table, numpy_cells, plain_cells
+from shoal.shards.arrow_columns import arrow_array, arrow_table, is_number, numpy_cells, plain_cells
+from shoal.shards.arrow_library import arrow_library
+from shoal.shards.arrow_typed import is_time, typed_array
 from shoal.shards.arrow_values import python_values
-from shoal.shards.columns import Kind, bytes_of_rows, widened
-from shoal.stream.collate import column_of
+from shoal.shards.columns import Kind, bytes_of_rows
+from shoal.stream.collate import collate, column_of
+from shoal.stream.columns.stored_types import StoredTypes, stored_types
 from shoal.stream.columns.tensors import tensors, torch_library
+from shoal.stream.indexing.opening import Opened
+from shoal.stream.stages import Stage
 
 __all__ = ["FORMATS", "Formatting"]
 
@@ -23,12 +28,14 @@ FORMATS = ("python", "numpy", "arrow", "torch")
 
 @dataclass(frozen=True, slots=True)
 class Formatting:
-    """From columns or samples to a batch.
+    """From columns or samples to a batch; of either it makes the same.
 
-    ``name`` is one of `FORMATS`, or None: then a batch is what `collate` makes of samples as they are stored.
+    ``name`` is one of `FORMATS`, or None: then a batch is what `collate` makes of samples as they are stored. ``types``
+    are those in which fields are stored, for values that do not carry their type through a sample.
     """
 
     name: str | None = None
+    types: StoredTypes = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.name not in (None, *FORMATS):
@@ -39,50 +46,80 @@ class Formatting:
         elif self.name == "torch":
             torch_library()
 
+    def of(self, opened: Opened, stages: Sequence[Stage]) -> Formatting:
+        """The same for samples of this dataset after these stages."""
+        needs_types = self.name not in (None, "python")
+        return replace(self, types=stored_types(opened, stages)) if needs_types else self
+
     def columns(self, kinds: Sequence[tuple[str, Kind]], arrays: Sequence[Any]) -> dict[str, Any]:
         """Gathered columns by name, before stages and `finished`."""
         return {name: self._column(kind, array) for (name, kind), array in zip(kinds, arrays, strict=True)}
 
     def finished(self, batch: Any) -> Any:
         """The batch as it is handed out."""
-        if self.name is None or self.name == "numpy":
+        if self.name is None:
             return batch
-        if self.name == "torch":
-            return tensors(batch)
         if self.name == "python":
             return _plain(batch)
+        if self.name != "arrow":
+            batch = self._with_types(batch, _numpy_times)
+            return tensors(batch) if self.name == "torch" else batch
         if not isinstance(batch, Mapping):
             msg = f'format("arrow") needs batches with names; got {type(batch).__name__}'
             raise UsageError(msg, hint="leave out to_tuple(), or what else makes something of a sample")
-        return arrow_table(batch)
+        return arrow_table(self._with_types(batch, _stored_array))
 
     def sample(self, sample: Any) -> Any:
         """One sample as it is handed out where there are no batches; an Arrow table has one row."""
         if self.name is None:
             return sample
+        if self.name == "python":
+            return _plain(sample)
         if self.name == "arrow":
-            return self.finished(
-                {name: [value] for name, value in sample.items()} if isinstance(sample, dict) else sample
+            return self.finished(collate([sample]) if isinstance(sample, Mapping) else sample)
+        sample = self._with_types(_scalars(sample), lambda value, kind: _numpy_times([value], kind)[0])
+        return tensors(sample) if self.name == "torch" else sample
+
+    def _with_types(self, batch: Any, typed: Callable[[Any, Any], Any]) -> Any:
+        """A batch or sample with ``typed`` of each field and its type, where that is known."""
+        types = self.types
+        if isinstance(batch, dict) and isinstance(types, dict):
+            return {
+                name: value if types.get(name) is None else typed(value, types[name]) for name, value in batch.items()
+            }
+        if type(batch) is tuple and isinstance(types, tuple) and len(types) == len(batch):
+            return tuple(
+                value if kind is None else typed(value, kind) for value, kind in zip(batch, types, strict=True)
             )
-        return _plain(sample) if self.name == "python" else self.finished(_scalars(sample))
+        return batch
 
     def _column(self, kind: Kind, array: Any) -> Any:
         if self.name == "arrow":
-            return array if kind.how == "cells" else arrow_array(kind, array)
+            return array if kind.how == "cells" or kind.arrow is None else arrow_array(kind, array)
         if kind.how == "cells":
             if self.name == "python":
                 return python_values(array)
-            values = plain_cells(array) if self.name is None else numpy_cells(array)
-            return column_of(values) if isinstance(values, list) and values else values
+            if self.name is None and not is_number(arrow_library("Arrow"), kind.arrow):
+                return column_of(plain_cells(array))
+            values = numpy_cells(array)
+            return column_of(values) if isinstance(values, list) else values
         if kind.how == "bytes":
             return bytes_of_rows(array)
-        if self.name == "python":
-            return array.tolist()
-        if kind.how != "number" or self.name is not None:
-            return array
-        if array.dtype == np.uint64 and (array >> 63).any():  # what numpy makes of these depends on those beside them
-            return column_of(array.tolist())
-        return widened(array)
+        return array.tolist() if self.name == "python" else array
+
+
+def _numpy_times(values: Any, kind: Any) -> Any:
+    """A field of times as an array of numpy's, where no value is missing; any other as it is."""
+    if not isinstance(values, list) or not is_time(kind) or any(value is None for value in values):
+        return values
+    array = typed_array(values, kind)
+    return values if array is None else numpy_cells(array)
+
+
+def _stored_array(values: Any, kind: Any) -> Any:
+    """A field as Arrow's array of this type, where its values are of it; else as it is."""
+    array = typed_array(values, kind) if isinstance(values, list | np.ndarray) else None
+    return values if array is None else array
 
 
 def _plain(value: Any) -> Any:

@@ -40,7 +40,8 @@ def tensors(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return _tensor(value)
     if isinstance(value, np.generic):
-        return _tensor(np.asarray(value))
+        made = _tensor(np.asarray(value))
+        return value if isinstance(made, np.ndarray) else made
     if isinstance(value, dict):
         return {name: tensors(item) for name, item in value.items()}
     if isinstance(value, tuple):
@@ -54,8 +55,10 @@ def tensors(value: Any) -> Any:
 def _tensor(array: np.ndarray[Any, Any]) -> Any:
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
         return array
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
+    # Also where C has two types of one width, of which torch knows one: of large Python numbers numpy makes the other.
+    plain = np.dtype(array.dtype.newbyteorder("=").str)
+    if array.dtype.char != plain.char or not array.dtype.isnative:
+        array = array.astype(plain)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     torch = torch_library()
