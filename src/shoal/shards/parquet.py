@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,10 @@ _TAIL_BYTES = 64 << 10  # read at once: most footers fit
 _FOOTER_LIMIT_BYTES = 256 << 20
 _FOOTERS_AT_HAND = 128
 _BUFFERS_BYTES = 32 << 20  # for reading ahead in all columns of a row group, where it is read bit by bit
+# Before version 1.2.9, parquet-mr counted a column without the header of its dictionary (PARQUET-816), so pyarrow reads
+# so many bytes more of each column of such files.
+_UNCOUNTED_BYTES = 100
+_FIRST_TO_COUNT = (1, 2, 9)
 _NO_SHARD = "this is no Parquet shard, an encrypted or a damaged one"
 _NOT_BY_PYARROW = "leave the column out: format=shoal.formats.Parquet(columns=[...]); or write smaller row groups"
 _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
@@ -193,7 +198,7 @@ class _Footer(NamedTuple):
         try:
             return self.at_hand.pop()
         except IndexError:
-            part = _PartOfFile(num_bytes)
+            part = _PartOfFile(num_bytes, _uncounted_bytes(self.metadata))
             return part, _library().ParquetFile(part, metadata=self.metadata, pre_buffer=False)
 
 
@@ -239,10 +244,14 @@ class _RangesOfFile(_Seekable):
 
 
 class _PartOfFile(_Seekable):
-    """A file of which only a stretch is at hand; reading anything else is an error."""
+    """A file of which only a stretch is at hand; reading anything else is an error.
 
-    def __init__(self, num_bytes: int) -> None:
+    Up to ``unused_bytes`` behind the stretch are zeros: they are asked for, and then not used.
+    """
+
+    def __init__(self, num_bytes: int, unused_bytes: int) -> None:
         super().__init__(num_bytes)
+        self._unused_bytes = unused_bytes
         self.show(b"", 0)
 
     def show(self, part: Buffer, first_byte: int) -> None:
@@ -252,11 +261,11 @@ class _PartOfFile(_Seekable):
     def read(self, size: int | None = -1) -> bytes:
         end = self._end_of(size)
         first, last = self._position - self._first_byte, end - self._first_byte
-        if not 0 <= first <= last <= len(self._part):
+        if not 0 <= first <= last <= len(self._part) + self._unused_bytes:
             msg = f"bytes [{self._position}, {end}) of the file are wanted, which belong to no row group that was read"
             raise OSError(msg)
         self._position = end
-        return bytes(self._part[first:last])
+        return bytes(self._part[first:last]).ljust(last - first, b"\0")
 
 
 def _groups_at(stretch: Stretch, end_byte: int) -> tuple[_Footer, list[_Group]]:
@@ -328,7 +337,7 @@ def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
     footer_begin = num_bytes - len(footer)
     try:
         groups = [_group(found, number) for number, found in enumerate(groups_in(footer[:-8]))]
-        _metadata(footer)  # after our own walk, which refuses what would end the process
+        uncounted_bytes = _uncounted_bytes(_metadata(footer))  # after our own walk, which refuses what would end us
     except (pa.ArrowException, OSError, ValueError) as error:
         msg = f"the footer cannot be read: {error}"
         raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD) from None
@@ -339,7 +348,18 @@ def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
             place = f"bytes [{group.first_byte}, {group.end_byte})"
             msg = f"row group {group.number} would have {group.num_rows} rows at {place}"
             raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD)
-    return _in_file_order(groups, shard, footer_begin)
+    groups = _in_file_order(groups, shard, footer_begin)
+    return [
+        *groups[:-1],
+        *(one._replace(end_byte=min(one.end_byte + uncounted_bytes, footer_begin)) for one in groups[-1:]),
+    ]
+
+
+def _uncounted_bytes(metadata: Any) -> int:
+    """How many bytes the columns of a file may have behind those that are counted: none, but for old writers."""
+    writer, _, version = str(metadata.created_by).lower().partition(" version ")
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version.partition("-")[0])[:3])
+    return _UNCOUNTED_BYTES if writer.strip() == "parquet-mr" and numbers < _FIRST_TO_COUNT else 0
 
 
 def _in_file_order(groups: list[_Group], shard: str, byte: int) -> list[_Group]:
