@@ -44,6 +44,8 @@ def rows() -> list[dict[str, Any]]:
             "boxes": [{"label": place % 2, "area": place / 2} for place in range(number % 3)],
             "deep": {"label": number % 2, "text": f"row {number}"},
             "when": f"2026-01-0{number + 1}",
+            "any": (None, "7", "1.5", '"text \u00e9"', '[1, null, {"k": []}]', '{"deep": {"yes": true}}')[number],
+            "calls": [json.dumps({"name": "f", "arguments": {f"x{place}": place}}) for place in range(number % 3)],
         }
         for number in range(6)
     ]
@@ -67,7 +69,7 @@ def plain(value: Any) -> Any:
 def main() -> None:
     import datasets
     import pyarrow as pa
-    from datasets import Audio, ClassLabel, Dataset, DatasetInfo, Features, Image, List, Value
+    from datasets import Audio, ClassLabel, Dataset, DatasetInfo, Features, Image, Json, List, Value
     from datasets.table import InMemoryTable
 
     classes = ClassLabel(names=["cat", "dog"])
@@ -82,12 +84,24 @@ def main() -> None:
             "boxes": List({"label": classes, "area": Value("float32")}),
             "deep": {"label": classes, "text": Value("string")},
             "when": Value("string"),
+            "any": Json(),
+            "calls": List(Json()),
         }
     )
     shutil.rmtree(HERE, ignore_errors=True)
     HERE.mkdir()
     # Of a table: to encode audio datasets wants a decoder of audio, too.
-    table = pa.Table.from_pylist(rows(), schema=features.arrow_schema)
+    schema, known = features.arrow_schema, rows()
+    plain_fields = [field for field in schema if field.name not in ("any", "calls")]
+    table = pa.Table.from_pylist(known, schema=pa.schema(plain_fields))
+    calls = pa.array([call for row in known for call in row["calls"]], pa.json_())
+    ends = np.cumsum([0, *(len(row["calls"]) for row in known)])
+    for name, array in (
+        ("any", pa.array([row["any"] for row in known], pa.json_())),
+        ("calls", pa.ListArray.from_arrays(pa.array(ends, pa.int32()), calls)),
+    ):
+        table = table.append_column(schema.field(name), array)
+    table = table.replace_schema_metadata(schema.metadata)
     made = Dataset(InMemoryTable(table), info=DatasetInfo(features=features))
     made.save_to_disk(str(HERE / "saved"), num_shards=2)
     made.to_parquet(str(HERE / "rows.parquet"), batch_size=4)

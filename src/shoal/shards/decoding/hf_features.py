@@ -54,6 +54,8 @@ def _decoder(feature: Any, *, names: bool) -> Decode | None:
         return _image_decoder(feature.get("mode")) if feature.get("decode", True) else None
     if kind == "Audio":
         return _audio if feature.get("decode", True) else None
+    if kind == "Json":
+        return json.loads if feature.get("decode", True) else None
     if kind == "ClassLabel":
         return _name_decoder(feature) if names else None
     if kind in _LISTS:
