@@ -52,6 +52,25 @@ def stop_at_100(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
+def in_torch(sample: dict[str, Any]) -> dict[str, Any]:
+    number = int(sample["cls"])
+    return {
+        "image": torch.full((3, 2), number, dtype=torch.bfloat16),
+        "label": torch.tensor(number),
+        "length": torch.zeros(1 + number % 2),
+        "meta": {"name": sample["__key__"], "box": (number, torch.full((4,), number))},
+        "views": [torch.full((2,), number), torch.full((1,), -number)],
+    }
+
+
+def with_array(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "array": np.full(5, int(sample["label"]))}
+
+
+def with_gradient(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"x": torch.full((2,), float(sample["cls"]), requires_grad=True)}
+
+
 def slowly(sample: dict[str, Any]) -> dict[str, Any]:
     time.sleep(0.02)
     return sample

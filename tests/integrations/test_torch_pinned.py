@@ -84,6 +84,26 @@ def test_what_is_no_column_is_copied(tars: Dataset, pins: list[Any]) -> None:
     assert isinstance(batches[0]["bin"], list)
 
 
+@pytest.mark.parametrize("prefetch_factor", [0, 2])
+def test_tensors_and_arrays_are_stacked_in_pinned_memory(prefetch_factor: int, tars: Dataset, pins: list[Any]) -> None:
+    ds = tars.map(stages.in_torch).map(stages.with_array).batch(50)
+    for step, batch in enumerate(DataLoader(ds, pin_memory=True, prefetch_factor=prefetch_factor)):
+        made = {array.ctypes.data for array in pins if isinstance(array, np.ndarray)}
+        numbers = list(range(50 * step, min(50 * step + 50, 197)))
+        stacked = [batch["label"], batch["array"], batch["meta"]["box"][1], *batch["views"]]
+        assert all(tensor.data_ptr() in made for tensor in stacked)
+        assert stacked[0].tolist() == stacked[1][:, 0].tolist() == stacked[2][:, 3].tolist() == numbers
+        copied = [tensor for tensor in pins if isinstance(tensor, torch.Tensor)]
+        assert {id(batch["image"]), id(batch["meta"]["box"][0])} <= {id(tensor) for tensor in copied}
+        assert not any(tensor.data_ptr() in made for tensor in copied)
+
+
+def test_gradients_go_through_a_stack(tars: Dataset, pins: list[Any]) -> None:
+    ds = tars.map(stages.with_gradient).batch(50)
+    batch = next(iter(DataLoader(ds, pin_memory=True, prefetch_factor=0)))
+    assert batch["x"].requires_grad
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
 def test_without_an_accelerator_there_is_a_warning(num_workers: int, tars: Dataset) -> None:

@@ -75,7 +75,10 @@ def test_times_that_python_cannot_hold_are_those_of_numpy(name: str, suffix: str
     assert kinds(found) == kinds(expected)  # whether or not pandas is installed, whose times are equal to these
     for kind in (None, "python", "numpy", *(("torch",) if find_spec("torch") else ())):
         batch = next(iter((ds if kind is None else ds.format(kind)).batch(3)))
-        assert list(batch["x"]) == expected
+        if name == "struct" and kind != "python":
+            assert batch["x"] == {field: [value[field] for value in expected] for field in expected[0]}
+        else:
+            assert list(batch["x"]) == expected
     assert next(iter(ds.format("arrow").batch(3)))["x"].null_count == array.null_count
 
 
@@ -108,7 +111,29 @@ def test_dictionaries_inside_of_structs_are_read_of_several_row_groups(tmp_path:
     table = pa.table({"x": pa.StructArray.from_arrays([words], names=["q"])})
     ds = shoal.open(written(tmp_path / "a.parquet", table))
     assert list(ds) == table.to_pylist()
-    assert next(iter(ds.batch(4)))["x"] == table["x"].to_pylist()
+    assert next(iter(ds.batch(4)))["x"] == {"q": ["a", "b", "a", "c"]}
+
+
+@pytest.mark.parametrize("format", [None, "python", "numpy", "torch", "arrow"])
+def test_structs_are_the_same_by_columns_and_by_samples(format: str | None, tmp_path: Path) -> None:  # noqa: A002
+    if format == "torch":
+        pytest.importorskip("torch")
+    rows = [{"x": {"a": number, "b": {"c": [number] * (number % 3), "d": None if number == 5 else "t"}}}
+            for number in range(9)]  # fmt: skip
+    ds = shoal.open(written(tmp_path / "a.parquet", pa.Table.from_pylist(rows)))
+    ds = ds if format is None else ds.format(format)
+    gathered, made = list(ds.batch(4)), list(ds.map(dict).batch(4))
+    if format == "arrow":
+        assert [batch.to_pylist() for batch in gathered] == [batch.to_pylist() for batch in made]
+        return
+    assert repr(gathered) == repr(made)
+    first = gathered[0]["x"]
+    if format == "python":
+        assert first == [row["x"] for row in rows[:4]]
+        return
+    assert first["a"].tolist() == [0, 1, 2, 3]
+    assert [len(values) for values in first["b"]["c"]] == [0, 1, 2, 0]
+    assert first["b"]["d"] == ["t"] * 4
 
 
 def test_rows_without_a_partition_have_none(tmp_path: Path) -> None:

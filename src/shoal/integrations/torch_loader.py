@@ -51,10 +51,11 @@ class DataLoader:
         and processes where Python code of your own is slow. Each worker holds a window of its own; what comes over a
         network they share on disk.
     collate_fn
-        Makes a batch of a list of samples; by default numbers and equal-shaped arrays become tensors, the rest lists.
+        Makes a batch of a list of samples; by default it is what `Dataset.batch` makes, with tensors for its arrays.
     pin_memory
         Whether tensors come in pinned memory. With ``num_workers=0`` columns of numbers, like tokens, are gathered
-        straight into it; everything else is copied there. Without an accelerator a warning says that they are not.
+        straight into it, and arrays and tensors of samples are stacked there; all else is copied. Without an
+        accelerator a warning says that they are not.
     timeout
         Seconds to wait for a batch of a worker; 0 waits as long as it takes.
     worker_init_fn

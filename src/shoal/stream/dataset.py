@@ -220,7 +220,8 @@ class Dataset:
     ) -> Dataset:
         """Batches of ``size`` samples on each rank, or of ``global_batch_size`` over all ranks.
 
-        Numbers and equal-shaped arrays are stacked, the rest are lists. ``remainder`` says what becomes of the last,
+        Numbers, and arrays or tensors that are alike, are stacked, the rest are lists; dicts and tuples in samples
+        are such of columns, as torch's ``default_collate`` makes them. ``remainder`` says what becomes of the last,
         incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat), "pad" it with
         repeats, or "drop" it. Repeats are marked true in the field ``__pad__`` of batches that hold one.
         """

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.stream.arrangement import Arrangement
-from shoal.stream.collate import collate
 from shoal.stream.counters import Counters
 from shoal.stream.decoding import Decoders
 from shoal.stream.deliveries import Ledger
@@ -112,7 +111,7 @@ def batches_gathered(stretches: Iterator[Gathered], source: Source) -> Iterator[
             batch = next(stretch.batches)
             if isinstance(batch, list):
                 named = zip(batch, ids[begin:end].tolist(), strict=True)
-                batch = collate([run_stages(stages, sample, sample_id) for sample, sample_id in named])
+                batch = source.recipe.collated([run_stages(stages, sample, sample_id) for sample, sample_id in named])
             else:
                 for stage in stages:
                     batch = stage(batch, ids[begin:end])  # type: ignore[arg-type]  # one id for each row
@@ -135,7 +134,7 @@ def _collated(samples: list[Any], repeated: list[bool], source: Source) -> Any:
                 source.ledger.dropped(source.place.num_yielded, number)
     if not kept:
         kept = [(_nearest_kept(source), True)]
-    batch = source.recipe.collate([sample for sample, _ in kept])
+    batch = source.recipe.collated([sample for sample, _ in kept])
     delivered = _delivered(batch, np.array([again for _, again in kept]), source)
     source.counters.num_filtered += num_filtered
     return delivered
@@ -149,7 +148,7 @@ def _delivered(batch: Any, repeated: NDArray[np.bool_], source: Source) -> Any:
         raise UsageError(msg, hint='.rename(padding="__pad__") before batch() keeps it under another name')
     if num_repeats and isinstance(batch, dict):
         batch["__pad__"] = repeated
-    batch = source.recipe.formatting.finished(batch)
+    batch = source.recipe.finished(batch)
     try:
         for stage in source.recipe.batch_stages:
             batch = stage(batch, -1)

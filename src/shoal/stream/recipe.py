@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.partition import Partition
-from shoal.stream.collate import collate
+from shoal.stream.collate import collate, nested
 from shoal.stream.columns.choosing import gathers
 from shoal.stream.columns.formatting import Formatting
 from shoal.stream.decoding import Threaded
@@ -25,7 +25,7 @@ class Recipe:
 
     Worker ``worker`` of ``num_workers`` makes those of the rank's batches whose step leaves this remainder.
     ``threaded`` says which of the stages are run in threads; None for none. ``allocate`` makes the arrays of batches
-    that are gathered from columns.
+    that are gathered from columns, or stacked.
     """
 
     partition: Partition
@@ -43,3 +43,13 @@ class Recipe:
     def stacks(self) -> bool:
         """Whether batches can be made of columns, with nothing done to a sample that cannot be done to its columns."""
         return self.partition.batched and gathers(self.stages) and self.collate is collate
+
+    def collated(self, samples: list[Any]) -> Any:
+        """A batch of samples after their stages, before `finished`."""
+        return collate(samples, self.allocate) if self.collate is collate else self.collate(samples)
+
+    def finished(self, batch: Any) -> Any:
+        """A batch, collated or gathered, as it goes to the stages of batches."""
+        if self.collate is collate and self.formatting.nests:
+            batch = nested(batch, self.allocate)
+        return self.formatting.finished(batch)

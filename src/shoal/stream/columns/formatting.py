@@ -51,6 +51,11 @@ class Formatting:
         needs_types = self.name not in (None, "python")
         return replace(self, types=stored_types(opened, stages)) if needs_types else self
 
+    @property
+    def nests(self) -> bool:
+        """Whether dicts and tuples in samples become dicts and tuples of columns, and not values of Python or Arrow."""
+        return self.name not in ("python", "arrow")
+
     def columns(self, kinds: Sequence[tuple[str, Kind]], arrays: Sequence[Any]) -> dict[str, Any]:
         """Gathered columns by name, before stages and `finished`."""
         return {name: self._column(kind, array) for (name, kind), array in zip(kinds, arrays, strict=True)}
