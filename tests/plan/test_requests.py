@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.plan.requests import count_requests, likely_requests_for_each_read, request_sizes
+from shoal.plan.request_sizes import request_sizes
+from shoal.plan.requests import count_requests, likely_requests_for_each_read
 from shoal.plan.units import UnitRead
 
 MIB = 1 << 20

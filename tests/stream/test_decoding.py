@@ -15,9 +15,10 @@ from tests.stream.made import reading_threads
 
 from shoal.errors import ShardError
 from shoal.stream.decoding import Decoders, Threaded, threaded
+from shoal.stream.reading.damage import Damaged
 from shoal.stream.reading.retrying import StoppedError
 from shoal.stream.reading.skips import QUARANTINED
-from shoal.stream.stages import DROPPED, Damaged, Decode, Filter, Map, WithIds
+from shoal.stream.stages import DROPPED, Decode, Filter, Map, WithIds
 
 FOUR = Threaded(num_stages=1, num_threads=4, limit_bytes=1 << 20)
 

@@ -14,10 +14,10 @@ from tests.stream.made import described, ids_of, open_finely, write_tars
 
 from shoal.errors import ShardError, StorageError
 from shoal.orders import Block, Full, Window
-from shoal.plan import requests
+from shoal.plan import request_sizes
 from shoal.plan.budget import Ledger
 from shoal.plan.coalescing import Request
-from shoal.plan.requests import in_parts
+from shoal.plan.request_sizes import in_parts
 from shoal.plan.units import UnitRead
 from shoal.storage.mappings import Memories
 from shoal.stream.counters import Counters
@@ -36,8 +36,8 @@ ORDERS: list[Any] = [Block(chunks=3), Full(), Window(chunks=4, num_canonical_nod
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if 2 KB were large."""
-    monkeypatch.setattr(requests, "_LARGE_BYTES", 2000)
-    monkeypatch.setattr(requests, "_PART_BYTES", 1000)
+    monkeypatch.setattr(request_sizes, "LARGE_BYTES", 2000)
+    monkeypatch.setattr(request_sizes, "PART_BYTES", 1000)
 
 
 def checksummed(ds: Dataset) -> Dataset:
@@ -133,8 +133,8 @@ def test_a_part_that_cannot_be_had_is_the_error_of_the_read(tars: Dataset) -> No
 
 def test_what_comes_in_turn_is_asked_for_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it at once, since there is room: then the parts that are wanted first do not come last."""
-    monkeypatch.setattr(requests, "_LEAST_REQUEST_BYTES", 500)
-    monkeypatch.setattr(requests, "_MOST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(request_sizes, "_MOST_REQUEST_BYTES", 500)
     write_tars(tmp_path / "plain", [20])
     opened = far_away(open_dataset(tmp_path / "plain"), store := Distant(latencies=[0.002]))._opened
     data = Path(opened.paths[0]).read_bytes()[:40_000]
@@ -155,8 +155,8 @@ def test_what_comes_in_turn_stays_within_what_may_be_ahead(
     ahead_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for one part, where that is full of what is wanted later."""
-    monkeypatch.setattr(requests, "_LEAST_REQUEST_BYTES", 500)
-    monkeypatch.setattr(requests, "_MOST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(request_sizes, "_MOST_REQUEST_BYTES", 500)
     write_tars(tmp_path / "plain", [20])
     opened = far_away(open_dataset(tmp_path / "plain"), Distant(latencies=[0.0005]))._opened
     opened.check.check(0)

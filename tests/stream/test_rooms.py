@@ -14,7 +14,7 @@ import pytest
 from tests.stream.faraway import Distant, far_away
 
 from shoal.orders import Window
-from shoal.plan import requests
+from shoal.plan import request_sizes
 from shoal.plan.budget import Ledger
 from shoal.plan.units import extent_read
 from shoal.storage.http import HttpStore
@@ -114,7 +114,7 @@ class Stuck(Distant):
 def test_a_second_request_has_bytes_of_its_own(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one, which was thought lost, has the room, and writes zeros there after the second has answered."""
     monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", 0)
-    monkeypatch.setattr(requests, "_LEAST_REQUEST_BYTES", 1)
+    monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 1)
     store = Filling()
     ds = far_away(tars, store, hedge=True).shuffle(Window(chunks=12, num_canonical_nodes=2), seed=8, chunk="6KiB")
     seen: list[Any] = []
@@ -133,8 +133,8 @@ def test_bytes_that_are_asked_for_twice_have_two_places(
 ) -> None:
     """As when every sample is read alone, and two of one extent are wanted soon after each other."""
     monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", 0)
-    monkeypatch.setattr(requests, "_LARGE_BYTES", large_bytes)
-    monkeypatch.setattr(requests, "_PART_BYTES", 1000)
+    monkeypatch.setattr(request_sizes, "LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(request_sizes, "PART_BYTES", 1000)
     opened = far_away(tars, Distant())._opened
     read = extent_read(opened.index, 0)
     data = Path(opened.paths[read.shard]).read_bytes()[read.first_byte : read.end_byte]

@@ -10,12 +10,8 @@ from shoal.plan.ahead import ahead_limit_bytes
 from shoal.plan.cluster import ClusterReads
 from shoal.plan.lookahead import stretch_positions
 from shoal.plan.memory import RankMemory, planned_ahead_bytes, rank_memory
-from shoal.plan.requests import (
-    RequestSizes,
-    likely_requests_for_each_read,
-    request_sizes,
-    requests_for_each_read,
-)
+from shoal.plan.request_sizes import RequestSizes, request_sizes
+from shoal.plan.requests import likely_requests_for_each_read, requests_for_each_read
 from shoal.plan.sizing import Cluster
 from shoal.plan.units import ChunkUnits
 

@@ -12,7 +12,7 @@ from shoal.shards.index.join import joined
 from shoal.shards.index.table import Index
 from shoal.shards.writing.mds import INDEX_NAME, mds_index_of
 from shoal.stream.figures import counted
-from shoal.stream.soundness import FRAMES
+from shoal.stream.reading.integrity import FRAMES
 
 __all__ = ["finish"]
 

@@ -7,7 +7,7 @@ not fit, the shard is scanned as if there were none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from posixpath import basename, dirname, join, splitext
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError, ShardError
+from shoal.shards.index.unseen_borders import ALL_SEEN, BY_BORDERS
 from shoal.shards.protocol import Buffer, Format, ReadBytes, ShardScan
 from shoal.shards.tar_borders import doubtful_borders
 from shoal.shards.tar_names import key_and_suffix
@@ -25,16 +26,11 @@ __all__ = [
     "FORMATS_WITH_INDEXES",
     "by_borders",
     "foreign_names",
-    "is_by_borders",
-    "may_be_cut",
     "scan_by_index",
-    "told_of_borders",
     "wrong_border",
 ]
 
 FORMATS_WITH_INDEXES = ("tar", "tfrecord", "recordio")
-_BY_BORDERS = "by_borders"
-_ALL_SEEN = "all seen"
 _WITH_NAME = 4  # words that an index has of a member
 _PLACES = 8  # at which an index is compared with its shard: the ends, and in between
 _BLOCK = 512
@@ -84,7 +80,7 @@ def scan_by_index(
     except ShardError:
         return None
     scan = ShardScan(borders, np.zeros(len(borders) - 1, dtype=np.uint32), head=head)
-    return by_borders(scan, told=_ALL_SEEN if sees_all else True)
+    return by_borders(scan, told=ALL_SEEN if sees_all else True)
 
 
 def by_borders(scan: ShardScan, *, told: Any = True) -> ShardScan:
@@ -94,22 +90,7 @@ def by_borders(scan: ShardScan, *, told: Any = True) -> ShardScan:
     """
     pairs = np.stack([scan.sample_starts[:-1], scan.sample_starts[1:]], axis=1).astype("<i8").tobytes()
     crcs = np.array([crc32(pairs[at : at + 16]) for at in range(0, len(pairs), 16)], dtype=np.uint32)
-    return replace(scan, layout_crcs=crcs, head={**scan.head, _BY_BORDERS: told})
-
-
-def is_by_borders(head: Mapping[str, Any]) -> bool:
-    """Whether a shard was indexed by a foreign index."""
-    return bool(head.get(_BY_BORDERS))
-
-
-def told_of_borders(head: Mapping[str, Any]) -> Any:
-    """What the head of a shard that was indexed by a foreign index says of its borders."""
-    return head.get(_BY_BORDERS)
-
-
-def may_be_cut(head: Mapping[str, Any]) -> bool:
-    """Whether a shard was indexed by a foreign index of which some borders were not looked at."""
-    return is_by_borders(head) and head[_BY_BORDERS] != _ALL_SEEN
+    return replace(scan, layout_crcs=crcs, head={**scan.head, BY_BORDERS: told})
 
 
 def wrong_border(what: str, *, shard: str, byte: int) -> IndexFileError:

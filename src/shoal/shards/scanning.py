@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.errors import ShardError
-from shoal.shards.foreign import by_borders, is_by_borders, scan_by_index, told_of_borders
+from shoal.shards.foreign import by_borders, scan_by_index
+from shoal.shards.index.unseen_borders import is_by_borders, told_of_borders
 from shoal.shards.manifests import STALE, Expected, Hashes
 from shoal.shards.protocol import Buffer, Format, ReadBytes, RecutFormat, ShardScan
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.shards.foreign import is_by_borders, may_be_cut, wrong_border
+from shoal.shards.foreign import wrong_border
+from shoal.shards.index.unseen_borders import is_by_borders, may_be_cut
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.tar_borders import cut_sample
 from shoal.shards.tar_fields import BLOCK_BYTES, text

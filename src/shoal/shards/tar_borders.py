@@ -12,16 +12,16 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.shards.index.unseen_borders import BEHIND_BYTES
 from shoal.shards.protocol import Buffer, ReadBytes
 from shoal.shards.tar_fields import BLOCK_BYTES, check_sums, header_names, pax_records, read_number, text
 from shoal.shards.tar_headers import REGULAR_KINDS, is_of_interest
 from shoal.shards.tar_names import key_and_suffix
 
-__all__ = ["BEHIND_BYTES", "cut_sample", "doubtful_borders"]
+__all__ = ["cut_sample", "doubtful_borders"]
 
-_BLOCKS = 3  # of each border: a header; or an extended one, what it says, and the header of the member itself
-BEHIND_BYTES = _BLOCKS * BLOCK_BYTES
-"""With so many bytes behind some samples it shows whether the last one goes on there."""
+# Of each border: a header; or an extended one, what it says, and the header of the member itself.
+_BLOCKS = BEHIND_BYTES // BLOCK_BYTES
 _AT_ONCE = 4096  # borders, so that 6 MB are held
 _GAP_BYTES = 32768  # up to here reading on costs less than another read of a file
 _SPAN_BYTES = 1 << 20

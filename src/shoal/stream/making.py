@@ -19,11 +19,11 @@ from shoal.stream.deliveries import Ledger
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.place import Place
 from shoal.stream.reading.by_id import read_sample
-from shoal.stream.reading.damage import forgiving_sample
+from shoal.stream.reading.damage import Damaged, forgiving_sample
 from shoal.stream.reading.retrying import StoppedError
 from shoal.stream.reading.skips import SKIPPED, Skips
 from shoal.stream.recipe import Recipe
-from shoal.stream.stages import DROPPED, Damaged, run_stages
+from shoal.stream.stages import DROPPED, run_stages
 from shoal.stream.stretches import Gathered, Stretch
 
 __all__ = ["Source", "batches_gathered", "batches_made", "samples_made"]

@@ -21,8 +21,8 @@ from shoal.stream.indexing.looking import stat_all
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.indexing.verifying import ShardCheck, rows_of
 from shoal.stream.manifest_beside import has_manifest, write_manifest
-from shoal.stream.reading.integrity import RECORD_CRCS
-from shoal.stream.soundness import FRAMES, check_shards
+from shoal.stream.reading.integrity import FRAMES, RECORD_CRCS
+from shoal.stream.soundness import check_shards
 from shoal.stream.verification import Verification
 
 __all__ = ["mend_index"]

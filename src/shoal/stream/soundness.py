@@ -17,8 +17,8 @@ import numpy as np
 
 from shoal.errors import IndexFileError, ShardError, StorageError
 from shoal.plan.units import UnitRead, extent_read, starts_in
-from shoal.shards.foreign import is_by_borders
 from shoal.shards.index.table import Index, own_bytes
+from shoal.shards.index.unseen_borders import is_by_borders
 from shoal.shards.protocol import ShardScan
 from shoal.shards.scanning import scan_again
 from shoal.storage.answers import is_broken, is_missing
@@ -29,17 +29,11 @@ from shoal.stream.indexing.opening import Opened
 from shoal.stream.indexing.scan_costs import ReadCosts
 from shoal.stream.indexing.scan_reading import reading_one
 from shoal.stream.indexing.verifying import first_difference, head_text, looks_indexed, rows_of
-from shoal.stream.reading.damage import ForgivingRecords
-from shoal.stream.reading.integrity import wrong_records
+from shoal.stream.reading.damage import Damaged, ForgivingRecords
+from shoal.stream.reading.integrity import FRAMES, wrong_records
 from shoal.stream.reading.unit_bytes import parse_unit
-from shoal.stream.stages import Damaged
 
-__all__ = ["FRAMES", "check_shards"]
-
-"""The column of an index that holds a CRC-32 of the bytes of each sample, where shards were written by shoal."""
-
-FRAMES = "frames"
-"""In the metadata of such an index, by the name of a shard: a CRC-32 of all that lies before and behind its samples."""
+__all__ = ["check_shards"]
 
 _READ_BYTES = 4 << 20  # a stretch of extents that is read at once, or one extent that is larger
 _MOST_THREADS = 8

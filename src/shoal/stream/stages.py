@@ -15,12 +15,12 @@ from shoal.errors import ShoalError, UsageError
 from shoal.hints import did_you_mean
 from shoal.shards.decoding.decoders import Decoder, decoder_for, decoders_of
 from shoal.shards.decoding.hf_features import feature_decoders
+from shoal.stream.reading.damage import Damaged
 
 __all__ = [
     "DROPPED",
     "FEATURES",
     "Columns",
-    "Damaged",
     "Decode",
     "Filter",
     "Map",
@@ -42,13 +42,6 @@ DROPPED = object()
 # Errors of a decoder that say nothing about the data: a lack of memory, a missing library, a slip in the decoder, a
 # connection it wanted; and what shoal itself says.
 _NO_DAMAGE = (MemoryError, ImportError, NameError, ConnectionError, TimeoutError, ShoalError)
-
-
-@dataclass(frozen=True, slots=True)
-class Damaged:
-    """What stands in the place of a sample that cannot be had, with the error that says why."""
-
-    error: Exception
 
 
 class Stage(Protocol):

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.shards.index.shard_scan import ShardScan
 from shoal.shards.index.table import Index
-from shoal.shards.protocol import ShardScan
 
 EXTENT_BYTES = 65536
 CUTTING_RULE = 1

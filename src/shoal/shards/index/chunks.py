@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.shards.foreign import may_be_cut
 from shoal.shards.index.table import Index
-from shoal.shards.tar_borders import BEHIND_BYTES
+from shoal.shards.index.unseen_borders import BEHIND_BYTES, may_be_cut
 
 
 @dataclass(frozen=True, slots=True, eq=False)

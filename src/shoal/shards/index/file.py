@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError
+from shoal.shards.index.shard_scan import Buffer
 from shoal.shards.index.table import Index
-from shoal.shards.protocol import Buffer
 
 VERSION = 1
 MAGIC = "shoal.index"

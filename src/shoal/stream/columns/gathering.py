@@ -20,9 +20,8 @@ from shoal.shards.protocol import Records, Sample
 from shoal.stream.columns.formatting import Formatting
 from shoal.stream.columns.stretch import Stretch
 from shoal.stream.columns.table import Rows, Table
-from shoal.stream.reading.damage import ForgivingRecords
+from shoal.stream.reading.damage import Damaged, ForgivingRecords
 from shoal.stream.reading.fetch import Fetch
-from shoal.stream.stages import Damaged
 
 __all__ = ["Gathering"]
 

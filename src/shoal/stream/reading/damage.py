@@ -21,11 +21,17 @@ from shoal.shards.protocol import Buffer, Records, Sample
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.integrity import knows_records, wrong_extent, wrong_records
 from shoal.stream.reading.unit_bytes import parse_unit, read_unit
-from shoal.stream.stages import Damaged
 
-__all__ = ["ForgivingRecords", "forgiving_records", "forgiving_sample", "sound_or_lost", "verified_sample"]
+__all__ = ["Damaged", "ForgivingRecords", "forgiving_records", "forgiving_sample", "sound_or_lost", "verified_sample"]
 
 _CHANGED = "the shard was changed or damaged after it was indexed: restore it, or index it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """What stands in the place of a sample that cannot be had, with the error that says why."""
+
+    error: Exception
 
 
 def _damage_or_raise(opened: Opened, shard: int, error: ShardError) -> Damaged:

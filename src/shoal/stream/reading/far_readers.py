@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from shoal.plan.budget import Ledger
 from shoal.plan.coalescing import Request, coalesce
-from shoal.plan.requests import in_parts, request_sizes
+from shoal.plan.request_sizes import in_parts, request_sizes
 from shoal.plan.units import UnitRead
 from shoal.shards.protocol import Buffer, Records, Sample
 from shoal.storage.mappings import Memories

@@ -19,10 +19,9 @@ from shoal.plan.units import UnitRead, Units
 from shoal.shards.protocol import Sample
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
-from shoal.stream.reading.damage import sound_or_lost
+from shoal.stream.reading.damage import Damaged, sound_or_lost
 from shoal.stream.reading.far_readers import FarReaders, Promise
 from shoal.stream.reading.options import ReadingOptions
-from shoal.stream.stages import Damaged
 
 __all__ = ["FarSingles"]
 

@@ -24,11 +24,10 @@ from shoal.plan.units import UnitRead, Units
 from shoal.shards.protocol import Buffer, Records, Sample
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
-from shoal.stream.reading.damage import ForgivingRecords, forgiving_records
+from shoal.stream.reading.damage import Damaged, ForgivingRecords, forgiving_records
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.readers import Readers, readers_of
 from shoal.stream.reading.spilling import with_spills
-from shoal.stream.stages import Damaged
 
 __all__ = ["Fetch"]
 

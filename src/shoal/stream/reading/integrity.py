@@ -9,9 +9,13 @@ import numpy as np
 from shoal.plan.units import UnitRead, starts_in
 from shoal.shards.index.table import Index
 
-__all__ = ["RECORD_CRCS", "knows_records", "wrong_extent", "wrong_records"]
+__all__ = ["FRAMES", "RECORD_CRCS", "knows_records", "wrong_extent", "wrong_records"]
 
 RECORD_CRCS = "record_crc32"
+"""The column of an index that holds a CRC-32 of the bytes of each sample, where shards were written by shoal."""
+
+FRAMES = "frames"
+"""In the metadata of such an index, by the name of a shard: a CRC-32 of all that lies before and behind its samples."""
 
 
 def wrong_extent(index: Index, shard: int, first_byte: int, data: bytes | memoryview) -> tuple[int, int] | None:

@@ -18,12 +18,11 @@ from shoal.plan.units import UnitRead, Units
 from shoal.shards.protocol import Sample, Stretch, reading_alone
 from shoal.stream.counters import Counters
 from shoal.stream.indexing.opening import Opened
-from shoal.stream.reading.damage import sound_or_lost
+from shoal.stream.reading.damage import Damaged, sound_or_lost
 from shoal.stream.reading.local_reads import SLOW_READ_SECONDS, SLOW_SECONDS_PER_BYTE, LocalReads
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.shard_readers import ShardReaders
 from shoal.stream.reading.unit_bytes import parse_unit
-from shoal.stream.stages import Damaged
 
 __all__ = ["LocalSingles"]
 

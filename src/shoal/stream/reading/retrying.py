@@ -24,10 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-
 from shoal.errors import StorageError
-from shoal.order.seeds import draws, key
 from shoal.storage.far_away import ReadsRanges, read_whole, whole
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader, ReadRange, Store
@@ -196,13 +193,9 @@ def _given_up(
     return StorageError(msg, hint=hint)
 
 
-_counter = itertools.count()
-
-
 def _fraction() -> float:
     """A number in [0, 1) that no other process draws at the same moment; nothing that is streamed depends on it."""
-    base = key(os.getpid(), time.time_ns(), "retry")
-    return float(int(draws(base, np.array([next(_counter)]))[0]) / 2**64)
+    return int.from_bytes(os.urandom(8), "little") / 2**64
 
 
 class RetryingStore:

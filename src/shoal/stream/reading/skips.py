@@ -18,8 +18,9 @@ from shoal.errors import ShardError, UsageError
 from shoal.shards.index.table import Index, locate
 from shoal.storage.line_files import append_line, make_line_file, read_lines
 from shoal.stream.counters import Counters
+from shoal.stream.reading.damage import Damaged
 from shoal.stream.reading.options import ReadingOptions
-from shoal.stream.stages import Damaged, Stage, run_stages
+from shoal.stream.stages import Stage, run_stages
 
 __all__ = ["MOST_LISTED", "QUARANTINED", "SKIPPED", "Skips", "skips_of"]
 
