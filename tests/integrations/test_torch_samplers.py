@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch.utils.data as torch_data
 from tests.integrations import stages
 from tests.stream.made import check_sample
 
+import shoal
 from shoal.errors import NoSampleError, UsageError
 from shoal.stream.dataset import Dataset
 from shoal.torch import BatchSampler, Sampler
@@ -66,6 +69,20 @@ def test_single_samples(tars: Dataset) -> None:
         Sampler(ds.batch(4))
     with pytest.raises(UsageError, match="batches, and this dataset gives single samples"):
         BatchSampler(ds)
+
+
+@pytest.mark.parametrize("name", ["numpy", "python", "arrow", "torch"])
+def test_a_sample_of_the_view_is_that_of_the_dataset(tmp_path: Path, name: str) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {"x": np.arange(5, dtype=np.int16), "when": pa.array([1] * 5, pa.timestamp("s"))}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    ds = shoal.open(tmp_path).format(name).columns("when", "x")
+    view = pickle.loads(pickle.dumps(ds.as_map()))
+    for number in (0, 4, -2):
+        assert type(view[number]) is type(ds[number])
+        assert repr(view[number]) == repr(ds[number])
+    kinds = {"numpy": "int16", "python": "int", "arrow": "ChunkedArray", "torch": "Tensor"}
+    assert type(view[1]["x"]).__name__ == kinds[name]
 
 
 def test_the_view_is_a_list_of_the_stored_samples(tars: Dataset) -> None:

@@ -71,7 +71,9 @@ def test_a_sample_by_its_id_is_read_with_all_that_its_checksum_covers(far: bool,
     ds = verifying(flipped, far=far)
     with pytest.raises(ShardError, match="checksum"):
         ds[DAMAGED]
-    assert check_sample(ds[3]) == 3
+    with pytest.raises(ShardError, match="checksum"):
+        ds.as_map()[DAMAGED]
+    assert check_sample(ds[3]) == check_sample(ds.as_map()[3]) == 3
 
 
 def test_without_it_files_are_believed(flipped: Dataset) -> None:

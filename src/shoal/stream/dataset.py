@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import NoSampleError, StateError, UsageError
+from shoal.errors import StateError, UsageError
 from shoal.measure.outlook import ShuffleQuality
 from shoal.order.partition import Partition, check_rank
 from shoal.order.protocol import Order
@@ -22,7 +21,6 @@ from shoal.shards.decoding.decoders import Decoder
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.certificates import Certificate, differences
 from shoal.stream.collate import collate
-from shoal.stream.columns.choosing import with_chosen
 from shoal.stream.columns.formatting import Formatting
 from shoal.stream.counters import Counters
 from shoal.stream.cursor import Cursor
@@ -36,14 +34,13 @@ from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Iteration
 from shoal.stream.judging import quality_of
 from shoal.stream.leaving_out import gaps_of
-from shoal.stream.map_view import MapView
+from shoal.stream.map_view import MapView, map_view
 from shoal.stream.passes import Pass, pass_of
 from shoal.stream.ranks import Ranks
-from shoal.stream.reading.by_id import read_sample
 from shoal.stream.reading.chunk_caching import cache_counts
 from shoal.stream.reading.options import reading_options
 from shoal.stream.requests import Batching, count_of, order_request
-from shoal.stream.stages import FEATURES, Columns, Decode, Filter, Map, Rename, ToTuple, WithIds, run_stages
+from shoal.stream.stages import FEATURES, Columns, Decode, Filter, Map, Rename, ToTuple, WithIds
 
 __all__ = ["Dataset"]
 
@@ -379,26 +376,18 @@ class Dataset:
 
     def __getitem__(self, sample_id: SupportsIndex) -> Any:
         """The sample with this id, through all stages but filters; one read."""
-        try:
-            number = operator.index(sample_id)
-        except TypeError:
-            msg = f"ds[...] takes one sample id; got {sample_id!r}"
-            raise UsageError(msg, hint="take(), skip() and select() choose several") from None
-        total = self._opened.index.num_samples
-        if not -total <= number < total:
-            msg = f"there is no sample {number}: the dataset has ids 0 to {total - 1}"
-            raise NoSampleError(msg)
-        number %= total
         refuse_as_list()
-        described = self._description
-        opened, verifies = with_chosen(self._opened, described.stages), described.reading.verify == "always"
-        sample = read_sample(opened, self._arrangement, number, verifies=verifies)
-        formatting = described.formatting.of(opened, described.stages)
-        return formatting.sample(run_stages(described.stages_of_one, sample, number))
+        return self._by_id[sample_id]
 
     def as_map(self) -> MapView:
-        """The samples by id, for code that insists on a list; `shoal.torch.BatchSampler` gives it the order."""
-        return MapView(self._opened, self._arrangement, self._description.stages)
+        """The samples by id, for code that insists on a list; `shoal.torch.BatchSampler` gives it the order.
+
+        Sample ``i`` of it is ``ds[i]``: in the format that `format` asks for, and verified where `reading` says so.
+        """
+        if self._description.filters:
+            msg = "as_map() gives a sample for every id, and this dataset has a filter()"
+            raise UsageError(msg, hint="select() chooses samples by id or by columns of the index")
+        return self._by_id
 
     def to_hf(self, *, features: Any = None) -> Any:
         """The samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""
@@ -491,6 +480,10 @@ class Dataset:
     @cached_property
     def _arrangement(self) -> Arrangement:
         return self._description.arrangement()
+
+    @cached_property
+    def _by_id(self) -> MapView:
+        return map_view(self._description, self._arrangement)
 
     def _pass(self, collate: Callable[[list[Any]], Any] = collate) -> Pass:
         """What the next iterator does, for it or for processes that share its work."""

@@ -179,11 +179,6 @@ class Description:
         """Whether how many samples are left is not known before they are read."""
         return any(isinstance(stage, Filter) for stage in self.stages)
 
-    @property
-    def stages_of_one(self) -> list[Stage]:
-        """The stages of a sample that is asked for by its id: a filter has no say in that."""
-        return [stage for stage in self.stages if not isinstance(stage, Filter)]
-
     def arrangement(self) -> Arrangement:
         """The order in integers."""
         opened = self.opened

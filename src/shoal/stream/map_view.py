@@ -11,15 +11,16 @@ from typing import Any, SupportsIndex
 from shoal.errors import NoSampleError, UsageError
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.columns.choosing import with_chosen
+from shoal.stream.columns.formatting import Formatting
+from shoal.stream.description import Description
 from shoal.stream.indexing.opening import Opened
-from shoal.stream.parents import end_with_trainer
 from shoal.stream.passes import Pass
 from shoal.stream.place import Place
 from shoal.stream.reading.by_id import read_sample
 from shoal.stream.shares import shares_of
 from shoal.stream.stages import Filter, Stage, run_stages
 
-__all__ = ["MapView", "batches_of_ids"]
+__all__ = ["MapView", "batches_of_ids", "map_view"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +34,8 @@ class MapView:
     _opened: Opened
     _arrangement: Arrangement
     _stages: tuple[Stage, ...]
-
-    def __post_init__(self) -> None:
-        if any(isinstance(stage, Filter) for stage in self._stages):
-            msg = "as_map() gives a sample for every id, and this dataset has a filter()"
-            raise UsageError(msg, hint="select() chooses samples by id or by columns of the index")
+    _formatting: Formatting
+    _verifies: bool
 
     def __len__(self) -> int:
         """Samples that are stored: ids are from 0 to one less."""
@@ -45,18 +43,30 @@ class MapView:
 
     def __getitem__(self, sample_id: SupportsIndex) -> Any:
         """The sample with this id."""
-        number, total = operator.index(sample_id), len(self)
+        try:
+            number = operator.index(sample_id)
+        except TypeError:
+            msg = f"ds[...] takes one sample id; got {sample_id!r}"
+            raise UsageError(msg, hint="take(), skip() and select() choose several") from None
+        total = len(self)
         if not -total <= number < total:
             msg = f"there is no sample {number}: the dataset has ids 0 to {total - 1}"
             raise NoSampleError(msg)
         number %= total
-        end_with_trainer()
-        sample = read_sample(with_chosen(self._opened, self._stages), self._arrangement, number)
-        return run_stages(self._stages, sample, number)
+        sample = read_sample(self._opened, self._arrangement, number, verifies=self._verifies)
+        return self._formatting.sample(run_stages(self._stages, sample, number))
 
     def __getitems__(self, sample_ids: Sequence[SupportsIndex]) -> list[Any]:
         """The samples with these ids: what torch asks a list for that can give several."""
         return [self[sample_id] for sample_id in sample_ids]
+
+
+def map_view(described: Description, arrangement: Arrangement) -> MapView:
+    """The samples of a dataset by id; a filter has no say in them."""
+    opened = with_chosen(described.opened, described.stages)
+    stages = tuple(stage for stage in described.stages if not isinstance(stage, Filter))
+    formatting = described.formatting.of(opened, stages)
+    return MapView(opened, arrangement, stages, formatting, described.reading.verify == "always")
 
 
 def batches_of_ids(run: Pass) -> Iterator[list[int]]:
