@@ -8,6 +8,7 @@ in; lists of numbers without a gap are numpy arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,8 @@ def getter_of(array: Any) -> Callable[[int], Any]:
     if is_number(pa, kind):
         return _number_getter(array)
     if isinstance(array, pa.ChunkedArray) or not (is_list(pa, kind) and is_number(pa, kind.value_type)):
-        return lambda row: python_value(array[row])
+        inside = _types_inside(kind)
+        return lambda row: _with_types(python_value(array[row]), inside)
     values = array.flatten()
     if array.null_count or values.null_count:
         return lambda row: _list_value(array, row)
@@ -97,6 +99,28 @@ def _number_getter(array: Any) -> Callable[[int], Any]:
         return lambda row: None if (value := array[row].as_py()) is None else dtype.type(value)
     numbers = numbers_of(array)
     return numbers.item if is_python_type(dtype) else numbers.__getitem__
+
+
+@lru_cache(maxsize=1024)
+def _types_inside(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """The fields of a struct whose numbers Python has no type for, with their types, or with such fields inside."""
+    pa = arrow_library("Arrow")
+    found: list[tuple[str, Any]] = []
+    for field in kind if pa.types.is_struct(kind) else ():
+        if is_number(pa, field.type):
+            dtype = number_type(field.type)
+            found += [] if is_python_type(dtype) else [(field.name, dtype)]
+        elif inside := _types_inside(field.type):
+            found.append((field.name, inside))
+    return tuple(found)
+
+
+def _with_types(value: Any, inside: tuple[tuple[str, Any], ...]) -> Any:
+    """A struct with its numbers in their types, since batches have its fields as columns."""
+    for name, kind in inside if value is not None else ():
+        if (item := value[name]) is not None:
+            value[name] = _with_types(item, kind) if isinstance(kind, tuple) else kind.type(item)
+    return value
 
 
 def stored_column(array: Any) -> tuple[Kind, Any]:
@@ -167,7 +191,8 @@ def plain_cells(array: Any) -> list[Any]:
     if is_number(pa, kind) and not is_python_type(dtype := number_type(kind)):
         return [None if value is None else dtype.type(value) for value in array.to_pylist()]
     if not (is_list(pa, kind) and is_number(pa, kind.value_type)):
-        return python_values(array)
+        inside, values = _types_inside(kind), python_values(array)
+        return [_with_types(value, inside) for value in values] if inside else values
     if array.null_count or array.flatten().null_count:
         return [_list_value(array, row) for row in range(len(array))]
     numbers, ends = numbers_of(array.flatten()), np.cumsum(_widths(pa, array)).tolist()
