@@ -94,6 +94,7 @@ class StorageError(ShoalError, OSError):
     429 or 5xx, a short or wrong body); ``retry_after_seconds`` how long the server asked to wait, where it did. One
     that is not transient may still be worth a few attempts in all, ``worth_attempts``: of several servers behind one
     name, one may show another version of an object. Attempts add up only where they say the same, by ``evidence``.
+    ``unmet``: there was no connection, and no answer has come from that server before; perhaps there is none.
     """
 
     def __init__(
@@ -105,12 +106,14 @@ class StorageError(ShoalError, OSError):
         retry_after_seconds: float | None = None,
         worth_attempts: int = 1,
         evidence: Hashable = None,
+        unmet: bool = False,
     ) -> None:
         super().__init__(message, hint=hint)
         self.transient = transient
         self.retry_after_seconds = retry_after_seconds
         self.worth_attempts = worth_attempts
         self.evidence = evidence
+        self.unmet = unmet
 
 
 class ForkError(StorageError):

@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make the index and write it."""
     source = source_of(arguments)
-    store = patient(open_store(source, storage_options_of(arguments)))
+    options = storage_options_of(arguments)
+    store = patient(open_store(source, options), options)
     found = expand(source, suffixes=wanted_suffixes(arguments.format), store=store)
     if found.kind == "index":
         msg = f"{found.asked}: this is an index already"

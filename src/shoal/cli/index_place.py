@@ -82,7 +82,8 @@ def place_asked(arguments: argparse.Namespace, found: Source, shard_format: Form
     if not scheme_of(asked):
         return _local_place(Path(asked).expanduser().absolute())
     same = schemes_of([asked]) == schemes_of(found.paths)
-    other = patient(open_store(asked, storage_options_of(arguments) if same else None))
+    options = storage_options_of(arguments)
+    other = patient(open_store(asked, options if same else None), options)
     path = join(plain(asked).rstrip("/"), INDEX_NAME) if asked.endswith("/") else plain(asked)
     _refuse_read_only(path)
     return IndexPlace(path, other)

@@ -12,7 +12,7 @@ from shoal.cli import output
 from shoal.cli.numbers import at_least_one
 from shoal.cli.preview import printable
 from shoal.cli.progress import Progress
-from shoal.cli.source_options import ShowBytes, add_json_argument, storage_options_of
+from shoal.cli.source_options import ShowBytes, add_deadline_argument, add_json_argument, storage_options_of
 from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.order.seeds import check_seed
@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=at_least_one, metavar="N", help=text)
     option = "what the store of a URL should know: region=eu-west-1; may be repeated"
     parser.add_argument("--storage-option", metavar="KEY=VALUE", action="append", default=[], help=option)
+    add_deadline_argument(parser)
     add_json_argument(parser)
 
 

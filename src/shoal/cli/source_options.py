@@ -10,12 +10,14 @@ from shoal.cli.progress import Progress
 from shoal.errors import UsageError
 from shoal.shards.formats import FORMATS
 from shoal.storage.sources import SourceLike, printed
+from shoal.storage.stores import DEADLINE, deadline_of
 from shoal.stream.figures import counted
 from shoal.stream.indexing.opening import Opened, open_source
 
 __all__ = [
     "OpenedNow",
     "ShowBytes",
+    "add_deadline_argument",
     "add_format_argument",
     "add_json_argument",
     "add_shards_argument",
@@ -50,6 +52,13 @@ def add_shards_argument(parser: argparse.ArgumentParser, *, more: str = "", is_o
     parser.add_argument("--split", metavar="NAME", action="append", help=split)
     option = "what the store of a URL should know: region=eu-west-1, anonymous=true, headers.X-Key=...; may be repeated"
     parser.add_argument("--storage-option", metavar="KEY=VALUE", action="append", default=[], help=option)
+    add_deadline_argument(parser)
+
+
+def add_deadline_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare how long a store is asked again."""
+    text = "how long a request to a URL is made again (120, and 10 for a server that never answered)"
+    parser.add_argument("--deadline", metavar="SECONDS", help=text)
 
 
 def add_format_argument(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +102,17 @@ def storage_options_of(arguments: argparse.Namespace) -> dict[str, Any]:
             options.setdefault(group, {})[inner] = text
         else:
             options[name] = value
+    if arguments.deadline is not None:
+        options[DEADLINE] = _deadline(arguments.deadline)
     return options
+
+
+def _deadline(text: str) -> float | None:
+    try:
+        return deadline_of({DEADLINE: text})
+    except UsageError:
+        msg = f"--deadline is a number of seconds above 0; got {text!r}"
+        raise UsageError(msg, hint="--deadline 30") from None
 
 
 @dataclass(slots=True)

@@ -58,7 +58,7 @@ class Output:
         self.url = plain(text).rstrip("/") if scheme_of(text) else str(Path(text).expanduser().absolute())
         self.plan = plan
         self._options = dict(storage_options or {})
-        self.store: Store = patient(open_store(text, self._options or None))
+        self.store: Store = patient(open_store(text, self._options or None), self._options)
         self._lock: Lock | None = None
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -19,6 +19,15 @@ __all__ = ["FileSystemStore", "filesystem_for", "url_in"]
 
 # What filesystems call that by which another version is known; the first that is there is taken.
 _VERSIONS = ("etag", "ETag", "e_tag", "blob_id", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+_NO_CONNECTIONS = {
+    "gaierror",
+    "ConnectionRefusedError",
+    "ClientConnectorError",  # aiohttp
+    "EndpointConnectionError",  # botocore
+    "ConnectError",  # httpx
+    "NewConnectionError",  # urllib3
+    "ConnectTimeout",  # requests and httpx
+}
 _TIMES = ("mtime", "LastModified", "last_modified")  # of those, the times of writing
 
 
@@ -35,12 +44,13 @@ class FileSystemStore:
         self._scheme = _scheme_of(filesystem)
         self._made_in = os.getpid()
         self._known = Known()
+        self._has_answered = False
 
     def __repr__(self) -> str:
         return f"FileSystemStore({self._scheme}://)"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return FileSystemStore, (self._filesystem,)
+        return _restore, (self._filesystem, self._has_answered)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Exactly the bytes ``[first_byte, end_byte)``."""
@@ -51,6 +61,7 @@ class FileSystemStore:
             data = bytes(self._filesystem.cat_file(self._inside(path), start=first_byte, end=end_byte))
         except Exception as error:  # noqa: BLE001  # filesystems raise what they like
             raise self._failure(error, path, f"read bytes [{first_byte}, {end_byte}) of") from None
+        self._has_answered = True
         known = self._known.get(path)
         check_length(path, first_byte, end_byte, len(data), None if known is None else known.num_bytes)
         return data
@@ -140,6 +151,7 @@ class FileSystemStore:
         return f"{self._scheme}://{name}" if scheme_of(name) != self._scheme else name
 
     def _met(self, path: str, info: Mapping[str, Any]) -> ObjectInfo:
+        self._has_answered = True
         version = next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
         if info.get("size") is None:
             msg = f"could not look at {path}: its filesystem does not say how long it is"
@@ -163,6 +175,7 @@ class FileSystemStore:
         refused = isinstance(error, PermissionError | NotImplementedError | ValueError | TypeError)
         found = StorageError(msg, hint=f"raised by {type(self._filesystem).__name__}", transient=not refused)
         found.errno = errno.EACCES if isinstance(error, PermissionError) else None
+        found.unmet = not self._has_answered and _is_no_connection(error)
         return found
 
 
@@ -201,6 +214,18 @@ def _scheme_of(filesystem: Any) -> str:
     scheme = str(filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0])
     # "file" would be read without it.
     return "local" if scheme == "file" else scheme
+
+
+def _restore(filesystem: Any, has_answered: bool) -> FileSystemStore:  # noqa: FBT001  # for pickle alone
+    store = FileSystemStore(filesystem)
+    store._has_answered = has_answered  # noqa: SLF001  # the same module
+    return store
+
+
+def _is_no_connection(error: BaseException) -> bool:
+    """Whether nobody was there; the libraries of filesystems each have a class of their own for it."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & _NO_CONNECTIONS)
 
 
 def _missing(msg: str) -> StorageError:

@@ -16,7 +16,7 @@ from shoal.errors import StorageError
 from shoal.storage.answers import is_missing, refusal
 from shoal.storage.dates import nanoseconds_of
 from shoal.storage.far_away import Known, ReadsRanges, check_length, check_range, read_whole, version_of
-from shoal.storage.http_connections import Answer, Connections
+from shoal.storage.http_connections import Answer, Connections, NoConnectionError
 from shoal.storage.http_encodings import encoded_on_the_way
 from shoal.storage.http_failures import broken
 from shoal.storage.http_options import HttpOptions
@@ -55,12 +55,13 @@ class HttpStore:
         self._firsts: dict[str, _First] = {}  # made once, since parsing URLs takes longer than the rest of our part
         self._moved: dict[str, _Moved] = {}
         self._connections = Connections(self._options)
+        self._answered: set[str] = set()  # hosts
 
     def __repr__(self) -> str:
         return "HttpStore()"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self._options, self._full, self._of_hosts)
+        return _restore, (self._options, self._full, self._of_hosts, self._answered)
 
     def learn(self, url: str) -> None:
         """From now on the path that `plain` or `tagged` makes of ``url`` is read with its query and password."""
@@ -223,11 +224,16 @@ class HttpStore:
         return f"{scheme}{mark}{user}{at}{rest}{question}{query}"
 
     def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> Answer:
+        host = url.split("/", 3)[2]
         try:
-            return self._connections.get(url, headers)
+            answer = self._connections.get(url, headers)
         except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
             self._moved.pop(path, None)
-            raise broken(error, path, verb=verb, secrets=self._secrets(path, url)) from None
+            failure = broken(error, path, verb=verb, secrets=self._secrets(path, url))
+            failure.unmet = isinstance(error, NoConnectionError) and host not in self._answered
+            raise failure from None
+        self._answered.add(host)
+        return answer
 
     def _secrets(self, path: str, url: str) -> Sequence[str]:
         """What an answer must not be quoted with: servers like to repeat what they were asked."""
@@ -331,8 +337,8 @@ class _Moved:
     until_seconds: float
 
 
-def _restore(options: HttpOptions, full: dict[str, str], of_hosts: dict[str, str]) -> HttpStore:
+def _restore(options: HttpOptions, full: dict[str, str], of_hosts: dict[str, str], answered: set[str]) -> HttpStore:
     store = HttpStore()
     store._options, store._connections = options, Connections(options)  # noqa: SLF001  # the same module
-    store._full, store._of_hosts = full, of_hosts  # noqa: SLF001  # the same
+    store._full, store._of_hosts, store._answered = full, of_hosts, answered  # noqa: SLF001  # the same
     return store

@@ -35,6 +35,8 @@ _PLAIN_OPTIONS = {"base_url", "endpoint", "endpoint_url", "region", "profile", "
 _CLOUDS = ("AWS_", "AZURE_", "GOOGLE_")
 _SECRET_WORDS = ("SECRET", "TOKEN", "SAS", "ACCOUNT_KEY", "PASSWORD")
 _SHORTEST_SECRET = 8
+# Of what obstore shows for its developers: that there was no connection, and why.
+_NO_CONNECTION = re.compile(r'kind: Connect,.*?(?:message|error): "([^"]*)"', re.DOTALL)
 
 
 def failure(error: BaseException, path: str, options: Mapping[str, Any], *, verb: str, answered: bool) -> BaseException:
@@ -68,10 +70,14 @@ def failure(error: BaseException, path: str, options: Mapping[str, Any], *, verb
         hint, transient = _HEADER_HINT, False
     elif isinstance(error, ValueError):
         hint, transient = "check the URL", False
+    if no_connection := _NO_CONNECTION.search(str(error)):
+        text += f": {no_connection[1]}"
     said = trimmed(re.sub(r"^Generic \w+ error: ", "", text)) or type(error).__name__
     attempts = _ATTEMPTS_TO_BELIEVE if hint is _HEADER_HINT else 1
     msg = f"could not {verb} {path}: {said}"
-    found = StorageError(msg, hint=hint, transient=transient, worth_attempts=attempts, evidence="no header")
+    found = StorageError(
+        msg, hint=hint, transient=transient, worth_attempts=attempts, evidence="no header", unmet=bool(no_connection)
+    )
     if isinstance(error, FileNotFoundError):
         found.errno, found.transient = errno.ENOENT, False
     return found

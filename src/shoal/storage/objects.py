@@ -38,14 +38,15 @@ class ObjectStore:
         self._options = dict(storage_options or {})
         self._known = Known()
         self._clients: dict[tuple[str, str, str], Any] = {}
-        self._answered: set[str] = set()
+        self._answered: set[str] = set()  # buckets whose server took our credentials
+        self._reached: set[str] = set()  # buckets whose server said anything
         self._only_listed: set[str] = set()  # of which nothing was read since they were listed
 
     def __repr__(self) -> str:
         return "ObjectStore()"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ObjectStore, (self._options,)
+        return _restore, (self._options, self._answered, self._reached)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Exactly the bytes ``[first_byte, end_byte)``, by one request.
@@ -258,7 +259,18 @@ class ObjectStore:
         return False
 
     def _failure(self, error: BaseException, path: str, place: Place, *, verb: str) -> BaseException:
-        return failure(error, path, self._options, verb=verb, answered=place.bucket in self._answered)
+        said = failure(error, path, self._options, verb=verb, answered=place.bucket in self._answered)
+        if isinstance(said, StorageError):
+            if not said.unmet:
+                self._reached.add(place.bucket)
+            said.unmet = place.bucket not in self._reached | self._answered
+        return said
+
+
+def _restore(options: Mapping[str, Any], answered: set[str], reached: set[str]) -> ObjectStore:
+    store = ObjectStore(options)
+    store._answered, store._reached = answered, reached  # noqa: SLF001  # the same module
+    return store
 
 
 def _without_directories(metas: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,9 @@ from shoal.storage.remote_sources import members_of
 from shoal.storage.sources import SourceLike, schemes_of, texts_of
 from shoal.storage.urls import has_unescaped_password, without_secrets
 
-__all__ = ["in_store", "open_store", "options_of_sides"]
+__all__ = ["DEADLINE", "deadline_of", "in_store", "open_store", "options_of_sides"]
+
+DEADLINE = "deadline_seconds"
 
 
 def in_store(source: SourceLike, storage_options: Mapping[str, Any] | None) -> SourceLike:
@@ -75,7 +78,29 @@ def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = N
     return store
 
 
+def deadline_of(storage_options: Mapping[str, Any] | None) -> float | None:
+    """For how many seconds a request is to be made again, where that was said.
+
+    Raises
+    ------
+    UsageError
+        It is not a number of seconds above 0.
+    """
+    asked = (storage_options or {}).get(DEADLINE)
+    if asked is None:
+        return None
+    try:
+        seconds = math.nan if isinstance(asked, bool) else float(asked)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        msg = f"storage_options: {DEADLINE} is a number of seconds above 0"
+        raise UsageError(msg, hint=f'{{"{DEADLINE}": 30}}')
+    return seconds
+
+
 def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
+    options.pop(DEADLINE, None)  # of who asks again, and not of a store
     if (filesystem := options.pop("filesystem", None)) is not None:
         _refuse(options, "a filesystem that is handed in takes")
         return FileSystemStore(filesystem)

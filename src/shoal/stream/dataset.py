@@ -241,7 +241,7 @@ class Dataset:
         copy: bool = True,
         memory_limit: int | str | None = None,
         verify: str = "arrival",
-        deadline: float = 120,
+        deadline: float | None = None,
         hedge: bool = False,
         progress: bool = False,
     ) -> Dataset:
@@ -271,8 +271,9 @@ class Dataset:
             machine, and for samples that are read alone, which are then read with their extent ("always"). An index
             has them if it was made with ``shoal index --checksum``.
         deadline
-            Seconds for which one read from far away is tried again before its error is raised; a last try that is
-            under way then is waited for, `timeout_seconds` of `storage_options` or longer if bytes come.
+            Seconds for which one read from far away is tried again before its error is raised (by default
+            `deadline_seconds` of `storage_options`, else 120); a last try that is under way then is waited for,
+            `timeout_seconds` of `storage_options` or longer if bytes come.
         hedge
             Whether a request that is later than nearly all others is made a second time, and the first answer taken.
         progress

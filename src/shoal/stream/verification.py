@@ -82,7 +82,7 @@ def open_to_verify(
         There is nothing to verify, or it cannot be listed.
     """
     asked = in_store(source, storage_options)
-    store = patient(open_store(asked, storage_options))
+    store = patient(open_store(asked, storage_options), storage_options)
     suffixes = known_suffixes(format)
     found = expand(asked, suffixes=suffixes, store=store)
     if split is not None:
@@ -175,7 +175,7 @@ def _index_place(
     given = os.fspath(index)
     if not scheme_of(given):
         return str(Path(given).expanduser().absolute()), LocalStore()
-    return plain(given), patient(open_store(given, storage_options))
+    return plain(given), patient(open_store(given, storage_options), storage_options)
 
 
 def _is_no_index(error: StorageError, index: str | os.PathLike[str] | None) -> bool:

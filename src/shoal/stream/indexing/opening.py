@@ -46,7 +46,7 @@ from shoal.stream.indexing.looking import find_all, stat_all
 from shoal.stream.indexing.matching import match_all, missing_from
 from shoal.stream.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
 from shoal.stream.indexing.verifying import ShardCheck
-from shoal.stream.reading.retrying import RetryRule, patient, retried
+from shoal.stream.reading.retrying import patient, retried, rule_of
 
 __all__ = ["Opened", "choose_format", "described_shards", "known_suffixes", "open_source", "wanted_suffixes"]
 
@@ -111,10 +111,10 @@ def open_source(
     directory = cache_directory(cache_dir)
     source = in_store(source, storage_options)
     once = open_store(source, storage_options)
-    store = patient(once)
+    store = patient(once, storage_options)
     # As a whole, and not each listing: one that is left early must not be read to its end first.
     look = partial(expand, source, suffixes=wanted_suffixes(format), store=once)
-    found = retried(look, RetryRule(), what=f"find the shards of {printed(source)}")
+    found = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
     if found.kind == "index":
         if index is not None:
             given = without_secrets(os.fspath(index))
@@ -279,7 +279,7 @@ def _given_index(
         path = str(Path(local_path(given)).expanduser().absolute())
         return load_index(path, store=LocalStore()), path
     same = schemes_of([given]) == schemes_of(found.paths)
-    other = patient(open_store(given, storage_options if same else None))
+    other = patient(open_store(given, storage_options if same else None), storage_options)
     return load_index(plain(given), store=other, cache_dir=cache_dir), plain(given)
 
 

@@ -39,6 +39,7 @@ __all__ = ["ExtentRows", "ShardCheck", "first_difference", "head_text", "looks_i
 _log = logging.getLogger("shoal")
 
 _LOOKS_THAT_AGREE = 3  # before it is believed that a shard is another one now
+_LOOKS_OF_ONE_TIME = 2  # before a version that nobody knows is the one to come, of a shard with the time that is known
 _MOST_LOOKS = 24
 
 _HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (a new dataset to saved states)"
@@ -59,10 +60,15 @@ def looks_indexed(index: Index, shard: int, info: ObjectInfo) -> bool:
     A time is as good as a version: shards that were indexed as files are the same where a server shows them with the
     times that these have, to the second (`same_time`).
     """
+    if _has_version(index, shard, info):
+        return True
+    is_of_that_time = same_time(nanoseconds_of(index.shard_versions[shard]), info.modified_ns)
+    return is_of_that_time and info.num_bytes == int(index.shard_bytes[shard])
+
+
+def _has_version(index: Index, shard: int, info: ObjectInfo) -> bool:
     known = index.shard_versions[shard]
-    if info.num_bytes != int(index.shard_bytes[shard]):
-        return False
-    return known in ("", info.version) or same_time(nanoseconds_of(known), info.modified_ns)
+    return info.num_bytes == int(index.shard_bytes[shard]) and known in ("", info.version)
 
 
 class ShardCheck:
@@ -139,13 +145,15 @@ class ShardCheck:
         if look_again := getattr(self._store, "look_again", None):
             # Of several servers behind one name, one may show another version: what most show is believed.
             looks = Counter([info])
-            while looks[info] < _LOOKS_THAT_AGREE:
+            while looks[info] < (_LOOKS_THAT_AGREE if self._differs(shard, info) else _LOOKS_OF_ONE_TIME):
                 if looks.total() == _MOST_LOOKS:
                     raise _ever_another(path, info, len(looks))
                 info = look_again(path)
                 looks[info] += 1
                 if self._is_known(shard, info):
                     return
+        if not self._differs(shard, info):
+            return
         rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
         self._scan(shard, info, rows, head, self._store if counting is None else counted(self._store, counting))
         if self._memory is not None:
@@ -156,7 +164,11 @@ class ShardCheck:
         self._versions.pop(shard, None)
         if info.version != self._index.shard_versions[shard]:
             self._versions[shard] = info.version
-        return self.is_accepted(shard, info)
+        return _has_version(self._index, shard, info) or self._was_accepted(shard, info)
+
+    def _differs(self, shard: int, info: ObjectInfo) -> bool:
+        """Whether neither version nor time is what was indexed."""
+        return not looks_indexed(self._index, shard, info)
 
     def _was_accepted(self, shard: int, info: ObjectInfo) -> bool:
         """Whether a scan on this machine has found it to be what was indexed."""

@@ -19,6 +19,7 @@ from shoal.stream.reading.arrivals import FIRST_AT_A_TIME, Arrival, Arrivals
 from shoal.stream.reading.integrity import wrong_extent
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.parts import Whole
+from shoal.stream.reading.retrying import tries_of
 from shoal.stream.reading.rooms import LEAST_ROOM_BYTES, Room
 from shoal.stream.reading.traffic import Traffic
 from shoal.stream.reading.unit_bytes import fills, parse_again, read_bytes
@@ -64,7 +65,7 @@ class FarReaders:
     def __init__(self, opened: Opened, counters: Counters, ledger: Ledger, options: ReadingOptions) -> None:
         self._opened, self._ledger, self._counters = opened, ledger, counters
         self._traffic = traffic = Traffic(counters)
-        self._deadline_seconds = options.deadline_seconds
+        self._deadline_seconds = options.deadline_seconds or tries_of(opened.store)[1].deadline_seconds
         limit = ledger.ahead_limit_bytes
         hedge_bytes = limit // _HEDGED_PART if options.hedge else 0
         self._sizes = request_sizes(limit - hedge_bytes)
@@ -93,7 +94,7 @@ class FarReaders:
         self._arrivals = Arrivals(
             carry_out,
             traffic,
-            deadline_seconds=options.deadline_seconds,
+            deadline_seconds=self._deadline_seconds,
             hedge_bytes=hedge_bytes,
             # What was found in the epoch before: to find it again would take a tenth of a second or two of each.
             first_at_a_time=max(FIRST_AT_A_TIME, counters.concurrency),

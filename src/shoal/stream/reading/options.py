@@ -29,10 +29,10 @@ class ReadingOptions:
     """What `Dataset.reading` was asked for; the defaults are those of a dataset that was not asked.
 
     ``on_error`` says what becomes of a damaged sample, ``quarantine`` is the file that lists such samples, ``copy``
-    whether values own their bytes, ``progress`` whether a line on stderr shows how it goes. ``memory_limit_bytes`` is
-    the most that this process may hold of chunks (None: what the order needs), ``hedge`` whether a late request is
-    made a second time, ``deadline_seconds`` how long one read may be tried again, ``verify`` whether checksums are
-    compared when bytes arrive over a network or a cache is filled, or always.
+    whether values own their bytes, ``progress`` whether a line on stderr shows how it goes. ``memory_limit_bytes``
+    is the most that this process may hold of chunks (None: what the order needs), ``hedge`` whether a late request
+    is made a second time, ``deadline_seconds`` how long one read may be tried again (None: as the store),
+    ``verify`` whether checksums are compared when bytes arrive over a network or a cache is filled, or always.
     """
 
     on_error: OnError = "raise"
@@ -41,7 +41,7 @@ class ReadingOptions:
     progress: bool = False
     memory_limit_bytes: int | None = None
     hedge: bool = False
-    deadline_seconds: float = 120.0
+    deadline_seconds: float | None = None
     verify: Verify = "arrival"
 
     @property
@@ -63,7 +63,7 @@ def reading_options(**asked: Any) -> ReadingOptions:
         if name == "memory_limit":
             given["memory_limit_bytes"] = None if value is None else parse_bytes(value, "memory_limit")
         elif name == "deadline":
-            given["deadline_seconds"] = _seconds(name, value)
+            given["deadline_seconds"] = None if value is None else _seconds(name, value)
         elif name == "quarantine":
             given[name] = None if value is None else _path(name, value)
         else:

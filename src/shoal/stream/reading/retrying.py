@@ -19,15 +19,16 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shoal.errors import StorageError
 from shoal.storage.far_away import ReadsRanges, read_whole, whole
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import Buffer, ObjectInfo, Reader, ReadRange, Store
+from shoal.storage.stores import DEADLINE, deadline_of
 from shoal.storage.urls import without_secrets
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "patient",
     "reading_of",
     "retried",
+    "rule_of",
     "tries_of",
 ]
 
@@ -57,14 +59,16 @@ class RetryRule:
     """How long to go on: pauses of up to ``first_pause_seconds``, doubling to ``most_pause_seconds``.
 
     While the store answers other requests, pauses grow to ``lively_pause_seconds`` only: it is not down, and longer
-    ones would relieve nobody. After ``deadline_seconds`` since a request was first made it is not made again. A
-    server's own wish (`StorageError.retry_after_seconds`) lengthens a pause.
+    ones would relieve nobody. After ``deadline_seconds`` since a request was first made it is not made again; where the
+    server has never answered (`StorageError.unmet`), after ``contact_seconds``: a wrong port or name is more likely
+    than a server that is about to start. A server's own wish (`StorageError.retry_after_seconds`) lengthens a pause.
     """
 
     first_pause_seconds: float = 0.1
     most_pause_seconds: float = 10.0
     lively_pause_seconds: float = 1.0
     deadline_seconds: float = 120.0
+    contact_seconds: float = 10.0
 
     def pause_seconds(self, attempt: int, asked_seconds: float | None, *, is_lively: bool = False) -> float:
         """How long to wait after failed attempt number ``attempt``, from 1."""
@@ -156,6 +160,8 @@ def retried(
                     raise
             passed_seconds, done = time.monotonic() - began, what if isinstance(what, str) else what()
             pause_seconds = rule.pause_seconds(attempt, error.retry_after_seconds, is_lively=how.is_lively())
+            if error.unmet:
+                deadline_seconds = min(deadline_seconds, rule.contact_seconds)
             if passed_seconds + pause_seconds > deadline_seconds:
                 raise _given_up(error, done, attempt, passed_seconds, deadline_seconds) from error
             how.retried(error)
@@ -186,6 +192,9 @@ def _given_up(
         f"the last answer: {last.message}"
     )
     hint = last.hint or "if the server is only slow to come back, raise the deadline"
+    if last.unmet:
+        msg += "; no answer has come from this server as yet"
+        hint += f" (to wait longer for one that is about to start: --deadline, or {DEADLINE} in storage_options)"
     if (asked_seconds := last.retry_after_seconds) is not None:
         msg += f" (the server asked to wait {asked_seconds:g} s)"
         if asked_seconds > deadline_seconds:
@@ -302,6 +311,12 @@ def reading_of(path: str, first_byte: int, end_byte: int) -> str:
     return f"read bytes [{first_byte}, {end_byte}) of {without_secrets(path)}"
 
 
-def patient(store: Store) -> Store:
+def patient(store: Store, storage_options: Mapping[str, Any] | None = None) -> Store:
     """The store with retries, if it is one that may fail for a while: files of this machine do not."""
-    return store if isinstance(store, LocalStore) else RetryingStore(store)
+    return store if isinstance(store, LocalStore) else RetryingStore(store, rule_of(storage_options))
+
+
+def rule_of(storage_options: Mapping[str, Any] | None) -> RetryRule:
+    """How long to go on by the options of a store; a deadline that was asked for holds at first contact too."""
+    seconds = deadline_of(storage_options)
+    return RetryRule() if seconds is None else RetryRule(deadline_seconds=seconds, contact_seconds=seconds)
