@@ -124,7 +124,7 @@ def formats() -> Iterator[str]:
     """The formats, each with what its constructor takes."""
     for name in shoal.formats.__all__:
         kind = getattr(shoal.formats, name)
-        if name not in {"Format", "Records", "ShardScan"}:
+        if name not in {"Buffer", "Format", "ReadBytes", "Records", "ShardScan"}:
             yield f"### `shoal.formats.{name}`\n"
             yield fenced(signature(name, kind).removesuffix(" -> None"))
             yield text_of(kind)

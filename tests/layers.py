@@ -83,7 +83,12 @@ RESERVED_MODULES = {
     "fcntl": ("shoal.storage",),
     "random": ("shoal.order.seeds",),
     "numpy.random": ("shoal.order.seeds",),
-    "importlib.import_module": ("shoal.cli.main", "shoal.shards.codecs", "shoal.stream.handing_over"),
+    "importlib.import_module": (
+        "shoal.cli.main",
+        "shoal.cli.format_option",
+        "shoal.shards.codecs",
+        "shoal.stream.handing_over",
+    ),
 }
 
 MAY_OPEN_FILES = ("shoal.storage", "shoal.cli", "shoal.measure.report")

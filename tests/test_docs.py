@@ -70,6 +70,15 @@ def test_the_first_code_of_the_readme_runs_where_there_is_no_data(
     run_blocks(blocks_of(README.read_text(encoding="utf-8"))[:1], README)
 
 
+def test_the_example_of_a_format_has_types_that_hold(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "guides" / "add-a-format.md").read_text(encoding="utf-8")
+    code = "\n\n".join(block.code for block in blocks_of(text) if block.language == "python")
+    (tmp_path / "page.py").write_text(code)
+    command = [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "page.py")]  # with the cache of `make check`
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 @pytest.mark.parametrize(("target", "expected"), [("demo", []), ("test", ["torch==", "'.[dev]'"])])
 def test_only_those_who_work_on_shoal_install_torch(target: str, expected: list[str]) -> None:

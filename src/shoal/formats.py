@@ -18,7 +18,7 @@ from shoal.shards.litdata import LitData
 from shoal.shards.litdata_tokens import LitDataTokens
 from shoal.shards.mds import Mds
 from shoal.shards.parquet import Parquet
-from shoal.shards.protocol import Format, Records, ShardScan, Stretch
+from shoal.shards.protocol import Buffer, Format, ReadBytes, Records, ShardScan, Stretch
 from shoal.shards.recordio import RecordIO
 from shoal.shards.records import BadRecordError, CutRecords, borders_in
 from shoal.shards.tar import Tar
@@ -28,6 +28,7 @@ from shoal.shards.tfrecord import TFRecord
 __all__ = [
     "Arrow",
     "BadRecordError",
+    "Buffer",
     "Compressed",
     "CutRecords",
     "Delimited",
@@ -38,6 +39,7 @@ __all__ = [
     "LitDataTokens",
     "Mds",
     "Parquet",
+    "ReadBytes",
     "RecordIO",
     "Records",
     "ShardScan",

@@ -21,6 +21,7 @@ LIBRARY_OF_EXTRA: Mapping[str, str] = {
     "msgpack": "msgpack",
     "cbor": "cbor2",
     "xxhash": "xxhash",
+    "energon": "pyyaml",
 }
 """What each extra of shoal installs."""
 

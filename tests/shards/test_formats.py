@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import shoal.formats
 from shoal.errors import SourceError
+from shoal.shards import formats
 from shoal.shards.formats import FORMATS, format_named, format_of, suffixes_in_directories
+from shoal.shards.writing.encoders import WRITTEN_FORMATS
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_by_suffix() -> None:
@@ -57,3 +65,14 @@ def test_what_an_index_beside_the_chunks_says_is_asked_for(name: str, hint: str)
     with pytest.raises(SourceError, match=r"needs what the index\.json") as caught:
         format_named(name)
     assert hint in caught.value.hint
+
+
+def test_a_format_is_registered_wherever_it_must_be() -> None:
+    """docs/guides/add-a-format.md says where that is."""
+    names = {name.partition(".")[0] for name in FORMATS} | set(formats._WITH_OPTIONS)
+    table = (ROOT / "docs" / "formats.md").read_text().partition("| --- ")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert names == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    classes = {type(entry).__name__ for entry in FORMATS.values()}
+    assert classes <= set(shoal.formats.__all__)
+    assert {name.partition(".")[0] for name in WRITTEN_FORMATS} <= names

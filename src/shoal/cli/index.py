@@ -8,12 +8,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.format_option import add_format_argument
 from shoal.cli.index_place import place_asked
 from shoal.cli.preview import printable
 from shoal.cli.progress import Progress
 from shoal.cli.source_options import (
     ShowBytes,
-    add_format_argument,
     add_json_argument,
     add_shards_argument,
     source_of,

@@ -6,9 +6,9 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.cli.format_option import add_format_argument
 from shoal.cli.progress import Progress
 from shoal.errors import UsageError
-from shoal.shards.formats import FORMATS
 from shoal.storage.sources import SourceLike, printed
 from shoal.storage.stores import DEADLINE, deadline_of
 from shoal.stream.figures import counted
@@ -18,7 +18,6 @@ __all__ = [
     "OpenedNow",
     "ShowBytes",
     "add_deadline_argument",
-    "add_format_argument",
     "add_json_argument",
     "add_shards_argument",
     "add_source_arguments",
@@ -59,16 +58,6 @@ def add_deadline_argument(parser: argparse.ArgumentParser) -> None:
     """Declare how long a store is asked again."""
     text = "how long a request to a URL is made again (120, and 10 for a server that never answered)"
     parser.add_argument("--deadline", metavar="SECONDS", help=text)
-
-
-def add_format_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare the format of the shards."""
-    plain = ", ".join(name for name in FORMATS if "." not in name)
-    text = (
-        f"format of the shards, where suffixes do not say it: {plain}; compressed ones with .gz, .zst and so on behind"
-        "; folder, where each file is a sample"
-    )
-    parser.add_argument("--format", metavar="NAME", help=text)
 
 
 def add_json_argument(parser: argparse.ArgumentParser, text: str = "one JSON object, for machines") -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -59,6 +60,8 @@ from shoal.stream.recipe import Recipe
 from shoal.stream.stages import Decode, Stage
 
 __all__ = ["MIX_MEMORY_BYTES", "RepackRequest", "Repacked", "repack", "repack_opened"]
+
+_log = logging.getLogger("shoal")
 
 MIX_MEMORY_BYTES = 1 << 30
 """The window of a mixing pass, where nobody says another."""
@@ -217,6 +220,7 @@ def repack_opened(
     """`repack` of a dataset that is open."""
     index = opened.index
     _refuse_partial(opened)
+    request = _where_the_format_is_known(opened, request)
     format_name = request.format or _format_like(index)
     check_prefix(request.prefix)
     like = {} if request.decode else options_like(opened, format_name)
@@ -264,6 +268,15 @@ def repack_opened(
         return Repacked(summary, sizing, joined, source, workers, max(made.peak_bytes, peak), num_looked_at)
     finally:
         out.release()
+
+
+def _where_the_format_is_known(opened: Opened, request: RepackRequest) -> RepackRequest:
+    """In this process alone where the class of the format stands in the script itself, which others do not run."""
+    if type(opened.format).__module__ != "__main__" or request.num_workers == 1:
+        return request
+    text = "shards are made in one process: %s stands in the script itself; in a module of its own, several can know it"
+    _log.warning(text, type(opened.format).__qualname__)
+    return replace(request, num_workers=1)
 
 
 def _refuse_partial(opened: Opened) -> None:

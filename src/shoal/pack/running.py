@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Pipe, wait
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from shoal.errors import ShoalError, WorkerError
@@ -101,6 +103,7 @@ class _Worker(Generic[_Answer]):
         worker = str(theirs.fileno())
         self._process = start_python("shoal.pack.worker", worker, stdin=subprocess.DEVNULL, pass_fds=inherited)
         theirs.close()
+        self._tell([str(Path(entry).absolute()) for entry in sys.path])
         self._tell(out)
 
     def give(self, job: Work[_Answer] | None) -> None:

@@ -1,7 +1,7 @@
 """A process that makes shards: started anew, told what to do over a connection, gone when the other end is.
 
-Started as ``python -m shoal.pack.worker DESCRIPTOR``: no module of the user's is imported, and nothing is inherited but
-the connection and the lock of the output.
+Started as ``python -m shoal.pack.worker DESCRIPTOR``: no module of the user's is imported, but for that of a format of
+the user's own, and nothing is inherited but the connection and the lock of the output.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ def main(descriptor: int) -> None:
     end_with_parent()
     connection: Connection[Any, Any] = Connection(descriptor)
     try:
+        # Behind what it has: a json.py in the user's directory must not become ours.
+        sys.path += [entry for entry in connection.recv() if entry not in sys.path]
         out: Output = connection.recv()
         while (job := connection.recv()) is not None:
             try:

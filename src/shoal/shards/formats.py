@@ -42,6 +42,7 @@ _OF_AN_INDEX = {
     "litdata": "leave out format= and name the directory: the index.json there says what the chunks hold",
     "litdata_tokens": f"say in Python how long a sample is: {_TOKENS_FORMAT}",
 }
+_OWN = "a format of your own is given at each opening, format=Class() or --format module:Class"
 _PLAIN = (*_ROWS, *_COLUMNS)
 _COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _ROWS for codec in CODECS)
 
@@ -75,7 +76,9 @@ def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
     plain, _, codec = name.partition(".")
     if plain not in _WITH_OPTIONS or (codec and codec not in CODECS):
         msg = f"there is no shard format {name!r}" + (f" with options {dict(options)!r:.200}" if options else "")
-        raise SourceError(msg, hint=f"{did_you_mean(name, (*FORMATS, 'folder'))}format= takes one of {_known()}")
+        raise SourceError(
+            msg, hint=f"{did_you_mean(name, (*FORMATS, 'folder'))}format= takes one of {_known()}; {_OWN}"
+        )
     # Through its own options, so that equal formats are one object: workers ask for it by name and options.
     made = _made(name, json.dumps(options or {}, sort_keys=True))
     return _made(name, json.dumps(options_of(made), sort_keys=True))

@@ -95,8 +95,15 @@ class Stretch(NamedTuple):
 class Format(Protocol):
     """One shard format."""
 
-    name: str
-    suffixes: tuple[str, ...]
+    @property
+    def name(self) -> str:
+        """What an index calls it; of no other format. A plain attribute will do, here and for the suffixes."""
+        ...
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """With which the names of its shards end, in lower case, each with its dot."""
+        ...
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the samples of a shard of ``num_bytes`` bytes; raises `ShardError` with the byte where it cannot."""

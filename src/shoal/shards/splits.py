@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.errors import SourceError, UsageError
+from shoal.hints import pip_install
 from shoal.shards.protocol import Buffer
 
 __all__ = [
@@ -215,7 +216,7 @@ def _yaml(text: str) -> Any:
         import yaml  # noqa: PLC0415
     except ImportError:
         msg = "this dataset has splits, in YAML, which needs PyYAML to be read"
-        raise UsageError(msg, hint="pip install pyyaml (or 'shoal[energon]'), or name the shards by a glob") from None
+        raise UsageError(msg, hint=f"{pip_install('energon')}, or name the shards by a glob") from None
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -11,7 +11,6 @@ from posixpath import basename
 from typing import Any
 
 from shoal.errors import IndexFileError, ShardError, StorageError
-from shoal.shards.formats import format_named
 from shoal.shards.index.build import subset
 from shoal.shards.index.join import joined
 from shoal.shards.index.table import Index
@@ -25,7 +24,7 @@ from shoal.storage.urls import join, plain, scheme_of
 from shoal.stream.damages import Damage, Soundness, words_of, words_without_path
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.index_files import INDEX_NAME, load_index
-from shoal.stream.indexing.opening import Opened, choose_format, known_suffixes, open_source
+from shoal.stream.indexing.opening import Opened, choose_format, format_of_index, known_suffixes, open_source
 from shoal.stream.indexing.split_selection import ALL_SPLITS, SplitLike, select_split
 from shoal.stream.indexing.verifying import ShardCheck
 from shoal.stream.manifest_beside import has_manifest, manifest_damages
@@ -105,7 +104,7 @@ def open_to_verify(
             raise
         damage = Damage("index", "", None, None, error.message)
         return Verification(found, store, None, choose_format(found, format), place, index_store, (damage,))
-    chosen = format_named(known.format)
+    chosen = format_of_index(known, place, format)
     known, paths, unknown = _paired(known, found)
     check = ShardCheck(known, paths, store=store, format=chosen)
     opened = Opened(store, known, paths, chosen, place, check)

@@ -47,8 +47,7 @@ def encoder_named(name: str, **options: Any) -> Encoder:
         msg = f"there is no format {name!r} to write"
         hint = f"format= takes {', '.join(_ROWS)}, each also with .{', .'.join(COMPRESSORS)}"
         hint += f"; {', '.join(_COLUMNS)} compress themselves"
-        known = (*_ROWS, *_COLUMNS, *(f"{row}.{codec}" for row in _ROWS for codec in COMPRESSORS))
-        raise UsageError(msg, hint=did_you_mean(name, known) + hint)
+        raise UsageError(msg, hint=did_you_mean(name, WRITTEN_FORMATS) + hint)
     try:
         encoder = make(**options)
     except TypeError:

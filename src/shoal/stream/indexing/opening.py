@@ -48,7 +48,15 @@ from shoal.stream.indexing.split_selection import SplitLike, samples_left, selec
 from shoal.stream.indexing.verifying import ShardCheck
 from shoal.stream.reading.retrying import patient, retried, rule_of
 
-__all__ = ["Opened", "choose_format", "described_shards", "known_suffixes", "open_source", "wanted_suffixes"]
+__all__ = [
+    "Opened",
+    "choose_format",
+    "described_shards",
+    "format_of_index",
+    "known_suffixes",
+    "open_source",
+    "wanted_suffixes",
+]
 
 _log = logging.getLogger("shoal")
 
@@ -218,7 +226,7 @@ def _with_index(
     format: str | Format | None,  # noqa: A002
     cache_dir: str,
 ) -> Opened:
-    chosen = _format_of_index(known, index_path, format)
+    chosen = format_of_index(known, index_path, format)
     numbers = match_all(known, found, index_path=index_path)
     paths = found.paths
     if found.complete:
@@ -244,7 +252,7 @@ def _beside_index(
 ) -> Opened:
     path = found.paths[0]
     index = load_index(path, store=store, cache_dir=cache_dir)
-    chosen = _format_of_index(index, path, format)
+    chosen = format_of_index(index, path, format)
     index = _part_of(index, shards_of_split(index, split, path=path))
     paths = [join(found.root, name) for name in index.shard_names]
     infos = find_all(paths, store)
@@ -257,7 +265,16 @@ def _beside_index(
     return opened
 
 
-def _format_of_index(index: Index, index_path: str, format: str | Format | None) -> Format:  # noqa: A002
+def format_of_index(index: Index, index_path: str, format: str | Format | None) -> Format:  # noqa: A002
+    """The format of the shards of an index: as it says itself, or ``format``, which must be the one it was made with.
+
+    Raises
+    ------
+    IndexFileError
+        It was made with another one.
+    SourceError
+        It was made with a format that is not shoal's own, and that was not given.
+    """
     options = index.metadata.get(OPTIONS, {})
     if format is None:
         return format_named(index.format, options)
