@@ -71,6 +71,10 @@ def with_gradient(sample: dict[str, Any]) -> dict[str, Any]:
     return {"x": torch.full((2,), float(sample["cls"]), requires_grad=True)}
 
 
+def with_seen_epoch(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "seen_epoch": sample["__epoch__"]}
+
+
 def slowly(sample: dict[str, Any]) -> dict[str, Any]:
     time.sleep(0.02)
     return sample

@@ -31,8 +31,8 @@ def test_nothing_runs_after_a_filter_said_no() -> None:
 
 
 def test_with_ids() -> None:
-    assert run(WithIds(), {"a": 1}) == {"a": 1, "__id__": 7}
-    assert run(WithIds(), {"a": 1, "__id__": 7}) == {"a": 1, "__id__": 7}
+    assert run(WithIds(), {"a": 1}) == {"a": 1, "__id__": 7, "__epoch__": 0}
+    assert run(WithIds(3), {"a": 1, "__id__": 7}) == {"a": 1, "__id__": 7, "__epoch__": 3}
     ids: Any = np.array([4, 2])  # as stages of batches get them
     assert WithIds()({"__id__": ids.copy()}, ids)["__id__"] is ids
     for own in (3, "7", b"7", [7, 8]):

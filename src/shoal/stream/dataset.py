@@ -198,7 +198,7 @@ class Dataset:
         return Dataset(self._description.then(ToTuple(names), "to_tuple()"))
 
     def with_ids(self) -> Dataset:
-        """The sample id as the field ``__id__``."""
+        """The sample id as the field ``__id__``, and the epoch as ``__epoch__``: together what random numbers need."""
         return Dataset(self._description.then(WithIds(), "with_ids()"))
 
     def format(self, name: str) -> Dataset:
@@ -484,7 +484,7 @@ class Dataset:
 
     @cached_property
     def _by_id(self) -> MapView:
-        return map_view(self._description, self._arrangement)
+        return map_view(self._description, self._arrangement, self._cursor)
 
     def _pass(self, collate: Callable[[list[Any]], Any] = collate) -> Pass:
         """What the next iterator does, for it or for processes that share its work."""

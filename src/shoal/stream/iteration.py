@@ -61,6 +61,7 @@ class Iteration:
     ) -> None:
         end_with_trainer()
         self._ended, self._state = ended, state
+        recipe = recipe.in_epoch(epoch)
         opened = with_chosen(opened, recipe.stages)
         if not options.copy:
             opened = _viewed(opened, counters)

@@ -12,15 +12,29 @@ from shoal.errors import NoSampleError, UsageError
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.columns.choosing import with_chosen
 from shoal.stream.columns.formatting import Formatting
+from shoal.stream.cursor import Cursor
 from shoal.stream.description import Description
 from shoal.stream.indexing.opening import Opened
+from shoal.stream.parents import end_with_trainer
 from shoal.stream.passes import Pass
 from shoal.stream.place import Place
 from shoal.stream.reading.by_id import read_sample
 from shoal.stream.shares import shares_of
-from shoal.stream.stages import Filter, Stage, run_stages
+from shoal.stream.stages import Filter, Stage, in_epoch, run_stages
 
 __all__ = ["MapView", "batches_of_ids", "map_view"]
+
+
+class _Due(int):
+    """The id of a sample that is asked for as one of an epoch, which may be another where it is read by then."""
+
+    epoch: int
+
+    @classmethod
+    def in_epoch(cls, number: int, epoch: int) -> _Due:
+        due = cls(number)
+        due.epoch = epoch
+        return due
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +42,8 @@ class MapView:
     """The stored samples of a dataset by id, through its stages: ``view[i]`` is ``ds[i]``, ``len(view)`` all of them.
 
     Order, choices, batches and ranks are not its affair: ask it for the ids of `Dataset.ids`, or have
-    `shoal.torch.BatchSampler` do so. Each sample is a read of its own.
+    `shoal.torch.BatchSampler` do so. Each sample is a read of its own. The epoch of a sample is that of the sampler
+    which gave its id, else the one that the dataset is in.
     """
 
     _opened: Opened
@@ -36,6 +51,7 @@ class MapView:
     _stages: tuple[Stage, ...]
     _formatting: Formatting
     _verifies: bool
+    _cursor: Cursor
 
     def __len__(self) -> int:
         """Samples that are stored: ids are from 0 to one less."""
@@ -53,20 +69,22 @@ class MapView:
             msg = f"there is no sample {number}: the dataset has ids 0 to {total - 1}"
             raise NoSampleError(msg)
         number %= total
+        end_with_trainer()
         sample = read_sample(self._opened, self._arrangement, number, verifies=self._verifies)
-        return self._formatting.sample(run_stages(self._stages, sample, number))
+        epoch = sample_id.epoch if isinstance(sample_id, _Due) else self._cursor.epoch
+        return self._formatting.sample(run_stages(in_epoch(self._stages, epoch), sample, number))
 
     def __getitems__(self, sample_ids: Sequence[SupportsIndex]) -> list[Any]:
         """The samples with these ids: what torch asks a list for that can give several."""
         return [self[sample_id] for sample_id in sample_ids]
 
 
-def map_view(described: Description, arrangement: Arrangement) -> MapView:
+def map_view(described: Description, arrangement: Arrangement, cursor: Cursor) -> MapView:
     """The samples of a dataset by id; a filter has no say in them."""
     opened = with_chosen(described.opened, described.stages)
     stages = tuple(stage for stage in described.stages if not isinstance(stage, Filter))
     formatting = described.formatting.of(opened, stages)
-    return MapView(opened, arrangement, stages, formatting, described.reading.verify == "always")
+    return MapView(opened, arrangement, stages, formatting, described.reading.verify == "always", cursor)
 
 
 def batches_of_ids(run: Pass) -> Iterator[list[int]]:
@@ -75,7 +93,8 @@ def batches_of_ids(run: Pass) -> Iterator[list[int]]:
     order = work.arrangement.epoch(run.epoch)
     begin = Place(run.epoch, run.start, place.partition, place.num_samples)
     for share, _ in shares_of(order, work.arrangement, work.recipe, begin):
-        ids, firsts = share.ids.tolist(), share.batch_first.tolist()
+        ids: list[int] = [_Due.in_epoch(number, run.epoch) for number in share.ids.tolist()]
+        firsts = share.batch_first.tolist()
         if not place.partition.batched:
             yield from ([sample_id] for sample_id in ids)
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from shoal.stream.collate import collate, nested
 from shoal.stream.columns.choosing import gathers
 from shoal.stream.columns.formatting import Formatting
 from shoal.stream.decoding import Threaded
-from shoal.stream.stages import Stage
+from shoal.stream.stages import Stage, in_epoch
 
 __all__ = ["Recipe"]
 
@@ -43,6 +43,10 @@ class Recipe:
     def stacks(self) -> bool:
         """Whether batches can be made of columns, with nothing done to a sample that cannot be done to its columns."""
         return self.partition.batched and gathers(self.stages) and self.collate is collate
+
+    def in_epoch(self, epoch: int) -> Recipe:
+        """The same for the samples of one epoch."""
+        return replace(self, stages=in_epoch(self.stages, epoch))
 
     def collated(self, samples: list[Any]) -> Any:
         """A batch of samples after their stages, before `finished`."""

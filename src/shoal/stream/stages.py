@@ -5,7 +5,7 @@ A stage takes the sample and its id and gives the sample on, or `DROPPED`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ __all__ = [
     "Stage",
     "ToTuple",
     "WithIds",
+    "in_epoch",
     "run_stages",
 ]
 
@@ -72,6 +73,11 @@ def run_stages(stages: Sequence[Stage], sample: Any, sample_id: int, *, forgivin
     return sample
 
 
+def in_epoch(stages: Iterable[Stage], epoch: int) -> tuple[Stage, ...]:
+    """The stages as they are in one epoch, which only `WithIds` tells of."""
+    return tuple(WithIds(epoch) if isinstance(stage, WithIds) else stage for stage in stages)
+
+
 @dataclass(frozen=True, slots=True)
 class Map:
     """Every sample through a function."""
@@ -108,15 +114,23 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class WithIds:
-    """The sample id as the field ``__id__``."""
+    """The sample id as the field ``__id__``, and the epoch in which it comes as ``__epoch__``."""
 
-    def __call__(self, sample: Any, sample_id: int) -> Any:
-        """The sample with its id; refused where it has a field of that name that is another."""
+    epoch: int = 0
+
+    def __call__(self, sample: Any, sample_id: Any) -> Any:
+        """The sample, or columns with an id for each row, with both; refused where others have these names."""
         fields = _fields(sample, "with_ids()")
-        if "__id__" in fields and not np.array_equal(fields["__id__"], sample_id):
-            msg = "with_ids() adds '__id__', and the samples have a field of that name"
-            raise UsageError(msg, hint='.rename(own_id="__id__") before with_ids() keeps it under another name')
-        return {**fields, "__id__": sample_id}
+        epoch = np.full(len(sample_id), self.epoch) if isinstance(sample_id, np.ndarray) else self.epoch
+        added: dict[str, Any] = {"__id__": sample_id, "__epoch__": epoch}
+        has_id = "__id__" in fields
+        for name, value in added.items():
+            # A stored field that happens to be right in epoch 0 is refused there, and not in epoch 1.
+            if name in fields and not (has_id and np.array_equal(fields[name], value)):
+                msg = f"with_ids() adds {name!r}, and the samples have a field of that name"
+                hint = f'.rename(own_{name.strip("_")}="{name}") before with_ids() keeps it under another name'
+                raise UsageError(msg, hint=hint)
+        return {**fields, **added}
 
 
 @dataclass(frozen=True, slots=True)
