@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, time, timedelta
+import io
+from datetime import date, datetime, time, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -144,3 +145,71 @@ def test_rows_without_a_partition_have_none(tmp_path: Path) -> None:
     assert list(ds) == [{"x": 1, "year": "2024"}, {"x": 2, "year": None}]
     assert next(iter(ds.batch(2)))["year"] == ["2024", None]
     assert next(iter(ds.format("arrow").batch(2)))["year"].to_pylist() == ["2024", None]
+
+
+def interval_stream(unit: int) -> bytes:
+    """A column of intervals of another unit than pyarrow can make: months (0), or days and milliseconds (1)."""
+    data = bytearray(written_stream(pa.table({"a": [1, 2], "m": pa.array([(1, 2, 3), None], INTERVAL)})))
+    # In the flatbuffer of the schema the unit is the only number 2 that names one.
+    for place in range(8, 8 + int.from_bytes(data[4:8], "little")):
+        changed = bytes(data[:place]) + bytes([unit]) + bytes(data[place + 1 :])
+        try:
+            kind = str(pa.ipc.open_stream(changed).schema.field("m").type)
+        except (pa.ArrowException, KeyError, OSError, ValueError):
+            continue
+        if data[place] == 2 and kind in ("month_interval", "day_time_interval"):
+            return changed
+    raise AssertionError
+
+
+INTERVAL = pa.month_day_nano_interval()
+
+
+def written_stream(table: Any) -> bytes:
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("unit", [0, 1])
+def test_intervals_that_pyarrow_has_no_values_of_are_named_and_may_be_left_out(unit: int, tmp_path: Path) -> None:
+    (tmp_path / "a.arrow").write_bytes(interval_stream(unit))
+    ds = shoal.open(tmp_path)
+    for read in (lambda: list(ds), lambda: list(ds.batch(2)), lambda: ds[1]):
+        with pytest.raises(ShardError, match=r"a\.arrow: column 'm' is of the type (month|day_time)_interval"):
+            read()
+    assert [batch["a"].tolist() for batch in ds.columns("a").batch(2)] == [[1, 2]]
+
+
+def test_dates_in_milliseconds_that_are_no_whole_days_are_the_days_they_are_in(tmp_path: Path) -> None:
+    day = 86_400_000
+    numbers = pa.py_buffer(np.array([day, day + 1, -1], np.int64))
+    dates = pa.Array.from_buffers(pa.date64(), 3, [None, numbers])
+    (tmp_path / "a.arrow").write_bytes(written_stream(pa.table({"d": dates})))
+    ds = shoal.open(tmp_path)
+    expected = [date(1970, 1, 2), date(1970, 1, 2), date(1969, 12, 31)]
+    assert [row["d"] for row in ds] == expected
+    assert next(iter(ds.batch(3)))["d"] == expected
+
+
+def test_times_beyond_a_day_are_refused_in_samples_as_in_batches(tmp_path: Path) -> None:
+    times = pa.Array.from_buffers(pa.time32("s"), 2, [None, pa.py_buffer(np.array([90_000, 5], np.int32))])
+    table = pa.table({"n": [1, 2], "t": times})
+    (tmp_path / "a.arrow").write_bytes(written_stream(table))
+    pq.write_table(table, tmp_path / "b.parquet")
+    for name in ("a.arrow", "b.parquet"):
+        ds = shoal.open(tmp_path / name)
+        for read in (lambda ds=ds: list(ds), lambda ds=ds: list(ds.batch(2))):
+            with pytest.raises(ShardError, match=r"column 't': .*not within the acceptable range") as caught:
+                read()
+            assert caught.value.byte is not None
+
+
+def test_lists_of_no_numbers_are_batches_of_arrow(tmp_path: Path) -> None:
+    """pyarrow ended the process where such a list had a fixed size."""
+    table = pa.table({"n": [1, 2], "x": pa.array([[], []], pa.list_(pa.int32(), 0))})
+    (tmp_path / "a.arrow").write_bytes(written_stream(table))
+    (batch,) = shoal.open(tmp_path).format("arrow").batch(2)
+    assert batch.schema.field("x").type == pa.list_(pa.int32(), 0)
+    assert batch.column("x").to_pylist() == [[], []]

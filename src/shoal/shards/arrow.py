@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.errors import ShardError
+from shoal.shards.arrow_columns import check_values
 from shoal.shards.arrow_rows import TableRecords, arrow_library, check_names, partition_fields
 from shoal.shards.arrow_spilled import rows_of_part, spilled_rows, table_of_part
 from shoal.shards.columns import wanted_of
@@ -83,7 +84,8 @@ class Arrow:
             They are none, or have another number of rows.
         """
         table, crcs = self.opened(buffer, stretch)
-        return TableRecords(table, crcs, shard=stretch.shard, constants=partition_fields(stretch.shard))
+        constants = partition_fields(stretch.shard)
+        return TableRecords(table, crcs, shard=stretch.shard, byte=stretch.first_byte, constants=constants)
 
     @property
     def spilled_as(self) -> str:
@@ -128,10 +130,15 @@ class Arrow:
         try:
             with pa.ipc.open_stream(stream, options=self._options(pa, stream, shard)) as reader:
                 table = reader.read_all()
-            table.validate(full=True)
         except (pa.ArrowException, OSError, ValueError) as error:
             msg = f"its record batches cannot be read: {error}"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            try:
+                check_values(column)
+            except (pa.ArrowException, ValueError) as error:
+                msg = f"its record batches cannot be read: column {name!r}: {error}"
+                raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
         return table, [batch.crc for batch in batches]
 
     def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:

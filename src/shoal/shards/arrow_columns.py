@@ -22,6 +22,7 @@ from shoal.shards.columns import Kind, is_python_type, value_of
 __all__ = [
     "arrow_array",
     "arrow_table",
+    "check_values",
     "constant_column",
     "gathered_cells",
     "getter_of",
@@ -73,9 +74,17 @@ def constant_column(value: str | None, num_rows: int) -> tuple[Kind, Any]:
 
 
 def getter_of(array: Any) -> Callable[[int], Any]:
-    """What gives one value of a column as samples have it."""
+    """What gives one value of a column as samples have it.
+
+    Raises
+    ------
+    ValueError
+        The column has a time that is not within a day, of which pyarrow would make another.
+    """
     pa = arrow_library("Arrow")
     kind = array.type
+    if pa.types.is_time(kind):
+        array.validate(full=True)
     if is_number(pa, kind):
         return _number_getter(array)
     if isinstance(array, pa.ChunkedArray) or not (is_list(pa, kind) and is_number(pa, kind.value_type)):
@@ -123,6 +132,14 @@ def _with_types(value: Any, inside: tuple[tuple[str, Any], ...]) -> Any:
     return value
 
 
+def check_values(array: Any) -> None:
+    """Raise `ValueError` where a value is none of its type, or lies outside of the array.
+
+    A date in milliseconds that is no whole day, as some writers have them, is the day that it is in.
+    """
+    array.validate(full=not arrow_library("Arrow").types.is_date64(array.type))
+
+
 def stored_column(array: Any) -> tuple[Kind, Any]:
     """A column as numpy's, in the type it is stored in, where its values have no gap and one shape; else as cells.
 
@@ -134,7 +151,7 @@ def stored_column(array: Any) -> tuple[Kind, Any]:
     pa = arrow_library("Arrow")
     kind = array.type
     if not is_number(pa, kind):
-        array.validate(full=True)
+        check_values(array)
     if array.null_count or not len(array):
         return Kind("cells", arrow=kind), array
     if is_number(pa, kind) or pa.types.is_boolean(kind):
@@ -219,7 +236,7 @@ def arrow_array(kind: Kind, values: NDArray[Any]) -> Any:
         return pa.Array.from_buffers(kind.arrow, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(flat)])
     inner = pa.array(flat, kind.arrow.value_type)
     if pa.types.is_fixed_size_list(kind.arrow):
-        return pa.FixedSizeListArray.from_arrays(inner, type=kind.arrow)
+        return pa.Array.from_buffers(kind.arrow, len(values), [None], children=[inner])
     lists = pa.LargeListArray if large else pa.ListArray
     return lists.from_arrays(pa.array(offsets), inner, type=kind.arrow)
 

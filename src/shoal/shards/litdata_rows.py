@@ -7,21 +7,17 @@ and a magic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shoal.errors import ShardError
 from shoal.shards.arrow import Arrow, scan_messages
-from shoal.shards.arrow_columns import joined
-from shoal.shards.arrow_rows import check_names
+from shoal.shards.arrow_rows import TableRecords
 from shoal.shards.arrow_values import python_value
-from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
+from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
 
-__all__ = ["TableItems", "is_rows", "parse_rows", "scan_rows"]
+__all__ = ["is_rows", "parse_rows", "scan_rows"]
 
 _MAGIC = b"LDARW01\0"
 _TAIL_BYTES = 4 + len(_MAGIC)
@@ -58,7 +54,7 @@ def is_rows(head: Mapping[str, Any]) -> bool:
     return _ROWS in head
 
 
-def parse_rows(buffer: Buffer, stretch: Stretch) -> TableItems:
+def parse_rows(buffer: Buffer, stretch: Stretch) -> TableRecords:
     """Open some record batches.
 
     Raises
@@ -67,39 +63,9 @@ def parse_rows(buffer: Buffer, stretch: Stretch) -> TableItems:
         They are none, or have another number of rows.
     """
     table, crcs = Arrow().opened(buffer, stretch._replace(head=stretch.head[_ROWS]))
-    return TableItems(table, crcs, shard=stretch.shard)
+    return TableRecords(table, crcs, shard=stretch.shard, byte=stretch.first_byte, getter_of=_python_values)
 
 
-class TableItems:
-    """The rows of a table as LitData gives them: all values are Python's, lists of numbers too."""
-
-    __slots__ = ("_arrays", "_crcs", "_num_rows", "_shard")
-
-    def __init__(self, table: Any, crcs: Sequence[int], *, shard: str) -> None:
-        check_names(table.column_names, shard)
-        self._arrays = {name: joined(column) for name, column in zip(table.column_names, table.columns, strict=True)}
-        self._num_rows, self._crcs, self._shard = table.num_rows, crcs, shard
-
-    def __len__(self) -> int:
-        return int(self._num_rows)
-
-    def layout_crcs(self) -> NDArray[np.uint32]:
-        """The CRC of each record batch, as the scan gives them; shape (num_pieces,)."""
-        return np.array(self._crcs, dtype=np.uint32)
-
-    def sample(self, number: int) -> Sample:
-        """Row ``number``.
-
-        Raises
-        ------
-        ShardError
-            Where a value is damaged (text that is not UTF-8).
-        """
-        sample: Sample = {}
-        for name, array in self._arrays.items():
-            try:
-                sample[name] = python_value(array[number])
-            except (ValueError, OverflowError) as error:
-                msg = f"row {number} of these, column {name!r}: {error}"
-                raise ShardError(msg, shard=self._shard, hint=_HINT) from None
-        return sample
+def _python_values(array: Any) -> Callable[[int], Any]:
+    """What gives a value of a column as LitData does: lists of numbers are lists."""
+    return lambda row: python_value(array[row])

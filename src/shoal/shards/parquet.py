@@ -119,7 +119,7 @@ class Parquet:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _undecodable(groups, error, stretch) from None
         _check_rows(table.num_rows, stretch, end_byte)
-        return self._records(table, [group.crc for group in groups], shard)
+        return self._records(table, [group.crc for group in groups], shard, first_byte)
 
     @property
     def spilled_as(self) -> str:
@@ -153,11 +153,11 @@ class Parquet:
 
     def parse_part(self, data: bytes, stretch: Stretch) -> TableRecords:
         """Open a few rows of what was spilled."""
-        return self._records(table_of_part(data), [], stretch.shard)
+        return self._records(table_of_part(data), [], stretch.shard, None)
 
-    def _records(self, table: Any, crcs: Sequence[int], shard: str) -> TableRecords:
+    def _records(self, table: Any, crcs: Sequence[int], shard: str, byte: int | None) -> TableRecords:
         constants = {k: v for k, v in partition_fields(shard).items() if self.columns is None or k in self.columns}
-        return TableRecords(table, crcs, shard=shard, constants=constants)
+        return TableRecords(table, crcs, shard=shard, byte=byte, constants=constants)
 
     def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
         """What Hugging Face ``datasets`` says of the columns in the footer of a shard."""
