@@ -16,7 +16,7 @@ def told_of(dataset: Dataset) -> tuple[dict[str, Any], int]:
     """What a rank is about to train on, in JSON's types, and which part of it is its own."""
     run = dataset._pass()  # noqa: SLF001  # what the next iterator does, before it begins
     shares = run.work.recipe.partition
-    state = dataset.state_dict()
+    state = run.state(run.epoch, run.start)
     told = {
         "dataset": state["index"],
         "seed": state["seed"],

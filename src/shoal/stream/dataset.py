@@ -413,7 +413,13 @@ class Dataset:
             self._cursor.begin(number, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the newest iterator is: a few integers, the same on every rank; any one resumes all."""
+        """Where the newest iterator is: a few integers, the same on every rank; any one resumes all.
+
+        Raises
+        ------
+        StateError
+            Several ranks get single samples, of which `filter` or `reading` leaves some out, and an epoch is under way.
+        """
         return self._arrangement.state_at(*self._cursor.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -68,6 +68,7 @@ class Iteration:
         order = arrangement.epoch(epoch)
         ledger = Ledger(RecordHashes(opened.index), epoch)
         self.place = Place(epoch, start, recipe.partition, order.num_samples, first_step, ledger=ledger)
+        self.place.leaves_out = recipe.filters or options.leaves_out
         reading = singles_of if arrangement.by_singles else Fetch
         skips = skips_of(options, opened.index, counters)
         is_far, verifies = not opened.store.reads_ahead, options.verify == "always"

@@ -91,7 +91,9 @@ class Pass:
     def place(self) -> Place:
         """Where it begins: to be moved on by whoever receives the batches."""
         num_samples = self.work.arrangement.num_samples_of(self.epoch)
-        return Place(self.epoch, self.start, self.work.recipe.partition, num_samples)
+        work = self.work
+        leaves_out = work.recipe.filters or work.options.leaves_out
+        return Place(self.epoch, self.start, work.recipe.partition, num_samples, leaves_out=leaves_out)
 
     @property
     def num_steps(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shoal.errors import StateError
 from shoal.order.partition import Partition
 from shoal.stream.deliveries import NOTHING, Ledger, Proof
 
@@ -12,7 +13,10 @@ __all__ = ["Place"]
 
 @dataclass(slots=True)
 class Place:
-    """Where an iterator is: how many global batches of an epoch, counted from a start, it has yielded."""
+    """Where an iterator is: how many global batches of an epoch, counted from a start, it has yielded.
+
+    ``leaves_out`` says that some samples may not be yielded, which shows only when they are read.
+    """
 
     epoch: int
     start: int
@@ -22,6 +26,7 @@ class Place:
     is_over: bool = False  # nothing more is wanted
     ledger: Ledger | None = None
     received: Proof = NOTHING
+    leaves_out: bool = False
 
     @property
     def proof(self) -> Proof:
@@ -37,7 +42,21 @@ class Place:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and position of what comes next; (epoch + 1, 0) after the last."""
+        """Epoch and position of what comes next; (epoch + 1, 0) after the last.
+
+        Raises
+        ------
+        StateError
+            There is none that all ranks have in common.
+        """
         if self.num_yielded >= self.partition.num_batches(self.num_samples, self.start):
             return self.epoch + 1, 0
+        ranks = self.partition.world_size
+        if self.num_yielded and self.leaves_out and ranks > 1 and not self.partition.batched:
+            msg = (
+                f"{ranks} ranks get single samples, of which some are left out (filter(), or damaged ones): after as"
+                " many samples each rank is at another position of the epoch, and no state fits all of them"
+            )
+            hint = "add batch(n), batch(1) at least, which is cut before samples are left out; or save between epochs"
+            raise StateError(msg, hint=hint)
         return self.epoch, self.end

@@ -14,7 +14,7 @@ from shoal.stream.collate import collate, nested
 from shoal.stream.columns.choosing import gathers
 from shoal.stream.columns.formatting import Formatting
 from shoal.stream.decoding import Threaded
-from shoal.stream.stages import Stage, in_epoch
+from shoal.stream.stages import Filter, Stage, in_epoch
 
 __all__ = ["Recipe"]
 
@@ -38,6 +38,11 @@ class Recipe:
     formatting: Formatting = field(default_factory=Formatting)
     threaded: Threaded | None = None
     allocate: Callable[..., NDArray[Any]] = np.empty
+
+    @property
+    def filters(self) -> bool:
+        """Whether which samples are left is not known before they are read."""
+        return any(isinstance(stage, Filter) for stage in self.stages)
 
     @property
     def stacks(self) -> bool:

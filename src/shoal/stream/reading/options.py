@@ -49,6 +49,11 @@ class ReadingOptions:
         """Whether a damaged sample is left out, and not an error."""
         return self.on_error == "skip"
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some samples may be left out, found damaged now or before."""
+        return self.skips or self.quarantine is not None
+
 
 def reading_options(**asked: Any) -> ReadingOptions:
     """The options asked for by the names of `Dataset.reading`, checked; what is not given has its default.
