@@ -38,7 +38,7 @@ ALSO_FACES = frozenset(("shoal.pack",))
 # Libraries that may be imported at all, and by whom; design/dependencies.md says why each is there.
 LIBRARIES = {
     "numpy": ("shoal",),
-    "matplotlib": ("shoal.measure.drawing", "shoal.measure.report"),
+    "matplotlib": ("shoal.measure.drawing",),
     "torch": (
         "shoal.integrations",
         "shoal.stream.columns.tensors",
@@ -91,7 +91,7 @@ RESERVED_MODULES = {
     ),
 }
 
-MAY_OPEN_FILES = ("shoal.storage", "shoal.cli", "shoal.measure.report")
+MAY_OPEN_FILES = ("shoal.storage", "shoal.cli")
 # The scan worker is a process of its own, whose standard output is its line to the parent.
 MAY_USE_TERMINAL = ("shoal.cli", "shoal.stream.live_line", "shoal.stream.indexing.scan_worker")
 FILE_CALLS = {

@@ -28,7 +28,7 @@ GOOD = {
     "shoal.stream": "",
     "shoal.stream.dataset": "import threading\nfrom shoal.plan import reads\ndef open(x):\n    return x\nopen('x')\n",
     "shoal.measure": "",
-    "shoal.measure.report": "import matplotlib\n",
+    "shoal.measure.drawing": "import matplotlib\n",
     "shoal.integrations": "",
     "shoal.integrations.torch": "import torch\nfrom shoal.stream.dataset import open\n",
     "shoal.torch": "from shoal.integrations.torch import open\n",

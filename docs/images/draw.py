@@ -9,7 +9,8 @@ import matplotlib as mpl
 import numpy as np
 
 from shoal.measure import audit
-from shoal.measure.audit_picture import draw_audit
+from shoal.measure.drawing import rendered
+from shoal.measure.page.audit_page import audit_picture
 from shoal.measure.prediction import predicted_variance_ratio
 from shoal.measure.quality import distinct_per_batch, expected_distinct, variance_ratio
 from shoal.orders import Block, Buffer, Window
@@ -34,7 +35,8 @@ def main() -> None:
     draw_memory(HERE / "memory.png")
     with np.load(IDS / "streaming.npz") as file:
         result = audit(file["py1br"].astype(np.int64))
-    draw_audit(HERE / "audit.png", result, title="py1br of MosaicML Streaming 0.13.0, blocks of 8000, seed 2")
+    audited = audit_picture(result, title="py1br of MosaicML Streaming 0.13.0, blocks of 8000, seed 2")
+    (HERE / "audit.png").write_bytes(rendered(audited, ".png"))
 
 
 def draw_window(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from tests.cli.calls import Calls
 from tests.stream.made import flat, open_finely, write_lines, write_tars
 
 import shoal
+from shoal.cli import plan
 from shoal.errors import UsageError
+from shoal.measure.page.plan_page import PlanFigures
+from shoal.order.resolution import parse_bytes
 from shoal.orders import Block, Window
 from shoal.testing import RangeServer
 
@@ -95,6 +99,33 @@ def test_a_window_that_would_be_refused_is_told(calls: Calls, tmp_path: Path) ->
     assert refused.value.message in calls.json(*words, "200KB")["refused"]
     assert not calls.json(*words, "2MiB")["refused"]
     assert "refused" not in calls.text(*words, "2MiB")
+
+
+NUMBERS = ["plan", "--num-samples", 200_000, "--sample-bytes", "100KB", "--ranks-per-node", 8, "--nodes", 2]
+
+
+@pytest.mark.parametrize("bandwidth", ["60MB", "100MB", "1.25GB"])
+def test_a_node_receives_no_more_than_it_can(calls: Calls, monkeypatch: pytest.MonkeyPatch, bandwidth: str) -> None:
+    drawn: list[PlanFigures] = []
+    monkeypatch.setattr(plan, "plan_picture", lambda figures, **_: drawn.append(figures))
+    monkeypatch.setattr(plan, "write_picture", lambda *_: None)
+    words = [*NUMBERS, "--global-batch", 512, "--step-seconds", 0.5, "--node-bandwidth", bandwidth]
+    record = calls.json(*words, "--picture", "plan.svg")
+    (figures,) = drawn
+    traffic = figures.node_bytes_per_second
+    assert figures.node_limit == parse_bytes(bandwidth, "")
+    assert traffic.max() <= figures.node_limit * (1 + 1e-9)
+    assert traffic.mean() == pytest.approx(record["node_traffic_bytes_per_second"], rel=1e-3)
+
+
+@pytest.mark.parametrize("size", ["100KB", "8359", "1MiB"])
+def test_the_call_of_a_plan_has_units_and_means_the_same(calls: Calls, size: str) -> None:
+    record = calls.json("plan", "--num-samples", 2_000_000, "--sample-bytes", size, "--global-batch", 512)
+    window, chunk = re.findall('"([^"]+)"', record["call"])
+    for text in (window, chunk):
+        assert re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?[KMGT]i?B", text)
+    assert parse_bytes(window, "window") // parse_bytes(chunk, "chunk") == record["window_chunks"]
+    assert parse_bytes(chunk, "chunk") // parse_bytes(size, "") == record["chunk_bytes"] // parse_bytes(size, "")
 
 
 def test_the_textbook_question_is_answered(calls: Calls) -> None:

@@ -83,7 +83,7 @@ def test_the_orders_of_shoal_that_are_permutations_are_perfect() -> None:
 
 
 def test_more_looks_make_each_of_them_stricter() -> None:
-    look = Look("a", 1.0, 0.0, FALSE_ALARMS / 50, False, "a")
+    look = Look("echo", 1.0, 0.0, FALSE_ALARMS / 50, False, 0.1, "a")
     assert len(findings_of([("here", look)] * 10)) == 1
     assert findings_of([("here", look)] * 100) == []
 
@@ -315,8 +315,10 @@ def test_a_result_is_json_and_words() -> None:
     record = json.loads(json.dumps(result.to_dict()))
     assert {"num_samples", "missing", "repeated", "vr", "findings"} <= set(record)
     assert record["vr"]["64"] == result.vr[64]
-    assert str(result).splitlines()[0] == result.verdict
-    assert len(str(result).splitlines()) == 1 + len(result.findings)
+    assert str(result).splitlines()[:2] == [result.headline, result.verdict]
+    assert len(str(result).splitlines()) == 2 + len(result.findings)
+    assert {"grade", "headline"} <= set(record)
+    assert all({"weight", "cause", "cure"} <= set(finding) for finding in record["findings"])
 
 
 @pytest.mark.parametrize("structured", [False, True])

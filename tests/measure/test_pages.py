@@ -14,6 +14,7 @@ from shoal.measure import audit
 from shoal.measure.page.audit_page import audit_page
 from shoal.measure.page.document import document, table
 from shoal.measure.page.figures import log_axis, plain_axis, size_axis
+from shoal.measure.verdict import as_sentence
 from shoal.orders import Full
 
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=\"alert(2)\"> & 'quotes'"
@@ -34,7 +35,8 @@ def test_the_page_of_an_audit(calls: Calls, tmp_path: Path) -> None:
     assert sum(element.tag == "svg" for element in elements) == 4
     told = audit(np.concatenate([np.arange(3000), [7, 7]]), batch=16)
     main = next(element.text for element in elements if element.tag == "main")
-    assert all(finding.text in main for finding in told.findings)
+    assert all(as_sentence(finding.text) in main for finding in told.findings)
+    assert told.headline in next(element.text for element in elements if element.tag == "header")
     assert f"{told.vr[16]:.2f}" in main
     assert "shoal audit" in next(element.text for element in elements if element.tag == "footer")
     assert len(text) < 200_000
@@ -125,10 +127,10 @@ def test_colours_differ_enough_in_both_schemes() -> None:
     assert len(schemes) == 2
     for scheme in schemes:
         colours = dict(re.findall(r"--(\w+):(#\w+)", scheme))
-        for name in ("ink", "soft", "bad", "data"):
+        for name in ("ink", "soft", "bad", "fair", "perfect", "data"):
             assert contrast(colours[name], colours["paper"]) >= 4.5, (name, colours)
         assert contrast(colours["ink"], colours["panel"]) >= 4.5
-        for name in ("data", "other", "perfect"):
+        for name in ("data", "perfect", "bad", "more", "less"):
             assert contrast(colours[name], colours["paper"]) >= 3.0, (name, colours)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.measure.report import MeasuredOrder, draw_mixing, has_matplotlib
+from shoal.measure.drawing import has_matplotlib, rendered
+from shoal.measure.report import MeasuredOrder, mixing_picture
 
 
 def draw(path: Path) -> None:
@@ -23,7 +24,7 @@ def draw(path: Path) -> None:
         )
     ]
     texts = {"title": "A finding", "subtitle": "of these files", "label": "packages"}
-    draw_mixing(path, orders, **texts, batch=64, expected_distinct=6.0)
+    path.write_bytes(rendered(mixing_picture(orders, **texts, batch=64, expected_distinct=6.0), path.suffix))
 
 
 def test_a_png_is_1200_pixels_wide(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ def test_a_png_is_1200_pixels_wide(tmp_path: Path) -> None:
 
 def test_the_same_numbers_draw_the_same_bytes(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    for suffix in ("png", "svg"):
+    for suffix in ("png", "svg", "pdf"):
         draw(tmp_path / f"a.{suffix}")
         draw(tmp_path / f"b.{suffix}")
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
@@ -49,4 +50,6 @@ def test_without_matplotlib_the_way_to_it_is_said(tmp_path: Path, monkeypatch: p
     assert not has_matplotlib()
     with pytest.raises(UsageError, match="matplotlib") as caught:
         draw(tmp_path / "a.png")
-    assert caught.value.hint == "pip install matplotlib (or 'shoal[report]')"
+    assert caught.value.hint == "pip install matplotlib (or 'shoal[report]'), or write it as .svg"
+    draw(tmp_path / "a.svg")
+    assert b"where it is stored" in (tmp_path / "a.svg").read_bytes()

@@ -73,7 +73,7 @@ def test_an_unknown_column_is_refused_with_those_that_there_are(lines: Dataset) 
     for ask in (lambda: lines.quality(batch=8, key="lable"), lambda: lines.index_column("lable")):
         with pytest.raises(UsageError, match="the index has no column 'lable'") as caught:
             ask()
-        assert "label" in str(caught.value)
+        assert "did you mean 'label'?" in caught.value.hint
 
 
 def test_the_directories_of_a_folder_are_its_label(folder: Dataset) -> None:

@@ -16,12 +16,11 @@ from shoal.cli import output
 from shoal.cli.audit_ids import ID_SUFFIXES, keyed_samples, read_array, read_ids, read_keys
 from shoal.cli.numbers import at_least_one
 from shoal.cli.order_options import add_order_arguments, asked_order, given_order_options
-from shoal.cli.pages import typed_command, write_page
+from shoal.cli.pages import check_picture, typed_command, write_page, write_picture
 from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples, source_of
 from shoal.errors import UsageError
-from shoal.measure.audit_picture import draw_audit
 from shoal.measure.auditing import Audit, audit
-from shoal.measure.page.audit_page import audit_page
+from shoal.measure.page.audit_page import audit_page, audit_picture
 from shoal.order.buffer import Buffer
 from shoal.order.plain import Sequential
 from shoal.order.seeds import MAX_SEED
@@ -62,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys", metavar="WHERE", help=keys)
     other = "ids of another stream that should have nothing in common: another seed, another source; may be repeated"
     parser.add_argument("--other", metavar="FILE", action="append", default=[], help=other)
-    parser.add_argument("--picture", metavar="FILE", help="draw it: .svg, .png or .pdf; needs matplotlib")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it: .svg, or with matplotlib .png or .pdf")
     parser.add_argument("--html", metavar="FILE", help="write it as a page that needs no network")
     parser.add_argument("--strict", action="store_true", help="exit code 1 where a finding is likely to matter")
     add_order_arguments(parser, default="of a dataset; without any of these, that of shuffle()")
@@ -75,12 +74,15 @@ def run(arguments: argparse.Namespace) -> int:
     if any(are_ids) and not all(are_ids):
         msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited as one"
         raise UsageError(msg, hint=f"files that end with {', '.join(ID_SUFFIXES)} are taken for ids")
+    if arguments.picture is not None:
+        check_picture(arguments.picture)
     about, result = _of_ids(arguments) if any(are_ids) else _of_dataset(arguments)
     source, order = printed(source_of(arguments)), str(about.get("order", ""))
+    predicted = about.get("predicted_vr")
     if arguments.picture is not None:
-        draw_audit(arguments.picture, result, title=order or source)
+        write_picture(arguments.picture, audit_picture(result, title=order or source, predicted=predicted))
     if arguments.html is not None:
-        made_by, predicted = typed_command(arguments.words), about.get("predicted_vr")
+        made_by = typed_command(arguments.words)
         page = audit_page(result, title=f"Audit of {source}", order=order, made_by=made_by, predicted=predicted)
         write_page(arguments.html, page)
     if arguments.json:
@@ -161,6 +163,8 @@ def _labels_by(arguments: argparse.Namespace, index: Index) -> NDArray[Any] | No
 
 def _show(about: Mapping[str, Any], result: Audit) -> None:
     """The audit for people."""
+    output.say(result.headline)
+    output.say()
     for line in textwrap.wrap(result.verdict, _LINE_LETTERS):
         output.say(line)
     output.say()
@@ -192,8 +196,16 @@ def _show(about: Mapping[str, Any], result: Audit) -> None:
         ]
         output.say()
         output.say(output.format_table(rows))
+    told: set[str] = set()
     for finding in result.findings:
         output.say()
         sign = "!" if finding.is_serious else "-"
-        text = f"{sign} {finding.name} ({finding.where}): {finding.text}"
-        output.say(textwrap.fill(text, _LINE_LETTERS, subsequent_indent="  "))
+        _say_indented(f"{sign} {finding.name} ({finding.where}): {finding.text}")
+        for name, text in (("usual cause", finding.cause), ("cure", finding.cure)):
+            if text not in told:  # of several findings of one cause, the heaviest says it
+                told.add(text)
+                _say_indented(f"  {name}: {text}")
+
+
+def _say_indented(text: str) -> None:
+    output.say(textwrap.fill(text, _LINE_LETTERS, subsequent_indent="  "))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 import tempfile
 import time
@@ -20,10 +19,12 @@ from shoal.cli import output
 from shoal.cli.demo_data import SHARD_PREFIX, Found, find_files, pack, standard_library
 from shoal.cli.demo_run import BATCH, Comparison, Resumed, measure_orders, resume_elsewhere
 from shoal.cli.demo_text import closing_text, comparison_text, data_text, resumed_text, title_of
+from shoal.cli.pages import check_picture, write_picture
 from shoal.cli.progress import Progress
 from shoal.errors import UsageError
+from shoal.measure.drawing import has_matplotlib
 from shoal.measure.quality import expected_distinct
-from shoal.measure.report import MeasuredOrder, draw_mixing, has_matplotlib
+from shoal.measure.report import MeasuredOrder, mixing_picture
 from shoal.shards.formats import format_named
 from shoal.shards.index.table import Index
 from shoal.storage.local import LocalStore
@@ -33,7 +34,6 @@ from shoal.stream.indexing.index_files import INDEX_NAME, save_index
 
 __all__ = ["Scale", "add_arguments", "run", "show"]
 
-_PICTURES = (".png", ".svg", ".pdf")
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show what shoal does, on the standard library of the Python that runs it."""
-    _check_picture(arguments.picture)
+    check_picture(arguments.picture)
     with _directory(arguments.directory, keep=arguments.keep) as directory:
         code = show(
             find_files(standard_library()), directory, picture=arguments.picture, as_json=arguments.json, scale=Scale()
@@ -115,7 +115,7 @@ def show(found: Found, directory: Path, *, picture: Path, as_json: bool, scale: 
         world_size=scale.world_size,
     )
     say(resumed_text(resumed))
-    drawn = has_matplotlib()
+    drawn = picture.suffix.lower() == ".svg" or has_matplotlib()
     if drawn:
         data = f"{source}, {made['num_shards']} tar shards in sorted order, labelled by package.  "
         data += f"Ratios and counts over {scale.num_epochs} epochs."
@@ -126,16 +126,6 @@ def show(found: Found, directory: Path, *, picture: Path, as_json: bool, scale: 
         record = _record(made, comparison, resumed, expected=expected, elapsed_seconds=elapsed_seconds)
         output.emit({**record, "picture": str(picture) if drawn else None}, as_json=True)
     return 0 if resumed.exact else 1
-
-
-def _check_picture(picture: Path) -> None:
-    """Refuse a picture that could not be written, before the work and not after it."""
-    if picture.suffix.lower() not in _PICTURES:
-        msg = f"{picture}: pictures are {', '.join(_PICTURES)}"
-        raise UsageError(msg, hint=f"--picture {picture.with_suffix('.png')}")
-    if not os.access(picture.parent, os.W_OK):
-        msg = f"{picture}: the picture cannot be written there"
-        raise UsageError(msg, hint="--picture FILE writes it elsewhere")
 
 
 @contextlib.contextmanager
@@ -227,8 +217,7 @@ def _draw(picture: Path, comparison: Comparison, *, subtitle: str, expected: flo
         )
         for order in comparison.orders
     ]
-    draw_mixing(
-        picture,
+    drawing = mixing_picture(
         pictured,
         title=title_of(comparison),
         subtitle=subtitle,
@@ -236,6 +225,7 @@ def _draw(picture: Path, comparison: Comparison, *, subtitle: str, expected: flo
         batch=BATCH,
         expected_distinct=expected,
     )
+    write_picture(picture, drawing)
 
 
 def _record(

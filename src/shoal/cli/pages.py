@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from shoal.errors import UsageError
+from shoal.measure.drawing import PICTURES, rendered
+from shoal.measure.page.marks import Drawing
 from shoal.storage.sources import without_secrets
 
-__all__ = ["typed_command", "write_page"]
+__all__ = ["check_picture", "typed_command", "write_page", "write_picture"]
 
 
 def typed_command(words: Sequence[str]) -> str:
@@ -31,3 +35,24 @@ def typed_command(words: Sequence[str]) -> str:
 def write_page(path: str, page: str) -> None:
     """Write a page; characters that are no Unicode, which stand for bytes of names, are escaped."""
     Path(path).write_text(page, encoding="utf-8", errors="backslashreplace")
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a picture that could not be written, before the work and not after it.
+
+    Raises
+    ------
+    UsageError
+        Its suffix names no kind of picture, or it may not be written there.
+    """
+    if path.suffix.lower() not in PICTURES:
+        msg = f"{path}: pictures are {', '.join(PICTURES)}"
+        raise UsageError(msg, hint=f"--picture {path.with_suffix('.png')}")
+    if not os.access(path.parent, os.W_OK):
+        msg = f"{path}: the picture cannot be written there"
+        raise UsageError(msg, hint="--picture FILE writes it elsewhere")
+
+
+def write_picture(path: Path, drawing: Drawing) -> None:
+    """Write a drawing as the kind of picture that the suffix says."""
+    path.write_bytes(rendered(drawing, path.suffix.lower()))

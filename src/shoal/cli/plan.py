@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 from typing import Any
 
 from shoal.cli import output
 from shoal.cli.numbers import count
 from shoal.cli.order_options import add_order_arguments
-from shoal.cli.pages import typed_command, write_page
+from shoal.cli.pages import check_picture, typed_command, write_page, write_picture
 from shoal.cli.plan_data import planned_data
 from shoal.cli.plan_record import Planned, what_if
 from shoal.cli.source_options import add_json_argument, add_source_arguments, source_of
 from shoal.errors import UsageError
-from shoal.measure.page.plan_page import plan_page
-from shoal.measure.plan_picture import draw_plan
+from shoal.measure.page.plan_page import plan_page, plan_picture
 from shoal.order.resolution import parse_bytes
 from shoal.plan.sizing import Cluster
 from shoal.storage.sources import printed
@@ -47,12 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cluster.add_argument("--gigabyte-price", type=float, metavar="X", default=0.0, help="of 10^9 bytes (0)")
     add_order_arguments(parser, default="without any of these, what is recommended")
     parser.add_argument("--html", metavar="FILE", help="write it as a page that needs no network, with a what-if table")
-    parser.add_argument("--picture", metavar="FILE", help="draw it: .svg, .png or .pdf; needs matplotlib")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it: .svg, or with matplotlib .png or .pdf")
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Say what is recommended, or what the given order means."""
+    if arguments.picture is not None:
+        check_picture(arguments.picture)
     cluster = _cluster(arguments)
     data = planned_data(arguments, cluster)
     if data.num_samples <= cluster.global_batch:
@@ -61,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     plan = Planned.of(data, cluster, rho=arguments.rho)
     record = plan.record()
     if arguments.picture is not None:
-        draw_plan(arguments.picture, plan.figures(), title=_title(arguments, record))
+        title, about, lead = _title(arguments, record), _about(cluster, record), _lead_of(record, cluster)
+        write_picture(arguments.picture, plan_picture(plan.figures(), title=title, about=about, lead=lead))
     if arguments.html is not None:
         write_page(arguments.html, _page(arguments, plan, record))
     if arguments.json:
@@ -150,13 +153,20 @@ def _title(arguments: argparse.Namespace, record: dict[str, Any]) -> str:
     return f"Plan for {dataset} in {record['num_samples']:,} samples"
 
 
-def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) -> str:
-    """The same as a page."""
-    cluster = plan.cluster
+def _about(cluster: Cluster, record: dict[str, Any]) -> str:
     ranks = f"{cluster.world_size:,} ranks" if cluster.world_size > 1 else "1 rank"
     about = f"{ranks} on {cluster.num_nodes:,} {'nodes' if cluster.num_nodes > 1 else 'node'}, global batches of "
     about += f"{cluster.global_batch:,}; {record['num_samples']:,} samples, "
-    about += output.format_value("dataset_bytes", record["dataset_bytes"])
+    return about + output.format_value("dataset_bytes", record["dataset_bytes"])
+
+
+def _lead_of(record: dict[str, Any], cluster: Cluster) -> str:
+    return " ".join(filter(None, (_lead(record, cluster), _too_much(record, cluster), _refused(record))))
+
+
+def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) -> str:
+    """The same as a page."""
+    cluster = plan.cluster
 
     def told(*names: str) -> dict[str, str]:
         return {_FACTS[name]: output.format_value(name, record[name]) for name in names}
@@ -181,15 +191,14 @@ def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) 
             _PARTS[name]: output.format_value(name, value) for name, value in record["rank_memory_parts"].items()
         },
     }
-    lead = " ".join(filter(None, (_lead(record, cluster), _too_much(record, cluster), _refused(record))))
     return plan_page(
         plan.figures(),
         groups,
         what_if(plan),
         title=_title(arguments, record),
-        about=about,
+        about=_about(cluster, record),
         call=f"ds.{record['call']}",
-        lead=lead,
+        lead=_lead_of(record, cluster),
         notes=_notes(plan),
         made_by=typed_command(arguments.words),
     )

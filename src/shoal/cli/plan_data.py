@@ -13,7 +13,7 @@ from shoal.cli.order_options import asked_order, given_order_options
 from shoal.cli.source_options import open_with_samples
 from shoal.errors import UsageError
 from shoal.order.block import Block
-from shoal.order.resolution import parse_bytes
+from shoal.order.resolution import bytes_text, parse_bytes
 from shoal.order.window import Window
 from shoal.plan.sizing import Cluster, recommend
 from shoal.shards.index.chunks import ChunkTable
@@ -167,11 +167,13 @@ def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
     elif arguments.order is not None or arguments.chunks is not None:
         order = asked_order(arguments).order
     laid_out = min(num_chunks, max(_MOST_CHUNKS, 8 * _windowed(order).chunks))
-    call = f'shuffle(window="{_windowed(order).chunks * each * sample_bytes}", chunk="{each * sample_bytes}"'
+    alive, exact = _windowed(order).chunks, each * sample_bytes
+    chunk = bytes_text(exact, is_enough=lambda number: number // sample_bytes == each)
     if isinstance(order, Window):
-        call += f", num_canonical_nodes={order.resolved_nodes}"
+        window = bytes_text(alive * exact, is_enough=lambda number: number // parse_bytes(chunk, "chunk") == alive)
+        call = f'shuffle(window="{window}", chunk="{chunk}", num_canonical_nodes={order.resolved_nodes}'
     else:
-        call = f'shuffle(shoal.orders.Block(chunks={_windowed(order).chunks}), chunk="{each * sample_bytes}"'
+        call = f'shuffle(shoal.orders.Block(chunks={alive}), chunk="{chunk}"'
     return PlannedData(
         num_samples=num_samples,
         num_bytes=num_bytes,

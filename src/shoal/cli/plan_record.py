@@ -172,11 +172,25 @@ class Planned:
             batch=batch,
             vr={size: self.ratio(size) for size in (*below, *(above or [batch]))},
             rank_bytes=self.rank_bytes,
-            node_bytes_per_second=reads * len(reads) * mean,
+            node_bytes_per_second=_within(reads * len(reads) * mean, self.cluster.node_bytes_per_second),
             node_limit=self.cluster.node_bytes_per_second,
             heat=over.heat,
             is_whole=self.is_exact,
         )
+
+
+def _within(wanted: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
+    """What a node receives of what is wanted of it: what goes beyond its limit comes later, and at the end earlier.
+
+    >>> _within(np.array([9.0, 1.0, 1.0, 5.0]), 4.0).tolist()
+    [4.0, 4.0, 4.0, 4.0]
+    """
+    received, left = wanted.copy(), 0.0
+    for place in (*range(len(wanted)), *reversed(range(len(wanted)))):
+        due = received[place] + left
+        received[place] = min(due, limit)
+        left = due - received[place]
+    return received
 
 
 def what_if(plan: Planned) -> WhatIf:

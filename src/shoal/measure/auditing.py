@@ -19,7 +19,7 @@ from shoal.measure.keys import KeyTable
 from shoal.measure.looks import Look
 from shoal.measure.quality import expected_distinct_of
 from shoal.measure.survey import TIME_PARTS, Survey
-from shoal.measure.verdict import Finding, findings_of, verdict_of
+from shoal.measure.verdict import Finding, findings_of, headline_of, heaviest_first, verdict_of
 
 __all__ = ["Audit", "audit"]
 
@@ -68,9 +68,15 @@ class Audit:
     num_looks
         How many looks were taken; all together they raise a false alarm in at most 0.1 % of audits.
     findings
-        What a perfect shuffle does not do, serious ones first.
+        What a perfect shuffle does not do, the heaviest first, each with its usual cause and cure.
+    grade
+        "good", "fair" or "poor": by what is likely to cost a training; "unknown" of few samples.
+    headline
+        The grade and its reason in a line, as "Poor: VR 25 at 64".
     verdict
         All this in a few sentences.
+    is_part
+        Whether this is one rank or worker, of which most samples are missing.
     heat
         Samples delivered in each 200th of the epochs (rows) from each 64th of the dataset.
     """
@@ -98,7 +104,10 @@ class Audit:
     rank_correlation: float
     num_looks: int
     findings: tuple[Finding, ...]
+    grade: str
+    headline: str
     verdict: str
+    is_part: bool
     heat: NDArray[np.int64] = field(repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,10 +116,10 @@ class Audit:
         return found | {"findings": [finding.to_dict() for finding in self.findings]}
 
     def __str__(self) -> str:
-        """The verdict, and the findings one a line."""
+        """The headline, the verdict, and the findings one a line."""
         signs = {True: "serious", False: "mild   "}
         lines = [f"{signs[each.is_serious]}  {each.name} ({each.where}): {each.text}" for each in self.findings]
-        return "\n".join([self.verdict, *lines])
+        return "\n".join([self.headline, self.verdict, *lines])
 
 
 def audit(
@@ -193,7 +202,8 @@ def audit(
             for number, part in enumerate(parts):
                 looks += compared(part, other, (f"epoch {number}", title))
     counted = _counted([part.survey for part in parts], total, is_part=is_part)
-    return _summed(parts, looks, [*counted, *findings_of(looks)], total, is_part=is_part)
+    findings = heaviest_first([*counted, *findings_of(looks)])
+    return _summed(parts, looks, findings, total, is_part=is_part)
 
 
 def _cut_alike(stream: Any, num_delivered: int, keys: KeyTable | None) -> list[NDArray[np.int64]]:
@@ -233,19 +243,27 @@ def _counted(surveys: list[Survey], num_samples: int, *, is_part: bool) -> list[
     missing = sum(found.num_missing for found in surveys)
     repeated = sum(found.num_repeated for found in surveys)
     unknown = sum(found.num_unknown for found in surveys)
+    delivered = sum(found.num_delivered for found in surveys)
     times = "" if len(surveys) == 1 else f" in {len(surveys)} epochs"
     if missing and not is_part:
         examples = ", ".join(map(str, next(found.missing for found in surveys if found.missing)))
         text = f"{missing:,} of {num_samples:,} samples do not come{times}: {examples}{' ...' if missing > 5 else ''}"
-        findings.append(Finding("missing", True, text, "all", missing, 0, 0.0))
+        findings.append(
+            Finding("missing", True, text, "all", missing, 0, 0.0, _part(missing, len(surveys) * num_samples))
+        )
     if repeated:
         examples = ", ".join(map(str, next((found.repeated for found in surveys if found.repeated), ())))
         text = f"{repeated:,} deliveries{times} are of samples that came before" + (f": {examples}" if examples else "")
-        findings.append(Finding("repeated", True, text, "all", repeated, 0, 0.0))
+        findings.append(Finding("repeated", True, text, "all", repeated, 0, 0.0, _part(repeated, delivered)))
     if unknown:
         text = f"{unknown:,} ids{times} are not among the {num_samples:,} of the dataset"
-        findings.append(Finding("unknown", True, text, "all", unknown, 0, 0.0))
+        findings.append(Finding("unknown", True, text, "all", unknown, 0, 0.0, _part(unknown, delivered)))
     return findings
+
+
+def _part(count: int, total: int) -> float:
+    """The size of a finding by what share it is of; its root, since a hundredth of the samples is much already."""
+    return math.sqrt(min(1.0, count / max(1, total)))
 
 
 def _summed(
@@ -270,13 +288,13 @@ def _summed(
     ends = [[epoch.end(first=at) for epoch in epochs] for at in (True, False)]
     start, end = (float(np.mean([c.ratios[0] for c in curve if c])) if any(curve) else math.nan for curve in ends)
     places, positions = first.places(), first.positions()
-    moved = np.quantile((positions - places) / first.survey.num_delivered, (0.01, 0.5, 0.99))
-    low, middle, high = moved.tolist()
+    low, middle, high = np.quantile((positions - places) / first.survey.num_delivered, (0.01, 0.5, 0.99)).tolist()
     spread = dict(zip(sizes, errors, strict=True))
     again = remet_neighbours(first.ids, epochs[1].ids, batch) if len(epochs) > 1 else (math.nan, math.nan, 0)
     verdict = verdict_of(
         findings, ratios, spread, batch=batch, num_looks=len(looks), num_samples=num_samples, is_part=is_part
     )
+    grade, headline = headline_of(findings, ratios, batch=batch, num_looks=len(looks), is_part=is_part)
     heat = np.sum([epoch.survey.heat for epoch in epochs], axis=0).reshape(TIME_PARTS, PARTS, -1).sum(axis=2)
     return Audit(
         num_samples=num_samples,
@@ -302,6 +320,9 @@ def _summed(
         rank_correlation=rank_correlation(places, positions),
         num_looks=len(looks),
         findings=tuple(findings),
+        grade=grade,
+        headline=headline,
         verdict=verdict,
+        is_part=is_part,
         heat=heat,
     )

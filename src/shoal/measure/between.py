@@ -55,7 +55,7 @@ def looks_between(
             f"again, and {expected:.3%} after a perfect shuffle"
         )
         rare = poisson_tail(round(found * pairs), expected * pairs)
-        yield Look("neighbours met again", found, expected, rare, found >= 2 * expected + 0.01, text)
+        yield Look("neighbours met again", found, expected, rare, found >= 2 * expected + 0.01, found - expected, text)
 
 
 def remet_neighbours(first: NDArray[np.int64], second: NDArray[np.int64], batch: int) -> tuple[float, float, int]:
@@ -108,7 +108,7 @@ def _shifted(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> 
 def _sameness(same: int, size: int, text: str) -> Look:
     """A few equal positions come from being in the same part of the dataset, many from being the same order."""
     serious = same >= 0.001 * size
-    return Look("same order" if serious else "in step", same, 1.0, poisson_tail(same, 1.0), serious, text)
+    return Look("same order" if serious else "in step", same, 1.0, poisson_tail(same, 1.0), serious, same / size, text)
 
 
 def _in_step(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Look:
@@ -122,7 +122,7 @@ def _in_step(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> 
         f"give or take {1 / math.sqrt(size):.3f} for unrelated orders"
     )
     return Look("in step", correlation, 0.0, normal_tail(correlation * math.sqrt(size - 1.0)),
-                abs(correlation) >= 0.05, text)  # fmt: skip
+                abs(correlation) >= 0.05, abs(correlation), text)  # fmt: skip
 
 
 def _labels_agree(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Look | None:
@@ -142,4 +142,5 @@ def _labels_agree(first: NDArray[np.int64], second: NDArray[np.int64], pair: str
         f"{pair} have samples of the same kind, or part of the dataset, at {same / size:.1%} of all positions; "
         f"unrelated orders at {mean / size:.1%}"
     )
-    return Look("in step", same / size, mean / size, normal_tail(score), same - mean >= 0.05 * size, text)
+    more = (same - mean) / size
+    return Look("in step", same / size, mean / size, normal_tail(score), more >= 0.05, abs(more), text)

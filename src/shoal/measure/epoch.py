@@ -113,7 +113,15 @@ class Epoch:
                 text += f" as in a perfect shuffle, and {overall:.2f} times over all of it"
                 rare = ratio_tail(ratio, float(end.freedom[0]))
                 # A window of few chunks has twice the ratio here or there by chance.
-                yield Look("start and end", ratio, 1.0, rare, ratio > 3.0 * max(1.0, overall), text)
+                yield Look(
+                    "start and end",
+                    ratio,
+                    1.0,
+                    rare,
+                    ratio > 3.0 * max(1.0, overall),
+                    _loss(ratio / max(1.0, overall)),
+                    text,
+                )
         yield from _prefix_looks(self.survey)
         if self.is_whole:
             yield from _displacement_looks(self.places(), self.positions())
@@ -158,7 +166,16 @@ def _variance_looks(name: str, curve: VarianceCurve, keys: Keys, epoch: Epoch) -
         what = "" if name == "variance" else " in the parts of the dataset that they come from"
         text = f"batches of {size:,} vary {ratio:.2f} times as much{what} as in a perfect shuffle"
         serious = ratio > 1.2 and size == epoch.batch
-        yield Look(name, ratio, 1.0, ratio_tail(ratio, freedom), serious, text)
+        yield Look(name, ratio, 1.0, ratio_tail(ratio, freedom), serious, _loss(ratio), text)
+
+
+def _loss(ratio: float) -> float:
+    """What share of a batch is lost to a variance ratio; below 1 nothing is.
+
+    >>> _loss(4.0), _loss(0.5)
+    (0.75, 0.0)
+    """
+    return 1.0 - 1.0 / max(1.0, ratio)
 
 
 def _distance(found: Survey, rows: slice) -> tuple[float, int]:
@@ -198,7 +215,7 @@ def _prefix_looks(found: Survey) -> Iterator[Look]:
             )
             # As far as if an epoch were a few hundred pieces in random order; its first 1 % are too few to matter.
             serious = distance * math.sqrt(size / total) >= _SERIOUS_DISTANCE and size >= total // 25
-            yield Look("start and end", distance, by_chance, rare, serious, text)
+            yield Look("start and end", distance, by_chance, rare, serious, distance, text)
 
 
 def _displacement_looks(places: NDArray[np.float64], positions: NDArray[np.int64]) -> Iterator[Look]:
@@ -207,11 +224,13 @@ def _displacement_looks(places: NDArray[np.float64], positions: NDArray[np.int64
     moved = float(np.abs(places - positions).mean()) / size
     text = f"samples are moved {moved:.1%} of the epoch on average, and 33.3% in a perfect shuffle"
     score = (moved - 1.0 / 3.0) / math.sqrt(2.0 / 45.0 / size)
-    yield Look("displacement", moved, 1.0 / 3.0, normal_tail(score), abs(moved - 1 / 3) >= 0.02, text)
+    yield Look(
+        "displacement", moved, 1.0 / 3.0, normal_tail(score), abs(moved - 1 / 3) >= 0.02, abs(3 * moved - 1), text
+    )
     correlation = rank_correlation(places, positions)
     text = f"the order still follows storage: their rank correlation is {correlation:.3f}"
     rare = normal_tail(correlation * math.sqrt(size - 1.0))
-    yield Look("displacement", correlation, 0.0, rare, abs(correlation) >= 0.05, text)
+    yield Look("displacement", correlation, 0.0, rare, abs(correlation) >= 0.05, abs(correlation), text)
 
 
 def rank_correlation(places: NDArray[np.float64], positions: NDArray[np.int64]) -> float:

@@ -36,6 +36,8 @@ class Look:
         That a perfect shuffle gives one so far from it, or farther.
     is_serious
         Whether so much is likely to matter; judged by size and not by rarity.
+    size
+        How much it is: 0 is a perfect shuffle, 1 the worst that there can be.
     text
         What was found, in words.
     """
@@ -45,6 +47,7 @@ class Look:
     expected: float
     probability: float
     is_serious: bool
+    size: float
     text: str
 
 
@@ -84,7 +87,7 @@ def _echoes(ids: NDArray[np.int64], batch: int) -> Iterator[Look]:
             )
             # Farther apart than a batch, samples seldom are in the same one.
             serious = abs(correlation) >= 0.05 and lag < batch
-            yield Look("echo", correlation, 0.0, normal_tail(score), serious, text)
+            yield Look("echo", correlation, 0.0, normal_tail(score), serious, abs(correlation), text)
 
 
 def _bits(ids: NDArray[np.int64]) -> Iterator[Look]:
@@ -102,7 +105,7 @@ def _bits(ids: NDArray[np.int64]) -> Iterator[Look]:
         share, usual = (runs - 1) / (size - 1), (mean - 1) / (size - 1)
         text = f"{what} take turns in {share:.1%} of all steps, and in {usual:.1%} in a perfect shuffle"
         serious = not 0.9 <= runs / mean <= 1.1
-        yield Look("parity", runs / mean, 1.0, normal_tail(score), serious, text)
+        yield Look("parity", runs / mean, 1.0, normal_tail(score), serious, abs(runs / mean - 1), text)
 
 
 def _differences(ranks: NDArray[np.int64]) -> Iterator[Look]:
@@ -115,15 +118,16 @@ def _differences(ranks: NDArray[np.int64]) -> Iterator[Look]:
     mean = size * (1.0 - math.exp(-1.0))  # balls in bins: the differences are even over 1 .. size - 1
     score = (distinct - mean) / math.sqrt(size * (math.exp(-1.0) - 2.0 * math.exp(-2.0)))
     text = f"{distinct:,} different steps lead from a sample to the next, and about {mean:,.0f} in a perfect shuffle"
-    yield Look("steps", distinct / mean, 1.0, normal_tail(score), abs(distinct / mean - 1) >= 0.05, text)
+    fewer = abs(distinct / mean - 1)
+    yield Look("steps", distinct / mean, 1.0, normal_tail(score), fewer >= 0.05, fewer, text)
     most = int(counts.max())
     text = f"one step between ids, {int(counts.argmax()):,}, is taken {most:,} times"
     often = size * poisson_tail(most, 1.0)
-    yield Look("steps", most, 1.0, min(1.0, often), most >= 0.01 * size, text)
+    yield Look("steps", most, 1.0, min(1.0, often), most >= 0.01 * size, most / size, text)
     for lag in (1, 2, 3, 7):
         again = int(np.count_nonzero(steps[lag:] == steps[:-lag]))
         text = f"the step between ids is the same as {lag} before {again:,} times, and about once in a perfect shuffle"
-        yield Look("steps", again, 1.0, poisson_tail(again, 1.0), again >= 0.01 * size, text)
+        yield Look("steps", again, 1.0, poisson_tail(again, 1.0), again >= 0.01 * size, again / size, text)
     del steps, counts
     nearby = np.abs(np.diff(ranks))
     for part in (1024, 64):
@@ -139,7 +143,7 @@ def _differences(ranks: NDArray[np.int64]) -> Iterator[Look]:
                 f"from the last one, and in {share:.2%} in a perfect shuffle"
             )
             rare = poisson_tail(close, (size - 1) * share) if close > share * size else normal_tail(score)
-            yield Look("locality", found, share, rare, abs(found - share) >= 0.05, text)
+            yield Look("locality", found, share, rare, abs(found - share) >= 0.05, abs(found - share), text)
 
 
 def _runs(ranks: NDArray[np.int64]) -> Iterator[Look]:
@@ -152,13 +156,13 @@ def _runs(ranks: NDArray[np.int64]) -> Iterator[Look]:
         f"{kept:,} of {size:,} samples are delivered beside a neighbour of storage, and about 2 in a perfect shuffle; "
         f"the longest stretch in storage order has {length + 1:,} samples, from position {first:,}"
     )
-    yield Look("storage order", kept, 2.0, poisson_tail(kept, 2.0), kept >= 0.001 * size, text)
+    yield Look("storage order", kept, 2.0, poisson_tail(kept, 2.0), kept >= 0.001 * size, kept / size, text)
     for name, going in (("up", steps > 0), ("down", steps < 0)):
         longest = _longest(going)[0] + 1
         # Each of `size` places begins such a run with the chance 1 / longest!.
         often = size * math.exp(-math.lgamma(longest + 1.0))
         text = f"{longest:,} samples in a row have ids that only go {name}"
-        yield Look("runs", longest, _usual_run(size), min(1.0, often), longest >= 64, text)
+        yield Look("runs", longest, _usual_run(size), min(1.0, often), longest >= 64, longest / size, text)
 
 
 def _usual_run(size: int) -> int:

@@ -1,24 +1,24 @@
-"""The picture of how well orders mix; the only place that knows matplotlib."""
+"""The picture of how well some orders mix: where their samples come from, how batches vary, and what they hold."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.measure.drawing import INK, new_figure
+from shoal.measure.page.figures import HEIGHT, WIDTH, Figure, Line, curve_figure, log_axis, size_axis
+from shoal.measure.page.marks import Cells, Drawing, Mark, Stroke, Text
+from shoal.measure.page.sheet import sheet
 
-__all__ = ["MeasuredOrder", "draw_mixing", "has_matplotlib"]
+__all__ = ["MeasuredOrder", "mixing_picture"]
 
-# Blue, vermillion and green of M. Okabe and K. Ito, "Color universal design", 2008, which colour-blind readers tell
-# apart; grey for what does nothing. By name, so that an order has one colour in all pictures.
-_COLOURS = {"none": "#8c8c8c", "buffer": "#d55e00", "window": "#0072b2", "perfect": "#009e73"}
-_LINE_HEIGHT = 0.09  # of a line of text, as a share of the height of the axes
-_WIDTH_INCHES, _HEIGHT_INCHES, _DOTS_PER_INCH = 10.0, 6.6, 120  # 1200 pixels wide
+# By name, so that an order has one colour in all pictures; grey for what does nothing.
+_COLOURS = {"none": "soft", "buffer": "more", "window": "data", "perfect": "perfect"}
+_PANEL, _BELOW = 172.0, 26.0  # of a dataset over an epoch, and room for the words under it
+_DOTS, _DOT = 4000, 1.3  # a million points take no more ink than a few thousand
+_NAMES, _BAR, _STEP = 62.0, 30.0, 46.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,18 +48,13 @@ class MeasuredOrder:
     distinct: float
     correlation: float
 
-
-def has_matplotlib() -> bool:
-    """Whether pictures can be drawn here."""
-    try:
-        import matplotlib.figure  # noqa: F401, PLC0415
-    except ImportError:
-        return False
-    return True
+    @property
+    def colour(self) -> str:
+        """Of the palette."""
+        return _COLOURS.get(self.name, "ink")
 
 
-def draw_mixing(
-    path: str | os.PathLike[str],
+def mixing_picture(
     orders: Sequence[MeasuredOrder],
     *,
     title: str,
@@ -67,13 +62,13 @@ def draw_mixing(
     label: str,
     batch: int,
     expected_distinct: float,
-) -> None:
+) -> Drawing:
     """Draw where the samples of each order come from, how much batches vary, and how many labels they hold.
 
     Parameters
     ----------
-    path
-        The file; its suffix says the format (``.png``, ``.svg``, ``.pdf``).
+    orders
+        Up to four; one that is called "perfect" is the yardstick.
     title, subtitle
         What the picture shows, and of what.
     label
@@ -82,137 +77,77 @@ def draw_mixing(
         Samples of the batches in which labels were counted.
     expected_distinct
         Different labels in a batch of a perfect shuffle.
-
-    Raises
-    ------
-    UsageError
-        matplotlib is not installed.
     """
-    with new_figure(_WIDTH_INCHES, _HEIGHT_INCHES, dpi=_DOTS_PER_INCH) as figure:
-        figure.text(0.055, 0.962, title, fontsize=14.5, fontweight="bold", va="center")
-        figure.text(0.055, 0.921, subtitle, fontsize=9.5, color="#555555", va="center")
-        above = figure.add_gridspec(1, len(orders), left=0.055, right=0.985, top=0.83, bottom=0.475, wspace=0.09)
-        for place, order in enumerate(orders):
-            _draw_order(figure.add_subplot(above[place]), order, first=place == 0)
-        below = figure.add_gridspec(
-            1, 2, left=0.055, right=0.985, top=0.35, bottom=0.08, wspace=0.19, width_ratios=(1.25, 1)
-        )
-        _draw_variance(figure.add_subplot(below[0]), orders)
-        _draw_distinct(figure.add_subplot(below[1]), orders, label, batch, expected_distinct)
-        # No date and no version in the file: the same numbers give the same bytes.
-        metadata = {"Date": None} if os.fspath(path).endswith(".svg") else {}
-        smaller: dict[str, Any] = {"pil_kwargs": {"optimize": True}} if os.fspath(path).endswith(".png") else {}
-        figure.savefig(path, metadata=metadata, **smaller)
+    below = [_variance(orders), _distinct(orders, label, batch, expected_distinct)]
+    panels = [_panel(order, first=number == 0) for number, order in enumerate(orders)]
+    return sheet(title, about=subtitle, rows=[panels, below])
 
 
-def _draw_order(axes: Any, order: MeasuredOrder, *, first: bool) -> None:
+def _panel(order: MeasuredOrder, *, first: bool) -> Figure:
     """Source position against output position: storage order is a diagonal, a perfect shuffle an even mist."""
     num_samples = len(order.ids)
-    # A million points take no more ink than a few thousand.
-    shown = np.arange(0, num_samples, max(1, num_samples // 6000))
-    # Squares, which are snapped to pixels: the mist of discs took twice the bytes.
-    axes.plot(
-        shown / num_samples,
-        order.ids[shown] / num_samples,
-        linestyle="",
-        marker="s",
-        markersize=min(1.8, 60 / len(shown) ** 0.5),
-        markeredgewidth=0,
-        color=_colour(order),
-        rasterized=True,
-    )
-    axes.set(xlim=(0, 1), ylim=(0, 1), xticks=(), yticks=())
-    axes.set_title(order.name, loc="left", fontsize=12, fontweight="bold", color=_colour(order), pad=19)
-    axes.text(0, 1.035, order.detail, transform=axes.transAxes, fontsize=9, color="#555555")
-    correlation = f"correlation {order.correlation:.2f}"
-    axes.text(1, 1.115, correlation, transform=axes.transAxes, fontsize=9, color="#555555", ha="right")
-    axes.set_xlabel("when it comes out", labelpad=5)
+    shown = np.arange(0, num_samples, max(1, num_samples // _DOTS))
+    across = shown / num_samples * (_PANEL - _DOT)
+    down = (1.0 - order.ids[shown] / num_samples) * (_PANEL - _DOT)
+    boxes = [(x, y, _DOT, _DOT) for x, y in zip(across.tolist(), down.tolist(), strict=True)]
+    frame = [(0.0, 0.0), (_PANEL, 0.0), (_PANEL, _PANEL), (0.0, _PANEL), (0.0, 0.0)]
+    marks: list[Mark] = [Cells(boxes, order.colour), Stroke([frame], "rule")]
+    marks.append(Text(_PANEL / 2, _PANEL + 16, "when it comes out", "ink", anchor="middle"))
     if first:
-        axes.set_ylabel("where it is stored", labelpad=5)
+        marks.append(Text(-7, _PANEL / 2, "where it is stored", "ink", anchor="middle", is_turned=True))
+    says = f"Samples of the order {order.name} by when they come and where they are stored: correlation "
+    drawing = Drawing(_PANEL, _PANEL + _BELOW, marks, f"{says}{order.correlation:.2f}.")
+    note = f"{order.detail}; correlation {order.correlation:.2f}"
+    return Figure(order.name, note, drawing, colour=order.colour)
 
 
-def _draw_variance(axes: Any, orders: Sequence[MeasuredOrder]) -> None:
+def _variance(orders: Sequence[MeasuredOrder]) -> Figure:
     """The variance ratio against the batch size; 1 is perfect."""
-    _clear(axes, "How much more do batches vary than in a perfect shuffle?")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    ends = []
-    for order in orders:
-        sizes = sorted(order.variance_ratios)
-        ratios = [order.variance_ratios[size] for size in sizes]
-        dashed = order.name == "perfect"
-        axes.plot(
-            sizes,
-            ratios,
-            color=_colour(order),
-            linewidth=1.6 if dashed else 2.4,
-            linestyle=(0, (4, 2)) if dashed else "-",
-            marker="" if dashed else "o",
-            markersize=4.5,
-            clip_on=False,
-            zorder=2 if dashed else 3,
-        )
-        ends.append((sizes[-1], ratios[-1], order))
     sizes = sorted(orders[0].variance_ratios)
-    axes.set_xlim(sizes[0] * 0.85, sizes[-1] * 2.4)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.minorticks_off()
-    largest = max(ratio for order in orders for ratio in order.variance_ratios.values())
-    lowest, highest = 0.75, 1.3 * largest
-    ticks = [tick for tick in (1, 10, 100, 1000) if tick < 2 * largest]
-    axes.set_yticks(ticks, [f"{tick} x" for tick in ticks])
-    axes.set_ylim(lowest, highest)
-    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
-    axes.set_xlabel("samples in a batch")
-    heights = _apart([ratio for _, ratio, _ in ends], factor=(highest / lowest) ** _LINE_HEIGHT)
-    for (size, ratio, order), at in zip(ends, heights, strict=True):
-        text = order.name if order.name == "perfect" else f"{order.name}  {_short(ratio)} x"
-        axes.text(size * 1.13, at, text, color=_colour(order), va="center", fontweight="bold")
+    lines = [
+        Line(
+            order.name,
+            sizes,
+            [order.variance_ratios[size] for size in sizes],
+            order.colour,
+            has_dots=order.name != "perfect",
+        )
+        for order in orders
+    ]
+    last = ", ".join(f"{line.name} {_short(line.ys[-1])}" for line in lines if line.name != "perfect")
+    values = [ratio for order in orders for ratio in order.variance_ratios.values()]
+    return curve_figure(
+        "How much batches vary",
+        f"Against a perfect shuffle (VR). At {sizes[-1]:,} samples: {last}.",
+        lines,
+        x=size_axis("samples in a batch", sizes),
+        y=log_axis("VR", values, least=0.75, most=4.0),
+        says=f"Curves of the variance ratio over batch sizes; at {sizes[-1]:,} samples: {last}.",
+    )
 
 
-def _draw_distinct(
-    axes: Any, orders: Sequence[MeasuredOrder], label: str, batch: int, expected_distinct: float
-) -> None:
+def _distinct(orders: Sequence[MeasuredOrder], label: str, batch: int, expected_distinct: float) -> Figure:
     """Bars of the labels in a batch, and what a perfect shuffle has."""
-    _clear(axes, f"Different {label} in a batch of {batch}")
     shown = [order for order in orders if order.name != "perfect"]
-    places = np.arange(len(shown))[::-1]
-    axes.barh(places, [order.distinct for order in shown], height=0.62, color=[_colour(order) for order in shown])
-    for place, order in zip(places, shown, strict=True):
-        axes.text(-0.012 * expected_distinct, place, order.name, ha="right", va="center", fontweight="bold",
-                  color=_colour(order))  # fmt: skip
-        inside = order.distinct > 0.2 * expected_distinct
-        shift = -0.015 if inside else 0.015
-        axes.text(order.distinct + shift * expected_distinct, place, f"{order.distinct:.1f}", va="center",
-                  ha="right" if inside else "left", color="white" if inside else INK, fontweight="bold")  # fmt: skip
-    green = _COLOURS["perfect"]
-    axes.axvline(expected_distinct, color=green, linewidth=1.6, linestyle=(0, (4, 2)))
-    axes.text(expected_distinct * 0.985, -0.72, f"perfect  {expected_distinct:.1f}", color=green,
-              fontweight="bold", va="center", ha="right")  # fmt: skip
-    axes.set(xlim=(-0.13 * expected_distinct, expected_distinct * 1.03), ylim=(-1.0, len(shown) - 0.5))
-    axes.set(xticks=(), yticks=())
-    axes.spines["left"].set_visible(False)
-    axes.spines["bottom"].set_visible(False)
-
-
-def _clear(axes: Any, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(length=0)
-
-
-def _colour(order: MeasuredOrder) -> str:
-    return _COLOURS.get(order.name, INK)
-
-
-def _apart(values: Sequence[float], *, factor: float) -> list[float]:
-    """The values, each moved up until its text no longer touches the one below; on a logarithmic axis."""
-    moved = list(values)
-    below = 0.0
-    for place in np.argsort(values).tolist():
-        moved[place] = max(values[place], below * factor)
-        below = moved[place]
-    return moved
+    unit = (WIDTH - _NAMES - 20.0) / max(expected_distinct, *(order.distinct for order in shown))
+    marks: list[Mark] = []
+    for number, order in enumerate(shown):
+        top = 26.0 + _STEP * number
+        wide, middle = order.distinct * unit, top + _BAR / 2 + 4
+        marks.append(Cells([(_NAMES, top, wide, _BAR)], order.colour))
+        marks.append(Text(_NAMES - 8, middle, order.name, order.colour, anchor="end", is_bold=True))
+        if wide > 60:
+            marks.append(Text(_NAMES + wide - 6, middle, f"{order.distinct:.1f}", "paper", "end", is_bold=True))
+        else:
+            marks.append(Text(_NAMES + wide + 6, middle, f"{order.distinct:.1f}", "ink", is_bold=True))
+    at, end = _NAMES + expected_distinct * unit, 26.0 + _STEP * len(shown)
+    marks.append(Stroke([[(at, 16.0), (at, end)]], "perfect", 2.0, (6.0, 4.0)))
+    text = f"perfect {expected_distinct:.1f}"
+    marks.append(Text(at - 6, end, text, "perfect", "end", is_bold=True))
+    counts = ", ".join(f"{order.name} {order.distinct:.1f}" for order in shown)
+    says = f"Different {label} in a batch of {batch}: {counts}, {text}."
+    title = f"Different {label} in a batch of {batch}"
+    return Figure(title, "On average; more is better mixed.", Drawing(WIDTH, HEIGHT, marks, says))
 
 
 def _short(ratio: float) -> str:

@@ -6,14 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.measure.diagnosis import ADVICE
 from shoal.measure.looks import Look
 
-__all__ = ["FALSE_ALARMS", "Finding", "findings_of", "verdict_of"]
+__all__ = ["FALSE_ALARMS", "Finding", "as_sentence", "findings_of", "headline_of", "heaviest_first", "verdict_of"]
 
 FALSE_ALARMS = 0.001
 """The chance that an audit of perfect shuffles finds anything at all."""
 
-_FINE = 1.2  # VR below which nobody will see a difference
+_FINE = 1.2  # VR up to which nobody will see a difference
+_POOR = 0.5  # weight from which an order is poor
+_COUNTED = {
+    "missing": ("sample missing", "samples missing"),
+    "repeated": ("delivery repeated", "deliveries repeated"),
+    "unknown": ("id unknown", "ids unknown"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,8 @@ class Finding:
         "epoch 0", or the two that were compared.
     found, expected, probability
         The number, what a perfect shuffle has, and how likely that goes so far by chance.
+    size
+        How much it is: 0 is a perfect shuffle, 1 the worst that there can be.
     num_looks
         How many looks of this name found something.
     """
@@ -44,15 +53,31 @@ class Finding:
     found: float
     expected: float
     probability: float
+    size: float
     num_looks: int = 1
+
+    @property
+    def weight(self) -> float:
+        """What it is likely to cost a training, by its kind and size: from 0, nothing, to above 1."""
+        return ADVICE[self.name].importance * self.size
+
+    @property
+    def cause(self) -> str:
+        """Where this usually comes from."""
+        return ADVICE[self.name].cause
+
+    @property
+    def cure(self) -> str:
+        """What usually helps."""
+        return ADVICE[self.name].cure
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in (*self.__slots__, "weight", "cause", "cure")}
 
 
 def findings_of(looks: Sequence[tuple[str, Look]]) -> list[Finding]:
-    """The looks (with where each was taken) that chance does not explain; one finding for each name, serious first.
+    """The looks (with where each was taken) that chance does not explain; one finding for each name, heaviest first.
 
     Bonferroni's bound: a look counts when its probability is below `FALSE_ALARMS` over the number of looks. However
     the looks depend on each other, perfect shuffles are then found fault with in at most that share of audits.
@@ -71,10 +96,67 @@ def findings_of(looks: Sequence[tuple[str, Look]]) -> list[Finding]:
         )
         findings.append(
             Finding(
-                name, worst.is_serious, worst.text, where, worst.found, worst.expected, worst.probability, len(these)
+                name,
+                worst.is_serious,
+                worst.text,
+                where,
+                worst.found,
+                worst.expected,
+                worst.probability,
+                worst.size,
+                len(these),
             )
         )
-    return sorted(findings, key=lambda finding: not finding.is_serious)
+    return heaviest_first(findings)
+
+
+def heaviest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Serious findings before mild ones, and of both those first that weigh most."""
+    return sorted(findings, key=lambda finding: (not finding.is_serious, -finding.weight))
+
+
+def headline_of(
+    findings: Sequence[Finding], ratios: Mapping[int, float], *, batch: int, num_looks: int, is_part: bool = False
+) -> tuple[str, str]:
+    """A grade, "good", "fair", "poor" or "unknown", and what it is for, in a line.
+
+    ``findings`` are sorted, the heaviest first; ``ratios`` are VR by batch size.
+    """
+    serious = [finding for finding in findings if finding.is_serious]
+    grade = "good" if not serious else "poor" if serious[0].weight >= _POOR else "fair"
+    mixing = f"VR {_ratio(ratios[batch])} at {batch:,}" if batch in ratios and num_looks else ""
+    if not num_looks and not serious:
+        return "unknown", "Too few samples to judge how they are mixed"
+    has_variance = any(finding.name == "variance" for finding in serious)
+    parts: list[str] = []
+    for finding in serious:
+        if finding.name == "variance":
+            parts.append(mixing)
+        elif finding.name in _COUNTED:
+            parts.append(_brief(finding))
+        elif finding is serious[0] or not (has_variance or parts):
+            parts.append(_brief(finding))  # what else is wrong is mostly told by VR
+    if mixing not in parts:
+        parts.append(mixing)
+    within = " within one part" if is_part else ""
+    return grade, f"{grade.capitalize()}{within}: {', '.join(filter(None, parts)) or 'no trace of an order'}"
+
+
+def _brief(finding: Finding) -> str:
+    if finding.name in _COUNTED:
+        share = finding.size**2
+        said = f"{share:.0%}" if share >= 0.01 else "less than 1%"
+        return f"{int(finding.found):,} {_COUNTED[finding.name][finding.found != 1]} ({said})"
+    return ADVICE[finding.name].brief
+
+
+def _ratio(ratio: float) -> str:
+    """VR in two or three digits.
+
+    >>> _ratio(0.987), _ratio(2.04), _ratio(25.3), _ratio(1234.0)
+    ('0.99', '2.0', '25', '1,234')
+    """
+    return f"{ratio:.2f}" if ratio < 2 else f"{ratio:.1f}" if ratio < 10 else f"{ratio:,.0f}"
 
 
 def verdict_of(
@@ -89,9 +171,9 @@ def verdict_of(
 ) -> str:
     """The audit in a few sentences."""
     found = list(findings)
-    counted = [finding for finding in found if finding.name in {"missing", "repeated", "unknown"}]
+    counted = [finding for finding in found if finding.name in _COUNTED]
     others = [finding for finding in found if finding not in counted]
-    said = [_capital(finding.text) + "." for finding in counted] or [_all_once(num_samples, is_part=is_part)]
+    said = [as_sentence(finding.text) for finding in counted] or [_all_once(num_samples, is_part=is_part)]
     if ratios:
         said.append(_mixing(ratios, errors, batch))
     if not num_looks:
@@ -113,7 +195,9 @@ def verdict_of(
 
 def _all_once(num_samples: int, *, is_part: bool) -> str:
     if is_part:
-        return f"Of {num_samples:,} samples, none comes twice in an epoch of this part."
+        return (
+            f"Of {num_samples:,} samples, none comes twice in an epoch of this part; what other parts get is unknown."
+        )
     return f"Each of {num_samples:,} samples comes exactly once in an epoch."
 
 
@@ -135,5 +219,10 @@ def _far(look: Look) -> float:
     return abs(look.found - look.expected)
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def as_sentence(text: str) -> str:
+    """A text with a capital and a full stop.
+
+    >>> as_sentence("two: 1, 2"), as_sentence("many: 1, 2 ...")
+    ('Two: 1, 2.', 'Many: 1, 2 ...')
+    """
+    return text[:1].upper() + text[1:] + ("" if text.endswith("...") else ".")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.window import Window, default_canonical_nodes
 
-__all__ = ["DEFAULT_WINDOW_BYTES", "ResolvedWindow", "parse_bytes", "resolve_window"]
+__all__ = ["DEFAULT_WINDOW_BYTES", "ResolvedWindow", "bytes_text", "parse_bytes", "resolve_window"]
 
 DEFAULT_WINDOW_BYTES = 512 * 2**20
 _CHUNKS_IN_WINDOW = 512
@@ -50,6 +51,21 @@ def parse_bytes(value: Any, name: str) -> int:
         msg = f"{name} must be a number of bytes; got {value!r}"
         raise UsageError(msg, hint='for example 16 * 2**20, "16MiB" (binary) or "16MB" (decimal)')
     return number
+
+
+def bytes_text(num_bytes: int, *, is_enough: Callable[[int], bool]) -> str:
+    """The shortest text that `parse_bytes` reads as a number that will do, or the number itself where none does.
+
+    >>> bytes_text(21_401_600_000, is_enough=lambda number: number // 8_360_000 == 2560)
+    '19.932GiB'
+    """
+    for digits in range(7):
+        for unit in ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB"):
+            scale = _UNITS[unit[:-1].lower()]
+            text = f"{num_bytes / scale:.{digits}f}{unit}"
+            if scale <= num_bytes < 1000 * scale and is_enough(parse_bytes(text, "bytes")):
+                return text
+    return str(num_bytes)
 
 
 def resolve_window(

@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-__all__ = ["bullets", "cards", "document", "facts", "figures", "fold", "paragraph", "section", "table"]
+from shoal.measure.page.figures import Figure
+from shoal.measure.page.palette import DARK, LIGHT, as_css
+from shoal.measure.page.svg import STYLE as DRAWINGS
+from shoal.measure.page.svg import svg_of
+
+__all__ = ["cards", "document", "facts", "figures", "fold", "paragraph", "section", "table", "weighed"]
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-_STYLE = """
-:root{color-scheme:light dark;--paper:#fff;--panel:#f6f7f8;--ink:#1b1d1f;--soft:#555b61;--rule:#d5d9dd;
---data:#0068a3;--other:#b34700;--perfect:#00724f;--bad:#a33a00}
-@media (prefers-color-scheme:dark){:root{--paper:#14171a;--panel:#1d2125;--ink:#eceef0;--soft:#adb4bb;--rule:#3d444b;
---data:#5cb8ee;--other:#f09a5c;--perfect:#45c69b;--bad:#f5a06a}}
-*{box-sizing:border-box}
+_STYLE = (
+    f""":root{{color-scheme:light dark;{as_css(LIGHT)}}}
+@media (prefers-color-scheme:dark){{:root{{{as_css(DARK)}}}}}
+"""
+    """*{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:1rem/1.55 system-ui,-apple-system,"Segoe UI",Roboto,
 "Liberation Sans",sans-serif}
 main,header,footer{max-width:64rem;margin:0 auto;padding:0 1.25rem}
@@ -63,25 +67,29 @@ overflow-wrap:anywhere;display:flow-root}
 .cards .soft{font-size:.87rem}
 .cards .text{display:-webkit-box;-webkit-box-orient:vertical;-webkit-line-clamp:6;overflow:hidden}
 .cards img{float:right;margin:.1rem 0 .5rem .8rem}
-.bad{color:var(--bad)}
+.good{color:var(--perfect)}.unknown{color:var(--soft)}.fair{color:var(--fair)}.bad,.poor{color:var(--bad)}
+.headline{font-size:1.45rem;line-height:1.25;font-weight:650;margin:1rem 0 .4rem}
+.findings{list-style:none;padding:0}
+.findings>li{border-left:.3rem solid var(--rule);padding:.1rem 0 .1rem .9rem;margin:1rem 0}
+.findings>li.bad-side{border-color:var(--bad)}
+.findings p{margin:.15rem 0}
 footer{margin-top:3rem;padding-top:1rem;padding-bottom:2.5rem;color:var(--soft);font-size:.87rem}
 img{max-width:100%;height:auto;border-radius:.2rem;display:block}
-svg text{fill:var(--soft);font:11px system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif}
-svg .name{fill:var(--ink)}
-svg .rule{stroke:var(--rule);stroke-width:1;fill:none}
-svg .data{stroke:var(--data)}svg .other{stroke:var(--other)}svg .perfect{stroke:var(--perfect)}
-svg .line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
-svg .dashed{stroke-dasharray:6 4}
-svg .dot{fill:var(--data)}svg .dot.other{fill:var(--other);stroke:none}svg .dot.data{stroke:none}
-svg .band{fill:var(--perfect);opacity:.2}
-svg .area{fill:var(--data);opacity:.16}
-svg .mark{stroke:var(--soft);stroke-width:1;stroke-dasharray:2 3}
-svg .more{fill:var(--data)}svg .less{fill:var(--other)}
 @media print{:root{color-scheme:light}details>*{display:block}}
-"""
+""" + DRAWINGS
+)
 
 
-def document(*, title: str, lead: str, about: str, call: str = "", body: Sequence[str], made_by: str) -> str:
+def document(
+    *,
+    title: str,
+    lead: str,
+    about: str,
+    call: str = "",
+    headline: tuple[str, str] = ("", ""),
+    body: Sequence[str],
+    made_by: str,
+) -> str:
     """A whole page.
 
     Parameters
@@ -90,6 +98,8 @@ def document(*, title: str, lead: str, about: str, call: str = "", body: Sequenc
         What the page is of, what it says in a sentence or two, and a line of what it was made from.
     call
         A line of code that the page is about.
+    headline
+        A grade ("good", "fair", "poor" or "unknown"), and the line that it colours.
     body
         Sections, as `section` makes them.
     made_by
@@ -109,6 +119,7 @@ def document(*, title: str, lead: str, about: str, call: str = "", body: Sequenc
             "<body>",
             f'<header><h1>{escape(title)}</h1><p class="soft">{escape(about)}</p>'
             + (f'<code class="call">{escape(call)}</code>' if call else "")
+            + (f'<p class="headline {headline[0]}">{escape(headline[1])}</p>' if headline[1] else "")
             + (f'<p class="lead">{escape(lead)}</p>' if lead else "")
             + "</header>",
             "<main>",
@@ -135,13 +146,17 @@ def paragraph(text: str, *, kind: str = "") -> str:
     return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
 
 
-def bullets(items: Sequence[tuple[str, str, bool]]) -> str:
-    """A list of names and texts; what is bad is told by a word and not by its colour alone."""
-    lines = [
-        f'<li><strong class="{"bad" if is_bad else "soft"}">{escape(name)}</strong> {escape(text)}</li>'
-        for name, text, is_bad in items
-    ]
-    return "<ul>\n" + "\n".join([*lines, "</ul>"])
+def weighed(items: Sequence[tuple[str, bool, Sequence[tuple[str, str]]]]) -> str:
+    """A list of findings: their names, whether each is bad, and texts with their names; words say what colours do."""
+    lines = []
+    for name, is_bad, texts in items:
+        side, sign = ("bad-side", "bad") if is_bad else ("", "soft")
+        said = "".join(
+            f'<p>{f"""<span class="soft">{escape(label)}:</span> """ if label else ""}{escape(text)}</p>'
+            for label, text in texts
+        )
+        lines.append(f'<li class="{side}"><h3 class="{sign}">{escape(name)}</h3>{said}</li>')
+    return '<ul class="findings">\n' + "\n".join([*lines, "</ul>"])
 
 
 def cards(items: Sequence[tuple[str, str, Sequence[str]]]) -> str:
@@ -153,9 +168,26 @@ def cards(items: Sequence[tuple[str, str, Sequence[str]]]) -> str:
     return '<ul class="cards">\n' + "\n".join([*lines, "</ul>"])
 
 
-def figures(*drawn: str) -> str:
+def figures(drawn: Sequence[Figure]) -> str:
     """Figures side by side where there is room."""
-    return '<div class="figures">\n' + "\n".join([*drawn, "</div>"])
+    return '<div class="figures">\n' + "\n".join([*map(_figure, drawn), "</div>"])
+
+
+def _figure(figure: Figure) -> str:
+    name = "figure-" + "".join(letter if letter.isalnum() else "-" for letter in figure.title.lower())
+    after = ""
+    if (numbers := figure.numbers) is not None:
+        after = fold("The numbers", table(numbers.caption, numbers.heads, numbers.rows, here=numbers.here))
+    head = f'<h3 id="{name}">{escape(figure.title)}</h3><p>{escape(figure.note)}</p>'
+    return "\n".join(
+        [
+            f'<figure aria-labelledby="{name}">',
+            f"<figcaption>{head}</figcaption>",
+            svg_of(figure.drawing),
+            after,
+            "</figure>",
+        ]
+    )
 
 
 def facts(pairs: Mapping[str, str]) -> str:

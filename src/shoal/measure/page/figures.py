@@ -1,7 +1,6 @@
-"""Drawings for pages: curves and heat maps as inline SVG, in the colours of the page's style, with words beside them.
+"""Figures as data: curves over axes, with a title, words for who does not see them, and the numbers behind them.
 
-Own code and not a plotting library's: its drawings come with fixed colours and texts as outlines, which neither turn
-dark with the page nor can be read aloud, and are ten times as large.
+A figure is drawn once, as marks; a page and a picture show the same ones.
 """
 
 from __future__ import annotations
@@ -9,23 +8,57 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from shoal.measure.page.marks import Dots, Drawing, Fill, Mark, Stroke, Text, text_width
 
-__all__ = ["Axis", "Line", "curve_figure", "heat_figure", "log_axis", "plain_axis", "size_axis"]
+__all__ = [
+    "Axis",
+    "Figure",
+    "Line",
+    "Numbers",
+    "curve_figure",
+    "frame_marks",
+    "label_marks",
+    "log_axis",
+    "plain_axis",
+    "size_axis",
+]
 
 # In these units a figure is about as wide as a phone, so that its texts keep their size there.
-_WIDTH, _HEIGHT = 360.0, 236.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48.0, 10.0, 26.0, 40.0
-_CLASSES = 3  # shades of more, and as many of less
+WIDTH, HEIGHT = 360.0, 236.0
+LEFT, RIGHT, TOP, BOTTOM = 48.0, 10.0, 26.0, 40.0
+ACROSS, LOW = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM
 _MOST_TICKS = 6
+_DASHED, _DOTTED = (6.0, 4.0), (1.5, 3.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers behind a figure, as a table of texts; ``here`` is the row that is to stand out."""
+
+    caption: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    here: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawing with its title, a note on how to read it, and the numbers behind it, where there are few."""
+
+    title: str
+    note: str
+    drawing: Drawing
+    numbers: Numbers | None = None
+    colour: str = "ink"  # of the title
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve of a ``kind``: "data", "other" or "perfect"; with dots where values are few, an area where time runs."""
+    """A curve, and what it means: "data", "perfect" (what a perfect shuffle has), "other" to compare with, or a colour.
+
+    With dots where values are few, an area where time runs.
+    """
 
     name: str
     xs: Sequence[float]
@@ -33,6 +66,16 @@ class Line:
     kind: str = "data"
     has_dots: bool = False
     has_area: bool = False
+
+    @property
+    def colour(self) -> str:
+        """Of the palette."""
+        return "soft" if self.kind == "other" else self.kind
+
+    @property
+    def dash(self) -> tuple[float, ...]:
+        """So that no meaning is told by colour alone."""
+        return {"perfect": _DASHED, "other": _DOTTED}.get(self.kind, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +135,14 @@ def curve_figure(
     band: tuple[Sequence[float], Sequence[float], Sequence[float]] | None = None,
     mark: tuple[float, str] | None = None,
     says: str,
-    after: str = "",
-) -> str:
+    numbers: Numbers | None = None,
+) -> Figure:
     """Curves over an axis.
 
     Parameters
     ----------
     title, note
-        Above the figure: what it shows, and how to read it.
+        What it shows, and how to read it.
     lines
         The curves; where there is more than one, a legend names them.
     band
@@ -108,156 +151,70 @@ def curve_figure(
         An x that matters, and its name.
     says
         What a person sees in it, for who does not.
-    after
-        HTML below the figure: the numbers as a table.
+    numbers
+        The values.
     """
-    parts = [*_frame(x, y)]
+    marks = frame_marks(x, y)
     if band is not None:
-        upper = [_point(x, y, at, value) for at, value in zip(band[0], band[2], strict=True)]
-        lower = [_point(x, y, at, value) for at, value in zip(band[0], band[1], strict=True)]
-        parts.append(f'<path class="band" d="M{" ".join(upper + lower[::-1])}Z"/>')
+        upper = [_place(x, y, at, value) for at, value in zip(band[0], band[2], strict=True)]
+        lower = [_place(x, y, at, value) for at, value in zip(band[0], band[1], strict=True)]
+        marks.append(Fill(upper + lower[::-1], "perfect", 0.2))
     if mark is not None:
-        at = _LEFT + x.share(mark[0]) * _across()
-        anchor, shift = ("end", -4) if x.share(mark[0]) > 0.6 else ("start", 4)
-        parts.append(f'<path class="mark" d="M{at:.1f} {_TOP:.0f}V{_HEIGHT - _BOTTOM:.0f}"/>')
-        parts.append(f'<text x="{at + shift:.1f}" y="{_TOP + 11:.0f}" text-anchor="{anchor}">{escape(mark[1])}</text>')
+        at = LEFT + x.share(mark[0]) * ACROSS
+        anchor, shift = ("end", -4.0) if x.share(mark[0]) > 0.6 else ("start", 4.0)
+        marks.append(Stroke([[(at, TOP), (at, LOW)]], "soft", dash=(2.0, 3.0)))
+        marks.append(Text(at + shift, TOP + 11, mark[1], anchor=anchor))
     for line in lines:
-        parts += _drawn(line, x, y)
+        marks += _drawn(line, x, y)
     if len(lines) > 1:
-        parts += _legend(lines)
-    return _figure(title, note, says, parts, after, top=0.0 if len(lines) > 1 else _TOP - 10.0)
+        marks += _legend(lines)
+    return Figure(title, note, Drawing(WIDTH, HEIGHT, marks, says), numbers)
 
 
-def heat_figure(
-    title: str, note: str, heat: ArrayLike, *, x_label: str, y_label: str, says: str, after: str = ""
-) -> str:
-    """A table of counts of shape (times, sources) against what a perfect shuffle has: the same everywhere.
-
-    Shades begin beyond three standard deviations of chance, and stand for half, a quarter and an eighth, or 2, 4 and 8
-    times as much.
-    """
-    levels = _levels(np.asarray(heat, dtype=np.float64))
-    wide, high = _across() / levels.shape[0], (_HEIGHT - _TOP - _BOTTOM) / levels.shape[1]
-    parts = []
-    for level in [-3, -2, -1, 1, 2, 3]:
-        cells = []
-        for source in range(levels.shape[1]):
-            for first, stop in _runs(levels[:, source] == level):
-                top = _HEIGHT - _BOTTOM - (source + 1) * high
-                cells.append(f"M{_LEFT + first * wide:.1f} {top:.1f}h{(stop - first) * wide:.1f}v{high:.1f}H"
-                             f"{_LEFT + first * wide:.1f}z")  # fmt: skip
-        if cells:
-            kind = "more" if level > 0 else "less"
-            parts.append(f'<path class="{kind}" opacity="{abs(level) / _CLASSES:.2f}" d="{"".join(cells)}"/>')
-    low = _HEIGHT - _BOTTOM
-    parts.append(f'<path class="rule" d="M{_LEFT} {_TOP}H{_WIDTH - _RIGHT}V{low}H{_LEFT}z"/>')
-    parts += _labels(Axis(x_label, 0, 1, [(0, "start"), (1, "end")]), Axis(y_label, 0, 1, [(0, "first"), (1, "last")]))
-    parts.append(f'<text x="{_LEFT - 6:.0f}" y="9" text-anchor="end">less</text>')
-    for number in range(2 * _CLASSES + 1):
-        level = number - _CLASSES
-        kind, at = ("more" if level > 0 else "less"), _LEFT + 15 * number
-        fill = f'class="{kind}" opacity="{abs(level) / _CLASSES:.2f}"' if level else 'fill="none"'
-        parts.append(f'<rect x="{at:.0f}" y="1" width="15" height="9" {fill}/>')
-        parts.append(f'<rect class="rule" x="{at:.0f}" y="1" width="15" height="9"/>')
-    parts.append(f'<text x="{_LEFT + 111:.0f}" y="9">more than a perfect shuffle</text>')
-    return _figure(title, note, says, parts, after)
+def frame_marks(x: Axis, y: Axis) -> list[Mark]:
+    """Rules at the ticks of the upright axis, and the words of both."""
+    rules = [LOW - y.share(value) * (LOW - TOP) for value, _ in y.ticks]
+    return [Stroke([[(LEFT, down), (WIDTH - RIGHT, down)] for down in rules], "rule"), *label_marks(x, y)]
 
 
-def _levels(heat: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many times as much as usual, in doublings from -3 to 3; 0 where chance does as much."""
-    total = max(1.0, float(heat.sum()))
-    usual = heat.sum(axis=1, keepdims=True) * heat.sum(axis=0, keepdims=True) / total
-    doublings = np.log2(np.maximum(heat, 0.05) / np.maximum(usual, 0.05))
-    found: NDArray[np.int64] = np.rint(doublings).clip(-_CLASSES, _CLASSES).astype(np.int64)
-    found[np.abs(heat - usual) <= 3.0 * np.sqrt(usual)] = 0
-    return found
-
-
-def _runs(chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-
-
-def _across() -> float:
-    return _WIDTH - _LEFT - _RIGHT
-
-
-def _place(x: Axis, y: Axis, at: float, value: float) -> tuple[float, float]:
-    down = _HEIGHT - _BOTTOM - y.share(value) * (_HEIGHT - _TOP - _BOTTOM)
-    return _LEFT + x.share(at) * _across(), down
-
-
-def _point(x: Axis, y: Axis, at: float, value: float) -> str:
-    right, down = _place(x, y, at, value)
-    return f"{right:.1f},{down:.1f}"
-
-
-def _frame(x: Axis, y: Axis) -> list[str]:
-    rules = [_HEIGHT - _BOTTOM - y.share(value) * (_HEIGHT - _TOP - _BOTTOM) for value, _ in y.ticks]
-    path = "".join(f"M{_LEFT} {down:.1f}H{_WIDTH - _RIGHT}" for down in rules)
-    return [f'<path class="rule" d="{path}"/>', *_labels(x, y)]
-
-
-def _labels(x: Axis, y: Axis) -> list[str]:
-    low, parts = _HEIGHT - _BOTTOM, []
+def label_marks(x: Axis, y: Axis) -> list[Mark]:
+    """The words of two axes."""
+    marks: list[Mark] = []
     for value, text in x.ticks:
         share = x.share(value)
         anchor = "start" if share < 0.02 else "end" if share > 0.97 else "middle"
-        at = _LEFT + share * _across()
-        parts.append(f'<text x="{at:.1f}" y="{low + 15:.0f}" text-anchor="{anchor}">{escape(text)}</text>')
+        marks.append(Text(LEFT + share * ACROSS, LOW + 15, text, anchor=anchor))
     for value, text in y.ticks:
-        down = low - y.share(value) * (low - _TOP) + 4
-        parts.append(f'<text x="{_LEFT - 6:.0f}" y="{down:.1f}" text-anchor="end">{escape(text)}</text>')
-    middle = _LEFT + _across() / 2
-    parts.append(
-        f'<text class="name" x="{middle:.0f}" y="{low + 32:.0f}" text-anchor="middle">{escape(x.label)}</text>'
-    )
+        marks.append(Text(LEFT - 6, LOW - y.share(value) * (LOW - TOP) + 4, text, anchor="end"))
+    marks.append(Text(LEFT + ACROSS / 2, LOW + 32, x.label, "ink", anchor="middle"))
     if y.label:
-        up = _TOP + (low - _TOP) / 2
-        turn = f'transform="rotate(-90 9 {up:.0f})"'
-        parts.append(f'<text class="name" x="9" y="{up:.0f}" {turn} text-anchor="middle">{escape(y.label)}</text>')
-    return parts
+        marks.append(Text(9, TOP + (LOW - TOP) / 2, y.label, "ink", anchor="middle", is_turned=True))
+    return marks
 
 
-def _drawn(line: Line, x: Axis, y: Axis) -> list[str]:
-    points = [_point(x, y, at, value) for at, value in zip(line.xs, line.ys, strict=True)]
-    parts = []
+def _place(x: Axis, y: Axis, at: float, value: float) -> tuple[float, float]:
+    return LEFT + x.share(at) * ACROSS, LOW - y.share(value) * (LOW - TOP)
+
+
+def _drawn(line: Line, x: Axis, y: Axis) -> list[Mark]:
+    points = [_place(x, y, at, value) for at, value in zip(line.xs, line.ys, strict=True)]
+    marks: list[Mark] = []
     if line.has_area:
-        low = _HEIGHT - _BOTTOM
-        first, last = points[0].partition(",")[0], points[-1].partition(",")[0]
-        parts.append(f'<path class="area" d="M{first},{low} {" ".join(points)} {last},{low}Z"/>')
-    dashed = " dashed" if line.kind == "perfect" else ""
-    parts.append(f'<path class="line {line.kind}{dashed}" d="M{" ".join(points)}"/>')
+        marks.append(Fill([(points[0][0], LOW), *points, (points[-1][0], LOW)], line.colour, 0.16))
+    marks.append(Stroke([points], line.colour, 2.0, line.dash))
     if line.has_dots:
-        for point in points:
-            right, down = point.split(",")
-            parts.append(f'<circle class="dot {line.kind}" cx="{right}" cy="{down}" r="3"/>')
-    return parts
+        marks.append(Dots(points, line.colour, 3.0, are_rings=line.kind == "other"))
+    return marks
 
 
-def _legend(lines: Sequence[Line]) -> list[str]:
-    parts, at = [], _LEFT
+def _legend(lines: Sequence[Line]) -> list[Mark]:
+    marks: list[Mark] = []
+    at = LEFT
     for line in lines:
-        dashed = " dashed" if line.kind == "perfect" else ""
-        parts.append(f'<path class="line {line.kind}{dashed}" d="M{at:.0f} 8h20"/>')
-        parts.append(f'<text class="name" x="{at + 26:.0f}" y="12">{escape(line.name)}</text>')
-        at += 26 + 6.2 * len(line.name) + 16
-    return parts
-
-
-def _figure(title: str, note: str, says: str, parts: Sequence[str], after: str, *, top: float = 0.0) -> str:
-    name = "figure-" + "".join(letter if letter.isalnum() else "-" for letter in title.lower())
-    return "\n".join(
-        [
-            f'<figure aria-labelledby="{name}">',
-            f'<figcaption><h3 id="{name}">{escape(title)}</h3><p>{escape(note)}</p></figcaption>',
-            f'<svg viewBox="0 {top:.0f} {_WIDTH:.0f} {_HEIGHT - top:.0f}" role="img" aria-label="{escape(says)}">',
-            *parts,
-            "</svg>",
-            after,
-            "</figure>",
-        ]
-    )
+        marks.append(Stroke([[(at, 8), (at + 20, 8)]], line.colour, 2.0, line.dash))
+        marks.append(Text(at + 26, 12, line.name, "ink"))
+        at += 26 + text_width(line.name, 11.0) + 14
+    return marks
 
 
 def _short(value: float) -> str:

@@ -1,4 +1,4 @@
-"""A plan as a page: what a cluster should read, how that mixes, what it holds and moves over the epoch, and what if."""
+"""A plan as a page and as a picture: what to read, how that mixes, what it holds and moves over time, and what if."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.measure.page.document import document, facts, figures, fold, paragraph, section, table
-from shoal.measure.page.figures import Axis, Line, curve_figure, heat_figure, log_axis, plain_axis, size_axis
+from shoal.measure.page.document import document, facts, figures, paragraph, section, table
+from shoal.measure.page.figures import Axis, Figure, Line, Numbers, curve_figure, log_axis, plain_axis, size_axis
+from shoal.measure.page.heat import heat_figure, heat_map
+from shoal.measure.page.marks import Drawing
+from shoal.measure.page.sheet import in_pairs, sheet
 
-__all__ = ["PlanFigures", "WhatIf", "plan_page"]
+__all__ = ["PlanFigures", "WhatIf", "plan_page", "plan_picture"]
 
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
 
@@ -83,7 +86,7 @@ def plan_page(
         The command that makes the page again.
     """
     body = [
-        section("In pictures", figures(_variance(drawn), _memory(drawn), _traffic(drawn), _heat(drawn))),
+        section("In pictures", figures(_figures(drawn))),
         section("What if", table("Each row changes one thing of the plan", what_if.heads, what_if.rows, here=0)),
         *(section(name, facts(pairs)) for name, pairs in groups.items()),
         section("How far to trust it", *(paragraph(note) for note in notes)),
@@ -91,7 +94,16 @@ def plan_page(
     return document(title=title, lead=lead, about=about, call=call, body=body, made_by=made_by)
 
 
-def _variance(drawn: PlanFigures) -> str:
+def plan_picture(drawn: PlanFigures, *, title: str, about: str, lead: str) -> Drawing:
+    """The same figures as one drawing, which `shoal.measure.drawing.rendered` makes a file of."""
+    return sheet(title, about=about, rows=in_pairs(_figures(drawn)), lead=lead)
+
+
+def _figures(drawn: PlanFigures) -> list[Figure]:
+    return [_variance(drawn), _memory(drawn), _traffic(drawn), _heat(drawn)]
+
+
+def _variance(drawn: PlanFigures) -> Figure:
     sizes, ratios = list(drawn.vr), list(drawn.vr.values())
     lines = [
         Line("predicted", sizes, ratios, "data", has_dots=True),
@@ -99,7 +111,7 @@ def _variance(drawn: PlanFigures) -> str:
     ]
     rows = [[f"{size:,}", f"{ratio:.2f}"] for size, ratio in drawn.vr.items()]
     here = sizes.index(drawn.batch)
-    after = fold("The numbers", table("Predicted VR by samples in a batch", ["Batch", "VR"], rows, here=here))
+    numbers = Numbers("Predicted VR by samples in a batch", ["Batch", "VR"], rows, here)
     return curve_figure(
         "How much batches vary",
         "Variance of batches against a perfect shuffle.",
@@ -109,11 +121,11 @@ def _variance(drawn: PlanFigures) -> str:
         mark=(drawn.batch, "global batch"),
         says=f"Curve of the predicted VR: {ratios[here]:.2f} at the global batch of {drawn.batch:,}, from "
         f"{ratios[0]:.2f} at {sizes[0]:,} to {ratios[-1]:.2f} at {sizes[-1]:,} samples.",
-        after=after,
+        numbers=numbers,
     )
 
 
-def _memory(drawn: PlanFigures) -> str:
+def _memory(drawn: PlanFigures) -> Figure:
     values = drawn.rank_bytes.tolist()
     unit, scale = _unit(max(values))
     return curve_figure(
@@ -124,18 +136,18 @@ def _memory(drawn: PlanFigures) -> str:
         y=plain_axis(unit, values, unit=scale),
         says=f"Memory over time: at most {max(values) / scale:.3g} {unit}, {values[0] / scale:.3g} at the start, "
         f"{np.median(values) / scale:.3g} in the middle.",
-        after=_over_time("Memory of the fullest rank over time", unit, values, scale),
+        numbers=_over_time("Memory of the fullest rank over time", unit, values, scale),
     )
 
 
-def _traffic(drawn: PlanFigures) -> str:
+def _traffic(drawn: PlanFigures) -> Figure:
     values = drawn.node_bytes_per_second.tolist()
     unit, scale = _unit(max(values))
     lines = [Line("read", _middles(values), values, "data", has_area=True)]
     shown = list(values)
     limit, limit_scale = _unit(drawn.node_limit)
     if drawn.node_limit < 3 * max(values):
-        lines.append(Line("limit of a node", [0.0, 1.0], [drawn.node_limit] * 2, "other"))
+        lines.append(Line("limit of a node", [0.0, 1.0], [drawn.node_limit] * 2, "bad"))
         shown.append(drawn.node_limit)
     can_take = f"{drawn.node_limit / limit_scale:.3g} {limit}"
     says = f"Traffic over time: {max(values) / scale:.3g} {unit} a second at most, {np.mean(values) / scale:.3g} on "
@@ -146,23 +158,17 @@ def _traffic(drawn: PlanFigures) -> str:
         x=_time(drawn),
         y=plain_axis(f"{unit}/s", shown, unit=scale),
         says=says + f"average; the limit of a node is {can_take}.",
-        after=_over_time("Traffic of a node over time", f"{unit}/s", values, scale),
+        numbers=_over_time("Traffic of a node over time", f"{unit}/s", values, scale),
     )
 
 
-def _heat(drawn: PlanFigures) -> str:
-    heat = drawn.heat
-    usual = heat.sum(axis=1, keepdims=True) * heat.sum(axis=0, keepdims=True) / max(1, int(heat.sum()))
-    apart = float(np.abs(heat - usual).sum()) / 2.0 / max(1, int(heat.sum()))
-    return heat_figure(
-        "Where samples come from",
-        "Each part of the dataset at each time. An empty map is a perfect shuffle.",
-        heat,
-        x_label=_time(drawn).label,
-        y_label="place in the dataset",
-        says=f"Heat map of the dataset over time: {apart:.0%} of the samples would have to come at another time for an "
-        "even map.",
-    )
+def _heat(drawn: PlanFigures) -> Figure:
+    heat = heat_map(drawn.heat)
+    across, up = heat.levels.shape
+    note = f"Each part of the dataset at each time, in {across} by {up} fields. Empty is a perfect shuffle."
+    x_label, y_label = _time(drawn).label, "place in the dataset"
+    says = "Heat map of the dataset over time."
+    return heat_figure("Where samples come from", note, heat, x_label=x_label, y_label=y_label, says=says)
 
 
 def _time(drawn: PlanFigures) -> Axis:
@@ -174,12 +180,12 @@ def _middles(values: Sequence[float]) -> list[float]:
     return [(place + 0.5) / len(values) for place in range(len(values))]
 
 
-def _over_time(caption: str, unit: str, values: Sequence[float], scale: float) -> str:
+def _over_time(caption: str, unit: str, values: Sequence[float], scale: float) -> Numbers:
     step = max(1, len(values) // 10)
     rows = [
         [f"{100 * place / len(values):.0f} %", f"{values[place] / scale:.3g}"] for place in range(0, len(values), step)
     ]
-    return fold("The numbers", table(caption, ["Time", unit], rows))
+    return Numbers(caption, ["Time", unit], rows)
 
 
 def _unit(most: float) -> tuple[str, float]:
