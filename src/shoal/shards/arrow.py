@@ -7,7 +7,6 @@ index. See "Arrow Columnar Format", section "Serialization and Interprocess Comm
 
 from __future__ import annotations
 
-import base64
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from shoal.shards.arrow_rows import TableRecords, arrow_library, check_names, pa
 from shoal.shards.arrow_spilled import rows_of_part, spilled_rows, table_of_part
 from shoal.shards.columns import wanted_of
 from shoal.shards.decoding.hf_features import features_in
+from shoal.shards.packed_heads import packed, unpacked, unusable
 from shoal.shards.protocol import Aside, Buffer, ReadBytes, ShardScan, Spilled, Stretch
 
 __all__ = ["Arrow", "scan_messages"]
@@ -29,6 +29,7 @@ _FILE_MAGIC = b"ARROW1\0\0"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _END = _CONTINUATION + bytes(4)
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
+_PREFIX = "prefix"  # what a head keeps: schema and dictionaries
 _AT_ONCE_BYTES = 4 << 10  # most heads of messages are smaller
 _HEAD_LIMIT_BYTES = 64 << 20
 _NO_SHARD = "this is no Arrow IPC shard, or a damaged one"
@@ -126,7 +127,7 @@ class Arrow:
         if num_rows != stretch.num_samples or any(message.kind != _BATCH for message in found):
             msg = f"the index says {stretch.num_samples} rows in these {len(view)} bytes, and {num_rows} are there"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
-        stream = zlib.decompress(base64.b64decode(stretch.head["prefix"])) + view + _END
+        stream = unpacked(stretch.head, _PREFIX, shard=shard) + view + _END
         try:
             with pa.ipc.open_stream(stream, options=self._options(pa, stream, shard)) as reader:
                 table = reader.read_all()
@@ -147,8 +148,11 @@ class Arrow:
 
     def schema(self, head: Mapping[str, Any]) -> Any:
         """The schema of a shard; of all its columns."""
-        prefix = zlib.decompress(base64.b64decode(head["prefix"]))
-        return arrow_library("Arrow").ipc.open_stream(prefix + _END).schema
+        pa, prefix = arrow_library("Arrow"), unpacked(head, _PREFIX)
+        try:
+            return pa.ipc.open_stream(prefix + _END).schema
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise unusable(_PREFIX, error) from None
 
     def _options(self, pa: Any, stream: bytes, shard: str) -> Any:
         """How the stream is read: only the columns that are wanted."""
@@ -196,7 +200,7 @@ def scan_messages(read: ReadBytes, first_byte: int, end_byte: int, *, shard: str
     return ShardScan(
         np.array(starts or [first_byte], dtype=np.int64),
         np.array([batch.crc for batch in batches], dtype=np.uint32),
-        head={"prefix": base64.b64encode(zlib.compress(prefix)).decode(), **({"late": True} if late else {})},
+        head={_PREFIX: packed(prefix), **({"late": True} if late else {})},
         piece_samples=np.array([batch.num_rows for batch in batches], dtype=np.int64),
         piece_decoded_bytes=np.array([_decoded_bytes(read, batch, shard) for batch in batches], dtype=np.int64),
     )

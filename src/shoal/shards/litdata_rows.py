@@ -15,6 +15,7 @@ from shoal.errors import ShardError
 from shoal.shards.arrow import Arrow, scan_messages
 from shoal.shards.arrow_rows import TableRecords
 from shoal.shards.arrow_values import python_value
+from shoal.shards.packed_heads import unusable
 from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
 
 __all__ = ["is_rows", "parse_rows", "scan_rows"]
@@ -62,7 +63,10 @@ def parse_rows(buffer: Buffer, stretch: Stretch) -> TableRecords:
     ShardError
         They are none, or have another number of rows.
     """
-    table, crcs = Arrow().opened(buffer, stretch._replace(head=stretch.head[_ROWS]))
+    rows = stretch.head.get(_ROWS)
+    if not isinstance(rows, Mapping):
+        raise unusable(_ROWS, f"{rows!r:.40} says nothing of rows", shard=stretch.shard)
+    table, crcs = Arrow().opened(buffer, stretch._replace(head=rows))
     return TableRecords(table, crcs, shard=stretch.shard, byte=stretch.first_byte, getter_of=_python_values)
 
 

@@ -5,7 +5,6 @@ The footer says where each row group lies; it is kept in the index, and what is 
 
 from __future__ import annotations
 
-import base64
 import io
 import re
 import struct
@@ -23,12 +22,14 @@ from shoal.shards.arrow_rows import TableRecords, arrow_library, partition_field
 from shoal.shards.arrow_spilled import rows_of_part, spilled_rows, table_of_part
 from shoal.shards.columns import wanted_of
 from shoal.shards.decoding.hf_features import features_in
+from shoal.shards.packed_heads import number_of, packed, unpacked, unusable
 from shoal.shards.parquet_footer import GroupPlace, groups_in
 from shoal.shards.protocol import Aside, Buffer, ReadBytes, ShardScan, Spilled, Stretch
 
 __all__ = ["Parquet"]
 
 _MAGIC = b"PAR1"
+_KEPT = "footer"  # what a head keeps
 _TAIL_BYTES = 64 << 10  # read at once: most footers fit
 _FOOTER_LIMIT_BYTES = 256 << 20
 _FOOTERS_AT_HAND = 128
@@ -90,7 +91,7 @@ class Parquet:
         return ShardScan(
             np.array(borders or [0], dtype=np.int64),
             np.array([group.crc for group in groups], dtype=np.uint32),
-            head={"footer": base64.b64encode(zlib.compress(footer)).decode(), "num_bytes": num_bytes},
+            head={_KEPT: packed(footer), "num_bytes": num_bytes},
             piece_samples=np.array([group.num_rows for group in groups], dtype=np.int64),
             piece_decoded_bytes=np.array([group.decoded_bytes for group in groups], dtype=np.int64),
         )
@@ -105,7 +106,7 @@ class Parquet:
         """
         shard, first_byte = stretch.shard, stretch.first_byte
         pa = arrow_library("Parquet")
-        num_bytes, end_byte = int(stretch.head["num_bytes"]), first_byte + len(buffer)
+        num_bytes, end_byte = number_of(stretch.head, "num_bytes", shard=shard), first_byte + len(buffer)
         kept, groups = _groups_at(stretch, end_byte)
         try:
             part, opened = kept.opened(num_bytes)
@@ -136,7 +137,7 @@ class Parquet:
         """
         pa = arrow_library("Parquet")
         kept, groups = _groups_at(stretch, end_byte)
-        file = _RangesOfFile(read, int(stretch.head["num_bytes"]))
+        file = _RangesOfFile(read, number_of(stretch.head, "num_bytes", shard=stretch.shard))
         numbers, decoded_bytes = [group.number for group in groups], sum(group.decoded_bytes for group in groups)
         buffer_bytes = min(max(_BUFFERS_BYTES // max(1, kept.metadata.num_columns), 64 << 10), 1 << 20)
         try:
@@ -161,11 +162,11 @@ class Parquet:
 
     def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
         """What Hugging Face ``datasets`` says of the columns in the footer of a shard."""
-        return features_in(_metadata(zlib.decompress(base64.b64decode(head["footer"]))).metadata)
+        return features_in(_metadata_in(head).metadata)
 
     def schema(self, head: Mapping[str, Any]) -> Any:
         """The schema of a shard, as Arrow says it; of all its columns."""
-        return _metadata(zlib.decompress(base64.b64decode(head["footer"]))).schema.to_arrow_schema()
+        return _metadata_in(head).schema.to_arrow_schema()
 
     def _chosen(self, opened: Any, shard: str) -> list[str] | None:
         if self.columns is None and self._wanted is None:
@@ -270,7 +271,8 @@ class _PartOfFile(_Seekable):
 
 def _groups_at(stretch: Stretch, end_byte: int) -> tuple[_Footer, list[_Group]]:
     """The footer of a shard, and the row groups of a stretch."""
-    kept = _kept_footer(stretch.head["footer"], int(stretch.head["num_bytes"]), stretch.shard)
+    head, shard = stretch.head, stretch.shard
+    kept = _kept_footer(str(head.get(_KEPT)), number_of(head, "num_bytes", shard=shard), shard)
     first_byte = stretch.first_byte
     return kept, [group for group in kept.groups if first_byte <= group.first_byte and group.end_byte <= end_byte]
 
@@ -310,6 +312,15 @@ def _metadata(footer: bytes) -> Any:
     return _library().read_metadata(io.BytesIO(_MAGIC + footer))
 
 
+def _metadata_in(head: Mapping[str, Any]) -> Any:
+    footer = unpacked(head, _KEPT)
+    try:
+        groups_in(footer[:-8])  # refuses what would end us
+        return _metadata(footer)
+    except (arrow_library("Parquet").ArrowException, OSError, ValueError) as error:
+        raise unusable(_KEPT, error) from None
+
+
 def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
     """The footer with its length and the magic number after it."""
     if num_bytes < 12:
@@ -326,7 +337,7 @@ def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
 @lru_cache(maxsize=_FOOTERS_AT_HAND)
 def _kept_footer(text: str, num_bytes: int, shard: str) -> _Footer:
     """What the footer in a head says; reading it takes longer than a row group does."""
-    footer = zlib.decompress(base64.b64decode(text))
+    footer = unpacked({_KEPT: text}, _KEPT, shard=shard)
     groups = _groups(footer, num_bytes, shard)
     return _Footer(_metadata(footer), groups, [])
 

@@ -242,19 +242,22 @@ def decode(buffer: Buffer) -> Index:
     )
 
 
-def confirm(buffer: Buffer) -> None:
-    """Make sure that these are the bytes of an index as they were written; O(bytes), 0.4 s for a GB.
+def confirm(buffer: Buffer, *, required: bool = False) -> None:
+    """Make sure that these are the bytes of an index as they were written; O(bytes), 0.6 s for a GB.
 
     What is a number to `validate`, as all the columns that users gave it are, may have been another.
 
     Raises
     ------
     IndexFileError
-        Where they have another CRC-32 than the header says. Without one there nothing is known.
+        Where they have another CRC-32 than the header says. Without one there nothing is known, which is an error if
+        one is ``required``.
     """
     header, data_start = _header(buffer)
     digits = header.get("__metadata__", {}).get("crc32")
     if digits is None:
+        if required:
+            _refuse("its header has no CRC-32")
         return
     head = bytes(buffer[:data_start]).replace(_crc_entry(str(digits)), _crc_entry(_NO_CRC), 1)
     found = f"{_crc_of(head, memoryview(buffer)[data_start:]):08x}"

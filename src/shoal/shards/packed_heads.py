@@ -1,0 +1,58 @@
+"""What heads of shards keep packed as text in an index: a footer, a schema. It is read back in bounded memory."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.errors import IndexFileError, ShardError
+
+__all__ = ["LIMIT_BYTES", "number_of", "packed", "unpacked", "unusable"]
+
+LIMIT_BYTES = 512 << 20  # the footers and dictionaries that scans accept are smaller
+_HINT = "the index is damaged: index the shards again"
+
+
+def packed(data: bytes) -> str:
+    """Bytes as a text that `unpacked` takes."""
+    return base64.b64encode(zlib.compress(data)).decode()
+
+
+def unpacked(head: Mapping[str, Any], name: str, *, shard: str = "") -> bytes:
+    """The bytes that a head keeps under a name; memory O(text), and at most `LIMIT_BYTES`.
+
+    Raises
+    ------
+    ShardError
+        They are not there, or were damaged (`IndexFileError` where the shard is not known).
+    """
+    try:
+        member = zlib.decompressobj()
+        data = member.decompress(base64.b64decode(head[name], validate=True), LIMIT_BYTES)
+    except (LookupError, TypeError, ValueError, zlib.error) as error:
+        raise unusable(name, error, shard=shard) from None
+    if not member.eof:
+        raise unusable(name, f"it is cut short, or has more than {LIMIT_BYTES} bytes", shard=shard)
+    return data
+
+
+def number_of(head: Mapping[str, Any], name: str, *, shard: str) -> int:
+    """A number of a head, 0 or more.
+
+    Raises
+    ------
+    ShardError
+        It is not there, or no number.
+    """
+    number = head.get(name)
+    if not isinstance(number, int) or number < 0:
+        raise unusable(name, f"{number!r:.40} is no number of bytes", shard=shard)
+    return number
+
+
+def unusable(name: str, why: object, *, shard: str = "") -> ShardError | IndexFileError:
+    """The error for what is kept of a head and cannot be read."""
+    msg = f"what the index keeps of the head of this shard ({name}) cannot be read: {why}"
+    return ShardError(msg, shard=shard, hint=_HINT) if shard else IndexFileError(msg, hint=_HINT)
