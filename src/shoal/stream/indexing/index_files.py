@@ -55,7 +55,7 @@ def load_index(path: str, *, store: MapFile, trusted: bool = False, cache_dir: s
     """The index in the file ``path``, whose columns stay mapped and are shared by all processes of a machine.
 
     One that lies far away is copied to ``cache_dir`` first, once for every version of it, or else read into memory.
-    O(samples) in two passes that look for contradictions and for bytes that changed (4 ns a sample, 0.6 ns a byte).
+    O(samples) in two passes that look for contradictions and for bytes that changed (4 ns a sample, 0.4 ns a byte).
     When ``trusted``, as the files are that this machine made for itself, no contradictions are looked for, and bytes
     that changed once in each process: a disk, or a memory, may lie all the same.
 
