@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shoal
-from shoal.errors import ShardError
+from shoal.errors import ShardError, UsageError
 from shoal.shards.delimited import Delimited
 from shoal.shards.protocol import Stretch
 from shoal.shards.text import Text
+from shoal.testing.known_shards import measured
 
 BOM = b"\xef\xbb\xbf"
 FIELDS = st.text(st.sampled_from('ab ",\t\n\u00e9;'), max_size=6)
@@ -56,8 +57,9 @@ def test_a_stray_quote_is_refused_with_its_byte() -> None:
     data = b'size,name\n1,a\n5" disk,b\n'
     for window_bytes in (1, 2, 5, 100):
         with pytest.raises(ShardError, match="in the middle of a field") as caught:
-            samples_of(Delimited(window_bytes=window_bytes), data)
+            samples_of(Delimited(strict=True, window_bytes=window_bytes), data)
         assert caught.value.byte == data.index(b'"')
+        assert samples_of(Delimited(window_bytes=window_bytes), data)[1] == {"size": '5" disk', "name": "b"}
     assert samples_of(Delimited(quoted=False), data)[1] == {"size": '5" disk', "name": "b"}
 
 
@@ -69,16 +71,96 @@ def test_records_of_other_lengths_are_refused_one_by_one() -> None:
     opened = format.parse(data[begin:], Stretch("a.csv", begin, 4, None, found.head))
     assert opened.sample(0) == {"a": "1", "b": "2"}
     assert opened.sample(2) == {"a": "", "b": ""}
-    for number, start in ((1, b"3\n"), (3, b"4,5")):
-        with pytest.raises(ShardError, match=r"has \d fields, and there are 2 columns") as caught:
+    for number, start, how_many in ((1, b"3\n", "1"), (3, b"4,5", "more than 2")):
+        with pytest.raises(ShardError, match=rf"has {how_many} fields, and there are 2 columns") as caught:
             opened.sample(number)
         assert caught.value.byte == data.index(start)
 
 
 @pytest.mark.parametrize("header", ["a,a\n", "a,\n"])
-def test_columns_need_names(header: str) -> None:
+def test_columns_need_names_where_strict(header: str) -> None:
     with pytest.raises(ShardError, match="should name the columns"):
-        samples_of(Delimited(), f"{header}1,2\n".encode())
+        samples_of(Delimited(strict=True), f"{header}1,2\n".encode())
+
+
+def test_columns_without_a_name_of_their_own_are_named_as_pandas_names_them() -> None:
+    # pandas 3.1.1 reads these names from the same records; `make compat` compares with the newest.
+    for first, names in (
+        (",a,b", ["Unnamed: 0", "a", "b"]),
+        ("a,a,a", ["a", "a.1", "a.2"]),
+        ("a,a,a.1", ["a", "a.2", "a.1"]),
+        ("a,,a,", ["a", "Unnamed: 1", "a.1", "Unnamed: 3"]),
+        (",Unnamed: 0", ["Unnamed: 0.1", "Unnamed: 0"]),
+    ):
+        values = [str(place) for place in range(len(names))]
+        data = f"{first}\n{','.join(values)}\n".encode()
+        assert samples_of(Delimited(), data) == [dict(zip(names, values, strict=True))]
+    many = samples_of(Delimited(), b",".join([b"a"] * 100_000) + b"\n" + b",".join([b"1"] * 100_000) + b"\n")
+    assert len(many[0]) == 100_000
+
+
+ODD = st.text(st.sampled_from('a",\r\n '), max_size=14)
+
+
+@settings(max_examples=200)
+@given(text=ODD, window_bytes=st.sampled_from([1, 2, 3, 1000]), with_starts=st.booleans())
+def test_what_csv_reads_is_read_as_it_reads_it(text: str, window_bytes: int, with_starts: bool) -> None:
+    """Quotes and carriage returns wherever they are; records of another length and open quotes are errors."""
+    format = Delimited(columns=["x", "y"], window_bytes=window_bytes)  # noqa: A001
+    rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    is_open = _ends_inside_quotes(text)
+    try:
+        found = samples_of(format, text.encode(), with_starts=with_starts)
+    except ShardError:
+        assert is_open or any(len(row) != 2 for row in rows)
+    else:
+        assert not is_open
+        assert [list(sample.values()) for sample in found] == [row for row in rows if len(row) > 1]
+        assert not any(row[0].strip() for row in rows if len(row) == 1)
+
+
+def _ends_inside_quotes(text: str) -> bool:
+    try:
+        list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        if "unexpected end of data" in str(error):
+            return True
+    # Where something else is wrong before, a quote more would close it: then there are other rows.
+    before = list(csv.reader(io.StringIO(text, newline="")))
+    return (
+        list(csv.reader(io.StringIO(text + '"', newline=""))) == before
+        and list(csv.reader(io.StringIO(text + "\n", newline=""))) != before
+    )
+
+
+def test_the_newline_that_is_given_is_the_only_one() -> None:
+    exact = Delimited(quoted=False, newline="\n", delimiter="||")
+    assert samples_of(exact, b"a||b\nx||y\r\n \r||\n") == [{"a": "x", "b": "y\r"}, {"a": " \r", "b": ""}]
+    both = Delimited(quoted=False, newline="\r\n", window_bytes=1)
+    assert samples_of(both, b"a,b\r\nx\n,\ry\r\n") == [{"a": "x\n", "b": "\ry"}]
+    alone = Delimited(quoted=False, newline="\n")
+    assert samples_of(alone, b"a\n\nx\n\n \n") == [{"a": ""}, {"a": "x"}, {"a": ""}, {"a": " "}]
+    for options in ({"newline": "\n"}, {"newline": "\r", "quoted": False}, {"delimiter": "||"}, {"delimiter": ""}):
+        with pytest.raises(UsageError):
+            Delimited(**options)
+
+
+def test_records_and_names_have_a_limit() -> None:
+    limited = Delimited(record_limit_bytes=1000)
+    data = b'a,b\n1,2\n3,"' + b"x\n" * 2000
+    with pytest.raises(ShardError, match="record longer than 1000 bytes") as caught:
+        samples_of(limited, data)
+    assert caught.value.byte == 8
+    assert "quote" in (caught.value.hint or "")
+    with pytest.raises(ShardError, match="no whole record that could name the columns"):
+        samples_of(Delimited(), bytes(2 << 20))
+
+
+def test_a_large_record_takes_little_more_than_its_bytes() -> None:
+    data = b'a,b\n"' + b'x,""\n' * 1_000_000 + b'",y\n'
+    found, used_bytes = measured(lambda: samples_of(Delimited(), data))
+    assert len(found[0]["a"]) == 4_000_000
+    assert used_bytes < 6 * len(data)
 
 
 def test_columns_may_be_given() -> None:

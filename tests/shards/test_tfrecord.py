@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.shards.writers import example, field, framed
+from tests.shards.writers import COMPRESS, example, feature, field, framed
 
 from shoal.errors import ShardError
+from shoal.shards import tfrecord
 from shoal.shards.crc32c import crc32c, crc32c_of_rows
+from shoal.shards.formats import format_named
 from shoal.shards.protocol import ShardScan, Stretch
 from shoal.shards.records import CutRecords
 from shoal.shards.tf_example import NotAnExampleError, parse_example
@@ -67,6 +69,105 @@ def test_one_value_of_bytes_is_no_list_and_no_value_is_empty() -> None:
     assert found["none"].shape == (0,)
     assert parse_example(field(1, field(1, field(1, b"x") + field(2, b"")))) == {"x": None}
     assert parse_example(field(1, b"")) == {}
+
+
+def sequence_example(context: dict[str, Any], lists: dict[str, list[Any]]) -> bytes:
+    entries = [
+        field(1, field(1, n.encode()) + field(2, b"".join(field(1, feature(v)) for v in of))) for n, of in lists.items()
+    ]
+    return (example(context) if context else b"") + field(2, b"".join(entries))
+
+
+def test_a_sequence_example_has_its_context_and_its_lists() -> None:
+    frames = [np.arange(3, dtype=np.float32), np.zeros(0, dtype=np.float32)]
+    lists: dict[str, list[Any]] = {"frames": frames, "images": [[b"one"], [], [b"a", b"b"]], "none": []}
+    data = sequence_example({"id": [b"video"], "labels": np.array([3, 5])}, lists)
+    found = parse_example(data)
+    assert list(found) == ["id", "labels", "frames", "images", "none"]
+    assert found["id"] == b"video"
+    assert found["labels"].tolist() == [3, 5]
+    assert [(step.dtype, step.tolist()) for step in found["frames"]] == [(step.dtype, step.tolist()) for step in frames]
+    assert found["images"] == [[b"one"], [], [b"a", b"b"]]
+    assert found["none"] == []
+    assert parse_example(sequence_example({}, {"x": [[b"y"]]})) == {"x": [[b"y"]]}
+    with pytest.raises(NotAnExampleError, match="'x' is a feature of its context and a feature list"):
+        parse_example(sequence_example({"x": [b"y"]}, {"x": [[b"y"]]}))
+
+
+def test_a_shard_may_have_examples_with_lists_and_without() -> None:
+    records = [example({"n": np.array([0])}), sequence_example({"n": np.array([1])}, {"l": [[b"x"]]}), field(2, b"")]
+    data = b"".join(map(framed, records))
+    opened = parse(data, scan(data))
+    assert [{name: value for name, value in opened.sample(n).items() if name == "l"} for n in range(3)] == [
+        {},
+        {"l": [[b"x"]]},
+        {},
+    ]
+    assert opened.sample(1)["n"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [field(3, b"more"), b"\x18\x01", b"\x1d\0\0\0\0", b"\x08\x01"],
+    ids=["bytes", "number", "fixed", "of another type"],
+)
+def test_fields_that_no_example_has_are_not_left_out(unknown: bytes) -> None:
+    good = example({"n": np.array([0])})
+    with pytest.raises(NotAnExampleError, match="which such a message does not have"):
+        parse_example(good + unknown)
+    data = framed(good + unknown) + framed(good)
+    assert parse(data, scan(data)).sample(0) == {"record": good + unknown}
+    data = framed(good) + framed(good + unknown)
+    with pytest.raises(ShardError, match="this one is none: a field has the number") as caught:
+        parse(data, scan(data)).sample(1)
+    assert caught.value.byte == len(framed(good)) + 12 + len(good)
+    assert "examples=False" in (caught.value.hint or "")
+
+
+def test_what_comes_in_several_parts_is_merged_as_protobuf_does() -> None:
+    """Fields that are messages are merged, of others, and of the entries of a map, the last counts."""
+    one, two, three = (feature(np.array([number])) for number in (1, 2, 3))
+    text = feature([b"a"])
+
+    def of(entry: bytes) -> Any:
+        return parse_example(field(1, field(1, entry)))
+
+    named = field(1, b"x")
+    # A list in two parts, in one feature or in the two halves of one.
+    for entry in (field(2, one + two), field(2, one) + field(2, two)):
+        assert of(named + entry)["x"].tolist() == [1, 2]
+    assert of(named + field(2, text + feature([b"b"])))["x"] == [b"a", b"b"]
+    # Another kind takes the place of those before.
+    assert of(named + field(2, one + text)) == {"x": b"a"}
+    assert of(named + field(2, one + text) + field(2, three))["x"].tolist() == [3]
+    # A name that comes twice is two entries.
+    twice = field(1, field(1, named + field(2, one)) + field(1, named + field(2, two)))
+    assert parse_example(twice)["x"].tolist() == [2]
+    # Features and lists in two parts; and a list whose entry has two.
+    parts = field(1, field(1, named + field(2, one))) + field(1, field(1, field(1, b"y") + field(2, two)))
+    assert {name: value.tolist() for name, value in parse_example(parts).items()} == {"x": [1], "y": [2]}
+    steps = field(2, field(1, one)) + field(2, field(1, two))
+    assert [step.tolist() for step in parse_example(field(2, field(1, named + steps)))["x"]] == [[1], [2]]
+
+
+def test_a_huge_first_record_is_told_by_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tfrecord, "_HUGE_RECORD_BYTES", 100)
+    records = {
+        "examples": [example({"x": [bytes(200)]}), sequence_example({"x": [bytes(200)]}, {"y": [[bytes(300)]]})],
+        None: [
+            bytes(200),
+            b"\x0a" + bytes(200),
+            example({"x": [bytes(200)]})[:-1],
+            example({"x": [bytes(200)]}) + b"\x0a",
+        ],
+    }
+    for kind, chosen in records.items():
+        for record in chosen:
+            data = framed(record) + framed(record)
+            assert scan(data, window_bytes=64).head.get("records") == kind
+            packed = COMPRESS["gz"](data)
+            found = format_named("tfrecord.gz").scan(lambda a, b, packed=packed: packed[a:b], len(packed), shard="a")
+            assert found.head["inner"].get("records") == kind
 
 
 @given(data=st.binary(max_size=60))

@@ -69,7 +69,7 @@ def field(number: int, data: bytes) -> bytes:
 
 
 def feature(value: Any, *, packed: bool = True) -> bytes:
-    if isinstance(value, list) and value and isinstance(value[0], bytes):
+    if isinstance(value, list):
         return field(1, b"".join(field(1, item) for item in value))
     if isinstance(value, np.ndarray) and value.dtype == np.float32:
         items = [struct.pack("<f", item) for item in value.tolist()]

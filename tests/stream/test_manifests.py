@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.shards.writers import COMPRESS
 
 import shoal
 from shoal.cli.main import main
@@ -337,11 +338,44 @@ def test_xsv_has_its_separator() -> None:
     about |= {"column_encodings": ["str", "float"], "separator": ";", "raw_data": {"basename": "s.xsv", "bytes": 9}}
     found = read_manifest(json.dumps({"shards": [about]}).encode(), path="index.json")
     assert found is not None
-    assert options_of(found.format) == {"delimiter": ";", "quoted": False, "types": {"b": "float"}}
+    options = {"delimiter": ";", "quoted": False, "newline": "\n", "types": {"b": "float"}}
+    assert options_of(found.format) == options
     assert format_named("csv", options_of(found.format)) is found.format
     about["separator"] = "::"
-    with pytest.raises(SourceError, match="one character"):
-        read_manifest(json.dumps({"shards": [about]}).encode(), path="index.json")
+    found = read_manifest(json.dumps({"shards": [about]}).encode(), path="index.json")
+    assert found is not None
+    assert options_of(found.format) == {**options, "delimiter": "::"}
+
+
+@pytest.mark.parametrize("codec", ["", "gz"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("separator", "rows"),
+    [
+        (";", [{"a": "x", "b": "carriage\r"}, {"a": "", "b": "\r"}, {"a": "a\rb", "b": '"'}, {"a": " ", "b": " "}]),
+        ("::", [{"a": ":x", "b": "y"}, {"a": "", "b": ""}, {"a": "z", "b": "\r"}]),
+        ("é|", [{"a": "|", "b": "é"}, {"a": "x", "b": ""}]),
+        (",", [{"a": ""}, {"a": "x"}, {"a": ""}, {"a": " \t"}, {"a": ""}]),
+    ],
+)
+def test_lines_of_streaming_are_what_its_writer_was_given(
+    separator: str, rows: list[dict[str, str]], newline: str, codec: str, tmp_path: Path
+) -> None:
+    """As its XSVWriter writes them: names, then values, between separators, each line with the newline behind it."""
+    names = [*rows[0]]
+    lines = [separator.join(values) + newline for values in [names, *([*row.values()] for row in rows)]]
+    raw = "".join(lines).encode()
+    data = COMPRESS[codec](raw) if codec else raw
+    name = f"shard.00000.xsv.{codec}" if codec else "shard.00000.xsv"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).write_bytes(data)
+    about: dict[str, Any] = {"format": "xsv", "version": 2, "newline": newline, "separator": separator}
+    about |= {"column_names": names, "column_encodings": ["str"] * len(names), "samples": len(rows), "zip_data": None}
+    about["raw_data"] = {"basename": "shard.00000.xsv", "bytes": len(raw)}
+    if codec:
+        about |= {"compression": codec, "zip_data": {"basename": name, "bytes": len(data)}}
+    (tmp_path / "data" / "index.json").write_text(json.dumps({"shards": [about]}))
+    assert list(shoal.open(tmp_path / "data")) == rows
 
 
 def test_far_away_a_manifest_is_found_too() -> None:

@@ -8,8 +8,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
-from zlib import crc32
+from typing import Any
 
 from shoal.errors import UsageError
 from shoal.hints import pip_install
@@ -19,10 +18,9 @@ __all__ = [
     "CODECS",
     "CODEC_OF_SUFFIX",
     "CodecError",
-    "Member",
     "decompress",
-    "decompress_members",
     "decompress_parts",
+    "decompressed_pieces",
     "packed_hint",
 ]
 
@@ -54,17 +52,6 @@ class CodecError(ValueError):
     member_byte: int = 0
 
 
-class Member(NamedTuple):
-    """One of several that were compressed apart: where it ends, in the compressed bytes and in what they hold.
-
-    ``crc`` is the CRC-32 of its compressed bytes.
-    """
-
-    end_byte: int
-    content_end_byte: int
-    crc: int
-
-
 def packed_hint(start: Buffer, format_name: str) -> str | None:
     r"""What to do with a shard that begins as one of the codecs does, and whose name does not say so; else None.
 
@@ -93,66 +80,20 @@ def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
     return result
 
 
-def decompress_members(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> tuple[bytearray, list[Member]]:
-    """The same of bytes that come in parts, and where their members or frames end, padding included.
-
-    A part is let go of once the next one is there, but for snappy, which takes all at once.
-
-    Raises
-    ------
-    CodecError
-        The bytes are damaged or cut short, or give more than ``limit_bytes``.
-    UsageError
-        The library of the codec is not installed.
-    """
-    result = bytearray()
-    members: list[Member] = []
-    crcs = _Crcs(parts)
-    for piece in _parts_of(codec, crcs, limit_bytes):
-        if isinstance(piece, int):
-            members.append(Member(piece, len(result), crcs.up_to(piece)))
-        else:
-            result += piece
-    if not members:  # of a codec that has none
-        members.append(Member(crcs.num_bytes, len(result), crcs.up_to(crcs.num_bytes)))
-    return result, members
-
-
-class _Crcs:
-    """Parts as they are handed on, and the CRC-32 of their bytes between any two places that lie in the newest one."""
-
-    def __init__(self, parts: Iterable[Buffer]) -> None:
-        self._parts = parts
-        self._newest: Buffer = b""
-        self._newest_byte = self._done_byte = self._crc = self.num_bytes = 0
-
-    def __iter__(self) -> Iterator[Buffer]:
-        for part in self._parts:
-            self._take_in(self.num_bytes)
-            self._newest, self._newest_byte = part, self.num_bytes
-            self.num_bytes += len(part)
-            yield part
-
-    def up_to(self, end_byte: int) -> int:
-        """The CRC of what lies between the place that was asked for last and this one."""
-        self._take_in(end_byte)
-        crc, self._crc = self._crc, 0
-        return crc
-
-    def _take_in(self, end_byte: int) -> None:
-        within = memoryview(self._newest)[self._done_byte - self._newest_byte : end_byte - self._newest_byte]
-        self._crc, self._done_byte = crc32(within, self._crc), end_byte
-
-
 def decompress_parts(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[bytes]:
     """What the codec made bytes of that come in parts, in pieces of some MiB at most; neither is ever held as a whole.
 
-    But for snappy, which has no pieces. Raises as `decompress` does, once what came before was handed out.
+    But for snappy in one block, which has no pieces. Raises as `decompress` does, once what came before was handed out.
     """
-    return (piece for piece in _parts_of(codec, parts, limit_bytes) if not isinstance(piece, int))
+    pieces = decompressed_pieces(codec, parts, limit_bytes=limit_bytes)
+    return (piece for piece in pieces if not isinstance(piece, int))
 
 
-def _parts_of(codec: str, parts: Iterable[Buffer], limit_bytes: int) -> Iterator[_Part]:
+def decompressed_pieces(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[bytes | int]:
+    """The same, and behind each member or frame where in the compressed bytes it ends, padding included.
+
+    A part is let go of once the next one is there.
+    """
     num_bytes = member_byte = 0
     try:
         for piece in CODECS[codec](_Stored(parts), limit_bytes):

@@ -16,9 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.shards.codecs import CODEC_OF_SUFFIX, CodecError, Member, decompress, decompress_members, decompress_parts
+from shoal.shards.codecs import CODEC_OF_SUFFIX, CodecError, decompress, decompress_parts
 from shoal.shards.compressed_pieces import HINT, Held, WhereToCut, cut_pieces, held, may_cut, packed
+from shoal.shards.decompressed import DecompressedContent, FrameBorders, ReadAnywhere
+from shoal.shards.forward_scan import About, ForwardFormat, forward_borders
 from shoal.shards.protocol import Aside, Buffer, Format, ReadBytes, Records, Sample, ShardScan, Spilled, Stretch
+from shoal.shards.records import compact
 
 __all__ = ["Compressed", "CompressedRecords"]
 
@@ -50,8 +53,9 @@ class Compressed:
     """Raised when shards are cut otherwise than before."""
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Decompress the shard and find the samples inside; memory O(what is inside), and of snappy O(both).
+        """Decompress the shard and find the samples inside, of which some MiB at a time are in memory.
 
+        Of snappy in one block it is all, and of formats with a table of their samples at the front, as MDS, the table.
         The layout CRC of a piece is that of its compressed bytes.
 
         Raises
@@ -72,23 +76,49 @@ class Compressed:
         return self._scanned(read, num_bytes, shard, may_cut(head))
 
     def _scanned(self, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut) -> ShardScan:
-        inside, members = self._decompressed_members(read, num_bytes, shard)
-        found = self.inner.scan(_reading(inside), len(inside), shard=shard)
-        if found.piece_samples is not None:
-            msg = f"what is inside of this shard ({self.codec}) is compressed itself, or a table"
-            raise ShardError(msg, shard=shard, byte=0, hint="decompress the shard, and open that")
-        if not found.num_samples:
+        if not num_bytes:  # no samples, whatever the codec would write for that
+            found = self.inner.scan(read, 0, shard=shard)
             return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=found.notes)
-        if "pax_globals" in found.head:  # what holds for all that follows would have to be known of each piece
+        try:
+            return self._cut(
+                DecompressedContent(self.codec, _in_parts(read, 0, num_bytes), limit_bytes=self.limit_bytes),
+                read,
+                num_bytes,
+                shard,
+                where,
+            )
+        except CodecError as error:
+            raise self._undecodable(error, num_bytes, shard, 0) from None
+
+    def _cut(
+        self, content: DecompressedContent, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut
+    ) -> ShardScan:
+        found = FrameBorders(content)
+        if isinstance(self.inner, ForwardFormat):
+            about = self.inner.scan_forward(content, found, shard=shard)
+        else:
+
+            def from_front() -> DecompressedContent:
+                return DecompressedContent(self.codec, _in_parts(read, 0, num_bytes), limit_bytes=self.limit_bytes)
+
+            scan = self.inner.scan(ReadAnywhere(from_front), content.read_to_end(), shard=shard)
+            if scan.piece_samples is not None:
+                msg = f"what is inside of this shard ({self.codec}) is compressed itself, or a table"
+                raise ShardError(msg, shard=shard, byte=0, hint="decompress the shard, and open that")
+            about = About(scan.head, scan.notes)
+            found.add(scan.sample_starts, scan.layout_crcs)
+        content.read_to_end()
+        if not found.num_samples:
+            return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=about.notes)
+        if "pax_globals" in about.head:  # what holds for all that follows would have to be known of each piece
             where = where._replace(at_ends=False)
-        pieces = cut_pieces(found, members, where=where)
-        before = np.searchsorted(found.sample_starts, pieces.borders)
+        pieces, piece_samples = cut_pieces(found, content.members, where=where)
         scan = ShardScan(
             np.append(pieces.first_byte, pieces.end_byte[-1:]),
-            pieces.crcs(members),
-            head={"inner": dict(found.head)} | ({} if len(pieces) == 1 else packed(pieces)),
-            notes=found.notes,
-            piece_samples=np.diff(before),
+            pieces.crcs(content.members),
+            head={"inner": dict(about.head)} | ({} if len(pieces) == 1 else packed(pieces)),
+            notes=about.notes,
+            piece_samples=piece_samples,
             piece_decoded_bytes=pieces.content_end - pieces.content_first,
         )
         return replace(scan, piece_ends=pieces.end_byte) if pieces.share_frames else scan
@@ -105,10 +135,11 @@ class Compressed:
             return self._parse_pieces(buffer, stretch)
         shard = stretch.shard
         inside = self._decompressed(buffer, shard, self.limit_bytes)
-        found = self.inner.scan(_reading(inside), len(inside), shard=shard)
-        _check_samples(found, stretch)
-        begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
-        starts = (found.sample_starts - begin).tolist()
+        borders = forward_borders(self.inner, _reading(inside), len(inside), shard=shard)
+        _check_samples(borders, stretch)
+        begin, end = int(borders[0]), int(borders[-1])
+        borders -= begin
+        starts = compact(borders)
         within = Stretch(shard, begin, stretch.num_samples, starts, stretch.head.get("inner", {}))
         return CompressedRecords(self.inner.parse(memoryview(inside)[begin:end], within), [crc32(buffer)])
 
@@ -162,9 +193,8 @@ class Compressed:
             records = self.inner.parse(inside(0, num_bytes - low), within)
             starts = np.asarray(records.starts, dtype=np.int64)  # type: ignore[attr-defined]  # see `FrontFormat`
         else:
-            found = self.inner.scan(inside, num_bytes - low, shard=shard)
-            _check_samples(found, stretch)
-            starts = found.sample_starts
+            starts = forward_borders(self.inner, inside, num_bytes - low, shard=shard)
+            _check_samples(starts, stretch)
         return Spilled(starts + low, stretch.num_samples, 1, head)
 
     def parse_part(self, data: bytes, stretch: Stretch) -> Records:
@@ -182,15 +212,6 @@ class Compressed:
         except CodecError as error:
             raise self._undecodable(error, len(stored), shard, first_byte) from None
 
-    def _decompressed_members(self, read: ReadBytes, num_bytes: int, shard: str) -> tuple[bytearray, list[Member]]:
-        if not num_bytes:
-            return bytearray(), []
-        try:
-            parts = _in_parts(read, 0, num_bytes)
-            return decompress_members(self.codec, parts, limit_bytes=self.limit_bytes)
-        except CodecError as error:
-            raise self._undecodable(error, num_bytes, shard, 0) from None
-
     def _undecodable(self, error: CodecError, num_bytes: int, shard: str, first_byte: int) -> ShardError:
         msg = f"these {num_bytes} bytes cannot be decompressed ({self.codec}): {error}"
         return ShardError(msg, shard=shard, byte=first_byte + error.member_byte, hint=HINT)
@@ -207,9 +228,9 @@ def _check_size(num_bytes: int, known: Held, stretch: Stretch) -> None:
         raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=HINT)
 
 
-def _check_samples(found: ShardScan, stretch: Stretch) -> None:
-    if found.num_samples != stretch.num_samples or found.piece_samples is not None:
-        msg = f"the index says {stretch.num_samples} samples in this shard, and {found.num_samples} are inside"
+def _check_samples(borders: NDArray[np.int64], stretch: Stretch) -> None:
+    if len(borders) - 1 != stretch.num_samples:
+        msg = f"the index says {stretch.num_samples} samples in this shard, and {len(borders) - 1} are inside"
         raise ShardError(msg, shard=stretch.shard, hint=HINT)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.shards.codecs import Member
+from shoal.shards.decompressed import FrameBorders, Members
 from shoal.shards.index.build import EXTENT_BYTES
-from shoal.shards.protocol import ShardScan, Stretch
+from shoal.shards.protocol import Stretch
 from shoal.shards.writing.crc_joined import joined_crcs
 
 __all__ = ["HINT", "Held", "Pieces", "WhereToCut", "cut_pieces", "held", "may_cut", "packed"]
@@ -68,10 +68,9 @@ class Pieces:
         """Whether any frame belongs to two pieces."""
         return bool((self.first_byte[1:] < self.end_byte[:-1]).any())
 
-    def crcs(self, members: Sequence[Member]) -> NDArray[np.uint32]:
+    def crcs(self, members: Members) -> NDArray[np.uint32]:
         """CRC-32 of the compressed bytes of each piece, from those of the members; shape (num_pieces,)."""
-        ends = np.array([member.end_byte for member in members], dtype=np.int64)
-        known = np.array([member.crc for member in members], dtype=np.uint32)
+        ends, known = np.array(members.ends, dtype=np.int64), np.array(members.crcs, dtype=np.uint32)
         first = np.searchsorted(ends, self.first_byte, side="right")
         after = np.searchsorted(ends, self.end_byte) + 1
         numbers = np.concatenate([np.arange(*of_piece) for of_piece in zip(first, after, strict=True)])
@@ -79,14 +78,15 @@ class Pieces:
         return joined_crcs(known[numbers], np.diff(ends, prepend=0)[numbers], cuts)
 
 
-def cut_pieces(found: ShardScan, members: Sequence[Member], *, where: WhereToCut) -> Pieces:
+def cut_pieces(found: FrameBorders, members: Members, *, where: WhereToCut) -> tuple[Pieces, NDArray[np.int64]]:
     """Cut a shard into pieces whose content is 64 KiB or more, by what a scan of its content found; O(members).
 
-    A frame is shared by two pieces only where the first one has eight times its bytes besides, stored and decompressed:
-    so all pieces together have at most an eighth more bytes than the shard.
+    Gives the pieces, and how many samples each of them has. A frame is shared by two pieces only where the first one
+    has eight times its bytes besides, stored and decompressed: so all pieces together have at most an eighth more bytes
+    than the shard.
     """
     frames = _Frames.of(found, members)
-    cuts = [_Cut(0, 0, 0, shared=False)]
+    cuts = [_Cut(0, 0, 0, found.first, shared=False)]
     if where.at_ends:
         _add_cuts(cuts, frames, 0, inside=where.inside_frames)
         if cuts[-1].shared and frames.leave_little(cuts[-1].member):
@@ -94,16 +94,22 @@ def cut_pieces(found: ShardScan, members: Sequence[Member], *, where: WhereToCut
             _add_cuts(cuts, frames, cuts.pop().member + 1, inside=False)
     begin = np.array([cut.member for cut in cuts])
     end = np.array([*(cut.end_member for cut in cuts[1:]), len(members) - 1])
-    borders = found.sample_starts[[cut.sample for cut in cuts] + [found.num_samples]]
-    return Pieces(frames.byte_first[begin], frames.byte_end[end], frames.first[begin], frames.end[end], borders)
+    borders = np.array([*(cut.border for cut in cuts), found.last], dtype=np.int64)
+    samples = np.array([*(cut.sample for cut in cuts), found.num_samples], dtype=np.int64)
+    pieces = Pieces(frames.byte_first[begin], frames.byte_end[end], frames.first[begin], frames.end[end], borders)
+    return pieces, np.diff(samples)
 
 
 class _Cut(NamedTuple):
-    """A piece begins with ``member`` and ``sample``, the one before ends with ``end_member``: the same where shared."""
+    """A piece begins with ``member`` and ``sample``, the one before ends with ``end_member``: the same where shared.
+
+    ``border`` is where in the content the sample begins.
+    """
 
     member: int
     end_member: int
     sample: int
+    border: int
     shared: bool
 
 
@@ -111,7 +117,8 @@ class _Frames(NamedTuple):
     """Where frames begin and end, in the bytes and in the content, and the samples there: arrays of one length.
 
     ``next_sample`` is the first that begins at the end of a frame or behind it, ``ends_sample`` whether it is there.
-    ``inner_sample`` is the first that begins behind the start of a frame, and ``has_border`` whether it does so in it.
+    ``inner_sample`` is the first that begins behind the start of a frame, ``inner_border`` where that is, and
+    ``has_border`` whether it lies in the frame.
     """
 
     first: NDArray[np.int64]
@@ -121,18 +128,21 @@ class _Frames(NamedTuple):
     next_sample: NDArray[np.int64]
     ends_sample: NDArray[np.bool_]
     inner_sample: NDArray[np.int64]
+    inner_border: NDArray[np.int64]
     has_border: NDArray[np.bool_]
     num_samples: int
 
     @staticmethod
-    def of(found: ShardScan, members: Sequence[Member]) -> _Frames:
-        starts, num_samples = found.sample_starts, found.num_samples
-        end, byte_end = (np.array(of, dtype=np.int64) for of in list(zip(*members, strict=True))[1::-1])
+    def of(found: FrameBorders, members: Members) -> _Frames:
+        end, byte_end = (np.array(of, dtype=np.int64) for of in (members.content_ends, members.ends))
         first, byte_first = (np.concatenate([[0], of[:-1]]) for of in (end, byte_end))
-        after, inner = np.searchsorted(starts, end), np.searchsorted(starts, first, side="right")
-        ends_sample = starts[np.minimum(after, num_samples)] == end
-        has_border = starts[np.minimum(inner, num_samples)] < end
-        return _Frames(first, end, byte_first, byte_end, after, ends_sample, inner, has_border, num_samples)
+        before, at_or_before, behind = found.rows().T
+        after, inner, inner_border = before[1:], at_or_before[:-1], behind[:-1]
+        ends_sample = at_or_before[1:] > after
+        has_border = (inner_border > 0) & (inner_border < end)
+        return _Frames(
+            first, end, byte_first, byte_end, after, ends_sample, inner, inner_border, has_border, found.num_samples
+        )
 
     def may_share(self, begin: int, place: int) -> bool:
         """Whether a piece from frame ``begin`` on has enough before frame ``place`` to share that."""
@@ -154,12 +164,13 @@ def _add_cuts(cuts: list[_Cut], frames: _Frames, begin: int, *, inside: bool) ->
     for place in (begin + np.flatnonzero(candidates[begin:-1])).tolist():
         last, is_shared = cuts[-1], not frames.ends_sample[place]
         sample = int((frames.inner_sample if is_shared else frames.next_sample)[place])
+        border = int((frames.inner_border if is_shared else frames.end)[place])
         if not last.sample < sample < frames.num_samples:
             continue
         if is_shared and frames.may_share(last.member, place):
-            cuts.append(_Cut(place, place, sample, shared=True))
+            cuts.append(_Cut(place, place, sample, border, shared=True))
         elif not is_shared and frames.end[place] - frames.first[last.member] >= EXTENT_BYTES:
-            cuts.append(_Cut(place + 1, place, sample, shared=False))
+            cuts.append(_Cut(place + 1, place, sample, border, shared=False))
 
 
 def packed(pieces: Pieces) -> dict[str, Any]:

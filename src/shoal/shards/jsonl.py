@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from shoal.shards.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.shards.lines import WHITE, LineScan, line_records, scan_lines
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.records import BadRecordError, CutRecords
@@ -26,22 +27,25 @@ class JsonLines:
     name: str = "jsonl"
     suffixes: tuple[str, ...] = (".jsonl", ".ndjson")
 
-    def __init__(self, *, window_bytes: int = 4 << 20, line_limit_bytes: int = 1 << 30) -> None:
+    def __init__(self, *, window_bytes: int = 1 << 20, line_limit_bytes: int = 1 << 30) -> None:
         self.window_bytes = window_bytes
         self.line_limit_bytes = line_limit_bytes
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the lines of a shard by reading all of it; the layout CRC of a sample is the CRC-32 of its bytes.
 
-        Memory O(window) beyond the result. ``notes`` count ``blank_lines``.
+        Memory: some windows, and 12 bytes a sample. ``notes`` count ``blank_lines``.
 
         Raises
         ------
         ShardError
             Where a line is longer than ``line_limit_bytes``.
         """
-        lines = LineScan(shard, self.line_limit_bytes)
-        return scan_lines(read, num_bytes, lines, window_bytes=self.window_bytes)
+        return forward_scan(self, read, num_bytes, shard=shard)
+
+    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
+        """The same of bytes whose end is not known."""
+        return scan_lines(content, found, LineScan(shard, self.line_limit_bytes), window_bytes=self.window_bytes)
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
         """Open the bytes of consecutive lines; a line is parsed when its sample is asked for.

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.shards.codecs import CodecError, Member, decompress, decompress_members
+from shoal.shards.codecs import CodecError, decompress
 from shoal.shards.compressed_pieces import HINT, WhereToCut, cut_pieces, held, packed
+from shoal.shards.decompressed import DecompressedContent, FrameBorders, KnownFrames, Members
 from shoal.shards.offset_table import walk_sizes
 from shoal.shards.protocol import Buffer, ReadBytes, ShardScan, Stretch
 from shoal.shards.records import BadRecordError, CutRecords, Decode, borders_in
@@ -57,15 +58,18 @@ def scan_frames(read: ReadBytes, num_bytes: int, *, shard: str, num_leaves: int)
     if not num_items:
         return ShardScan(np.array([origin]), np.zeros(0, np.uint32))
     byte_ends, content_ends = (np.cumsum(frames[name].astype(np.int64)) for name in ("packed_bytes", "content_bytes"))
-    members = [Member(*ends, 0) for ends in zip(byte_ends.tolist(), content_ends.tolist(), strict=True)]
-    found = ShardScan(offsets, np.zeros(num_items, np.uint32))
-    pieces = cut_pieces(found, members, where=WhereToCut(inside_frames=False))
-    before = np.searchsorted(offsets, pieces.borders)
+    members = Members()
+    for ends in zip(byte_ends.tolist(), content_ends.tolist(), strict=True):
+        members.add(*ends, 0)
+    found = FrameBorders(KnownFrames(members, int(content_ends[-1])))
+    found.add(offsets, np.zeros(num_items, np.uint32))
+    pieces, piece_samples = cut_pieces(found, members, where=WhereToCut(inside_frames=False))
+    before = np.append(0, np.cumsum(piece_samples))
     return ShardScan(
         origin + np.append(pieces.first_byte, pieces.end_byte[-1:]),
         _crcs(offsets, before),
         head={**packed(pieces), "origin": origin},
-        piece_samples=np.diff(before),
+        piece_samples=piece_samples,
         piece_decoded_bytes=pieces.content_end - pieces.content_first,
     )
 
@@ -81,11 +85,13 @@ def parse_frames(buffer: Buffer, stretch: Stretch, *, num_leaves: int, decode: D
     shard, first_byte = stretch.shard, stretch.first_byte
     known = held(stretch, first_byte + len(buffer), limit_bytes=_LIMIT_BYTES)
     try:
-        inside, members = decompress_members("zst", [buffer], limit_bytes=known.end - known.begin)
+        content = DecompressedContent("zst", [buffer], limit_bytes=known.end - known.begin)
+        inside = content.read(0, known.end - known.begin)
+        content.read_to_end()
     except CodecError as error:
         msg = f"these {len(buffer)} bytes cannot be decompressed (zstd): {error}"
         raise ShardError(msg, shard=shard, byte=first_byte + error.member_byte, hint=HINT) from None
-    content_end = {member.end_byte: member.content_end_byte for member in members}
+    content_end = dict(zip(content.members.ends, content.members.content_ends, strict=True))
     borders = [0, *(content_end.get(end, -1) for _, end in known.places)]
     if borders[-1] != known.end - known.begin or -1 in borders:
         msg = f"the frames in these bytes hold {len(inside)}, and by the index {known.end - known.begin}"

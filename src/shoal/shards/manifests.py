@@ -209,13 +209,13 @@ def _streaming_format(about: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         return kind, {}
     if about["newline"] not in ("\n", "\r\n"):
         msg = f"the lines of its shards end with {about['newline']!r}"
-        raise UsageError(msg, hint="newlines are read, with or without a carriage return before them")
+        raise UsageError(msg, hint=r'lines that end with "\n" or "\r\n" are read')
     if kind == "json":
         return "jsonl", {}
     encodings = dict(zip(about["column_names"], about["column_encodings"], strict=True))
     types = {str(name): str(encoding) for name, encoding in encodings.items() if encoding != "str"}
     delimiter = {"csv": ",", "tsv": "\t"}.get(kind) or str(about["separator"])
-    return "csv", {"delimiter": delimiter, "quoted": False, "types": types}
+    return "csv", {"delimiter": delimiter, "quoted": False, "newline": about["newline"], "types": types}
 
 
 def _streaming_shard(about: Mapping[str, Any], path: str) -> NamedShard:

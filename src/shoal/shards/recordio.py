@@ -14,6 +14,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.shards.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.records import BadRecordError, CutRecords, borders_in
 
@@ -26,6 +27,7 @@ _part_head = Struct("<II").unpack_from
 _image_head = Struct("<IfQQ").unpack_from
 _PART_HEAD_BYTES, _IMAGE_HEAD_BYTES = 8, 24
 _LARGE_RECORD_BYTES = 256 << 10
+_UNKNOWN_BYTES = 1 << 62
 _NO_SHARD = "this is no RecordIO shard, or a damaged one"
 
 
@@ -39,7 +41,7 @@ class RecordIO:
     name: str = "recordio"
     suffixes: tuple[str, ...] = (".rec",)
 
-    def __init__(self, *, image_headers: bool = True, window_bytes: int = 4 << 20) -> None:
+    def __init__(self, *, image_headers: bool = True, window_bytes: int = 1 << 20) -> None:
         self.image_headers = image_headers
         self.window_bytes = window_bytes
 
@@ -53,15 +55,27 @@ class RecordIO:
         ShardError
             Where no part begins that should, or the last one ends after the shard.
         """
-        walk = _Walk(num_bytes)
+        return forward_scan(self, read, num_bytes, shard=shard)
+
+    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
+        """The same of bytes whose end is not known."""
+        walk = _Walk(_UNKNOWN_BYTES)
+        num_records = 0
         try:
-            while walk.position < num_bytes:
-                large = walk.mean_bytes > _LARGE_RECORD_BYTES
-                end = min(num_bytes, walk.position + (_PART_HEAD_BYTES if large else self.window_bytes))
-                walk.add(read(walk.position, end))
-            return ShardScan(np.array(walk.finished(), dtype=np.int64), walk.layout_crcs())
+            while True:
+                first = walk.position
+                large = first / max(1, num_records) > _LARGE_RECORD_BYTES
+                window = content.read(first, first + (_PART_HEAD_BYTES if large else self.window_bytes))
+                walk.num_bytes = _UNKNOWN_BYTES if content.num_bytes is None else content.num_bytes
+                if not len(window):
+                    break
+                walk.add(window)
+                num_records += len(walk.crcs)
+                found.add(*walk.taken())
+            walk.finished()
         except BadRecordError as error:
             raise error.placed(shard, 0) from None
+        return About()
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
         """Open the bytes of consecutive records; each is looked at when its sample is asked for.
@@ -83,11 +97,12 @@ class RecordIO:
         return CutRecords(buffer, starts, stretch, decode=self._decode, crcs=lambda: walked(starts[-1]).layout_crcs())
 
     def _decode(self, record: bytes) -> Sample:
-        walk = _walked(record)
+        payloads: list[tuple[int, int]] = []
+        walk = _walked(record, payloads)
         if len(walk.starts) != 2:
             msg = f"by the index one record lies here, and {len(walk.starts) - 1} do"
             raise BadRecordError(msg)
-        data = _MAGIC_BYTES.join(record[begin:stop] for begin, stop in walk.payloads)
+        data = _MAGIC_BYTES.join(record[begin:stop] for begin, stop in payloads)
         if not self.image_headers:
             return {"data": data}
         num_labels = _image_head(data)[0] if len(data) >= _IMAGE_HEAD_BYTES else -1
@@ -102,9 +117,9 @@ class RecordIO:
         return {"label": single if label is None else label, "id": identity, "data": data[begin:]}
 
 
-def _walked(buffer: Buffer) -> _Walk:
+def _walked(buffer: Buffer, payloads: list[tuple[int, int]] | None = None) -> _Walk:
     """A walk through all of these bytes, which must end with the end of a record."""
-    walk = _Walk(len(buffer))
+    walk = _Walk(len(buffer), payloads=payloads)
     walk.add(buffer)
     walk.finished()
     return walk
@@ -113,28 +128,25 @@ def _walked(buffer: Buffer) -> _Walk:
 class _Walk:
     """From part to part through some bytes, window by window."""
 
-    def __init__(self, num_bytes: int) -> None:
-        self._num_bytes = num_bytes
+    def __init__(self, num_bytes: int, *, payloads: list[tuple[int, int]] | None = None) -> None:
+        self.num_bytes = num_bytes
         self.position = 0
         self.starts = [0]
         self.crcs: list[int] = []
-        self.payloads: list[tuple[int, int]] = []
+        self._payloads = payloads  # takes where the data of each part lie
+        self._first_taken = False
+        self._part = 0  # where the newest part begins
         self._crc = 0
         self._inside = False  # the last part was not the last of its record
-
-    @property
-    def mean_bytes(self) -> float:
-        """Bytes of a record so far."""
-        return self.position / max(1, len(self.starts) - 1)
 
     def add(self, window: Buffer) -> None:
         """The next bytes, which begin at ``position``."""
         first = self.position
         end = first + len(window)
-        if self._num_bytes - first < _PART_HEAD_BYTES and first < self._num_bytes:
-            msg = f"{self._num_bytes - first} bytes are left here, too few for a record"
+        if self.num_bytes - first < _PART_HEAD_BYTES and first < self.num_bytes:
+            msg = f"{self.num_bytes - first} bytes are left here, too few for a record"
             raise self._wrong(msg)
-        while self.position + _PART_HEAD_BYTES <= min(end, self._num_bytes):
+        while self.position + _PART_HEAD_BYTES <= min(end, self.num_bytes):
             at = self.position - first
             magic, word = _part_head(window, at)
             kind, size = word >> 29, word & ((1 << 29) - 1)
@@ -142,11 +154,13 @@ class _Walk:
                 msg = "no part of a record begins here that could follow the one before"
                 raise self._wrong(msg)
             begin = self.position + _PART_HEAD_BYTES
-            if begin + size + -size % 4 > self._num_bytes:
-                msg = f"a part of {size} bytes begins here, and {self._num_bytes - begin} are left"
+            if begin + size + -size % 4 > self.num_bytes:
+                msg = f"a part of {size} bytes begins here, and {self.num_bytes - begin} are left"
                 raise self._wrong(msg)
             self._crc = crc32(window[at : at + _PART_HEAD_BYTES], self._crc)
-            self.payloads.append((begin, begin + size))
+            if self._payloads is not None:
+                self._payloads.append((begin, begin + size))
+            self._part = self.position
             self.position = begin + size + -size % 4
             self._inside = kind in (_FIRST, _MIDDLE)
             if not self._inside:
@@ -154,10 +168,19 @@ class _Walk:
                 self.crcs.append(self._crc)
                 self._crc = 0
 
+    def taken(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """What was found and not taken so far, as `FoundSamples.add` takes it."""
+        borders = self.starts[self._first_taken :] if self.crcs else []
+        taken = np.array(borders, dtype=np.int64), self.layout_crcs()
+        self._first_taken = self._first_taken or bool(self.crcs)
+        self.starts, self.crcs = self.starts[-1:], []
+        return taken
+
     def finished(self) -> list[int]:
         """Where records begin and the last one ends, once all bytes were added."""
-        if self._inside or self.position < self._num_bytes:
+        if self._inside or self.position != self.num_bytes:
             msg = "the shard ends in the middle of a record"
+            self.position = self._part if self.position > self.num_bytes else self.position
             raise self._wrong(msg)
         return self.starts
 

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.shards.foreign import wrong_border
+from shoal.shards.forward_scan import About, Content, FoundSamples, StoredContent, forward_scan
 from shoal.shards.index.unseen_borders import is_by_borders, may_be_cut
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.tar_borders import cut_sample
 from shoal.shards.tar_fields import BLOCK_BYTES, text
-from shoal.shards.tar_headers import OTHER_FILE, REGULAR_KINDS, HeaderWalk, Members, PaxGlobals
+from shoal.shards.tar_headers import OTHER_FILE, REGULAR_KINDS, UNKNOWN_BYTES, HeaderWalk, Members, PaxGlobals
 from shoal.shards.tar_names import Grouping, key_and_suffix
 from shoal.shards.tar_plain import Pieces, Sliced, read_plain_sample
 
@@ -58,19 +59,21 @@ class Tar:
         ShardError
             Where the archive is damaged or cut short, or repeats a suffix inside one sample.
         """
-        if num_bytes == 0:
-            msg = "the file is empty; even a tar archive without members has 512 bytes of zeros"
-            raise ShardError(msg, shard=shard, byte=0, hint="write it again, or leave it out")
-        walk = HeaderWalk(shard=shard, num_bytes=num_bytes)
+        return forward_scan(self, read, num_bytes, shard=shard)
+
+    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
+        """The same of bytes whose end is not known."""
+        walk = HeaderWalk(shard=shard, num_bytes=UNKNOWN_BYTES)
         grouping = Grouping(shard=shard)
-        for members in self._steps(walk, read, num_bytes):
+        for members in self._steps(walk, content):
             grouping.add(members)
+            found.add(*grouping.taken())
+        found.add(*grouping.last())
         if walk.ended:
-            _note_trailing(read, walk.position, num_bytes, self.window_bytes, grouping.notes)
+            _note_trailing(content, walk.position, self.window_bytes, grouping.notes)
         else:
             grouping.notes["missing_end_blocks"] = 1
-        found = grouping.scan()
-        return ShardScan(found.sample_starts, found.layout_crcs, _head(walk, shard), dict(grouping.notes))
+        return About(_head(walk, shard), dict(grouping.notes))
 
     def fields(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:
         """The fields that samples have, in the order in which they are met; as much work as a scan.
@@ -81,7 +84,8 @@ class Tar:
             Where the archive is damaged or cut short.
         """
         found: dict[str, None] = {}
-        for members in self._steps(HeaderWalk(shard=shard, num_bytes=num_bytes), read, num_bytes):
+        content = StoredContent(read, num_bytes)
+        for members in self._steps(HeaderWalk(shard=shard, num_bytes=num_bytes), content):
             for name, kind in zip(members.names, members.kinds.tolist(), strict=True):
                 parts = key_and_suffix(name) if kind in REGULAR_KINDS else None
                 if parts is not None:
@@ -97,18 +101,24 @@ class Tar:
             Where the archive is damaged or cut short.
         """
         found: list[str] = []
-        for members in self._steps(HeaderWalk(shard=shard, num_bytes=num_bytes), read, num_bytes):
+        content = StoredContent(read, num_bytes)
+        for members in self._steps(HeaderWalk(shard=shard, num_bytes=num_bytes), content):
             for name, kind in zip(members.names, members.kinds.tolist(), strict=True):
                 parts = key_and_suffix(name) if kind in REGULAR_KINDS else None
                 if parts is not None and found[-1:] != [parts[0]]:
                     found.append(parts[0])
         return found
 
-    def _steps(self, walk: HeaderWalk, read: ReadBytes, num_bytes: int) -> Iterator[Members]:
+    def _steps(self, walk: HeaderWalk, content: Content) -> Iterator[Members]:
         window_bytes = _FIRST_WINDOW_BYTES
-        while not walk.ended and walk.position < num_bytes:
+        while not walk.ended:
             first = walk.position
-            members = walk.step(read(first, min(num_bytes, first + max(window_bytes, walk.needed_bytes))))
+            window = content.read(first, first + max(window_bytes, walk.needed_bytes))
+            walk.num_bytes = UNKNOWN_BYTES if content.num_bytes is None else content.num_bytes
+            if not len(window):
+                walk.check_end()
+                return
+            members = walk.step(window)
             yield members
             window_bytes = self._next_window(window_bytes, (walk.position - first) // max(1, len(members)))
 
@@ -365,8 +375,8 @@ def _group_starts(members: Members, num_samples: int, shard: str) -> NDArray[np.
     """Where the samples of a stretch begin, found from the names; they must fill it and be as many as expected."""
     grouping = Grouping(shard=shard)
     grouping.add(members)
-    starts = grouping.scan().sample_starts - members.first_byte
-    found = len(starts) - 1
+    starts = np.concatenate([grouping.taken()[0], grouping.last()[0]]) - members.first_byte
+    found = max(0, len(starts) - 1)
     end = int(members.ends[-1]) if len(members) else 0
     if found != num_samples or (found and starts[-1] != end):
         msg = f"the index says {num_samples} samples in these {end} bytes, and there are {found}"
@@ -414,11 +424,15 @@ def _in_force(head: Mapping[str, Any], first_byte: int, shard: str) -> PaxGlobal
     return in_force
 
 
-def _note_trailing(read: ReadBytes, position: int, num_bytes: int, window_bytes: int, notes: dict[str, int]) -> None:
+def _note_trailing(content: Content, position: int, window_bytes: int, notes: dict[str, int]) -> None:
     """Count what follows the end of the archive, from the first byte that is not zero."""
-    while position < num_bytes:
-        window = np.frombuffer(read(position, min(num_bytes, position + window_bytes)), dtype=np.uint8)
-        if window.any():
-            notes["trailing_bytes"] = num_bytes - position - int(np.argmax(window != 0))
-            return
+    first = None
+    while len(window := np.frombuffer(content.read(position, position + window_bytes), dtype=np.uint8)):
+        if first is None and window.any():
+            first = position + int(np.argmax(window != 0))
+        if first is not None and content.num_bytes is not None:
+            position = content.num_bytes
+            break
         position += len(window)
+    if first is not None:
+        notes["trailing_bytes"] = position - first

@@ -26,6 +26,9 @@ from shoal.shards.tar_fields import BLOCK_BYTES, check_sums, header_names, padde
 
 MAX_EXTENDED_BYTES = 1 << 20
 
+UNKNOWN_BYTES = 1 << 62
+"""The size of a shard whose end was not met yet."""
+
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
 # The first 11 digits of the size, the byte that ends them, and the type: all that the chain needs of a header.
 _CHAIN = struct.Struct("124x11sB20xB")
@@ -113,7 +116,17 @@ class HeaderWalk:
     part lies, and ``in_force`` the PAX records in force at its start.
     """
 
-    __slots__ = ("ended", "globals_log", "in_force", "is_whole", "needed_bytes", "num_bytes", "position", "shard")
+    __slots__ = (
+        "_newest",
+        "ended",
+        "globals_log",
+        "in_force",
+        "is_whole",
+        "needed_bytes",
+        "num_bytes",
+        "position",
+        "shard",
+    )
 
     def __init__(self, *, shard: str, num_bytes: int, position: int = 0, in_force: PaxGlobals | None = None) -> None:
         self.shard = shard
@@ -124,6 +137,7 @@ class HeaderWalk:
         self.needed_bytes = BLOCK_BYTES
         self.ended = False
         self.globals_log: list[tuple[int, PaxGlobals]] = []
+        self._newest = 0  # the header of the newest member
 
     def step(self, buffer: Buffer) -> Members:
         """Find the members whose headers lie in ``buffer``, which begins at ``position`` of the shard.
@@ -144,6 +158,20 @@ class HeaderWalk:
             self._verify(found)
             raise
         return self._members(found)
+
+    def check_end(self) -> None:
+        """Make sure, where the shard ends, that the newest member does not go on behind; and that there is a shard.
+
+        Raises
+        ------
+        ShardError
+            It does, or there is none.
+        """
+        if self.num_bytes == 0:
+            msg = "the file is empty; even a tar archive without members has 512 bytes of zeros"
+            raise ShardError(msg, shard=self.shard, byte=0, hint="write it again, or leave it out")
+        if self.position > self.num_bytes:
+            raise self._cut_short(self._newest, self.position - self._newest)
 
     def _follow(self, found: _Found) -> None:
         """Follow the chain to the end of the buffer: the hot loop, so plain members are handled in line."""
@@ -179,6 +207,7 @@ class HeaderWalk:
         if position < limit < position + BLOCK_BYTES and not self.ended:
             raise self._cut_short(base + position, BLOCK_BYTES)
         self.position = base + position
+        self._newest = base + found.headers[-1] if found.headers else self._newest
 
     def _timed_member(self, found: _Found, position: int, digits: bytes, stop: int) -> tuple[int, int] | None:
         """Read a plain member behind a PAX header that holds nothing of interest; None where it is not that simple.

@@ -11,9 +11,9 @@ import re
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.shards.protocol import ShardScan
 from shoal.shards.tar_fields import BLOCK_BYTES
 from shoal.shards.tar_headers import DEVICE_KINDS, DIRECTORY_KINDS, LINK_KINDS, REGULAR_KINDS, Members
 
@@ -69,12 +69,25 @@ class Grouping:
     carried along: one since the start of the sample, one since the end of its last member.
     """
 
-    __slots__ = ("_crc", "_crc_with_gap", "_crcs", "_end", "_gap_crc", "_key", "_seen", "_shard", "_starts", "notes")
+    __slots__ = (
+        "_begun",
+        "_crc",
+        "_crc_with_gap",
+        "_crcs",
+        "_end",
+        "_gap_crc",
+        "_key",
+        "_seen",
+        "_shard",
+        "_starts",
+        "notes",
+    )
 
     def __init__(self, *, shard: str) -> None:
         self._shard = shard
         self._starts: list[int] = []
         self._crcs: list[int] = []
+        self._begun = False
         self._key: str | None = None
         self._seen: set[str] = set()
         self._end = 0
@@ -114,16 +127,22 @@ class Grouping:
             end = base + member_end
         self._key, self._end, self._seen, self._crc_with_gap = key, end, seen, crc
 
-    def scan(self) -> ShardScan:
-        """The samples joined so far, positions counted from the start of the shard."""
-        if self._key is None:
-            return ShardScan(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint32), notes=self.notes)
-        starts = np.array([*self._starts, self._end], dtype=np.int64)
-        return ShardScan(starts, np.array([*self._crcs, self._crc], dtype=np.uint32), notes=self.notes)
+    def taken(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """What is known for good and was not taken before, as `FoundSamples.add` takes it."""
+        taken = np.array(self._starts, dtype=np.int64), np.array(self._crcs, dtype=np.uint32)
+        self._starts, self._crcs = [], []
+        return taken
+
+    def last(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """The last sample, which ends where its last member does."""
+        is_any = self._begun
+        ends, crcs = [self._end] * is_any, [self._crc] * is_any
+        return np.array(ends, dtype=np.int64), np.array(crcs, dtype=np.uint32)
 
     def _open(self, start: int, end: int) -> int:
         """Begin a sample; the CRC it begins with."""
-        if not self._starts:
+        if not self._begun:
+            self._begun = True
             self._starts.append(start)
             return 0
         self._starts.append(end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.shards.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.shards.lines import LineScan, line_records, scan_lines
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.records import BadRecordError, CutRecords
@@ -17,12 +18,16 @@ class Text:
     name: str = "text"
     suffixes: tuple[str, ...] = (".txt", ".text")
 
-    def __init__(self, *, window_bytes: int = 4 << 20) -> None:
+    def __init__(self, *, window_bytes: int = 1 << 20) -> None:
         self.window_bytes = window_bytes
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the lines by reading all; the layout CRC is the CRC-32 of a line. ``notes`` count ``blank_lines``."""
-        return scan_lines(read, num_bytes, LineScan(shard, _LINE_LIMIT_BYTES), window_bytes=self.window_bytes)
+        return forward_scan(self, read, num_bytes, shard=shard)
+
+    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
+        """The same of bytes whose end is not known."""
+        return scan_lines(content, found, LineScan(shard, _LINE_LIMIT_BYTES), window_bytes=self.window_bytes)
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
         """Open the bytes of consecutive lines; raises `ShardError` where they are not cut at the ends of lines."""

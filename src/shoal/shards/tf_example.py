@@ -1,30 +1,39 @@
-"""``tf.train.Example``, read without TensorFlow or protobuf.
+"""``tf.train.Example`` and ``tf.train.SequenceExample``, read without TensorFlow or protobuf.
 
-The message, from ``tensorflow/core/example/example.proto`` and ``feature.proto``::
+The messages, from ``tensorflow/core/example/example.proto`` and ``feature.proto``::
 
-    Example  { Features features = 1; }
-    Features { map<string, Feature> feature = 1; }
-    Feature  { oneof { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
+    Example         { Features features = 1; }
+    SequenceExample { Features context = 1; FeatureLists feature_lists = 2; }
+    Features        { map<string, Feature> feature = 1; }
+    FeatureLists    { map<string, FeatureList> feature_list = 1; }
+    FeatureList     { repeated Feature feature = 1; }
+    Feature         { oneof { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
     BytesList { repeated bytes value = 1; }  FloatList { repeated float value = 1 [packed]; }  Int64List likewise
+
+An example is a sequence example without lists, so that nobody has to say which of the two a record is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NotAnExampleError", "parse_example"]
+__all__ = ["FIELD_HEAD_BYTES", "NotAnExampleError", "field_ends", "parse_example"]
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MOST_VARINT_BYTES = 10
+FIELD_HEAD_BYTES = 1 + _MOST_VARINT_BYTES
+"""At most so many bytes come before those of a field of an example."""
 _MANY_BYTES = 64  # of packed integers: from here on numpy is faster
+
+_Span = tuple[int, int]
 
 
 class NotAnExampleError(ValueError):
-    """Bytes that are no ``tf.train.Example``; ``byte`` is where it shows."""
+    """Bytes that are no ``tf.train.Example`` or ``SequenceExample``; ``byte`` is where it shows."""
 
     def __init__(self, what: str, byte: int) -> None:
         super().__init__(what)
@@ -32,11 +41,12 @@ class NotAnExampleError(ValueError):
 
 
 def parse_example(data: bytes) -> dict[str, Any]:
-    r"""The features of an example by name.
+    r"""The features of an example by name; of a sequence example, those of its context, and its lists.
 
     Numbers are arrays of float32 or int64, shape (num_values,); bytes are ``bytes`` where there is one value, and a
-    list else. A feature without values is an empty array of its kind, or None where it has no kind. Unknown fields
-    are passed over, as protobuf does; of a name that comes twice, the last counts. About 2 us a feature.
+    list else. A feature without values is an empty array of its kind, or None where it has no kind. A feature list is
+    a list with what each of its features has: an array, or always a list of ``bytes``. What comes several times is
+    merged as protobuf does it, and of a name that comes twice the last counts. About 2 us a feature.
 
     >>> parse_example(b"\n\x0f\n\r\n\x05label\x12\x04\x1a\x02\n\x00")
     {'label': array([], dtype=int64)}
@@ -44,65 +54,81 @@ def parse_example(data: bytes) -> dict[str, Any]:
     Raises
     ------
     NotAnExampleError
-        The bytes are no such message.
+        The bytes are no such message, or hold fields that it does not have; or one name is both a feature and a list.
     """
     features: dict[str, Any] = {}
-    has_features = False
-    for number, begin, end in _fields(data, 0, len(data)):
-        if number != 1:
-            continue
-        has_features = True
-        for entry, entry_begin, entry_end in _fields(data, begin, end):
-            if entry == 1:
-                name, value = _entry(data, entry_begin, entry_end)
-                features[name] = value
-    if not has_features:
+    lists: dict[str, Any] = {}
+    for number, begin, end in _fields(data, [(0, len(data))], most=2):
+        for _, *entry in _fields(data, [(begin, end)], most=1):
+            name, spans = _entry(data, *entry)
+            if number == 1:
+                features[name] = _feature(data, spans)
+            else:
+                steps = [span for _, *span in _fields(data, spans, most=1)]
+                lists[name] = [_feature(data, [(first, stop)], always_list=True) for first, stop in steps]
+    if not data:
         msg = "it has no features"
         raise NotAnExampleError(msg, 0)
-    return features
+    if twice := features.keys() & lists.keys():
+        msg = f"{min(twice)!r} is a feature of its context and a feature list"
+        raise NotAnExampleError(msg, 0)
+    return features | lists
 
 
-def _entry(data: bytes, begin: int, end: int) -> tuple[str, Any]:
-    name, value = "", None
-    for number, first, stop in _fields(data, begin, end):
-        if number == 1:
-            try:
-                name = data[first:stop].decode("utf-8")
-            except UnicodeDecodeError:
-                msg = "the name of a feature is not UTF-8"
-                raise NotAnExampleError(msg, first) from None
-        elif number == 2:
-            value = _feature(data, first, stop)
-    return name, value
+def field_ends(front: bytes, place: int) -> int | None:
+    """Where a field of an example ends that begins with ``front`` at byte ``place`` of it; None where none begins."""
+    if front[:1] not in (b"\x0a", b"\x12"):
+        return None
+    try:
+        size, begin = _varint(front, 1, len(front))
+    except NotAnExampleError:
+        return None
+    return place + begin + size
 
 
-def _feature(data: bytes, begin: int, end: int) -> Any:
-    value: Any = None
-    for number, first, stop in _fields(data, begin, end):
-        if number == 1:
-            found = [data[a:b] for field, a, b in _fields(data, first, stop) if field == 1]
-            value = found[0] if len(found) == 1 else found
-        elif number == 2:
-            value = _floats(data, first, stop)
-        elif number == 3:
-            value = _integers(data, first, stop)
-    return value
+def _entry(data: bytes, begin: int, end: int) -> tuple[str, list[_Span]]:
+    """The name in an entry of a map, and where its value lies, in parts that are to be merged."""
+    name, spans = "", []
+    for number, first, stop in _fields(data, [(begin, end)], most=2):
+        if number == 2:
+            spans.append((first, stop))
+            continue
+        try:
+            name = data[first:stop].decode("utf-8")
+        except UnicodeDecodeError:
+            msg = "the name of a feature is not UTF-8"
+            raise NotAnExampleError(msg, first) from None
+    return name, spans
 
 
-def _floats(data: bytes, begin: int, end: int) -> NDArray[np.float32]:
-    parts = [data[a:b] for field, a, b in _fields(data, begin, end, numbers=_FIXED32) if field == 1]
+def _feature(data: bytes, spans: list[_Span], *, always_list: bool = False) -> Any:
+    kind, lists = 0, list[_Span]()
+    for number, first, stop in _fields(data, spans, most=3):
+        if number != kind:  # one of the three: another one takes the place of those before
+            kind, lists = number, []
+        lists.append((first, stop))
+    if kind == 1:
+        found = [data[a:b] for _, a, b in _fields(data, lists, most=1)]
+        return found[0] if len(found) == 1 and not always_list else found
+    if kind == 2:
+        return _floats(data, lists)
+    return _integers(data, lists) if kind == 3 else None
+
+
+def _floats(data: bytes, lists: list[_Span]) -> NDArray[np.float32]:
+    parts = [data[a:b] for _, a, b in _fields(data, lists, most=1, numbers=_FIXED32)]
     joined = b"".join(parts)
     if len(joined) % 4:
         msg = f"a list of floats has {len(joined)} bytes, which is no multiple of 4"
-        raise NotAnExampleError(msg, begin)
+        raise NotAnExampleError(msg, lists[0][0])
     return np.frombuffer(joined, dtype="<f4").astype(np.float32)
 
 
-def _integers(data: bytes, begin: int, end: int) -> NDArray[np.int64]:
-    parts = [data[a:b] for field, a, b in _fields(data, begin, end, numbers=_VARINT) if field == 1]
+def _integers(data: bytes, lists: list[_Span]) -> NDArray[np.int64]:
+    parts = [data[a:b] for _, a, b in _fields(data, lists, most=1, numbers=_VARINT)]
     joined = b"".join(parts)
     if len(joined) >= _MANY_BYTES:
-        return _varints(joined, begin)
+        return _varints(joined, lists[0][0])
     values, at = [], 0
     while at < len(joined):
         value, at = _varint(joined, at, len(joined))
@@ -125,30 +151,37 @@ def _varints(data: bytes, place: int) -> NDArray[np.int64]:
     return values
 
 
-def _fields(data: bytes, at: int, end: int, *, numbers: int | None = None) -> Iterator[tuple[int, int, int]]:
-    """Number and stretch of every field of a message that is a stretch of bytes itself.
+def _fields(
+    data: bytes, spans: Iterable[_Span], *, most: int, numbers: int | None = None
+) -> Iterator[tuple[int, int, int]]:
+    """Number and place of every field of a message, which may lie in several spans that are to be merged.
 
-    With ``numbers`` also of those of this kind of number, one value each; other numbers are passed over.
+    Fields are known by the numbers up to ``most`` and are stretches of bytes; with ``numbers`` also of this kind of
+    number, one value each. NotAnExampleError for others: they would be lost without a word.
     """
-    while at < end:
-        tag, after = _varint(data, at, end)
-        kind = tag & 7
-        if kind == _LENGTH:
-            size, begin = _varint(data, after, end)
-            stop = begin + size
-        elif kind == _VARINT:
-            begin, stop = after, _varint(data, after, end)[1]
-        elif kind in (_FIXED64, _FIXED32):
-            begin, stop = after, after + (8 if kind == _FIXED64 else 4)
-        else:
-            msg = f"a field has the wire type {kind}, which no such message has"
-            raise NotAnExampleError(msg, at)
-        if stop > end or tag < 8:
-            msg = f"a field ends {stop - end} bytes after its message" if stop > end else "a field has the number 0"
-            raise NotAnExampleError(msg, at)
-        if kind in (_LENGTH, numbers):
-            yield tag >> 3, begin, stop
-        at = stop
+    for first, end in spans:
+        at = first
+        while at < end:
+            tag, after = _varint(data, at, end)
+            number, kind = tag >> 3, tag & 7
+            if kind == _LENGTH:
+                size, begin = _varint(data, after, end)
+                stop = begin + size
+            elif kind == _VARINT:
+                begin, stop = after, _varint(data, after, end)[1]
+            elif kind in (_FIXED64, _FIXED32):
+                begin, stop = after, after + (8 if kind == _FIXED64 else 4)
+            else:
+                msg = f"a field has the wire type {kind}, which no such message has"
+                raise NotAnExampleError(msg, at)
+            if stop > end:
+                msg = f"a field ends {stop - end} bytes after its message"
+                raise NotAnExampleError(msg, at)
+            if not 0 < number <= most or kind not in (_LENGTH, numbers):
+                msg = f"a field has the number {number} and the wire type {kind}, which such a message does not have"
+                raise NotAnExampleError(msg, at)
+            yield number, begin, stop
+            at = stop
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:

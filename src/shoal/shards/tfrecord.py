@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from struct import Struct
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -19,9 +18,10 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.shards.codecs import packed_hint
 from shoal.shards.crc32c import crc32c, crc32c_of_rows, masked
+from shoal.shards.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.records import BadRecordError, CutRecords, borders_in
-from shoal.shards.tf_example import NotAnExampleError, parse_example
+from shoal.shards.tf_example import FIELD_HEAD_BYTES, NotAnExampleError, field_ends, parse_example
 
 __all__ = ["TFRecord"]
 
@@ -30,22 +30,24 @@ _FRAME_BYTES = _HEADER_BYTES + _FOOTER_BYTES
 _length_of = Struct("<Q").unpack_from
 _crc_of = Struct("<I").unpack_from
 _LARGE_RECORD_BYTES = 256 << 10
+_HUGE_RECORD_BYTES = 32 << 20
+_UNKNOWN_BYTES = 1 << 62
 _CUT_SHORT = "an unfinished copy? copy the shard again"
 
 
 class TFRecord:
     """The format of one record after the other.
 
-    Where the first undamaged record of a shard is a ``tf.train.Example``, all must be, and a sample has the features of
-    its record (see `shoal.shards.tf_example.parse_example`). Else, or with ``examples=False``, it is
-    ``{"record": bytes}``.
+    Where the first undamaged record of a shard is a ``tf.train.Example`` or ``SequenceExample``, all must be, and a
+    sample has the features of its record (see `shoal.shards.tf_example.parse_example`). Else, or with
+    ``examples=False``, it is ``{"record": bytes}``.
     A scan checks every length; the checksum of the data is checked whenever a sample is read.
     """
 
     name: str = "tfrecord"
     suffixes: tuple[str, ...] = (".tfrecord", ".tfrecords", ".tfrec")
 
-    def __init__(self, *, examples: bool = True, window_bytes: int = 4 << 20) -> None:
+    def __init__(self, *, examples: bool = True, window_bytes: int = 1 << 20) -> None:
         self.examples = examples
         self.window_bytes = window_bytes
 
@@ -59,18 +61,27 @@ class TFRecord:
         ShardError
             Where a length does not have its checksum, or a record ends after the shard.
         """
-        starts, layout = [0], []
-        head: dict[str, Any] = {}
-        while starts[-1] < num_bytes:
-            first = starts[-1]
-            large = len(starts) > 1 and (first / (len(starts) - 1)) > _LARGE_RECORD_BYTES
-            end = min(num_bytes, first + (_HEADER_BYTES if large else self.window_bytes))
-            window = read(first, end)
-            places = _headers_in(window, starts, num_bytes, shard)
-            layout += [crc32(window[at : at + _HEADER_BYTES]) for at in places]
-        if _holds_examples(read, starts):
-            head["records"] = "examples"
-        return ShardScan(np.array(starts, dtype=np.int64), np.array(layout, dtype=np.uint32), head=head)
+        return forward_scan(self, read, num_bytes, shard=shard)
+
+    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
+        """The same of bytes whose end is not known."""
+        first = position = num_records = 0
+        are_examples: bool | None = None
+        while True:
+            large = num_records and position / num_records > _LARGE_RECORD_BYTES
+            window = content.read(position, position + (_HEADER_BYTES if large else self.window_bytes))
+            if not len(window):
+                break
+            starts = [position]
+            places = _headers_in(window, starts, content.num_bytes or _UNKNOWN_BYTES, shard)
+            crcs = [crc32(window[at : at + _HEADER_BYTES]) for at in places]
+            found.add(np.array(starts[bool(num_records) :], dtype=np.int64), np.array(crcs, dtype=np.uint32))
+            first, position, num_records = starts[-2], starts[-1], num_records + len(places)
+            if are_examples is None:
+                are_examples = _hold_examples(content, starts)
+        if position > (content.num_bytes or 0):
+            raise _beyond(first, position, content.num_bytes or 0, shard)
+        return About({"records": "examples"} if are_examples else {})
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
         """Open the bytes of consecutive records; each is checked when its sample is asked for.
@@ -100,7 +111,8 @@ def _decode_example(record: bytes) -> Sample:
         return parse_example(_data_of(record))
     except NotAnExampleError as error:
         what = f"the first record of this shard is a tf.train.Example, and this one is none: {error}"
-        raise BadRecordError(what, byte=_HEADER_BYTES + error.byte) from None
+        hint = "the shard is damaged, or mixes records: TFRecord(examples=False) as format= gives each as it is"
+        raise BadRecordError(what, byte=_HEADER_BYTES + error.byte, hint=hint) from None
 
 
 def _data_of(record: bytes) -> bytes:
@@ -162,15 +174,24 @@ def _headers_in(window: Buffer, starts: list[int], num_bytes: int, shard: str, *
         msg = f"{num_bytes - position} bytes are left here, too few for a record"
         raise ShardError(msg, shard=shard, byte=before + position, hint=_CUT_SHORT)
     if position > num_bytes:
-        msg = f"this record would end at byte {before + position}, and there are {before + num_bytes}"
-        raise ShardError(msg, shard=shard, byte=before + starts[-2], hint=_CUT_SHORT)
+        raise _beyond(before + starts[-2], before + position, before + num_bytes, shard)
     return places
 
 
-def _holds_examples(read: ReadBytes, starts: Sequence[int]) -> bool:
-    """Whether the first record that is not damaged is an example: a damaged one must not decide about the others."""
+def _beyond(start: int, end: int, num_bytes: int, shard: str) -> ShardError:
+    msg = f"this record would end at byte {end}, and there are {num_bytes}"
+    return ShardError(msg, shard=shard, byte=start, hint=_CUT_SHORT)
+
+
+def _hold_examples(content: Content, starts: Sequence[int]) -> bool | None:
+    """Whether the first of these records that is not damaged is an example; None where all are.
+
+    A damaged one must not decide about the others.
+    """
     for start, end in pairwise(starts):
-        record = bytes(read(start, end))
+        if end - start > _HUGE_RECORD_BYTES:
+            return _is_huge_example(content, start + _HEADER_BYTES, end - _FOOTER_BYTES)
+        record = bytes(content.read(start, end))
         data = record[_HEADER_BYTES:-_FOOTER_BYTES]
         if _first_wrong(record, data):
             continue
@@ -179,4 +200,16 @@ def _holds_examples(read: ReadBytes, starts: Sequence[int]) -> bool:
         except NotAnExampleError:
             return False
         return True
-    return False
+    return None
+
+
+def _is_huge_example(content: Content, begin: int, end: int) -> bool:
+    """Whether the fields of an example fill these bytes, by where each ends: of such a record not all is held."""
+    at = begin
+    while at < end:
+        front = bytes(content.read(at, min(at + FIELD_HEAD_BYTES, end)))
+        following = field_ends(front, at)
+        if following is None:
+            return False
+        at = following
+    return at == end

@@ -156,8 +156,9 @@ def build_index(
 
 def scan_rules(format: Format) -> list[int]:  # noqa: A002
     """The rules by which shards of this format are scanned; what was kept or cached by others is not used."""
-    own = getattr(format, "scan_rule", None)
-    return [SCAN_RULE] if own is None else [SCAN_RULE, own]
+    # Of a compressed one also those of what is inside.
+    rules = [getattr(each, "scan_rule", None) for each in (format, getattr(format, "inner", None))]
+    return [SCAN_RULE, *(rule for rule in rules if rule is not None)]
 
 
 def _entry(task: ScanTask) -> str:
