@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.samples import write_tar_shards
 import shoal
 import shoal.jax
 from shoal.errors import StateError, UsageError
+from shoal.stream import progress_line
 
 ROWS = PartitionSpec("data")
 
@@ -54,6 +57,22 @@ def test_batches_are_those_of_the_dataset_as_arrays(ds: shoal.Dataset) -> None:
     next(received)
     assert described.certificate()["epochs"]["0"]["num_samples"] == 16  # not what was made ahead
     described.check_certificate(described.certificate())
+
+
+def test_the_epoch_nested_values_and_the_line_of_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    monkeypatch.setattr(progress_line, "_LOG_EVERY_SECONDS", 1e-9)
+    write_tar_shards(tmp_path / "data")
+    ds = shoal.open(tmp_path / "data").with_ids().map(lambda sample: {"x": (sample["__epoch__"], sample["__id__"])})
+    loader = shoal.jax.DataLoader(ds.batch(100).reading(progress=True), num_epochs=2)
+    for epoch, batch in zip((0, 0, 1, 1), loader, strict=True):
+        epochs, ids = batch["x"]
+        assert isinstance(ids, jax.Array)
+        assert epochs.tolist() == [epoch] * 100
+    assert [line.split()[2:4] for line in log.getvalue().splitlines()] == [
+        ["0", "50%"], ["0", "100%"], ["1", "50%"], ["1", "100%"],
+    ]  # fmt: skip
 
 
 def test_a_sharding_makes_arrays_over_all_devices(ds: shoal.Dataset, sharding: Any) -> None:

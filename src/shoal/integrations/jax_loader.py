@@ -149,7 +149,10 @@ class DataIterator:
             self._pace.add(began, self._pace.clock())
         self.place.num_yielded += 1
         self.place.received = proof
+        if self._line is not None:
+            self._line.step()
         if self.place.num_yielded >= self._run.num_steps:
+            self._end_line()
             self._run.ended(self.place)  # now, since a loop that counts to len() never asks for more
         return batch
 
@@ -157,9 +160,14 @@ class DataIterator:
         """Stop making batches, and give no more."""
         self._closed = True
         self._batches = iter(())
+        self._end_line()
         if self._ahead is not None:
             self._ahead.close()
         self._iteration.close()
+
+    def _end_line(self) -> None:
+        if self._line is not None:
+            self._line.close()
 
     def _next(self) -> Any:
         """The next batch, and all that was delivered with it."""
@@ -180,10 +188,11 @@ class DataIterator:
         run = self._run = _pass_of(loader.dataset)
         self._failure = None
         self.place: Place = run.place()
-        self._iteration: Iteration = run.work.iterate(
+        self._iteration: Iteration = run.silent().work.iterate(
             run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state
         )
         self._pace = run.counters.pace = Pace(run.counters)
+        self._line = run.progress_line(self.place)
         run.follow(self.place)
         self._ahead = None
         self._closed = loader.num_epochs is not None and run.epoch >= loader.num_epochs

@@ -153,16 +153,17 @@ class DataLoader:
         if not run.work.recipe.partition.batched:
             msg = "a loader gives batches, and this dataset gives single samples"
             raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
+        made_by = run.silent()
         finish = _tensor_marks if self.collate_fn is not None else tensors
         if not self.num_workers:
-            run = run.with_threads(num_threads=self.num_threads, limit_bytes=self.prefetch_bytes)
+            made_by = made_by.with_threads(num_threads=self.num_threads, limit_bytes=self.prefetch_bytes)
             num_ahead, limit_bytes = self.prefetch_factor, self.prefetch_bytes
-            made = InThread(run, finish, num_ahead, limit_bytes=limit_bytes, pin_memory=self.pin_memory)
+            made = InThread(made_by, finish, num_ahead, limit_bytes=limit_bytes, pin_memory=self.pin_memory)
             return Received(run, made)
         if self._serving is not None:
             self._serving.close()
-        workers = self._workers_for(run, finish)
-        workers.begin(run)
+        workers = self._workers_for(made_by, finish)
+        workers.begin(made_by)
         received = Received(run, ByWorkers(workers, run, stay=self.persistent_workers))
         self._serving = received if self.persistent_workers else None
         return received

@@ -33,6 +33,7 @@ class Received:
         self._failure: BaseException | None = None
         self._closed = False
         self._pace = run.counters.pace = Pace(run.counters)
+        self._line = run.progress_line(self.place)
         run.follow(self.place)
 
     def state_dict(self) -> dict[str, Any]:
@@ -64,17 +65,26 @@ class Received:
             self._pace.add(began, self._pace.clock())
         self.place.num_yielded += 1
         self.place.received = proof
+        if self._line is not None:
+            self._line.step()
         if self.place.num_yielded >= self._run.num_steps:
+            self._end_line()
             self._run.ended(self.place)  # now, since a loop that counts to len() never asks for more
         return made
 
     def close(self) -> None:
         """Stop making batches, and give no more."""
         self._closed = True
+        self._end_line()
         self._source.close()
+
+    def _end_line(self) -> None:
+        if self._line is not None:
+            self._line.close()
 
     def _end(self) -> None:
         self._closed = True
+        self._end_line()
         self._source.end()
         self._run.ended(self.place)
 

@@ -21,9 +21,8 @@ from shoal.stream.making import Source, batches_gathered, batches_made, samples_
 from shoal.stream.pace import Pace
 from shoal.stream.parents import end_with_trainer
 from shoal.stream.place import Place
-from shoal.stream.progress_line import ProgressLine
+from shoal.stream.progress_line import progress_line
 from shoal.stream.reading.budgeting import Budget, budget_of
-from shoal.stream.reading.chunk_caching import cache_counts
 from shoal.stream.reading.fetch import Fetch
 from shoal.stream.reading.options import ReadingOptions
 from shoal.stream.reading.pins import Pins
@@ -97,8 +96,7 @@ class Iteration:
         self._generation = forks.generation
         self._pace = counters.pace = Pace(counters)
         self._counters = counters
-        shows = options.progress and recipe.rank == 0 and recipe.worker == 0
-        self._line = ProgressLine() if shows else None
+        self._line = progress_line(options, recipe, self.place, counters, opened)
 
     def state_dict(self) -> dict[str, Any]:
         """The state after everything this iterator has yielded; see `Dataset.state_dict`."""
@@ -134,22 +132,15 @@ class Iteration:
         if pace.first is None:
             pace.first = began
         self._counters.make_seconds += ended - began
-        if self._line is not None and self._line.is_due():
-            self._show(self._line)
+        if self._line is not None:
+            self._line.step()
         if self.place.num_yielded >= self._num_steps:
             self._end_line()
             self._ended(self.place)  # now, since a loop that counts to len() never asks for more
         return result
 
-    def _show(self, line: ProgressLine) -> None:
-        place = self.place
-        share = place.num_yielded / max(1, place.partition.num_batches(place.num_samples, place.start))
-        line.show(self._counters.as_dict() | cache_counts(self._opened), epoch=place.epoch, share=share)
-
     def _end_line(self) -> None:
         if self._line is not None:
-            if self._line.is_due_at_end():
-                self._show(self._line)
             self._line.close()
 
     def _failed(self, error: BaseException) -> BaseException:

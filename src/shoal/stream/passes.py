@@ -19,6 +19,7 @@ from shoal.stream.indexing.opening import Opened
 from shoal.stream.iteration import Iteration
 from shoal.stream.mixing import warning_about
 from shoal.stream.place import Place
+from shoal.stream.progress_line import ProgressLine, progress_line
 from shoal.stream.reading.chunk_caching import expect_windows
 from shoal.stream.reading.large_chunks import refuse_too_large
 from shoal.stream.reading.options import ReadingOptions
@@ -67,7 +68,7 @@ class Work:
         """
         limit = self.options.memory_limit_bytes
         each = None if limit is None else max(1, limit // num_workers)
-        options = replace(self.options, progress=False, copy=True, memory_limit_bytes=each)
+        options = replace(self.options, copy=True, memory_limit_bytes=each)
         recipe = replace(self.recipe, worker=worker, num_workers=num_workers)
         return replace(self, recipe=recipe, options=options)
 
@@ -105,6 +106,15 @@ class Pass:
         recipe = self.work.recipe
         how = threaded(recipe.stages, num_threads=num_threads, limit_bytes=limit_bytes)
         return replace(self, work=replace(self.work, recipe=replace(recipe, threaded=how)))
+
+    def silent(self) -> Pass:
+        """The same without the line of progress, which whoever receives the batches writes."""
+        options = replace(self.work.options, progress=False)
+        return replace(self, work=replace(self.work, options=options))
+
+    def progress_line(self, place: Place) -> ProgressLine | None:
+        """The line of progress for who receives the batches at this place; None where there is none to write."""
+        return progress_line(self.work.options, self.work.recipe, place, self.counters, self.work.opened)
 
     def gathered_into(self, allocate: Callable[..., NDArray[Any]]) -> Pass:
         """The same with batches of columns in arrays that this makes of a shape and a type."""

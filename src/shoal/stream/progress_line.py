@@ -3,37 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TextIO
+from functools import partial
+from typing import Any
 
+from shoal.stream.counters import Counters
 from shoal.stream.figures import format_bytes, format_count
+from shoal.stream.indexing.opening import Opened
 from shoal.stream.live_line import LiveLine
+from shoal.stream.place import Place
+from shoal.stream.reading.chunk_caching import cache_counts
+from shoal.stream.reading.options import ReadingOptions
+from shoal.stream.recipe import Recipe
 
-__all__ = ["ProgressLine", "progress_text"]
+__all__ = ["ProgressLine", "progress_line", "progress_text"]
 
 _LOG_EVERY_SECONDS = 60.0
 
 
 class ProgressLine:
-    """Drawn ten times a second on a terminal; elsewhere, for a log, a line is written every minute and at the end."""
+    """Drawn ten times a second on a terminal; elsewhere, for a log, a line is written every minute and at the end.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._line = LiveLine(stream, log_every_seconds=_LOG_EVERY_SECONDS)
+    It shows what ``counters`` say, at the ``place`` of whoever receives what is made. Use it from one thread.
+    """
 
-    def is_due(self) -> bool:
-        """Whether to `show` now."""
-        return self._line.is_due()
+    def __init__(self, place: Place, counters: Counters, opened: Opened, *, who: str = "") -> None:
+        self._line = LiveLine(log_every_seconds=_LOG_EVERY_SECONDS)
+        self._place, self._who = place, who
+        self._stats = partial(_stats, counters, opened)
 
-    def is_due_at_end(self) -> bool:
-        """Whether to `show` a last time."""
-        return self._line.is_due_at_end()
-
-    def show(self, stats: Mapping[str, Any], *, epoch: int, share: float) -> None:
-        """Show these counts, at this share of an epoch."""
-        self._line.draw(f"shoal: {progress_text(stats, epoch=epoch, share=share)}")
+    def step(self) -> None:
+        """Something was received."""
+        if self._line.is_due():
+            self._show()
 
     def close(self) -> None:
-        """Take the line away from a terminal."""
+        """Nothing more is received: a last line for a log; from a terminal the line is taken away."""
+        if self._line.is_due_at_end():
+            self._show()
         self._line.close()
+
+    def _show(self) -> None:
+        place = self._place
+        share = place.num_yielded / max(1, place.partition.num_batches(place.num_samples, place.start))
+        self._line.draw(f"shoal: {progress_text(self._stats(), epoch=place.epoch, share=share)}{self._who}")
+
+
+def progress_line(
+    options: ReadingOptions, recipe: Recipe, place: Place, counters: Counters, opened: Opened
+) -> ProgressLine | None:
+    """The line of this process, if it was asked for: the first rank has one, and of its workers the first."""
+    if not options.progress or recipe.rank or recipe.worker:
+        return None
+    who = f"  (worker 0 of {recipe.num_workers})" if recipe.num_workers > 1 else ""
+    return ProgressLine(place, counters, opened, who=who)
+
+
+def _stats(counters: Counters, opened: Opened) -> dict[str, Any]:
+    return counters.as_dict() | cache_counts(opened, counters.of_workers)
 
 
 def progress_text(stats: Mapping[str, Any], *, epoch: int, share: float) -> str:
