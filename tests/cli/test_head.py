@@ -111,9 +111,10 @@ def test_fields_of_json_lines(tmp_path: Path, calls: Calls, data: Path) -> None:
 def test_decoding(tmp_path: Path, calls: Calls, data: Path) -> None:
     assert calls.json_lines("head", data, "-n", 1, "--decode")[0]["fields"] == {"txt": "sample 0000", "cls": 0}
     write_tar(tmp_path / "bad.tar", [{"__key__": b"a", "json": b"{"}])
-    complaint = calls.refused("head", tmp_path / "bad.tar", "--decode")
-    assert "sample 0 cannot be decoded: JSONDecodeError" in complaint
-    assert "decoding the field 'json' (1 bytes)" in complaint
+    assert calls.text("head", tmp_path / "bad.tar", "--decode", code=1) == ""
+    found = "bad.tar, byte 0: the field 'json' (1 bytes) of the sample with id 0 cannot be decoded: JSONDecodeError"
+    assert found in calls.complaints
+    assert "hint: without --decode its bytes are shown" in calls.complaints
     assert calls.json_lines("head", tmp_path / "bad.tar")[0]["fields"] == {"json": "{"}
 
 

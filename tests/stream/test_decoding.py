@@ -33,7 +33,7 @@ def decoded(decoders: Decoders, samples: Any, num: int = 100) -> list[Any]:
 
 
 def test_the_order_is_that_of_the_samples() -> None:
-    decoders = Decoders([Map(unevenly)], FOUR, forgiving=False)
+    decoders = Decoders([Map(unevenly)], FOUR, index=None, forgiving=False)
     for _ in range(2):
         assert decoded(decoders, range(100)) == [10 * sample for sample in range(100)]
     assert decoded(decoders, range(9), 10) == [10 * sample for sample in range(9)]
@@ -44,7 +44,7 @@ def test_the_order_is_that_of_the_samples() -> None:
 
 
 def test_only_the_first_stages_are_run() -> None:
-    decoders = Decoders([Map(unevenly), Map(str)], FOUR, forgiving=False)
+    decoders = Decoders([Map(unevenly), Map(str)], FOUR, index=None, forgiving=False)
     assert decoded(decoders, range(3)) == [0, 10, 20]
     decoders.close()
 
@@ -64,7 +64,7 @@ def test_an_error_comes_after_all_that_came_before_it(place: int) -> None:
 
     expected = [10 * sample for sample in range(place)]
     for samples, stage, error in ((range(100), fail, KeyError), (cut_off(), unevenly, ShardError)):
-        decoders = Decoders([Map(stage)], FOUR, forgiving=False)
+        decoders = Decoders([Map(stage)], FOUR, index=None, forgiving=False)
         received = []
         with pytest.raises(error) as caught:
             for sample in decoders.samples(iter(samples), range(100)):
@@ -79,7 +79,7 @@ def test_what_is_left_out_stays_in_its_place() -> None:
     def is_even(sample: int) -> bool:
         return sample % 2 == 0
 
-    decoders = Decoders([Filter(is_even)], FOUR, forgiving=True)
+    decoders = Decoders([Filter(is_even)], FOUR, index=None, forgiving=True)
     damaged = Damaged(ValueError("x"))
     samples: list[Any] = [0, 1, QUARANTINED, 2, damaged, 3]
     assert decoded(decoders, samples) == [0, DROPPED, QUARANTINED, 2, damaged, DROPPED]
@@ -99,7 +99,7 @@ def test_what_is_ahead_is_bounded() -> None:
 
     for limit_bytes, most_ahead in ((1, 8), (24_000, 24), (1 << 30, 64)):
         pulled.clear()
-        decoders = Decoders([Map(large)], Threaded(1, 4, limit_bytes), forgiving=False)
+        decoders = Decoders([Map(large)], Threaded(1, 4, limit_bytes), index=None, forgiving=False)
         received = enumerate(decoders.samples(samples(), range(400)), 1)
         assert max(len(pulled) - number for number, _ in received) <= most_ahead
         decoders.close()
@@ -115,7 +115,7 @@ def test_closing_waits_for_one_sample_and_not_for_all() -> None:
         go_on.wait(30)
         return sample
 
-    decoders = Decoders([Map(wait)], FOUR, forgiving=False)
+    decoders = Decoders([Map(wait)], FOUR, index=None, forgiving=False)
     made = decoders.samples(iter(range(100)), range(100))
     failures: list[BaseException] = []
 
@@ -138,7 +138,7 @@ def test_closing_waits_for_one_sample_and_not_for_all() -> None:
 
 
 def test_letting_go_ends_the_threads() -> None:
-    decoders = Decoders([Map(unevenly)], FOUR, forgiving=False)
+    decoders = Decoders([Map(unevenly)], FOUR, index=None, forgiving=False)
     made = decoders.samples(iter(range(100)), range(100))
     next(made)
     del decoders, made

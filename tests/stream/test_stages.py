@@ -12,7 +12,7 @@ from shoal.stream.stages import DROPPED, Columns, Decode, Filter, Map, Rename, S
 
 
 def run(stage: Stage, sample: Any) -> Any:
-    return run_stages([stage], sample, 7)
+    return run_stages([stage], sample, 7, index=None)
 
 
 def test_stages_leave_the_sample_they_were_given_alone() -> None:
@@ -24,9 +24,9 @@ def test_stages_leave_the_sample_they_were_given_alone() -> None:
 
 def test_nothing_runs_after_a_filter_said_no() -> None:
     stages: list[Stage] = [Filter(lambda sample: sample > 3), Map(lambda sample: 1 / 0)]
-    assert run_stages(stages, 3, 0) is DROPPED
+    assert run_stages(stages, 3, 0, index=None) is DROPPED
     with pytest.raises(ZeroDivisionError) as caught:
-        run_stages(stages, 4, 17)
+        run_stages(stages, 4, 17, index=None)
     assert "id 17" in caught.value.__notes__[0]
 
 

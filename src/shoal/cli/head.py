@@ -13,7 +13,7 @@ from shoal.cli.numbers import at_least_zero, sample_ids
 from shoal.cli.order_options import add_order_arguments, asked_order, given_order_options
 from shoal.cli.preview import json_value, preview, printable, size_of
 from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.shards.index.table import locate
 from shoal.stream.dataset import Dataset
 from shoal.stream.description import Description
@@ -21,6 +21,7 @@ from shoal.stream.description import Description
 __all__ = ["add_arguments", "run"]
 
 _KEY = "__key__"
+_AS_BYTES = "without --decode its bytes are shown"
 _LEAST_PREVIEW_COLUMNS = 20
 
 
@@ -69,12 +70,16 @@ def run(arguments: argparse.Namespace) -> int:
 def _read(dataset: Dataset, sample_id: int) -> dict[str, Any]:
     try:
         return dict(dataset[sample_id])
+    except ShardError as error:
+        if error.__cause__ is not None:  # of a decoder
+            error.hint = _AS_BYTES
+        raise
     except ShoalError:
         raise
-    except Exception as error:  # a decoder may raise anything that the data bring it to
+    except Exception as error:  # a decoder may raise anything that it is brought to
         told = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])[:1]])
         msg = f"sample {sample_id} cannot be decoded: {printable(told)}"
-        raise UsageError(msg, hint="without --decode its bytes are shown") from error
+        raise UsageError(msg, hint=_AS_BYTES) from error
 
 
 def _text(place: Mapping[str, Any], fields: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.shards.index.table import Index
 from shoal.stream.reading.retrying import StoppedError
 from shoal.stream.reading.skips import QUARANTINED
 from shoal.stream.sizes import bytes_of
@@ -84,10 +85,10 @@ class Decoders:
     work are done.
     """
 
-    def __init__(self, stages: Sequence[Stage], how: Threaded, *, forgiving: bool) -> None:
+    def __init__(self, stages: Sequence[Stage], how: Threaded, *, index: Index | None, forgiving: bool) -> None:
         self._pool = ThreadPoolExecutor(how.num_threads, thread_name_prefix="shoal-decode")
         self._stop = Stop()
-        self._make = _Make(tuple(stages[: how.num_stages]), forgiving, self._stop)
+        self._make = _Make(tuple(stages[: how.num_stages]), index, forgiving, self._stop)
         self._most_groups = _GROUPS_A_THREAD * how.num_threads
         self._limit_bytes, self._largest_bytes = how.limit_bytes, 0
         self._finalizer = weakref.finalize(self, _end, self._pool, self._stop, os.getpid())
@@ -130,6 +131,7 @@ class _Make:
     """What a thread does with a group."""
 
     stages: tuple[Stage, ...]
+    index: Index | None
     forgiving: bool
     stop: Stop
 
@@ -143,7 +145,7 @@ class _Make:
                 made.append(sample)
                 continue
             try:
-                made.append(run_stages(self.stages, sample, sample_id, forgiving=self.forgiving))
+                made.append(run_stages(self.stages, sample, sample_id, index=self.index, forgiving=self.forgiving))
             except Exception as error:  # noqa: BLE001  # raised at its place
                 made.append(_Raised(error))
                 break

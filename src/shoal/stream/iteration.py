@@ -75,7 +75,7 @@ class Iteration:
         self._opened = opened
         self._reading = reading(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
         shares = ledger.noting(shares_of(order, arrangement, recipe, self.place))
-        self._decoders = _decoders_of(recipe, skips)
+        self._decoders = _decoders_of(opened, recipe, skips)
         source = Source(opened, arrangement, recipe, counters, self.place, ledger, skips, self._decoders)
         self._results: Iterator[Any]
         if isinstance(self._reading, Singles):
@@ -167,9 +167,11 @@ class Iteration:
         self._end_line()
 
 
-def _decoders_of(recipe: Recipe, skips: Skips | None) -> Decoders | None:
+def _decoders_of(opened: Opened, recipe: Recipe, skips: Skips | None) -> Decoders | None:
     forgiving = skips is not None and skips.finds
-    return Decoders(recipe.stages, recipe.threaded, forgiving=forgiving) if recipe.threaded is not None else None
+    if recipe.threaded is None:
+        return None
+    return Decoders(recipe.stages, recipe.threaded, index=opened.index, forgiving=forgiving)
 
 
 def _viewed(opened: Opened, counters: Counters) -> Opened:

@@ -53,7 +53,7 @@ class Source:
         stages = self.recipe.stages[0 if threaded is None else threaded.num_stages :]
         if self.skips is not None:
             return partial(self.skips.made, stages)
-        return partial(run_stages, stages) if stages else None
+        return partial(run_stages, stages, index=self.opened.index) if stages else None
 
 
 # From here on there are functions and no methods: a generator that knew its iteration would keep it, and with it its
@@ -111,7 +111,9 @@ def batches_gathered(stretches: Iterator[Gathered], source: Source) -> Iterator[
             batch = next(stretch.batches)
             if isinstance(batch, list):
                 named = zip(batch, ids[begin:end].tolist(), strict=True)
-                batch = source.recipe.collated([run_stages(stages, sample, sample_id) for sample, sample_id in named])
+                index = source.opened.index
+                made = [run_stages(stages, sample, sample_id, index=index) for sample, sample_id in named]
+                batch = source.recipe.collated(made)
             else:
                 for stage in stages:
                     batch = stage(batch, ids[begin:end])  # type: ignore[arg-type]  # one id for each row
@@ -189,9 +191,9 @@ def _alone(source: Source, sample_id: int) -> Any:
     """A sample that was not due, through all stages; not counted if it is damaged."""
     opened, arrangement, stages, skips = source.opened, source.arrangement, source.recipe.stages, source.skips
     if skips is None:
-        return run_stages(stages, read_sample(opened, arrangement, sample_id), sample_id)
+        return run_stages(stages, read_sample(opened, arrangement, sample_id), sample_id, index=opened.index)
     if skips.among(np.array([sample_id]))[0]:
         return SKIPPED
     sample = forgiving_sample(opened, sample_id) if skips.finds else read_sample(opened, arrangement, sample_id)
-    made = run_stages(stages, sample, sample_id, forgiving=skips.finds)
+    made = run_stages(stages, sample, sample_id, index=opened.index, forgiving=skips.finds)
     return SKIPPED if type(made) is Damaged else made

@@ -72,7 +72,9 @@ class MapView:
         end_with_trainer()
         sample = read_sample(self._opened, self._arrangement, number, verifies=self._verifies)
         epoch = sample_id.epoch if isinstance(sample_id, _Due) else self._cursor.epoch
-        return self._formatting.sample(run_stages(in_epoch(self._stages, epoch), sample, number))
+        return self._formatting.sample(
+            run_stages(in_epoch(self._stages, epoch), sample, number, index=self._opened.index)
+        )
 
     def __getitems__(self, sample_ids: Sequence[SupportsIndex]) -> list[Any]:
         """The samples with these ids: what torch asks a list for that can give several."""

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.hints import did_you_mean
 from shoal.shards.decoding.decoders import Decoder, decoder_for, decoders_of
 from shoal.shards.decoding.hf_features import feature_decoders
+from shoal.shards.index.table import Index, locate
 from shoal.stream.reading.damage import Damaged
 
 __all__ = [
@@ -53,10 +54,22 @@ class Stage(Protocol):
         ...
 
 
-def run_stages(stages: Sequence[Stage], sample: Any, sample_id: int, *, forgiving: bool = False) -> Any:
-    """The sample after all stages, or `DROPPED`; an error of a stage says which sample it met.
+class _FieldError(Exception):
+    """A field that shoal's own decoders cannot decode; its cause is what they raised."""
 
-    With ``forgiving`` a sample that `Decode` cannot decode becomes `Damaged`; no other error is taken for damage.
+
+def run_stages(
+    stages: Sequence[Stage], sample: Any, sample_id: int, *, index: Index | None, forgiving: bool = False
+) -> Any:
+    """The sample after all stages, or `DROPPED`; an error of a stage says which sample it met, and where it lies.
+
+    ``index`` is that of the dataset, if the sample is of one. With ``forgiving`` a sample that `Decode` cannot decode
+    becomes `Damaged`; no other error is taken for damage.
+
+    Raises
+    ------
+    ShardError
+        A decoder of shoal's own cannot decode a field. Errors of functions that were given are raised as they are.
     """
     if type(sample) is Damaged:
         return sample
@@ -65,12 +78,37 @@ def run_stages(stages: Sequence[Stage], sample: Any, sample_id: int, *, forgivin
             sample = stage(sample, sample_id)
             if sample is DROPPED:
                 break
+    except _FieldError as bad:
+        undecodable = _undecodable(bad, sample_id, index)
+        if forgiving:
+            return Damaged(undecodable)
+        raise undecodable from bad.__cause__
     except Exception as error:
-        error.add_note(f"shoal: in {stage!r} of the sample with id {sample_id}")
+        error.add_note(f"shoal: in {stage!r} of the sample with id {sample_id}{_in_words(_place(sample_id, index))}")
         if forgiving and isinstance(stage, Decode) and not isinstance(error, _NO_DAMAGE):
             return Damaged(error)
         raise
     return sample
+
+
+def _undecodable(bad: _FieldError, sample_id: int, index: Index | None) -> ShardError:
+    cause = bad.__cause__
+    msg = f"{bad} of the sample with id {sample_id} cannot be decoded: {type(cause).__name__}: {cause}"
+    hint = 'reading(on_error="skip") leaves out such samples; decode({"suffix": function}) decodes fields otherwise'
+    shard, byte = _place(sample_id, index) or ("a sample of no dataset", None)
+    return ShardError(msg, shard=shard, byte=byte, hint=hint)
+
+
+def _place(sample_id: int, index: Index | None) -> tuple[str, int] | None:
+    """The shard that holds a sample, and the byte at which it begins, or its extent where no more is known."""
+    if index is None:
+        return None
+    (shard,), (first_byte,), _ = locate(index, [sample_id])
+    return index.shard_names[int(shard)], int(first_byte)
+
+
+def _in_words(place: tuple[str, int] | None) -> str:
+    return "" if place is None else f", which begins at byte {place[1]} of {place[0]}"
 
 
 def in_epoch(stages: Iterable[Stage], epoch: int) -> tuple[Stage, ...]:
@@ -189,14 +227,18 @@ class Decode:
     ) -> None:
         self._specs, self._allow_pickle, self._features = tuple(specs), allow_pickle, features
         self._decoders: dict[str, Decoder] = decoders_of(None, allow_pickle=allow_pickle)
+        self._given: dict[str, Decoder] = {}
         self._of_features: dict[str, Callable[[Any], Any]] = {}
         for spec in specs:
             if spec in FEATURES:
                 self._of_features = feature_decoders(features or {}, names=spec == "hf-names")
             elif isinstance(spec, str):
-                self._decoders |= decoders_of(spec)
+                named = decoders_of(spec)
+                self._decoders |= named
+                self._given = {suffix: given for suffix, given in self._given.items() if suffix not in named}
             else:
                 self._decoders |= spec
+                self._given |= spec
         self._found: dict[str, Decoder | None] = {}
 
     @property
@@ -223,9 +265,16 @@ class Decode:
                 decoded[name] = self._value(name, value)
             except Exception as error:
                 size = f" ({len(value)} bytes)" if isinstance(value, bytes | memoryview) else ""
-                error.add_note(f"shoal: decoding the field {name!r}{size}")
+                what = f"the field {name!r}{size}"
+                if not isinstance(error, _NO_DAMAGE) and self._is_own(name):
+                    raise _FieldError(what) from error
+                error.add_note(f"shoal: decoding {what}")
                 raise
         return decoded
+
+    def _is_own(self, name: str) -> bool:
+        """Whether no function that was given decodes this field."""
+        return name in self._of_features or decoder_for(name, self._given) is None
 
     def _value(self, name: str, value: Any) -> Any:
         if name in self._of_features:

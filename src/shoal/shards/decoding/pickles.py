@@ -9,6 +9,7 @@ import io
 import math
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ __all__ = ["array_loader", "refusal", "torch_loader", "unpickler"]
 
 
 def unpickler(what: str, *, allow_pickle: bool, how: str) -> Callable[[bytes], Any]:
-    """What loads a pickle; ``how`` is the call by which pickles are allowed.
+    """What loads a pickle, or raises ValueError where it is damaged; ``how`` is the call by which pickles are allowed.
 
     >>> unpickler("a column of pickles", allow_pickle=False, how="...")
     Traceback (most recent call last):
@@ -32,7 +33,20 @@ def unpickler(what: str, *, allow_pickle: bool, how: str) -> Callable[[bytes], A
     """
     if not allow_pickle:
         raise refusal(what=what, how=how)
-    return pickle.loads
+    return partial(_unpickled, what)
+
+
+def _unpickled(what: str, data: bytes) -> Any:
+    try:
+        return pickle.loads(data)  # noqa: S301  # where somebody said so
+    except MemoryError:
+        raise
+    except ImportError as error:
+        msg = f"{what} needs a module that cannot be imported: {error}"
+        raise UsageError(msg, hint="install it, or put where it lies on PYTHONPATH") from error
+    except Exception as error:  # what a damaged one brings its classes to
+        msg = f"{type(error).__name__}: {error}"
+        raise ValueError(msg) from error
 
 
 def refusal(*, what: str, how: str) -> UsageError:

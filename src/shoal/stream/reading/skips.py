@@ -56,7 +56,7 @@ class Skips:
         if sample is QUARANTINED:
             self.left_out(sample_id, None)
             return SKIPPED
-        made = run_stages(stages, sample, sample_id, forgiving=self.finds)
+        made = run_stages(stages, sample, sample_id, index=self._index, forgiving=self.finds)
         if type(made) is Damaged:
             self.left_out(sample_id, made.error)
             return SKIPPED
