@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli import output
+from shoal.cli.field_counts import fields_text
 from shoal.cli.numbers import at_least_one
 from shoal.cli.order_options import add_order_arguments, asked_order
 from shoal.cli.preview import printable
 from shoal.cli.source_options import OpenedNow, add_json_argument, add_source_arguments, open_asked
 from shoal.order.window import Window
+from shoal.pack.fields import SampleFields
 from shoal.shards.index.table import Index, own_bytes
 from shoal.storage.urls import parent, scheme_of
 from shoal.stream.arrangement import Arrangement
@@ -70,6 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(record: Mapping[str, Any]) -> None:
     """The record for people: the dataset, its index and the order, without what is as it should be."""
     facts = dict(record)
+    fields = facts.pop("fields")
+    if fields is not None:
+        facts["fields"] = fields_text(SampleFields(**fields))
     index, order = facts.pop("index"), facts.pop("order", None)
     for name in ("shard_bytes", "sample_bytes"):
         facts[f"{name.removesuffix('_bytes')} size"] = _sizes_text(facts.pop(name))
@@ -120,7 +125,7 @@ def _sizes_text(sizes: Mapping[str, float]) -> str:
 
 
 def _dataset(opened: Opened) -> dict[str, Any]:
-    index = opened.index
+    index, fields = opened.index, SampleFields.of_index(opened.index)
     samples: dict[str, Any] = {"mean_bytes": float(own_bytes(index).sum()) / max(1, index.num_samples)}
     if index.sample_bytes is not None and index.num_samples:
         samples = _spread(index.sample_bytes)
@@ -132,6 +137,7 @@ def _dataset(opened: Opened) -> dict[str, Any]:
         "shard_bytes": _ends(index.shard_bytes),
         "sample_bytes": samples,
         "not_indexed": dict(index.notes),
+        "fields": None if fields is None else fields.to_dict(),
     }
 
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.field_counts import counts_text, first_text
 from shoal.cli.numbers import at_least_one
 from shoal.cli.preview import printable
 from shoal.cli.progress import Progress
@@ -73,6 +74,11 @@ def _add_what_is_packed(parser: argparse.ArgumentParser) -> None:
         "it another name; may be repeated"
     )
     parser.add_argument("--columns", metavar="NAMES", action="append", default=[], help=text)
+    text = (
+        "fields that every sample must have, with commas between, by the suffixes of files, and cls for the class; "
+        "jpg;png is either: what lacks one ends the run before it begins, or is left out, as --on-error says"
+    )
+    parser.add_argument("--require", metavar="FIELDS", action="append", default=[], help=text)
     text = "an input that cannot be read or written ends the run, or is left out, counted and listed (raise)"
     parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help=text)
 
@@ -102,6 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
             grouped=arguments.group,
             labelled=arguments.labelled,
             path_column=arguments.path_column,
+            require=[name for names in arguments.require for name in names.split(",")],
+            on_error=arguments.on_error,
             num_workers=arguments.workers,
         )
         if isinstance(inputs, TreeInputs) and (suffix := inputs.shard_suffix()) is not None:
@@ -179,12 +187,28 @@ def _report(packed: Packed, sizing: ShardSizing, elapsed_seconds: float, *, as_j
     }
     if not packed.num_workers and not as_json:
         del record["num_workers"]  # all was there
+    fields = summary.fields
+    if fields is not None and as_json:
+        record |= {
+            "fields": fields.counts,
+            "usual_fields": fields.usual,
+            "num_without_usual_fields": fields.num_without_usual,
+            "first_without_usual_fields": list(map(printable, fields.first_without_usual)),
+        }
+    elif fields is not None:
+        record["fields"] = counts_text(fields)
     if packed.classes:
         record["classes"] = _classes(packed.classes)
     skipped = [{"name": printable(name), "reason": printable(reason)} for name, reason in summary.skipped]
     if skipped:
         record["skipped"] = skipped if as_json else skipped[:_MOST_LISTED]
     output.emit(record, as_json=as_json)
+    if fields is not None and fields.num_without_usual and not as_json:
+        output.complain(
+            f"note: {fields.num_without_usual:,} of {summary.num_samples:,} samples lack fields that most have "
+            f"({', '.join(map(printable, fields.usual))}): {first_text(fields)}. A batch with one becomes lists; "
+            f"--require {printable(fields.usual[0])} refuses them, with --on-error skip it leaves them out"
+        )
     if len(skipped) > _MOST_LISTED and not as_json:
         output.complain(f"note: {len(skipped) - _MOST_LISTED} more were skipped; --json lists them all")
 

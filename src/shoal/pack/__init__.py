@@ -10,6 +10,7 @@ from typing import Any as _Any
 
 if _TYPE_CHECKING:
     from shoal.pack.columns import Column
+    from shoal.pack.fields import SampleFields
     from shoal.pack.output import Output
     from shoal.pack.packing import pack
     from shoal.pack.repacking import Repacked, repack
@@ -22,6 +23,7 @@ __all__ = [
     "Output",
     "PackSummary",
     "Repacked",
+    "SampleFields",
     "Shard",
     "ShardSizing",
     "ShardSummary",
@@ -38,9 +40,9 @@ def __getattr__(name: str) -> _Any:
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    from shoal.pack import columns, output, packing, repacking, sizing, unit, writer  # noqa: PLC0415
+    from shoal.pack import columns, fields, output, packing, repacking, sizing, unit, writer  # noqa: PLC0415
 
-    rooms = (columns, output, packing, repacking, sizing, unit, writer)
+    rooms = (columns, fields, output, packing, repacking, sizing, unit, writer)
     found = {each: getattr(room, each) for room in rooms for each in room.__all__ if each in __all__}
     globals().update(found)
     return found[name]

@@ -17,21 +17,25 @@ from shoal.stream.reading.integrity import FRAMES
 __all__ = ["finish"]
 
 
-def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> Index:
+def finish(
+    out: Output, parts: Sequence[Index], *, about: Mapping[str, Any], skipped: Sequence[tuple[str, str]] = ()
+) -> Index:
     """Write the index of all shards, which are finished; ``about`` goes into its metadata.
+
+    ``skipped`` are inputs that were left out beforehand: names and reasons.
 
     Raises
     ------
     UsageError
         There is no sample in any of them; then they are removed.
     """
+    of_all = [*map(list, skipped), *(pair for part in parts for pair in part.metadata["skipped"])]
     if not any(part.num_samples for part in parts):
         out.discard([name for part in parts for name in part.shard_names])
-        skipped = [pair for part in parts for pair in part.metadata["skipped"]]
         why = "no sample"
-        if skipped:
-            every = "the only input was" if len(skipped) == 1 else f"all {counted(len(skipped), 'input')} were"
-            why = f"{every} left out, {skipped[0][0]!r} since {skipped[0][1]}"
+        if of_all:
+            every = "the only input was" if len(of_all) == 1 else f"all {counted(len(of_all), 'input')} were"
+            why = f"{every} left out, {of_all[0][0]!r} since {of_all[0][1]}"
         msg = f"nothing was packed: {why}"
         raise UsageError(msg, hint="are these the right inputs?")
     texts = [part.metadata["texts"] for part in parts]
@@ -44,7 +48,7 @@ def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> 
         FRAMES: {
             part.shard_names[0]: part.metadata["frame"] for part in parts if part.metadata.get("frame") is not None
         },
-        "skipped": [pair for part in parts for pair in part.metadata["skipped"]],
+        "skipped": of_all,
         **({"num_renamed": num_renamed} if num_renamed else {}),
         **({"texts": words} if words else {}),
         **about,

@@ -50,6 +50,19 @@ class DatasetInputs:
     def __len__(self) -> int:
         return self.num_samples
 
+    def key(self, number: int) -> str:
+        """Its number."""
+        return f"row {number}"
+
+    def field_sets(self) -> None:
+        """Nothing: all rows have all columns."""
+        return
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """Nothing."""
+        return ()
+
     def record_bytes(self) -> NDArray[np.int64]:
         """The mean of the record batch in which a row lies."""
         return self.sample_bytes + (_HEADER_BYTES if self.format.partition(".")[0] == "tar" else 0)

@@ -6,6 +6,7 @@ import errno
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import StorageError, UsageError
 from shoal.pack.copies import copy_of, refuse_copies
+from shoal.pack.fields import FieldSets, sets_of_fields
 from shoal.pack.file_samples import fields_beside, maker_of
 from shoal.pack.input_columns import columns_of_files
 from shoal.pack.unit import Unreadable
@@ -26,6 +28,7 @@ __all__ = [
     "FileSamples",
     "InputTable",
     "file_inputs",
+    "grouped_name",
     "label_field",
     "name_of",
     "refuse_collisions",
@@ -49,6 +52,19 @@ class InputTable(Protocol):
 
     def labels(self, key: str) -> Sequence[str | None]:
         """What each has by the name of ``key``, as text; raises `UsageError` where there is no such thing."""
+        ...
+
+    def key(self, number: int) -> str:
+        """What an input is called where it is spoken of."""
+        ...
+
+    def field_sets(self) -> FieldSets | None:
+        """The fields of each by the suffixes of its files; None where they are no files."""
+        ...
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """What lacks a required field, and so is no input any more: names and reasons."""
         ...
 
     def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> Iterable[Sample | Unreadable]:
@@ -104,9 +120,19 @@ class FileInputs:
     classes: tuple[str, ...] = ()
     extra: Sequence[Mapping[str, Any]] = field(default=())
     grouped: bool = False
+    left_out: tuple[tuple[str, str], ...] = ()
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def key(self, number: int) -> str:
+        """The key of its sample."""
+        return self.keys[number]
+
+    def field_sets(self) -> FieldSets:
+        """By the suffixes of their files."""
+        borders = self.first_file.tolist()
+        return sets_of_fields(tuple(sorted(set(self.fields[first:end]))) for first, end in pairwise(borders))
 
     def record_bytes(self) -> NDArray[np.int64]:
         """From the sizes of files, and what a record has besides."""
@@ -284,10 +310,12 @@ def file_inputs(
     format: str,  # noqa: A002  # the word of the public interface
     grouped: bool = False,
     labelled: bool | None = None,
+    left_out: tuple[tuple[str, str], ...] = (),
 ) -> FileInputs:
     """Inputs from files: each a sample, or ``grouped`` all of one name but for what follows its first dot.
 
     ``labelled``: the first directory of a name is the class of its sample; None to do so where all have one.
+    ``left_out`` are files that were chosen not to be packed.
 
     Raises
     ------
@@ -298,7 +326,7 @@ def file_inputs(
         msg = f"{files.root}: there are no files to pack"
         raise UsageError(msg, hint="hidden files are left out")
     order = list(range(len(files.names)))
-    named = [_grouped_name(name) if grouped else name_of(name) for name in files.names]
+    named = [grouped_name(name) if grouped else name_of(name) for name in files.names]
     if grouped:
         order.sort(key=lambda number: (named[number][0], number))
         files = FileList(files.root, [files.names[i] for i in order], files.num_bytes[order], files.modified_ns[order])
@@ -310,7 +338,7 @@ def file_inputs(
     keys = [keys[start] for start in starts]
     label, classes = _classes(keys, labelled)
     refuse_taken(files.names, fields, fields_beside(format, labelled=label is not None, grouped=grouped))
-    return FileInputs(files, format, keys, fields, first_file, label, classes, grouped=grouped)
+    return FileInputs(files, format, keys, fields, first_file, label, classes, grouped=grouped, left_out=left_out)
 
 
 def name_of(name: str) -> tuple[str, str]:
@@ -322,7 +350,8 @@ def name_of(name: str) -> tuple[str, str]:
     return f"{directory}{slash}{stem.replace('.', '_')}", suffix.lower() or "bin"
 
 
-def _grouped_name(name: str) -> tuple[str, str]:
+def grouped_name(name: str) -> tuple[str, str]:
+    """Key and field of a file that is a part of a sample: its field is what follows the first dot of its name."""
     return key_and_suffix(name) or name_of(name)
 
 

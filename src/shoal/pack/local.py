@@ -20,13 +20,15 @@ from shoal.pack.assembling import finish
 from shoal.pack.balance import ClassCount, Repeats, balanced, oversampled
 from shoal.pack.columns import Column, as_columns
 from shoal.pack.datasets import dataset_inputs, is_dataset_on_disk
-from shoal.pack.inputs import InputTable, file_inputs
+from shoal.pack.fields import FIELDS, counted_fields
+from shoal.pack.inputs import InputTable, file_inputs, grouped_name, name_of
 from shoal.pack.jobs import Job, peak_bytes
 from shoal.pack.listing import files_below
 from shoal.pack.manifests import MANIFEST_SUFFIXES, manifest_inputs
 from shoal.pack.mixing import Mix
 from shoal.pack.output import Output, check_prefix, names_of_shards
 from shoal.pack.planning import PackPlan, plan_shards
+from shoal.pack.required_fields import CLASS_FIELDS, chosen_files
 from shoal.pack.running import made_shards, usable_processors
 from shoal.pack.tally import Progress, Tally
 from shoal.pack.tree_inputs import tree_inputs
@@ -86,6 +88,8 @@ def inputs_of(
     grouped: bool = False,
     labelled: bool | None = None,
     path_column: str | None = None,
+    require: Sequence[str] = (),
+    on_error: Literal["raise", "skip"] = "raise",
     num_workers: int | None = None,
 ) -> InputTable:
     """The inputs that a directory, a glob, a manifest or a dataset of Hugging Face's ``save_to_disk`` names.
@@ -107,14 +111,14 @@ def inputs_of(
     path = Path(text).expanduser().absolute()
     if path.is_dir():
         if is_dataset_on_disk(str(path)):
-            _refuse_for(path, "a dataset", grouped=grouped, labelled=labelled, path_column=path_column)
+            _refuse_for(path, "a dataset", grouped=grouped, labelled=labelled, path_column=path_column, require=require)
             return dataset_inputs(str(path), format=format)
         _refuse_for(path, "a directory", path_column=path_column)
         files = files_below(str(path), num_workers=num_workers or usable_processors())
-        return _inputs_in(files, format, grouped, labelled)
+        return _inputs_in(files, format, grouped, labelled, require, on_error)
     if path.is_file():
         if path.name.lower().endswith(MANIFEST_SUFFIXES):
-            _refuse_for(path, "a manifest", grouped=grouped, labelled=labelled)
+            _refuse_for(path, "a manifest", grouped=grouped, labelled=labelled, require=require)
             return manifest_inputs(str(path), format=format, path_column=path_column)
         msg = f"{path}: this is neither a directory nor a manifest ({', '.join(MANIFEST_SUFFIXES)})"
         raise SourceError(msg, hint="name the directory or a glob; shards are converted by `shoal repack`")
@@ -122,26 +126,51 @@ def inputs_of(
         msg = f"{path}: there is nothing of that name"
         raise SourceError(msg, hint="name a directory, a glob, a manifest, or a dataset of save_to_disk")
     _refuse_for(path, "a glob", path_column=path_column)
-    return _inputs_in(files_matching(str(path)), format, grouped, labelled)
+    return _inputs_in(files_matching(str(path)), format, grouped, labelled, require, on_error)
 
 
 def _refuse_for(
-    path: Path, what: str, *, grouped: bool = False, labelled: bool | None = None, path_column: str | None = None
+    path: Path,
+    what: str,
+    *,
+    grouped: bool = False,
+    labelled: bool | None = None,
+    path_column: str | None = None,
+    require: Sequence[str] = (),
 ) -> None:
     """Refuse what would have no effect."""
-    options = {"--group": grouped, "--label": labelled, "--path-column": path_column is not None}
+    is_asked_for = (grouped, labelled, path_column is not None, require)
+    options = dict(zip(("--group", "--label", "--path-column", "--require"), is_asked_for, strict=True))
     if asked := [name for name, is_asked in options.items() if is_asked]:
         msg = f"{path} is {what}, to which {', '.join(asked)} does not apply"
         raise UsageError(
-            msg, hint="--group and --label are for files of a directory or a glob, --path-column for manifests"
+            msg,
+            hint="--group, --label and --require are for files of a directory or a glob, --path-column for manifests",
         )
 
 
-def _inputs_in(files: FileTree, format: str, grouped: bool, labelled: bool | None) -> InputTable:  # noqa: A002, FBT001
-    if not grouped:
-        return tree_inputs(files, format=format, labelled=labelled)
-    named = FileList(files.root, files.names(), files.num_bytes, files.modified_ns)
-    return file_inputs(named, format=format, grouped=True, labelled=labelled)
+def _inputs_in(
+    files: FileTree,
+    format: str,  # noqa: A002
+    grouped: bool,  # noqa: FBT001
+    labelled: bool | None,  # noqa: FBT001
+    require: Sequence[str],
+    on_error: str,
+) -> InputTable:
+    left_out: tuple[tuple[str, str], ...] = ()
+    if require and len(files):
+        named = grouped_name if grouped else name_of
+        chosen = chosen_files(files.names(), require, named=named, grouped=grouped, skips=on_error == "skip")
+        files, left_out = files.take(chosen.numbers), chosen.left_out
+    if grouped:
+        listed = FileList(files.root, files.names(), files.num_bytes, files.modified_ns)
+        inputs: InputTable = file_inputs(listed, format=format, grouped=True, labelled=labelled, left_out=left_out)
+    else:
+        inputs = tree_inputs(files, format=format, labelled=labelled, left_out=left_out)
+    if inputs.label_column() is None and (asked := [name for name in require if name in CLASS_FIELDS]):
+        msg = f"--require {asked[0]} asks for classes, and there are no classes: not all files lie in directories"
+        raise UsageError(msg, hint="--label names one that does not; a suffix in --require leaves out other files")
+    return inputs
 
 
 def repeats_of(
@@ -199,7 +228,8 @@ def pack_inputs(
     finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
     if finished is not None:
         classes = _counted(repeats, finished.metadata.get(_LEFT_OUT))
-        return Packed(summary_of_finished(out.url, finished), len(inputs), 0, peak_bytes(), classes)
+        num_inputs = len(inputs) + len(inputs.left_out)
+        return Packed(summary_of_finished(out.url, finished), num_inputs, 0, peak_bytes(), classes)
     try:
         mix = None
         if request.shuffle:
@@ -242,9 +272,16 @@ def _made(
     tally = Tally(plan.shard_record_bytes.tolist(), progress)
     made = made_shards(_jobs(inputs, plan, shards), out, num_workers=workers, tally=tally)
     left_out = _left_out(plan, made.parts)
-    index = finish(out, made.parts, about={**inputs.about(), **({_LEFT_OUT: left_out} if any(left_out) else {})})
-    summary = PackSummary(out.url, index.format, made.summaries, index.fingerprint)
-    return Packed(summary, len(inputs), workers, made.peak_bytes, _counted(plan.repeats, left_out))
+    fields = counted_fields(inputs.field_sets(), plan, made.parts, name=inputs.key)
+    about = {**inputs.about(), **({_LEFT_OUT: left_out} if any(left_out) else {})}
+    if fields is not None:
+        about[FIELDS] = fields.to_dict()
+    index = finish(out, made.parts, about=about, skipped=inputs.left_out)
+    summary = PackSummary(
+        out.url, index.format, made.summaries, index.fingerprint, skipped_before=inputs.left_out, fields=fields
+    )
+    num_inputs = len(inputs) + len(inputs.left_out)
+    return Packed(summary, num_inputs, workers, made.peak_bytes, _counted(plan.repeats, left_out))
 
 
 def _left_out(plan: PackPlan, parts: Sequence[Index]) -> list[int]:

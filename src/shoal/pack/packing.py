@@ -12,6 +12,7 @@ from shoal.order.resolution import parse_bytes
 from shoal.pack.apart import check_apart
 from shoal.pack.columns import Column
 from shoal.pack.local import PackRequest, bytes_of, inputs_of, pack_inputs, repeats_of
+from shoal.pack.required_fields import lacking_in
 from shoal.pack.sizing import shard_sizing
 from shoal.pack.tally import Progress
 from shoal.pack.writer import PackSummary, Writer
@@ -39,6 +40,7 @@ def pack(
     grouped: bool = False,
     labelled: bool | None = None,
     path_column: str | None = None,
+    require: Sequence[str] = (),
     on_error: Literal["raise", "skip"] = "raise",
     num_workers: int | None = None,
     options: Mapping[str, Any] | None = None,
@@ -67,8 +69,11 @@ def pack(
         Whether the first directory of a file is its class; None where all files lie in one.
     path_column
         The column of a manifest that has the paths.
+    require
+        Fields that every sample must have, by the suffixes of files, and ``"cls"`` for its class; ``"jpg;png"`` is
+        either. Where some lack one, nothing is packed, or they are left out, as ``on_error`` says.
     on_error
-        ``"skip"`` leaves out inputs that cannot be read or written; the summary lists them.
+        ``"skip"`` leaves out inputs that cannot be read or written, or lack what is required; the summary lists them.
     num_workers
         Processes; where None one per processor, or fewer where there is little to do.
 
@@ -108,11 +113,12 @@ def pack(
             options=options,
             storage_options=storage_options,
         )
-        return _written(source, writer)
+        return _written(source, writer, require)
     check_apart(source, url)
     inputs = inputs_of(
-        source, format=format, grouped=grouped, labelled=labelled, path_column=path_column, num_workers=num_workers
-    )
+        source, format=format, grouped=grouped, labelled=labelled, path_column=path_column, require=require,
+        on_error=on_error, num_workers=num_workers,
+    )  # fmt: skip
     repeats = repeats_of(inputs, oversample=oversample or {}, balance=balance, key=oversample_key, seed=seed)
     if shard_bytes is None:
         sized = shard_sizing(bytes_of(inputs, repeats), num_readers=num_readers).shard_bytes
@@ -133,8 +139,11 @@ def _check_iterable(source: object) -> None:
         raise UsageError(msg, hint="a generator, for instance, of dicts")
 
 
-def _written(samples: Iterable[Sample], writer: Writer) -> PackSummary:
+def _written(samples: Iterable[Sample], writer: Writer, require: Sequence[str]) -> PackSummary:
     with writer:
-        for sample in samples:
+        for number, sample in enumerate(samples):
+            if missing := lacking_in(sample, require):
+                msg = f"sample {number} lacks what require asks for: {', '.join(missing)}"
+                raise UsageError(msg, hint=f"it has {', '.join(map(str, sample))}")
             writer.write(sample)
     return writer.close()

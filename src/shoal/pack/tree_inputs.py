@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.pack.copies import MARK, refuse_copies
+from shoal.pack.fields import FieldSets, sets_of_fields
 from shoal.pack.file_samples import fields_beside
 from shoal.pack.input_columns import columns_of_files
 from shoal.pack.inputs import FileSamples, label_field, name_of, refuse_collisions, refuse_taken
@@ -40,9 +41,18 @@ class TreeInputs:
     format: str
     label: NDArray[np.int32] | None = None
     classes: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
 
     def __len__(self) -> int:
         return len(self.files)
+
+    def key(self, number: int) -> str:
+        """The name of the file without its suffix."""
+        return name_of(self.files.part(number, number + 1).names()[0])[0]
+
+    def field_sets(self) -> FieldSets:
+        """By the suffixes of the files; 0.4 us each."""
+        return sets_of_fields(name_of(part.decode("utf-8", "surrogateescape"))[1] for part in self.files.last_parts())
 
     def record_bytes(self) -> NDArray[np.int64]:
         """From the sizes of files, and what a record has besides."""
@@ -165,8 +175,16 @@ class TreeSamples:
             start = stop
 
 
-def tree_inputs(files: FileTree, *, format: str, labelled: bool | None = None) -> TreeInputs:  # noqa: A002
+def tree_inputs(
+    files: FileTree,
+    *,
+    format: str,  # noqa: A002  # the word of the public interface
+    labelled: bool | None = None,
+    left_out: tuple[tuple[str, str], ...] = (),
+) -> TreeInputs:
     """Inputs from files, each a sample; the first directory of a name is the class of its sample.
+
+    ``left_out`` are files that were chosen not to be packed.
 
     Raises
     ------
@@ -184,7 +202,7 @@ def tree_inputs(files: FileTree, *, format: str, labelled: bool | None = None) -
     if any(f".{field}\0".encode() in joined for field in beside):
         names = files.names()
         refuse_taken(names, [name_of(name)[1] for name in names], beside)
-    return TreeInputs(files, format, label, classes)
+    return TreeInputs(files, format, label, classes, left_out)
 
 
 def _classes(files: FileTree, labelled: bool | None) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:  # noqa: FBT001

@@ -15,6 +15,7 @@ from shoal.errors import UsageError
 from shoal.order.resolution import parse_bytes
 from shoal.pack.assembling import finish
 from shoal.pack.columns import Column, as_columns, values_in
+from shoal.pack.fields import SampleFields
 from shoal.pack.output import Output, check_prefix, names_of_shards
 from shoal.pack.sizing import shard_sizing
 from shoal.pack.unit import Shard, ShardInMaking, ShardSummary, mark_of, summary_of
@@ -32,8 +33,9 @@ class PackSummary:
     """What a packing has made: its shards, the fingerprint of the dataset, and what was left out.
 
     ``digest`` is that of all shards, by name and contents: equal for equal inputs and arguments. ``skipped_before`` are
-    the inputs that an earlier run left out, where that has finished all, and ``num_renamed_before`` those whose key it
-    changed.
+    the inputs that were left out before shards were made, or by an earlier run that has finished all;
+    ``num_renamed_before`` are those whose key that run changed. ``fields`` says which fields the samples of files have,
+    and which of them lack the usual ones; None for samples that are no files.
     """
 
     url: str
@@ -42,6 +44,7 @@ class PackSummary:
     fingerprint: str
     skipped_before: tuple[tuple[str, str], ...] = ()
     num_renamed_before: int = 0
+    fields: SampleFields | None = None
 
     @property
     def num_samples(self) -> int:
@@ -363,4 +366,4 @@ def summary_of_finished(url: str, index: Index) -> PackSummary:
     )
     skipped = tuple((str(name), str(reason)) for name, reason in index.metadata.get("skipped", ()))
     num_renamed = int(index.metadata.get("num_renamed", 0))
-    return PackSummary(url, index.format, shards, index.fingerprint, skipped, num_renamed)
+    return PackSummary(url, index.format, shards, index.fingerprint, skipped, num_renamed, SampleFields.of_index(index))

@@ -1,0 +1,136 @@
+"""Files that do not belong to the data (Thumbs.db, a README) are counted, named, and left out if asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.calls import Calls
+
+import shoal
+from shoal.errors import UsageError
+
+
+@pytest.fixture
+def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
+    return Calls(capsys)
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """40 photos of two classes, and what a file manager and a person have put beside some."""
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    for animal in ("cat", "dog"):
+        (tmp_path / "photos" / animal).mkdir(parents=True)
+        for number in range(20):
+            (tmp_path / "photos" / animal / f"{number:03d}.jpg").write_bytes(b"jpg of a " + animal.encode())
+        (tmp_path / "photos" / animal / "Thumbs.db").write_bytes(b"thumbnails")
+    (tmp_path / "photos" / "README").write_text("photos")
+    return tmp_path / "photos"
+
+
+def test_the_report_counts_fields_and_names_what_lacks_the_usual_ones(
+    photos: Path, tmp_path: Path, calls: Calls
+) -> None:
+    said = calls.json("pack", photos, tmp_path / "packed")
+    assert said["fields"] == {"jpg": 40, "db": 2, "bin": 1}
+    assert said["usual_fields"] == ["jpg"]
+    assert said["num_without_usual_fields"] == 3
+    assert said["first_without_usual_fields"] == ["README", "cat/Thumbs", "dog/Thumbs"]
+    again = calls.json("pack", photos, tmp_path / "packed")  # all of it is there
+    assert {name: again[name] for name in again if "fields" in name} == {
+        name: said[name] for name in said if "fields" in name
+    }
+    text = calls.text("pack", photos, tmp_path / "again")
+    assert "jpg 40, db 2, bin 1" in text
+    assert "note: 3 of 43 samples lack fields that most have (jpg): README, cat/Thumbs, dog/Thumbs" in calls.complaints
+    assert "--require jpg" in calls.complaints
+
+
+def test_info_counts_the_fields_of_what_was_packed(photos: Path, tmp_path: Path, calls: Calls) -> None:
+    calls.json("pack", photos, tmp_path / "packed")
+    said = calls.json("info", tmp_path / "packed")
+    assert said["fields"]["counts"] == {"jpg": 40, "db": 2, "bin": 1}
+    assert said["fields"]["num_without_usual"] == 3
+    assert "jpg 40, db 2, bin 1; 3 samples lack jpg: README, " in calls.text("info", tmp_path / "packed")
+
+
+def test_what_is_required_is_asked_before_anything_is_written(photos: Path, tmp_path: Path, calls: Calls) -> None:
+    complaint = calls.refused("pack", photos, tmp_path / "packed", "--require", "jpg")
+    assert "3 of 43 inputs lack what --require asks for: 'README' (jpg), 'cat/Thumbs.db' (jpg), " in complaint
+    assert "--on-error skip" in complaint
+    assert not (tmp_path / "packed").exists()
+
+
+def test_what_lacks_a_required_field_is_left_out_where_errors_are_skipped(
+    photos: Path, tmp_path: Path, calls: Calls
+) -> None:
+    said = calls.json("pack", photos, tmp_path / "packed", "--require", "jpg,cls", "--on-error", "skip")
+    assert (said["num_inputs"], said["num_samples"], said["num_skipped"]) == (43, 40, 3)
+    assert said["skipped"][0] == {"name": "README", "reason": "it has no jpg"}
+    assert said["fields"] == {"jpg": 40}
+    ds = shoal.open(tmp_path / "packed")
+    assert ds.classes == ("cat", "dog")  # a file outside of the directories had kept them from being classes
+    assert all(sample.keys() == {"__key__", "jpg", "cls"} for sample in ds)
+    again = calls.json("pack", photos, tmp_path / "packed", "--require", "jpg,cls", "--on-error", "skip")
+    assert (again["num_inputs"], again["num_skipped"]) == (43, 3)
+    assert len(shoal.open(tmp_path / "packed")._opened.index.metadata["skipped"]) == 3
+
+
+@pytest.mark.parametrize("format_name", ["tar", "jsonl", "tfrecord"])
+def test_in_python_and_in_every_format(photos: Path, tmp_path: Path, format_name: str) -> None:
+    summary = shoal.pack.pack(
+        photos, tmp_path / "packed", format=format_name, require=["png;jpg"], on_error="skip", num_workers=1
+    )
+    assert summary.num_samples == 40
+    assert summary.skipped == tuple(
+        (name, "it has no png;jpg") for name in ("README", "cat/Thumbs.db", "dog/Thumbs.db")
+    )
+    assert summary.fields is not None
+    assert (summary.fields.counts, summary.fields.num_without_usual) == ({"jpg": 40}, 0)
+
+
+def test_files_of_a_sample_are_looked_at_together(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(5):
+        (tmp_path / "data" / f"{number}.jpg").write_bytes(b"jpg")
+        if number != 3:
+            (tmp_path / "data" / f"{number}.json").write_bytes(b"{}")
+    summary = shoal.pack.pack(tmp_path / "data", tmp_path / "all", grouped=True)
+    assert summary.fields is not None
+    assert summary.fields.counts == {"jpg": 5, "json": 4}
+    assert (summary.fields.num_without_usual, summary.fields.first_without_usual) == (1, ("3",))
+    kept = shoal.pack.pack(tmp_path / "data", tmp_path / "kept", grouped=True, require=["jpg", "json"], on_error="skip")
+    assert (kept.num_samples, kept.skipped) == (4, (("3.jpg", "it has no json"),))
+    with pytest.raises(UsageError, match="did you mean 'json'"):
+        shoal.pack.pack(tmp_path / "data", tmp_path / "none", grouped=True, require=["jsno"], on_error="skip")
+    with pytest.raises(UsageError, match="--group"):
+        shoal.pack.pack(tmp_path / "data", tmp_path / "none", require=["jpg", "json"], on_error="skip")
+
+
+def test_repeats_and_skipped_files_are_counted_as_they_are_packed(photos: Path, tmp_path: Path) -> None:
+    (photos / "README").unlink()
+    (photos / "cat" / "000.jpg").unlink()
+    (photos / "cat" / "000.jpg").symlink_to("/dev/null")
+    summary = shoal.pack.pack(photos, tmp_path / "packed", oversample={"dog": 3}, on_error="skip", shuffle=True)
+    assert summary.fields is not None
+    assert summary.fields.counts == {"jpg": 19 + 60 + 1 - len(summary.skipped), "db": 4}
+    assert sum(summary.fields.counts.values()) == summary.num_samples
+
+
+def test_classes_may_be_required(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no classes"):
+        shoal.pack.pack(photos, tmp_path / "packed", require=["cls"], on_error="skip")
+
+
+def test_samples_from_code_must_have_what_is_required(tmp_path: Path) -> None:
+    samples: list[dict[str, Any]] = [{"text": "a", "label": 1}, {"text": "b"}]
+    with pytest.raises(UsageError, match="sample 1 lacks what require asks for: label"):
+        shoal.pack.pack(samples, tmp_path / "packed", format="jsonl", require=["text", "label"])
+
+
+def test_rows_are_chosen_in_their_manifest(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("path\nphotos/cat/001.jpg\n")
+    with pytest.raises(UsageError, match="a manifest, to which --require does not apply"):
+        shoal.pack.pack(tmp_path / "list.csv", tmp_path / "packed", require=["jpg"])
