@@ -173,6 +173,26 @@ def test_keys_of_a_loader_stand_for_samples(calls: Calls, data: Path, tmp_path: 
     assert record["vr"]["8"] == audit(order, labels=np.arange(200) // 50, batch=8).vr[8]
 
 
+@pytest.mark.parametrize("made", ["folder", "parquet"])
+def test_keys_of_files_and_of_what_is_packed_from_them(calls: Calls, tmp_path: Path, made: str) -> None:
+    for number in range(30):
+        path = tmp_path / "images" / f"class {number % 3}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%d" % number)
+    where, option = tmp_path / "images", ["--format", "folder"]
+    keys = [sample["__key__"] for sample in shoal.open(where, format="folder")]
+    if made == "parquet":
+        calls.text("pack", where, tmp_path / "packed", "--format", "parquet")
+        where, option = tmp_path / "packed", []
+        keys = [sample["key"] for sample in shoal.open(where)]
+    order = np.random.default_rng(0).permutation(30)
+    (tmp_path / "came.txt").write_text("".join(f"{keys[number]}\n" for number in order))
+    record = calls.json("audit", tmp_path / "came.txt", "--keys", where, *option, "--by", "label", "--batch-size", 4)
+    labels = shoal.open(where, format="folder" if option else None).index_column("label")
+    assert (record["missing"], record["repeated"], record["unknown"]) == (0, 0, 0)
+    assert record["vr"]["4"] == audit(order, labels=labels, batch=4).vr[4]
+
+
 def test_keys_that_are_missing_twice_or_strange_are_counted(calls: Calls, data: Path, tmp_path: Path) -> None:
     (tmp_path / "came.txt").write_text("".join(f"{number:04d}\n" for number in [*range(199), 7, 9999]))
     record = calls.json("audit", tmp_path / "came.txt", "--keys", data)

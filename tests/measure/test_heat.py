@@ -118,14 +118,25 @@ def test_pixels_of_an_empty_corner_have_the_colour_of_less() -> None:
         (np.concatenate([shuffled(3000), [7]]), {}, "Fair: 1 delivery repeated (less than 1%), VR "),
         (np.stack([shuffled(3000)] * 2), {}, "Poor: the same order comes again, VR "),
         (shuffled(8000)[::4], {"num_samples": 8000, "is_part": True}, "Good within one part: VR "),
+        (1000 + shuffled(1000), {"num_samples": 8000, "is_part": True}, "Good within one part: VR "),
         (shuffled(20), {}, "Too few samples to judge"),
     ],
-    ids=["perfect", "storage order", "a third missing", "one repeated", "one order twice", "a rank", "few"],
+    ids=[
+        "perfect",
+        "storage order",
+        "a third missing",
+        "one repeated",
+        "one order twice",
+        "a rank",
+        "a band",
+        "few",
+    ],
 )
 def test_a_headline_tells_what_weighs_most(ids: Any, arguments: Any, headline: str) -> None:
     result = audit(ids, **arguments)
     assert result.headline.startswith(headline)
     assert result.headline.lower().startswith(result.grade) or result.grade == "unknown"
+    assert ("% of the dataset" in result.headline) == (bool(arguments.get("is_part")) and len(ids) == 1000)
 
 
 def test_findings_stand_by_weight_with_cause_and_cure() -> None:

@@ -15,6 +15,7 @@ from shoal.stream.indexing.opening import Opened
 __all__ = ["KEY", "keys_in_order"]
 
 KEY = "__key__"
+_PACKED_KEY = "key"  # where samples are rows that `shoal pack` made of files
 
 
 def keys_in_order(opened: Opened, *, label: str) -> Iterator[str]:
@@ -33,8 +34,9 @@ def keys_in_order(opened: Opened, *, label: str) -> Iterator[str]:
     dataset = Dataset(Description(opened)).partition(rank=0, world_size=1)
     with Progress(total=index.num_samples, label=label) as progress:
         for sample in dataset:
-            if KEY not in sample:
+            key = sample.get(KEY, sample.get(_PACKED_KEY))
+            if not isinstance(key, str):
                 msg = f"samples of format {index.format} have no keys"
                 raise UsageError(msg, hint="their ids are numbers from 0 in storage order, which `shoal head` shows")
-            yield sample[KEY]
+            yield key
             progress.advance()

@@ -277,10 +277,10 @@ def _summed(
     first, batch = epochs[0], epochs[0].batch
     curves = [epoch.curve(epoch.keys) for epoch in epochs if epoch.keys is not None]
     sizes = [] if not curves else curves[0].sizes.tolist()
-    ratios = (
-        dict(zip(sizes, np.mean([curve.ratios for curve in curves], axis=0).tolist(), strict=True)) if sizes else {}
-    )
+    means = np.mean([curve.ratios for curve in curves], axis=0).tolist() if sizes else []
+    ratios = dict(zip(sizes, means, strict=True))
     errors = np.sqrt(2.0 / sum(curve.freedom for curve in curves)).tolist() if sizes else []
+    spread = dict(zip(sizes, errors, strict=True))
     counted = first.keys if first.keys is not None and first.keys.shares is not None else first.parts
     small = [size for size in sizes if size <= max(batch, _MOST_COUNTED)]
     distinct = variance_curve(counted, small).distinct.tolist()
@@ -289,13 +289,13 @@ def _summed(
     start, end = (float(np.mean([c.ratios[0] for c in curve if c])) if any(curve) else math.nan for curve in ends)
     places, positions = first.places(), first.positions()
     low, middle, high = np.quantile((positions - places) / first.survey.num_delivered, (0.01, 0.5, 0.99)).tolist()
-    spread = dict(zip(sizes, errors, strict=True))
     again = remet_neighbours(first.ids, epochs[1].ids, batch) if len(epochs) > 1 else (math.nan, math.nan, 0)
     verdict = verdict_of(
         findings, ratios, spread, batch=batch, num_looks=len(looks), num_samples=num_samples, is_part=is_part
     )
-    grade, headline = headline_of(findings, ratios, batch=batch, num_looks=len(looks), is_part=is_part)
     heat = np.sum([epoch.survey.heat for epoch in epochs], axis=0).reshape(TIME_PARTS, PARTS, -1).sum(axis=2)
+    part_of = float(np.mean(heat.any(axis=0))) if is_part else None
+    grade, headline = headline_of(findings, ratios, batch=batch, num_looks=len(looks), part_of=part_of)
     return Audit(
         num_samples=num_samples,
         num_epochs=len(epochs),

@@ -16,6 +16,7 @@ FALSE_ALARMS = 0.001
 
 _FINE = 1.2  # VR up to which nobody will see a difference
 _POOR = 0.5  # weight from which an order is poor
+_ALL_OVER = 0.95  # of the dataset: a rank that gets samples from so much of it is not tied to some shards
 _COUNTED = {
     "missing": ("sample missing", "samples missing"),
     "repeated": ("delivery repeated", "deliveries repeated"),
@@ -116,11 +117,17 @@ def heaviest_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def headline_of(
-    findings: Sequence[Finding], ratios: Mapping[int, float], *, batch: int, num_looks: int, is_part: bool = False
+    findings: Sequence[Finding],
+    ratios: Mapping[int, float],
+    *,
+    batch: int,
+    num_looks: int,
+    part_of: float | None = None,
 ) -> tuple[str, str]:
     """A grade, "good", "fair", "poor" or "unknown", and what it is for, in a line.
 
-    ``findings`` are sorted, the heaviest first; ``ratios`` are VR by batch size.
+    ``findings`` are sorted, the heaviest first; ``ratios`` are VR by batch size. ``part_of`` is from how much of the
+    dataset the samples of one rank or worker come; None where all were audited.
     """
     serious = [finding for finding in findings if finding.is_serious]
     grade = "good" if not serious else "poor" if serious[0].weight >= _POOR else "fair"
@@ -138,7 +145,9 @@ def headline_of(
             parts.append(_brief(finding))  # what else is wrong is mostly told by VR
     if mixing not in parts:
         parts.append(mixing)
-    within = " within one part" if is_part else ""
+    within = "" if part_of is None else " within one part"
+    if part_of is not None and part_of < _ALL_OVER:
+        parts.append(f"from {part_of:.0%} of the dataset")
     return grade, f"{grade.capitalize()}{within}: {', '.join(filter(None, parts)) or 'no trace of an order'}"
 
 
