@@ -13,9 +13,13 @@ import contextlib
 import errno
 import mmap
 import os
+import resource
 import stat as stat_bits
 import time
+import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import itemgetter
 
 from shoal.errors import StorageError, UsageError
 from shoal.storage.atomic import write_whole
@@ -24,6 +28,7 @@ from shoal.storage.protocol import Buffer, ObjectInfo
 
 __all__ = ["LocalStore"]
 
+_MAX_OPEN = 256
 
 # Device, inode, size and modification time: anything written to a file, or put in its place, changes one of them.
 # A tuple: with a frozen dataclass a read of 512 bytes took 4.5 us, so it takes 3.3, of which the system has 2.1.
@@ -57,8 +62,9 @@ class LocalStore:
 
     A file must stay what it was when this store first opened it: device, inode, size and modification time are
     compared at every read (one fstat, about a microsecond), and a difference is an error, never other bytes.
-    At most ``max_open`` descriptors are kept (those used last). Safe to share between threads, to inherit over a
-    fork, and to pickle; what a pickled store remembers of its files stays behind.
+    At most ``max_open`` descriptors are kept (those used last), and by all stores of this process together at most
+    three of eight that the system gives it: half of them, with those that readers hold. Safe to share between
+    threads, to inherit over a fork, and to pickle; what a pickled store remembers of its files stays behind.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -68,11 +74,12 @@ class LocalStore:
     b'234'
     """
 
-    def __init__(self, *, max_open: int = 256) -> None:
+    def __init__(self, *, max_open: int = _MAX_OPEN) -> None:
         if max_open < 1:
             msg = f"max_open={max_open}: a store needs at least one open file"
             raise UsageError(msg)
         self._max_open = max_open
+        _stores[id(self)] = weakref.ref(self, partial(_forget, id(self)))
         # Where the system reads ahead when told to, threads that do are only in the way: each of their reads waits for
         # the interpreter, up to 5 ms, and 100 KB records streamed three times slower than without them.
         self.reads_ahead = hasattr(os, "posix_fadvise")
@@ -246,16 +253,21 @@ class LocalStore:
             if first != file.identity:
                 raise _changed(path, first, file.identity)
             file = self._open.setdefault(path, file)
-            self._close_oldest(len(self._open) - self._max_open)
+            self._make_room()
         file.last_used_ns = time.monotonic_ns()
         return file
 
-    def _close_oldest(self, count: int) -> None:
-        if count > 0:
-            by_age = sorted(self._open.copy().items(), key=lambda item: item[1].last_used_ns)
-            # A quarter at once: where every file is read once, sorting for each took half of the time.
-            for path, _ in by_age[: count + self._max_open // 4]:
-                self._open.pop(path, None)
+    @property
+    def most_readers(self) -> int:
+        """How many `reader`s somebody may keep at hand: each keeps its file open."""
+        return max(1, min(_MOST_READERS, min(self._max_open, _most_open()) // 6))
+
+    def _make_room(self) -> None:
+        """Close the files that were used the longest time ago, here and in other stores, where too many are open."""
+        limit = _most_open()
+        _close_oldest([self], min(self._max_open, limit))
+        if len(_stores) > 1:
+            _close_oldest([store for known in list(_stores.values()) if (store := known()) is not None], limit)
 
     def _opened(self, path: str) -> _OpenFile:
         try:
@@ -320,6 +332,32 @@ class LocalReader:
         if file.identity == (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) and found.st_nlink:
             return
         self._store._confirm(self._path, file, found)  # noqa: SLF001  # one module
+
+
+_MOST_READERS = 64
+_stores: dict[int, weakref.ref[LocalStore]] = {}
+
+
+def _forget(number: int, _: weakref.ref[LocalStore]) -> None:
+    _stores.pop(number, None)
+
+
+def _most_open() -> int:
+    """How many files the stores of this process may keep open: the system's limit is the user's, too."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_OPEN if soft == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN, soft * 3 // 8))
+
+
+def _close_oldest(stores: Sequence[LocalStore], limit: int) -> None:
+    """Let some stores together keep at most ``limit`` files."""
+    excess = sum(len(store._open) for store in stores) - limit  # noqa: SLF001  # one module
+    if excess > 0:
+        tables = [store._open for store in stores]  # noqa: SLF001  # the same
+        files = [(file.last_used_ns, table, path) for table in tables for path, file in table.copy().items()]
+        files.sort(key=itemgetter(0))
+        # A quarter at once: where every file is read once, sorting for each took half of the time.
+        for _, table, path in files[: excess + limit // 4]:
+            table.pop(path, None)
 
 
 # Opening a named pipe would otherwise wait for its writer; regular files do not care.

@@ -108,8 +108,11 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
         return HttpStore(options)
     if scheme in OBJECT_SCHEMES:
         return ObjectStore(options)
+    if scheme == "" and (num_files := options.pop("max_open_files", None)) is not None:
+        _refuse(options, "files of this machine take")
+        return LocalStore(max_open=_num_open(num_files))
     if scheme in ("", "memory"):
-        _refuse(options, f"{scheme}:// takes" if scheme else "files of this machine take")
+        _refuse(options, f"{scheme}:// takes" if scheme else "files of this machine take max_open_files, else")
         return MemoryStore() if scheme else LocalStore()
     if (found := filesystem_for(scheme, options)) is not None:
         return FileSystemStore(found)
@@ -118,6 +121,15 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
         "http(s)://, s3://, gs://, az://, memory:// and paths are read; where fsspec is installed, what it knows, too"
     )
     raise SourceError(msg, hint=hint)
+
+
+def _num_open(asked: object) -> int:
+    """How many files a store keeps open where so many are asked for, with those of readers."""
+    text = str(asked)
+    if isinstance(asked, bool) or not text.isdecimal() or int(text) < 1:
+        msg = f"storage_options: max_open_files is a number of files, 1 or more; got {asked!r:.40}"
+        raise UsageError(msg, hint='{"max_open_files": 32}')
+    return max(1, int(text) * 3 // 4)
 
 
 def _refuse(options: Mapping[str, Any], who_takes: str) -> None:

@@ -47,6 +47,8 @@ def open_dataset(
         "tar", "jsonl", "parquet" ..., where suffixes do not say it, or an object of `shoal.formats` with options.
     storage_options
         What the store should know of: credentials, an endpoint, headers, time limits; never kept with a state or shown.
+        For files of this machine ``max_open_files``, at most: by default half of the descriptors of the process, or
+        256.
     cache
         Where this machine keeps what was read, for all of its processes (docs/guides/chunk-cache.md). A directory on a
         local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` says how

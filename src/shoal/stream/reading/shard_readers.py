@@ -39,7 +39,7 @@ class ShardReaders(dict[int, ShardReader]):
     def __missing__(self, shard: int) -> ShardReader:
         opened = self._opened
         opened.check.check(shard, self._traffic)
-        if len(self) >= _MOST_AT_HAND:
+        if len(self) >= getattr(opened.store, "most_readers", _MOST_AT_HAND):
             self.clear()
         index = opened.index
         reader = opened.store.reader(opened.paths[shard])
