@@ -331,3 +331,19 @@ def test_small_members_are_read_in_large_windows() -> None:
     assert Tar().scan(read, len(data), shard="s").num_samples == 4000
     assert sum(asked) < len(data) + 20 * 512
     assert len(asked) < 12
+
+
+@pytest.mark.parametrize("before", [b"", pax(mtime="1.5"), member(b"././@LongLink", b"long/" * 30, b"L")])
+def test_a_directory_of_before_there_were_kinds_has_no_payload_whatever_its_size(before: bytes) -> None:
+    """Archives of v7: a regular file whose name has a slash behind. tarfile goes on right behind its header."""
+    directory = before + header(b"train.d/", 1024, b"\0", magic=b"")
+    data = member(b"a.txt", b"one", b"\0", magic=b"") + directory + member(b"b.txt", b"two", b"\0", magic=b"")
+    data += directory + member(b"b.bin", b"more") + member(b"c.txt", b"three") + END
+    found = scan(data)
+    assert found.notes == {"directories": 2}
+    for with_starts in (True, False):
+        groups = parse_all(data, found, with_starts=with_starts)
+        assert groups == reference_groups(data)
+        assert [group["__key__"] for group in groups] == ["a", "b", "c"]
+    # Where a payload does follow, tarfile ends without a word.
+    fails(member(b"a.txt", b"one") + header(b"d/", 512, b"\0") + b"x" * 512 + END, byte=1536, match="checksum")

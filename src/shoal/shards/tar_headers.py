@@ -24,6 +24,7 @@ from shoal.shards.codecs import packed_hint
 from shoal.shards.protocol import Buffer
 from shoal.shards.tar_fields import BLOCK_BYTES, check_sums, header_names, padded, pax_records, read_number, text
 
+_NAME_BYTES = 100
 MAX_EXTENDED_BYTES = 1 << 20
 
 UNKNOWN_BYTES = 1 << 62
@@ -41,6 +42,7 @@ DEVICE_KINDS = frozenset(b"346")
 DIRECTORY_KINDS = frozenset(b"5")
 # As tarfile and GNU tar: whatever their size field says, these carry no payload.
 _EMPTY_KINDS = LINK_KINDS | DEVICE_KINDS | DIRECTORY_KINDS
+_V7_KIND = 0
 _EXTENDED_KINDS = frozenset(b"xXgLK")
 _SPARSE_KIND = ord("S")
 _PAX_KIND = ord("x")
@@ -185,7 +187,13 @@ class HeaderWalk:
         position = 0
         while position <= last:
             digits, stop, kind = unpack(buffer, position)
-            if kind in REGULAR_KINDS and stop in _FIELD_ENDS and none_in_force and not digits.strip(_OCTAL_DIGITS):
+            if (
+                kind in REGULAR_KINDS
+                and stop in _FIELD_ENDS
+                and none_in_force
+                and not digits.strip(_OCTAL_DIGITS)
+                and (kind or not _is_v7_directory(buffer[position : position + BLOCK_BYTES]))
+            ):
                 header, size = position, int(digits, 8)
             else:
                 member = (
@@ -229,6 +237,8 @@ class HeaderWalk:
         digits, stop, kind = _CHAIN.unpack_from(buffer, header)
         if kind not in REGULAR_KINDS or stop not in _FIELD_ENDS or digits.strip(_OCTAL_DIGITS):
             return None
+        if _is_v7_directory(buffer[header : header + BLOCK_BYTES]):
+            return None
         found.extended.append(position)
         return header, int(digits, 8)
 
@@ -266,11 +276,14 @@ class HeaderWalk:
             raise self._sparse(found.first_byte + position)
         found.extended.pop()
         path = self.in_force.path if pending.path is None else pending.path
+        is_v7_directory = _is_v7_directory(header)
+        if path is not None and is_v7_directory:
+            path = path.rstrip(b"/") + b"/"
         if path is not None:
             found.names[len(found.starts)] = path
         for stated in (self.in_force.size, pending.size):
             size = size if stated is None else stated
-        return position, 0 if kind in _EMPTY_KINDS else size
+        return position, 0 if kind in _EMPTY_KINDS or is_v7_directory else size
 
     def _has(self, found: _Found, first: int, position: int, num_bytes: int) -> bool:
         """Whether the buffer holds these bytes; if not, notes how long a buffer from ``first`` must be."""
@@ -392,6 +405,14 @@ class HeaderWalk:
     def _sparse(self, byte: int) -> ShardError:
         msg = "this member is a GNU sparse file, which is not supported"
         return ShardError(msg, shard=self.shard, byte=byte, hint="write the shard again without tar's --sparse (-S)")
+
+
+def _is_v7_directory(header: Buffer) -> bool:
+    """Whether a header is that of a directory as archives had it before there were kinds: a name with a slash behind.
+
+    As of other directories, its size counts nothing that follows.
+    """
+    return header[156] == _V7_KIND and bytes(header[:_NAME_BYTES]).partition(b"\0")[0].endswith(b"/")
 
 
 def is_of_interest(payload: bytes) -> bool:

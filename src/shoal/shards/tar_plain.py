@@ -24,7 +24,7 @@ _HEADER = re.compile(
     rb".{12}([0-7]{6})[\0 ]{2}"
     rb"([0\0007x])",
 ).match
-_PAX = b"x"
+_PAX, _V7_KIND = b"x", b"\0"
 _NAME_BYTES = 100
 _ADLER_PRIME = 65521
 _CHECKSUM_AS_SPACES = 8 * ord(" ")
@@ -60,6 +60,8 @@ def read_plain_sample(buffer: Sliced, start: int, end: int, payloads: memoryview
         # them. The checksum counts its own eight bytes as spaces.
         added = (adler32(header) & 0xFFFF) - (adler32(header[148:156]) & 0xFFFF) + _CHECKSUM_AS_SPACES
         if (added - int(stated, 8)) % _ADLER_PRIME or len(name) > _NAME_BYTES:
+            return None
+        if kind == _V7_KIND and name.endswith(b"/"):  # a directory
             return None
         payload_end = payload + int(digits, 8)
         position = payload_end + -payload_end % BLOCK_BYTES
