@@ -210,6 +210,28 @@ def test_numbers_of_numpy_are_numbers_of_examples() -> None:
     )
 
 
+def test_lists_of_lists_are_feature_lists() -> None:
+    frames = [np.array([0.5, 1.0], dtype=np.float32), np.zeros(0, dtype=np.float32)]
+    sample = {"frames": frames, "id": b"video", "images": ([b"a"], [b"b", "c"], []), "gaps": [None, [1, 2]], "none": []}
+    expected = {
+        "id": b"video",
+        "none": [],
+        "frames": frames,
+        "images": [[b"a"], [b"b", b"c"], []],
+        "gaps": [None, np.array([1, 2])],
+    }
+    chosen: list[list[Sample]] = [[sample], [{"x": [[1], [2, 3]]}, {"y": 1}]]
+    for samples in chosen:
+        data, _ = write("tfrecord", samples)
+        again, _ = write("tfrecord", read_back("tfrecord", data))
+        assert again == data or samples == [sample]  # of which lists come behind the others
+        assert plain(read_back("tfrecord", again)) == plain(read_back("tfrecord", data))
+    assert plain(read_back("tfrecord", write("tfrecord", [sample])[0])) == plain([expected])
+    for wrong in ([[1], 2], [[1], "a"], [np.zeros((2, 2))], [[[1]]]):
+        with pytest.raises(UsageError, match="'x' is"):
+            write("tfrecord", [{"x": wrong}])
+
+
 def test_raw_records() -> None:
     samples = [{"record": b"no example"}, {"record": b""}]
     check_rows("tfrecord", samples, samples)

@@ -1,4 +1,4 @@
-"""``tf.train.Example``, written without TensorFlow or protobuf; see `shoal.shards.tf_example`.
+"""``tf.train.Example`` and ``SequenceExample``, written without TensorFlow; see `shoal.shards.tf_example`.
 
 Features keep the order of the sample: equal samples give equal bytes, which protobuf does not promise.
 """
@@ -23,11 +23,15 @@ _LIMITS = np.iinfo(np.int64)
 def encode_example(features: Mapping[str, Any]) -> bytes:
     """The message of some features, each bytes, text, numbers, or a flat list or array of those.
 
-    Floating numbers become float32, all that the message has; text becomes UTF-8. None is a feature without a kind.
+    A list of lists or of arrays is a feature list, and a message with such a list a ``SequenceExample``, of which the
+    other features are the context. Floating numbers become float32, all that the message has; text becomes UTF-8. None
+    is a feature without a kind.
 
     >>> from shoal.shards.tf_example import parse_example
     >>> parse_example(encode_example({"image": b"png", "label": 3}))
     {'image': b'png', 'label': array([3])}
+    >>> parse_example(encode_example({"label": 3, "frames": [[b"one"], [b"two", b"three"]]}))
+    {'label': array([3]), 'frames': [[b'one'], [b'two', b'three']]}
 
     Raises
     ------
@@ -35,21 +39,35 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
         A value is something else, or an integer does not fit into 64 bits.
     """
     check_names(features)
-    entries = []
+    context, lists = [], []
     for name, value in features.items():
         try:
-            entries.append(_stretch(b"\x0a", _entry(name, value)))
+            if _is_list_of_lists(name, value):
+                steps = b"".join(_stretch(b"\x0a", _feature(name, step)) for step in value)
+                lists.append(_stretch(b"\x0a", _named(name, steps)))
+            else:
+                context.append(_stretch(b"\x0a", _named(name, _feature(name, value))))
         except UnicodeEncodeError as error:
             raise _refused(name, f"no text that could be written ({error.reason}),") from None
         except ValueError as error:
             if isinstance(error, UsageError):
                 raise
             raise _refused(name, f"nothing flat ({error}),") from None
-    return _stretch(b"\x0a", b"".join(entries))
+    written = _stretch(b"\x0a", b"".join(context)) if context or not lists else b""
+    return written + (_stretch(b"\x12", b"".join(lists)) if lists else b"")
 
 
-def _entry(name: str, value: Any) -> bytes:
-    return _stretch(b"\x0a", name.encode("utf-8")) + _stretch(b"\x12", _feature(name, value))
+def _is_list_of_lists(name: str, value: Any) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    are_lists = [isinstance(step, list | tuple | np.ndarray) for step in value if step is not None]
+    if any(are_lists) and not all(are_lists):
+        raise _refused(name, "a list of lists and of what is none")
+    return any(are_lists)
+
+
+def _named(name: str, value: bytes) -> bytes:
+    return _stretch(b"\x0a", name.encode("utf-8")) + _stretch(b"\x12", value)
 
 
 def _feature(name: str, value: Any) -> bytes:
@@ -137,5 +155,5 @@ def _as_bytes(value: bytes | bytearray | memoryview | str) -> bytes:
 
 
 def _refused(name: str, what: str) -> UsageError:
-    msg = f"the feature {name!r} is {what} and a tf.train.Example holds bytes, text, and flat lists of numbers"
+    msg = f"the feature {name!r} is {what} and a tf.train.Example holds bytes, text, numbers, and lists of them"
     return UsageError(msg, hint="flatten arrays and keep their shape in a feature of its own")
