@@ -102,17 +102,17 @@ def deadline_of(storage_options: Mapping[str, Any] | None) -> float | None:
 def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
     options.pop(DEADLINE, None)  # of who asks again, and not of a store
     if (filesystem := options.pop("filesystem", None)) is not None:
-        _refuse(options, "a filesystem that is handed in takes")
+        _refuse(options, "a filesystem that is handed in takes none")
         return FileSystemStore(filesystem)
     if scheme in ("http", "https"):
         return HttpStore(options)
     if scheme in OBJECT_SCHEMES:
         return ObjectStore(options)
     if scheme == "" and (num_files := options.pop("max_open_files", None)) is not None:
-        _refuse(options, "files of this machine take")
+        _refuse(options, "files of this machine take only max_open_files")
         return LocalStore(max_open=_num_open(num_files))
     if scheme in ("", "memory"):
-        _refuse(options, f"{scheme}:// takes" if scheme else "files of this machine take max_open_files, else")
+        _refuse(options, f"{scheme}:// takes none" if scheme else "files of this machine take only max_open_files")
         return MemoryStore() if scheme else LocalStore()
     if (found := filesystem_for(scheme, options)) is not None:
         return FileSystemStore(found)
@@ -134,5 +134,5 @@ def _num_open(asked: object) -> int:
 
 def _refuse(options: Mapping[str, Any], who_takes: str) -> None:
     if options:
-        msg = f"storage_options: {who_takes} none, and {', '.join(sorted(options))} was given"
+        msg = f"storage_options: {who_takes}, and {', '.join(sorted(options))} was given"
         raise UsageError(msg, hint="leave them out")
