@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import shoal
+from shoal.cli.main import main
 from shoal.errors import UsageError
 from shoal.measure import audit
 from shoal.pack import Writer
@@ -76,12 +78,15 @@ def test_an_unknown_column_is_refused_with_those_that_there_are(lines: Dataset) 
         assert "did you mean 'label'?" in caught.value.hint
 
 
-def test_the_directories_of_a_folder_are_its_label(folder: Dataset) -> None:
+def test_the_directories_of_a_folder_are_its_label(folder: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     assert folder.classes == ("cat", "dog", "eel")
     labels = folder.index_column("label")
     assert labels.tolist() == [sample["label"] for sample in folder]
     assert [sample["label"] for sample in folder.select(label="dog")] == [1] * 13
     assert folder.shuffle().quality(batch=4, key="label").key == "label"
+    main(["info", str(Path(folder._opened.paths[0]).parent.parent), "--format", "folder", "--json"])
+    said = json.loads(capsys.readouterr().out)["index"]["columns"]
+    assert said == {"label": {"type": "int64", "num_texts": 3, "texts": ["cat", "dog", "eel"]}}
 
 
 def test_a_folder_without_classes_has_no_label(tmp_path: Path) -> None:
@@ -103,8 +108,6 @@ def test_classes_of_hugging_face_are_those_of_its_features(source: str) -> None:
 
 
 def test_packing_a_folder_keeps_the_names_of_its_classes(folder: Dataset, tmp_path: Path) -> None:
-    from shoal.cli.main import main
-
     assert main(["pack", str(Path(folder._opened.paths[0]).parent.parent), str(tmp_path / "packed")]) == 0
     packed = shoal.open(tmp_path / "packed")
     assert packed.classes == folder.classes

@@ -22,7 +22,7 @@ from shoal.pack.fields import SampleFields
 from shoal.shards.index.table import Index, own_bytes
 from shoal.storage.urls import parent, scheme_of
 from shoal.stream.arrangement import Arrangement
-from shoal.stream.index_columns import words_of_column
+from shoal.stream.index_columns import column_names, column_of, words_of_column
 from shoal.stream.indexing.index_files import INDEX_NAME
 from shoal.stream.indexing.looking import stat_all
 from shoal.stream.indexing.opening import Opened
@@ -168,10 +168,10 @@ def _index(opening: OpenedNow, *, given: bool) -> dict[str, Any]:
 def _columns(index: Index) -> dict[str, Any]:
     """What `select` can ask of the index: the type of each column, and some of the texts that its numbers stand for."""
     found: dict[str, Any] = {}
-    for name, values in index.columns.items():
+    for name in column_names(index):
         words = words_of_column(index, name)
         texts = {} if words is None else {"num_texts": len(words), "texts": list(words[:_SHOWN_TEXTS])}
-        found[name] = {"type": str(values.dtype), **texts}
+        found[name] = {"type": str(column_of(index, name).dtype), **texts}
     return found
 
 

@@ -18,7 +18,7 @@ from shoal.stream.indexing.building import OPTIONS
 from shoal.stream.indexing.opening import Opened
 from shoal.stream.reading.integrity import RECORD_CRCS
 
-__all__ = ["class_names", "column_of", "key_column", "words_of_column"]
+__all__ = ["class_names", "column_names", "column_of", "key_column", "words_of_column"]
 
 _LABEL, _SAMPLE_BYTES = "label", "sample_bytes"
 
@@ -102,10 +102,14 @@ def class_names(opened: Opened, field: str = _LABEL) -> tuple[str, ...]:
     return tuple(words)
 
 
+def column_names(index: Index) -> list[str]:
+    """The columns of the index, and the label of a folder of classes."""
+    derived = [_LABEL] if _LABEL not in index.columns and _folder_classes(index) else []
+    return [*index.columns, *derived]
+
+
 def _column_names(index: Index) -> list[str]:
-    names = [name for name in index.columns if name != RECORD_CRCS]
-    if _LABEL not in names and _folder_classes(index):
-        names.append(_LABEL)
+    names = [name for name in column_names(index) if name != RECORD_CRCS]
     return names + ([_SAMPLE_BYTES] if index.sample_bytes is not None else [])
 
 
