@@ -493,3 +493,14 @@ def test_nothing_is_packed_into_what_is_packed(tmp_path: Path) -> None:
     for out in (files, files / "cat" / "packed"):
         with pytest.raises(UsageError, match="all of which is input"):
             packed(files, out)
+
+
+def test_splits_that_are_packed_together_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("train/cat/1.jpg", "test/cat/2.jpg"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True)
+        (tmp_path / "in" / name).write_bytes(name.encode())
+    packed(tmp_path / "in", tmp_path / "out")
+    assert "the splits test, train are packed together" in caplog.text
+    caplog.clear()
+    packed(tmp_path / "in" / "train", tmp_path / "train")
+    assert not caplog.text

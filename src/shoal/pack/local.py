@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ from shoal.pack.writer import PackSummary, summary_of_finished
 from shoal.shards.index.build import EXTENT_BYTES
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Sample
+from shoal.shards.splits import splits_in_names
 from shoal.shards.writing.encoders import encoder_named
 from shoal.storage.file_tree import FileTree
 from shoal.storage.local_sources import local_path
@@ -45,6 +47,7 @@ from shoal.storage.urls import scheme_of, without_secrets
 
 __all__ = ["PackRequest", "Packed", "bytes_of", "inputs_of", "pack_inputs", "repeats_of"]
 
+_log = logging.getLogger("shoal")
 
 _LEFT_OUT = "left_out"  # in the metadata of the index: samples of each class
 # About what packing takes, more for rows of tables than for files of a tar.
@@ -115,6 +118,7 @@ def inputs_of(
             return dataset_inputs(str(path), format=format)
         _refuse_for(path, "a directory", path_column=path_column)
         files = files_below(str(path), num_workers=num_workers or usable_processors())
+        _warn_of_splits(path, files)
         return _inputs_in(files, format, grouped, labelled, require, on_error)
     if path.is_file():
         if path.name.lower().endswith(MANIFEST_SUFFIXES):
@@ -127,6 +131,14 @@ def inputs_of(
         raise SourceError(msg, hint="name a directory, a glob, a manifest, or a dataset of save_to_disk")
     _refuse_for(path, "a glob", path_column=path_column)
     return _inputs_in(files_matching(str(path)), format, grouped, labelled, require, on_error)
+
+
+def _warn_of_splits(path: Path, files: FileTree) -> None:
+    """Say that train and test go into the same shards: further down, such names are those of any directories."""
+    splits = splits_in_names(sorted({f"{name.split('/')[0]}/" for name in files.directories if name}))
+    if splits is not None and splits.must_be_chosen:
+        names = ", ".join(splits.parts)
+        _log.warning("%s: the splits %s are packed together; to keep them apart, pack each directory", path, names)
 
 
 def _refuse_for(
