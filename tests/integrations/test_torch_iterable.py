@@ -137,7 +137,7 @@ def test_a_state_that_is_half_written_is_not_taken(monkeypatch: pytest.MonkeyPat
     shared._bytes[20] ^= 1
     with pytest.raises(StateError, match="was not to be had"):
         shared.get()
-    with pytest.raises(StateError, match="the state has 20012 bytes"):
+    with pytest.raises(StateError, match="the state has 20013 bytes"):
         shared.put({"order": "x" * 20_000})
 
 
