@@ -10,7 +10,6 @@ good as perfect.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -145,7 +144,7 @@ class WindowEpoch:
         self._whole = [int(node) for node in np.flatnonzero(whole)]
         self._whole_key = {node: key(seed, epoch, "whole", node) for node in self._whole}
         self.stretch = order.stretch
-        self._cache: OrderedDict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = OrderedDict()
+        self._cache: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """The sample ids at positions ``[start, stop)``; about 100 ns each, O(stretch) memory beyond them."""
@@ -194,8 +193,8 @@ class WindowEpoch:
         if found is None:
             found = self._make(number * self.stretch, min((number + 1) * self.stretch, self.num_samples))
             self._cache[number] = found
-            while len(self._cache) > _CACHED_STRETCHES:
-                self._cache.popitem(last=False)
+            for oldest in list(self._cache)[:-_CACHED_STRETCHES]:
+                self._cache.pop(oldest, None)  # perhaps another thread did so just now
         return found
 
     def _make(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -185,15 +185,16 @@ class Arrangement:
 
     def untouched(self, epoch: int) -> BoundOrder:
         """The order of one epoch, over the stored samples that take part, numbered from 0; the last two are kept."""
-        if epoch not in self._epochs:
-            if len(self._epochs) > 1:
-                del self._epochs[min(self._epochs)]
+        found = self._epochs.get(epoch)
+        if found is None:
             borders = self.order_borders
             counts = np.diff(borders) if self.stored is None else self.stored.count_between(borders)
             bound = self.order.bind(counts, seed=self.request.seed, epoch=epoch)
-            chosen = bound if self.delivered is None else ChosenPositions(bound, self.delivered)
-            self._epochs[epoch] = chosen
-        return self._epochs[epoch]
+            found = bound if self.delivered is None else ChosenPositions(bound, self.delivered)
+            for earlier in sorted(list(self._epochs))[:-1]:  # noqa: C414  # at once, while other threads add theirs
+                self._epochs.pop(earlier, None)
+            self._epochs[epoch] = found
+        return found
 
     def stored_ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids of samples numbered among those that take part."""

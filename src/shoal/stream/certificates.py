@@ -59,11 +59,11 @@ class Delivered:
 
     def follow(self, place: Place) -> None:
         """A new iterator begins at this place."""
-        self._settle()
-        part = self._epochs.get(place.epoch)
+        parts = self.parts()
+        part = parts.get(place.epoch)
         if part is not None and place.start <= part.start:
-            del self._epochs[place.epoch]
-        self._newest = place
+            del parts[place.epoch]
+        self._epochs, self._newest = parts, place  # at the end, for other threads that begin one
 
     def forget(self) -> None:
         """A state was loaded: what follows stands on its own."""
@@ -77,9 +77,6 @@ class Delivered:
             part = Part(place.start, place.end, place.proof)
             parts[place.epoch] = parts[place.epoch].plus(part) if place.epoch in parts else part
         return parts
-
-    def _settle(self) -> None:
-        self._epochs, self._newest = self.parts(), None
 
 
 @dataclass(frozen=True, slots=True)
