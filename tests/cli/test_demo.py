@@ -143,7 +143,7 @@ def test_a_resumed_run_that_differs_is_called_so(
 
     def load(self: shoal.Dataset, state: dict[str, object]) -> None:
         # One sample off, as a loader that counts wrongly would be.
-        honest(self, {**state, "position": int(str(state["position"])) + 1})
+        honest(self, self.state_at(int(str(state["position"])) + 1))
 
     monkeypatch.setattr(shoal.Dataset, "load_state_dict", load)
     resumed = resume_elsewhere(lambda: shoal.open(tmp_path).shuffle("full"), global_batch=32, world_size=2)

@@ -81,7 +81,7 @@ def test_a_buffer_on_top_is_refused_and_an_epoch_is_not(ds: Dataset) -> None:
 
 
 def test_an_epoch_before_that_of_the_dataset_is_refused(ds: Dataset) -> None:
-    ds.load_state_dict({**ds.state_dict(), "epoch": 2, "position": 50})
+    ds.load_state_dict(ds.state_at(50, epoch=2))
     assert ids_of(examples_of(ds).shift_rngs(2)) == ds.ids(2, 50).tolist()
     assert ids_of(examples_of(ds).shift_rngs(3)) == ds.ids(3).tolist()
     with pytest.raises(UsageError, match=r"stood in epoch 2\n.*set_epoch\(2\)"):

@@ -78,7 +78,7 @@ def test_epochs_are_set(num_workers: int, persistent: bool, tars: Dataset) -> No
 def test_a_loaded_position_serves_one_epoch(tars: Dataset) -> None:
     ds = tars.shuffle(seed=3).with_ids().batch(10)
     whole = ids_of(ds)
-    state = {**ds.state_dict(), "epoch": 0, "position": 100}
+    state = ds.state_at(100)
     for num_workers in (0, 1):
         again = tars.shuffle(seed=3).with_ids().batch(10)
         loader = loader_of(again, num_workers)
@@ -94,16 +94,15 @@ def test_a_loaded_position_serves_one_epoch(tars: Dataset) -> None:
 def test_workers_that_stay_begin_where_the_dataset_does(tars: Dataset) -> None:
     ds = tars.shuffle(seed=3).with_ids().batch(10)
     loader = loader_of(ds, 2, persistent_workers=True)
-    begun = ds.state_dict()
-    left_out = ds.without(positions=[(20, 70)], epoch=1).state_dict()
+    left_out = ds.without(positions=[(20, 70)], epoch=1)
     steps: list[tuple[Any, Any, list[int]]] = [
         (None, None, ds.ids().tolist()),
-        (loader.dataset.load_state_dict, {**begun, "position": 100}, ds.ids(0, 100).tolist()),
-        (ds.load_state_dict, {**begun, "epoch": 1, "position": 150}, ds.ids(1, 150).tolist()),
+        (loader.dataset.load_state_dict, ds.state_at(100), ds.ids(0, 100).tolist()),
+        (ds.load_state_dict, ds.state_at(150, epoch=1), ds.ids(1, 150).tolist()),
         (ds.set_epoch, 1, ds.ids(1, 150).tolist()),  # which does not move a loaded position
         (ds.set_epoch, 2, ds.ids(2).tolist()),
         (loader.dataset.set_epoch, 4, ds.ids(4).tolist()),
-        (ds.load_state_dict, {**left_out, "epoch": 1, "position": 10}, [*ds.ids(1, 10, 20), *ds.ids(1, 70)]),
+        (ds.load_state_dict, left_out.state_at(10, epoch=1), [*ds.ids(1, 10, 20), *ds.ids(1, 70)]),
     ]
     pids = None
     for move, argument, ids in steps:

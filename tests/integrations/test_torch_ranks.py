@@ -115,7 +115,7 @@ def test_a_rank_that_differs_is_named(
 
 def test_a_rank_that_resumed_alone_is_named(gathered: Callable[[list[Any]], None], tars: Dataset) -> None:
     parts = ranks(tars.shuffle(seed=1).batch(8), 3)
-    parts[1].load_state_dict({**parts[0].state_dict(), "epoch": 1, "position": 24})
+    parts[1].load_state_dict(parts[0].state_at(24, epoch=1))
     with pytest.raises(UsageError, match=r"epoch: 0 on ranks 0, 2, but 1 on rank 1; position: 0 on ranks 0, 2, but 24"):
         gathered(parts)
 

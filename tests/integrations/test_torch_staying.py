@@ -118,7 +118,7 @@ def some_state(chance: random.Random, ds: Dataset) -> dict[str, Any]:
     epoch = chance.randrange(3)
     if chance.random() < 0.7:
         ds = ds.without(positions=[tuple(edges)], epoch=epoch) if edges != [0, positions] else ds
-    return {**ds.state_dict(), "epoch": epoch, "position": chance.randint(0, positions)}
+    return ds.state_at(chance.randint(0, positions), epoch=epoch)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -162,7 +162,7 @@ def test_workers_stay_where_nothing_that_they_were_given_changed(tars: Dataset, 
         assert len(list(loader)) == 13
         loader.load_state_dict(loader.state_dict())
     resumed = sent_here.num_started  # a state may fix what shuffle() left open, once
-    loader.load_state_dict({**loader.state_dict(), "position": 50})
+    loader.load_state_dict(loader.dataset.state_at(50))
     assert len(list(loader)) == 10
     assert sent_here.num_started == resumed <= 2
 

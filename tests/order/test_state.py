@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from shoal.errors import StateError
 from shoal.order.gaps import Gaps
 from shoal.order.seeds import MAX_SEED
-from shoal.order.state import STATE_VERSION, State
+from shoal.order.state import MAX_POSITION, STATE_VERSION, State, sealed
 
 ORDER = {"name": "window", "version": 1, "chunks": 256, "num_canonical_nodes": 16, "extents_per_chunk": 4}
 STATE = State(epoch=3, position=70, seed=5, order=ORDER, index="a1b2c3d4e5f60718")
@@ -18,7 +21,10 @@ DESCRIPTION: dict[str, Any] = {"seed": 5, "order": ORDER, "index": "a1b2c3d4e5f6
 
 
 @given(
-    epoch=st.integers(0, 2**40), position=st.integers(0, 2**62), seed=st.integers(0, MAX_SEED), chunks=st.integers(0)
+    epoch=st.integers(0, MAX_SEED),
+    position=st.integers(0, MAX_POSITION),
+    seed=st.integers(0, MAX_SEED),
+    chunks=st.integers(0, MAX_POSITION),
 )
 def test_a_state_comes_back_from_json(epoch: int, position: int, seed: int, chunks: int) -> None:
     state = State(epoch, position, seed, ORDER | {"chunks": chunks}, "0" * 16)
@@ -33,19 +39,20 @@ def test_the_largest_state_is_under_a_kilobyte() -> None:
 
 def test_the_fields_of_a_state() -> None:
     assert STATE.to_dict() == {
-        "version": 1,
+        "version": 3,
         "epoch": 3,
         "position": 70,
         "seed": 5,
         "order": ORDER,
         "index": "a1b2c3d4e5f60718",
+        "check": "64472cb2",
     }
 
 
-def test_gaps_make_a_state_that_older_ones_refuse() -> None:
+def test_gaps_are_fields_of_a_state() -> None:
     gapped = State(3, 70, 5, ORDER, "a1b2c3d4e5f60718", Gaps.of([(3, 10, 20), (4, 0, 5)]))
     told = gapped.to_dict()
-    assert told == {**STATE.to_dict(), "version": STATE_VERSION, "without": [[3, 10, 20], [4, 0, 5]]}
+    assert told == sealed({**STATE.to_dict(), "without": [[3, 10, 20], [4, 0, 5]]})
     assert State.from_dict(json.loads(json.dumps(told))) == gapped
 
 
@@ -95,14 +102,14 @@ def test_a_state_of_a_newer_version() -> None:
         State.from_dict(newer)
 
 
-@pytest.mark.parametrize("field", ["version", "epoch", "position", "seed", "order", "index"])
+@pytest.mark.parametrize("field", ["version", "epoch", "position", "seed", "order", "index", "check"])
 def test_a_missing_field_is_named(field: str) -> None:
     left = {name: value for name, value in STATE.to_dict().items() if name != field}
     with pytest.raises(StateError, match=rf"missing \['{field}'\]"):
         State.from_dict(left)
 
 
-@pytest.mark.parametrize("version", [0, -1, "1", None, 0.5])
+@pytest.mark.parametrize("version", [0, -1, "1", None, 0.5, 1, 2])
 def test_a_version_that_never_was(version: Any) -> None:
     with pytest.raises(StateError, match=f"the state has version {version!r}"):
         State.from_dict(STATE.to_dict() | {"version": version})
@@ -111,7 +118,7 @@ def test_a_version_that_never_was(version: Any) -> None:
 @pytest.mark.parametrize("field", ["epoch", "position", "seed"])
 @pytest.mark.parametrize("value", [-1, 1.5, "3", None, True])
 def test_counts_that_are_none(field: str, value: Any) -> None:
-    with pytest.raises(StateError, match=rf"the state's {field} must be an integer of at least 0; got"):
+    with pytest.raises(StateError, match=rf"the state's {field} must be an integer from 0 to [0-9]+; got"):
         State.from_dict(STATE.to_dict() | {field: value})
 
 
@@ -119,3 +126,93 @@ def test_counts_that_are_none(field: str, value: Any) -> None:
 def test_an_order_and_an_index_of_wrong_kinds(change: dict) -> None:
     with pytest.raises(StateError, match="order must be a dict and its index a fingerprint"):
         State.from_dict(STATE.to_dict() | change)
+
+
+GAPPED = State(3, 70, 5, ORDER, "a1b2c3d4e5f60718", Gaps.of([(3, 10, 20), (4, 0, 5)]))
+GARBAGE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**30, 2**63, 2**64, -1, float("inf"), float("nan"), -0.0, 1e400])
+    | st.builds(pow, st.just(10), st.just(5000))  # which Python cannot show
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=3)
+    | st.sampled_from([np.arange(3), np.int64(7), np.float32(2), object(), {1: 2}, {2}]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to each part of a value that may be changed, itself left out."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in parts:
+        yield (*place, name)
+        yield from places_in(part, (*place, name))
+
+
+def changed_at(value: Any, place: tuple[Any, ...], new: Any) -> Any:
+    copied = copy.deepcopy(value)
+    inner = copied
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = new
+    return copied
+
+
+def loaded(state: Any) -> State | None:
+    """What a state means; None where it is refused by an error of shoal."""
+    try:
+        return State.from_dict(state)
+    except StateError:
+        return None
+
+
+@pytest.mark.parametrize("state", [STATE, GAPPED], ids=["whole", "with gaps"])
+@given(data=st.data(), new=GARBAGE)
+def test_any_change_of_a_state_keeps_its_meaning_or_is_refused(state: State, data: st.DataObject, new: Any) -> None:
+    told = state.to_dict()
+    place = data.draw(st.sampled_from(list(places_in(told))))
+    assert loaded(changed_at(told, place, new)) in (None, state)
+
+
+@given(data=st.data(), new=st.integers(-3, 300))
+def test_any_other_number_in_a_state_is_refused(data: st.DataObject, new: int) -> None:
+    told = GAPPED.to_dict()
+    place = data.draw(st.sampled_from(list(places_in(told))))
+    before: Any = told
+    for name in place:
+        before = before[name]
+    assert loaded(changed_at(told, place, new)) == (GAPPED if type(before) is int and before == new else None)
+
+
+@pytest.mark.parametrize("field", list(GAPPED.to_dict()))
+def test_a_field_that_is_gone_is_refused(field: str) -> None:
+    assert loaded({name: value for name, value in GAPPED.to_dict().items() if name != field}) is None
+
+
+@given(data=st.data(), new=GARBAGE)
+def test_a_state_that_is_sealed_anew_is_taken_or_refused_by_an_error_of_shoal(data: st.DataObject, new: Any) -> None:
+    """As one does who writes states: no number may be larger than those that can be counted with."""
+    told = GAPPED.to_dict()
+    place = data.draw(st.sampled_from([place for place in places_in(told) if place != ("check",)]))
+    try:
+        forged = sealed({name: value for name, value in changed_at(told, place, new).items() if name != "check"})
+    except StateError:
+        return
+    if (found := loaded(forged)) is not None:
+        assert max(found.epoch, found.seed) <= MAX_SEED
+        assert found.position <= MAX_POSITION
+
+
+def test_numbers_of_other_libraries_and_fields_beside_change_nothing() -> None:
+    told = GAPPED.to_dict()
+    found = {**told, "epoch": np.int64(3), "order": dict(reversed(ORDER.items())), "mine": object()}
+    found["without"] = tuple(map(tuple, told["without"]))
+    assert State.from_dict(found) == GAPPED
+
+
+def test_what_to_do_with_a_state_that_was_changed_is_said() -> None:
+    with pytest.raises(StateError, match=r"(?s)checksum is '64472cb2', and not [0-9a-f]{8}.*ds\.state_at\(position"):
+        State.from_dict(STATE.to_dict() | {"position": 71})

@@ -12,6 +12,7 @@ import pytest
 from tests.stream.made import at, batches_of, check_batch, check_sample, flat, open_finely, write_tars
 
 from shoal.errors import StateError, UsageError
+from shoal.order.state import sealed
 from shoal.orders import Block, Window
 from shoal.stream.dataset import Dataset
 
@@ -24,7 +25,7 @@ def ds(tars: Dataset) -> Dataset:
 
 
 def state_at(dataset: Dataset, epoch: int, position: int) -> dict:
-    return {**dataset.state_dict(), "epoch": epoch, "position": position}
+    return dataset.state_at(position, epoch=epoch)
 
 
 def test_a_peek_loses_nothing(ds: Dataset) -> None:
@@ -196,17 +197,35 @@ def test_what_is_no_state_is_said_so(ds: Dataset) -> None:
         (None, "the dict that state_dict"),
         (json.dumps(good), "the dict that state_dict"),
         ({}, "not a state"),
-        ({**good, "version": 3}, "version 3"),
+        ({**good, "version": 4}, "version 4"),
+        ({**good, "version": 2}, "has version 2"),
+        (
+            {name: value for name, value in {**good, "version": 1}.items() if name != "check"},
+            "before there was a release",
+        ),
         ({**good, "position": -1}, "position must be an integer"),
         ({**good, "epoch": 1.5}, "epoch must be an integer"),
-        ({**good, "position": 198}, "position 198 of an epoch of 197"),
+        ({**good, "position": 198}, "the state was changed after it was saved: its checksum is"),
+        (sealed({**good, "position": 198}), "position 198 of an epoch of 197"),
         ({**good, "order": None}, "order must be a dict"),
         ({name: value for name, value in good.items() if name != "seed"}, "missing"),
     ]:
         with pytest.raises(StateError, match=message):
             ds.load_state_dict(wrong)  # type: ignore[arg-type]
     with pytest.raises(StateError, match="newer shoal: upgrade"):
-        ds.load_state_dict({**good, "version": 3})
+        ds.load_state_dict({**good, "version": 4})
+
+
+def test_a_state_for_a_position_of_ones_own_choice(ds: Dataset) -> None:
+    ds.load_state_dict(ds.state_at(50, epoch=2))
+    assert at(ds) == (2, 50)
+    assert flat(batches_of(ds)) == ds.ids(epoch=2, start=50).tolist()
+    assert ds.state_at(197, epoch=2) == ds.state_at(0, epoch=3)
+    for position, epoch in ((198, 0), (-1, 0), (0, -1), (2**70, 0), (0, 2**70), (1.5, 0)):
+        with pytest.raises(UsageError, match=r"state_at\("):
+            ds.state_at(position, epoch=epoch)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"set_epoch\(\) takes an integer below 2\*\*63; got one of 100 bits"):
+        ds.set_epoch(10**30)
 
 
 def test_a_copy_of_the_dataset_accepts_the_state(tmp_path: Path, ds: Dataset, tars: Dataset) -> None:

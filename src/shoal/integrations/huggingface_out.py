@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import replace
 from typing import Any, cast
 
 from shoal.errors import StateError, UsageError
 from shoal.integrations.huggingface_library import datasets_library
+from shoal.order.state import State
 from shoal.stream.dataset import Dataset
 from shoal.stream.iteration import Iteration
 from shoal.stream.ranks import Ranks
@@ -185,7 +187,7 @@ class Examples:
             raise UsageError(msg, hint=hint)
         if self._epoch == self._start["epoch"]:
             return self._start
-        return {**self._start, "epoch": self._epoch, "position": 0}
+        return replace(State.from_dict(self._start), epoch=self._epoch, position=0).to_dict()
 
     def _iteration(self, start: dict[str, Any], first_step: int) -> Iteration:
         dataset = self._dataset.partition(rank=0, world_size=1)  # with a position of its own

@@ -7,20 +7,29 @@ next one.
 
 from __future__ import annotations
 
+import json
 import operator
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from shoal.errors import StateError, UsageError
 from shoal.order.gaps import NO_GAPS, Gaps
+from shoal.order.seeds import MAX_SEED
 
-__all__ = ["STATE_VERSION", "State"]
+__all__ = ["MAX_POSITION", "STATE_VERSION", "State", "count_in", "order_in", "sealed", "shown"]
 
-STATE_VERSION = 2
-_WITHOUT_GAPS = 1  # what a state has that names none: the fields of the first release
+STATE_VERSION = 3
+_WITHOUT_CHECKSUM = (1, 2)
 
-_FIELDS = ("version", "epoch", "position", "seed", "order", "index")
+MAX_POSITION = 2**63 - 1
+"""The largest position, and the largest number of anything in an order."""
+
+_FIELDS = ("version", "epoch", "position", "seed", "order", "index", "check")
+_LIMITS = {"epoch": MAX_SEED, "position": MAX_POSITION, "seed": MAX_SEED}
+_CHANGED = "load the state as it was saved; one for a position of your own choice is ds.state_at(position, epoch=...)"
+_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +48,16 @@ class State:
     gaps: Gaps = NO_GAPS
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as JSON types; under 1 KB."""
+        """The state as JSON types, with a checksum of them; under 1 KB."""
         found = {
-            "version": STATE_VERSION if self.gaps else _WITHOUT_GAPS,
+            "version": STATE_VERSION,
             "epoch": self.epoch,
             "position": self.position,
             "seed": self.seed,
             "order": dict(self.order),
             "index": self.index,
         }
-        return found | ({"without": [list(each) for each in self.gaps.ranges]} if self.gaps else {})
+        return sealed(found | ({"without": [list(each) for each in self.gaps.ranges]} if self.gaps else {}))
 
     @staticmethod
     def from_dict(given: Any) -> State:
@@ -57,19 +66,29 @@ class State:
             msg = f"a state is the dict that state_dict() gave; got {type(given).__name__}"
             raise StateError(msg, hint="json.load() the file first, if it is one")
         version = given.get("version")
+        if not isinstance(version, int | str | float | None):
+            version = shown(version)  # an array is equal to nothing and to everything
         if isinstance(version, int) and version > STATE_VERSION:
-            msg = f"the state has version {version}; this shoal reads up to {STATE_VERSION}"
+            msg = f"the state has version {shown(version)}; this shoal reads up to {STATE_VERSION}"
             raise StateError(msg, hint="the state was saved by a newer shoal: upgrade this one")
+        if version in _WITHOUT_CHECKSUM and "check" not in given:
+            msg = f"the state has version {version}, which has no checksum: it was saved before there was a release"
+            raise StateError(msg, hint="ds.state_at(position, epoch=...) with the numbers in it gives one of today")
         missing = [name for name in _FIELDS if name not in given]
-        if missing or version not in (_WITHOUT_GAPS, STATE_VERSION):
-            msg = f"not a state of shoal: missing {missing}" if missing else f"the state has version {version!r}"
+        if missing or version != STATE_VERSION:
+            msg = f"not a state of shoal: missing {missing}" if missing else f"the state has version {shown(version)}"
             raise StateError(msg, hint=f"a state has the fields {', '.join(_FIELDS)}")
         order = given["order"]
         if not isinstance(order, Mapping) or not isinstance(given["index"], str):
             msg = "the state's order must be a dict and its index a fingerprint"
-            raise StateError(msg)
-        numbers = {name: _count(name, given[name]) for name in ("epoch", "position", "seed")}
-        return State(order=dict(order), index=given["index"], gaps=_gaps(given), **numbers)
+            raise StateError(msg, hint=_CHANGED)
+        numbers = {name: count_in("state", name, given[name], limit) for name, limit in _LIMITS.items()}
+        gaps = _gaps(given)
+        check = _checksum(given)
+        if not isinstance(given["check"], str) or given["check"] != check:
+            msg = f"the state was changed after it was saved: its checksum is {shown(given['check'])}, and not {check}"
+            raise StateError(msg, hint=_CHANGED)
+        return State(order=order_in("state", order), index=given["index"], gaps=gaps, **numbers)
 
     def check(self, *, seed: int, order: Mapping[str, Any], index: str, num_samples: int) -> None:
         """`StateError`, naming the field and both sides, unless the state belongs to a stream of this description."""
@@ -95,23 +114,80 @@ class State:
             raise StateError(msg)
 
 
-def _gaps(given: Mapping[str, Any]) -> Gaps:
-    try:
-        return Gaps.of([(epoch, start, stop) for epoch, start, stop in given.get("without", ())])
-    except (TypeError, ValueError, UsageError) as error:
-        msg = f"the state's positions to leave out are no ranges [epoch, start, stop]: {error}"
-        raise StateError(msg, hint="the state was changed after it was saved") from None
+def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a state with their checksum."""
+    return {**fields, "check": _checksum(fields)}
 
 
-def _count(name: str, value: object) -> int:
+def count_in(what: str, name: str, value: object, limit: int) -> int:
+    """A number of a state or certificate as an int, or `StateError` unless it is whole and from 0 to ``limit``."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # the point is to find out
     except TypeError:
         number = -1
-    if number < 0 or isinstance(value, bool):
-        msg = f"the state's {name} must be an integer of at least 0; got {value!r}"
-        raise StateError(msg)
+    if number < 0 or number > limit or isinstance(value, bool):
+        msg = f"the {what}'s {name} must be an integer from 0 to {limit}; got {shown(value)}"
+        raise StateError(msg, hint=f"the {what} was changed after it was saved")
     return number
+
+
+def order_in(what: str, value: Any) -> dict[str, Any]:
+    """The order of a state or certificate, or `StateError` unless its numbers can be counted with."""
+    try:
+        found = _plain(value)
+        if not all(abs(number) <= MAX_POSITION for number in found.values() if isinstance(number, int)):
+            msg = f"a number is larger than {MAX_POSITION}"
+            raise ValueError(msg)  # noqa: TRY301  # said in one place below
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        msg = f"the {what}'s order is no dict of names and numbers: {shown(error)}"
+        raise StateError(msg, hint=f"the {what} was changed after it was saved") from None
+    return cast("dict[str, Any]", found)
+
+
+def shown(value: object) -> str:
+    """A value that may be anything, in few characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, for one
+        return f"a value of {type(value).__name__} that cannot be shown"
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    """A CRC-32 of all fields of a state but itself, in hexadecimal; others that are beside them do not count."""
+    names = [name for name in (*_FIELDS, "without") if name in fields and name != "check"]
+    try:
+        told = json.dumps([[name, _plain(fields[name])] for name in names], sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"the state holds what is no number, text, list or dict of these: {shown(error)}"
+        raise StateError(msg, hint=_CHANGED) from None
+    return f"{zlib.crc32(told.encode()):08x}"
+
+
+def _plain(value: Any) -> Any:
+    """A value with the mappings, sequences and numbers of other libraries as JSON's."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(name, str) for name in value):
+            msg = "a name that is no text"
+            raise TypeError(msg)
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | bool | float):
+        return value
+    number = operator.index(value)
+    if abs(number) > MAX_SEED:
+        msg = f"a number of {number.bit_length()} bits"
+        raise ValueError(msg)
+    return number
+
+
+def _gaps(given: Mapping[str, Any]) -> Gaps:
+    try:
+        return Gaps.of([(epoch, start, stop) for epoch, start, stop in given.get("without", ())])
+    except (TypeError, ValueError, UsageError) as error:
+        msg = f"the state's positions to leave out are no ranges [epoch, start, stop]: {shown(error)}"
+        raise StateError(msg, hint="the state was changed after it was saved") from None
 
 
 _CHOICES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 
 from shoal.errors import StateError, UsageError
 from shoal.order.gaps import NO_GAPS, Gaps
-from shoal.order.state import State
+from shoal.order.seeds import MAX_SEED
+from shoal.order.state import MAX_POSITION, State, count_in, order_in, shown
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.deliveries import Proof, RecordHashes
 from shoal.stream.place import Place
@@ -21,6 +23,7 @@ __all__ = ["Certificate", "Delivered", "Part", "differences", "merge_certificate
 VERSION = 1
 _FIELDS = ("version", "index", "seed", "order", "checksums", "epochs")
 _BLOCK_POSITIONS = 1 << 18
+_SUM = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +129,18 @@ class Certificate:
         if not isinstance(given, Mapping) or any(name not in given for name in _FIELDS):
             msg = "not a certificate of shoal"
             raise StateError(msg, hint=f"a certificate is the dict that certificate() gave: {', '.join(_FIELDS)}")
-        if given["version"] != VERSION:
-            msg = f"the certificate has version {given['version']!r}; this shoal reads version {VERSION}"
+        if type(given["version"]) is not int or given["version"] != VERSION:
+            msg = f"the certificate has version {shown(given['version'])}; this shoal reads version {VERSION}"
             raise StateError(msg, hint="another shoal made it: use that one, or run again")
         try:
-            epochs = {int(epoch): _part(part) for epoch, part in given["epochs"].items()}
-            index, seed, order = str(given["index"]), int(given["seed"]), dict(given["order"])
+            epochs = {_count("epoch", int(epoch), MAX_SEED): _part(part) for epoch, part in given["epochs"].items()}
+            index, seed = _text(given["index"]), _count("seed", given["seed"], MAX_SEED)
+            order, checksums = order_in("certificate", given["order"]), _text(given["checksums"])
             gaps = Gaps.of(tuple(each) for each in given.get("without", ()))
-            return Certificate(index, seed, order, str(given["checksums"]), epochs, gaps)
-        except (AttributeError, KeyError, TypeError, ValueError, UsageError) as error:
-            msg = f"the certificate was changed after it was made: {type(error).__name__}: {error}"
-            raise StateError(msg) from None
+            return Certificate(index, seed, order, checksums, epochs, gaps)
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError, UsageError) as error:
+            msg = f"the certificate was changed after it was made: {type(error).__name__}: {shown(error)}"
+            raise StateError(msg, hint="give it as certificate() or merge_certificates() made it") from None
 
     def at(self, epoch: int) -> State:
         """A state of the stream that it is of."""
@@ -256,6 +260,23 @@ def _refuse_strangers(first: Certificate, other: Certificate) -> None:
             raise StateError(msg, hint="merge what the ranks of one run, and its earlier parts, have delivered")
 
 
-def _part(given: Mapping[str, Any]) -> Part:
-    proof = Proof(int(given["num_samples"]), int(given["sum"], 16))
-    return Part(int(given["start"]), int(given["end"]), proof)
+def _part(given: Any) -> Part:
+    if not isinstance(given, Mapping):
+        msg = f"{shown(given)} is nothing that was delivered"
+        raise TypeError(msg)
+    start, end, num_samples = (_count(name, given[name], MAX_POSITION) for name in ("start", "end", "num_samples"))
+    if not _SUM.fullmatch(given["sum"]):
+        msg = f"a sum is 16 hexadecimal digits; got {shown(given['sum'])}"
+        raise ValueError(msg)
+    return Part(start, end, Proof(num_samples, int(given["sum"], 16)))
+
+
+def _count(name: str, value: object, limit: int) -> int:
+    return count_in("certificate", name, value, limit)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        msg = f"{shown(value)} is no text"
+        raise TypeError(msg)
+    return value

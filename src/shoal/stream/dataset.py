@@ -16,10 +16,10 @@ from shoal.measure.outlook import ShuffleQuality
 from shoal.order.partition import Partition, check_rank
 from shoal.order.protocol import Order
 from shoal.order.runs import Runs
-from shoal.order.state import State
 from shoal.shards.decoding.decoders import Decoder
 from shoal.stream.arrangement import Arrangement
 from shoal.stream.certificates import Certificate, differences
+from shoal.stream.checkpoint import resumed, state_for
 from shoal.stream.collate import collate
 from shoal.stream.columns.formatting import Formatting
 from shoal.stream.counters import Counters
@@ -422,6 +422,14 @@ class Dataset:
         """
         return self._arrangement.state_at(*self._cursor.position)
 
+    def state_at(self, position: int, *, epoch: int = 0) -> dict[str, Any]:
+        """The state of a run that has come to this position of an epoch: to begin there, with `load_state_dict`.
+
+        Positions count samples over all ranks, as in `ids`: a run that another library began, and that has seen so
+        many samples of the epoch, goes on there.
+        """
+        return state_for(self._arrangement, position, epoch)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was saved: at any world size, with any batch size.
 
@@ -431,18 +439,10 @@ class Dataset:
         Raises
         ------
         StateError
-            The state belongs to another dataset, seed or order, or to a newer shoal; both sides are named.
+            The state belongs to another dataset, seed or order, or to a newer shoal; both sides are named. Or it was
+            changed after it was saved: it has a checksum.
         """
-        saved = State.from_dict(state)
-        request = self._description.order_request.adopting(saved)
-        gaps = self._description.gaps.plus(saved.gaps)
-        arrangement = replace(self._arrangement, request=request, gaps=gaps, _epochs={})
-        saved.check(
-            seed=request.seed,
-            order=arrangement.state_order,
-            index=self._opened.index.fingerprint,
-            num_samples=arrangement.num_samples,
-        )
+        saved, arrangement = resumed(self._description, self._arrangement, state)
         self.__dict__["_arrangement"] = arrangement
         self._cursor.begin(saved.epoch, arrangement.number_of(saved.epoch, saved.position))
         self._cursor.delivered.forget()

@@ -17,7 +17,7 @@ from shoal.order.partition import Partition
 from shoal.order.resolution import parse_bytes
 from shoal.order.runs import Runs
 from shoal.order.seeds import check_seed
-from shoal.order.state import State
+from shoal.order.state import MAX_POSITION, State
 from shoal.shards.index.table import Index
 from shoal.stream.arrangement import OrderRequest
 from shoal.stream.index_columns import column_of, words_of_column
@@ -84,7 +84,8 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
         msg = f"the state was saved after select(), take() or skip() ({chosen[0]}), and keeps only a digest of these"
         raise StateError(msg, hint="make the dataset again in Python, and ask its batch_ids()")
     numbers = [*told.values(), *([] if extents_per_chunk is None else [extents_per_chunk])]
-    if name not in ORDERS or not all(type(number) is int and number > 0 for number in numbers):
+    known = isinstance(name, str) and name in ORDERS
+    if not known or not all(type(number) is int and number > 0 for number in numbers):
         msg = f"the state has an order that cannot be made from its numbers: {dict(state.order)}"
         raise StateError(msg, hint=f"the orders are {', '.join(ORDERS)}; another one can only be traced in Python")
     try:
@@ -173,5 +174,8 @@ def count_of(value: Any, what: str) -> int:
         raise UsageError(msg) from None
     if number < 0:
         msg = f"{what} takes an integer of at least 0; got {number}"
+        raise UsageError(msg)
+    if number > MAX_POSITION:
+        msg = f"{what} takes an integer below 2**63; got one of {number.bit_length()} bits"
         raise UsageError(msg)
     return number
