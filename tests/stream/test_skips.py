@@ -262,7 +262,7 @@ def test_every_rank_keeps_step(
     file = tmp_path_factory.mktemp("quarantine") / "bad.jsonl"
     chunk = None if order.name == "full" else "9KB"
     whole = shards.open().shuffle(order, seed=5, chunk=chunk).batch(batch, remainder=remainder)
-    start = whole.state_dict() | {"position": begin}
+    start = whole.state_at(begin)
     clean = [run_of(whole, rank, world_size, start) for rank in range(world_size)]
     due = {number for batches, _ in clean for full in batches for number, again in pairs_of(full) if not again}
     met = {number for batches, _ in clean for full in batches for number, _ in pairs_of(full)}
