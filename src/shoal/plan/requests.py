@@ -122,6 +122,7 @@ def likely_requests_for_each_read(chunk_bytes: NDArray[np.int64], num_chunks: in
 
     Each of a group has the chunk behind it there with the same chance as any other of the dataset.
 
+    >>> from shoal.plan.request_sizes import request_sizes
     >>> chunk_bytes, sizes = np.full(1000, 32 << 10), request_sizes(32 << 20)
     >>> [likely_requests_for_each_read(chunk_bytes * many, 1000, sizes) for many in (1, 100, 300)]
     [0.969, 1.0, 3.0]
