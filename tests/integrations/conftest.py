@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,13 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name in {"RANK", "WORLD_SIZE"} or name.startswith(("SLURM_", "OMPI_", "PMI_", "MV2_")):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """An empty $TMPDIR for another process, of a short path: sockets of multiprocessing have 107 bytes for theirs."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(scope="module")

@@ -39,10 +39,9 @@ def shared_memory() -> set[str]:
     return {name for name in names if name.startswith(("torch_", "shoal"))}
 
 
-def run(ways: list[str], num_workers: int, times: int, data: tuple[Path, Path], tmp_path: Path) -> None:
-    pids, scratch = tmp_path / "pids", tmp_path / "scratch"
+def run(ways: list[str], num_workers: int, times: int, data: tuple[Path, Path], tmp_path: Path, scratch: Path) -> None:
+    pids = tmp_path / "pids"
     pids.mkdir()
-    scratch.mkdir()
     environment = {
         **os.environ,
         "SHOAL_TEST_PIDS": str(pids),
@@ -91,8 +90,8 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks f
 
 @needs_proc
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_loop_may_end_in_any_way(num_workers: int, data: tuple[Path, Path], tmp_path: Path) -> None:
-    run(WAYS, num_workers, 2, data, tmp_path)
+def test_a_loop_may_end_in_any_way(num_workers: int, data: tuple[Path, Path], tmp_path: Path, scratch: Path) -> None:
+    run(WAYS, num_workers, 2, data, tmp_path, scratch)
 
 
 @needs_proc
@@ -100,5 +99,7 @@ def test_a_loop_may_end_in_any_way(num_workers: int, data: tuple[Path, Path], tm
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("number", range(20))
-def test_a_loop_may_end_1000_times(number: int, num_workers: int, data: tuple[Path, Path], tmp_path: Path) -> None:
-    run(WAYS, num_workers, 12, data, tmp_path)
+def test_a_loop_may_end_1000_times(
+    number: int, num_workers: int, data: tuple[Path, Path], tmp_path: Path, scratch: Path
+) -> None:
+    run(WAYS, num_workers, 12, data, tmp_path, scratch)

@@ -64,7 +64,7 @@ def within(seconds: float, is_so: Callable[[], object]) -> bool:
     [("fork", signal.SIGTERM), ("spawn", signal.SIGKILL), ("forkserver", signal.SIGKILL)],
 )
 def test_a_killed_trainer_leaves_nothing(
-    method: str, number: signal.Signals, served: tuple[Path, RangeServer], tmp_path: Path
+    method: str, number: signal.Signals, served: tuple[Path, RangeServer], tmp_path: Path, scratch: Path
 ) -> None:
     directory, server = served
     server.clear()
@@ -73,7 +73,7 @@ def test_a_killed_trainer_leaves_nothing(
     url = server.url_of("data/s-000.tar").replace("000", "{000..001}")
     trainer = subprocess.Popen(
         [sys.executable, orphaned.__file__, str(directory / "data"), str(directory / "fine.index"), url, cache, method],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(scratch)},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
