@@ -118,3 +118,22 @@ def test_empty() -> None:
     for data in (b"", BOM, b"\n \n"):
         assert scan(data).num_samples == 0
     assert len(parse(b"")) == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (b'[\n  {"a": 1},\n  {"a": 2}\n]\n', r"one JSON array over several lines.*\n.*jq -c '\.\[\]'"),
+        (BOM + b'\r\n [{"a": 1},\r\n{"a": 2}]', "one JSON array over several lines"),
+        (b'{\n  "a": [1, 2]\n}\n', r"one JSON object over several lines.*\n.*jq -c \. FILE"),
+    ],
+)
+def test_one_value_over_several_lines_is_called_that(data: bytes, match: str) -> None:
+    with pytest.raises(ShardError, match=match) as caught:
+        scan(data)
+    assert (caught.value.shard, caught.value.byte) == ("docs.jsonl", 0)
+
+
+@pytest.mark.parametrize("data", [b'[{"a": 1}, {"a": 2}]\n[3]\n', b'{"a": 1}\n[\n', b"[", b"{}\n{}"])
+def test_values_of_one_line_are_samples(data: bytes) -> None:
+    assert len(scan(data).sample_starts) > 1

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.errors import ShardError
+from shoal.errors import ShardError, UsageError
 from shoal.shards.arrow_rows import partition_fields
 
 pa = pytest.importorskip("pyarrow")
@@ -213,3 +213,34 @@ def test_lists_of_no_numbers_are_batches_of_arrow(tmp_path: Path) -> None:
     (batch,) = shoal.open(tmp_path).format("arrow").batch(2)
     assert batch.schema.field("x").type == pa.list_(pa.int32(), 0)
     assert batch.column("x").to_pylist() == [[], []]
+
+
+@pytest.mark.parametrize("kind", ["stream", "file"])
+@pytest.mark.parametrize("version", ["V4", "V5"])
+def test_messages_of_arrow_before_0_15_are_read(kind: str, version: str, tmp_path: Path) -> None:
+    words = pa.array([f"word {number % 7}" for number in range(100)]).dictionary_encode()
+    table = pa.table({"n": range(100), "w": words, "x": [[number / 3] * (number % 3) for number in range(100)]})
+    versions = {"V4": pa.ipc.MetadataVersion.V4, "V5": pa.ipc.MetadataVersion.V5}
+    options = pa.ipc.IpcWriteOptions(use_legacy_format=True, metadata_version=versions[version])
+    new = {"stream": pa.ipc.new_stream, "file": pa.ipc.new_file}[kind]
+    with new(tmp_path / "a.arrow", table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=15)
+    assert b"\xff\xff\xff\xff" not in (tmp_path / "a.arrow").read_bytes()[:12]
+    ds = shoal.open(tmp_path)
+    assert ds.num_samples == 100
+    rows = [{**row, "x": row["x"].tolist()} for row in ds]
+    assert rows == table.to_pylist()
+    assert sorted(row["n"] for row in ds.shuffle(seed=4, window="1MiB")) == list(range(100))
+    check_damaged(tmp_path / "a.arrow")
+
+
+def check_damaged(path: Path) -> None:
+    """A shard cut short anywhere is refused, or read as far as it goes."""
+    data = path.read_bytes()
+    for end in range(0, len(data), max(1, len(data) // 40)):
+        path.write_bytes(data[:end])
+        try:
+            found = list(shoal.open(path.parent))
+        except (ShardError, UsageError):
+            continue
+        assert [row["n"] for row in found] == list(range(len(found)))

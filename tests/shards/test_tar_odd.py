@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.shards.tar_reference import parse_all, reference_groups, scan
+from tests.shards.writers import COMPRESS
 
 from shoal.errors import ShardError
 from shoal.shards.protocol import Stretch
@@ -184,7 +185,7 @@ def test_notes_count_what_is_no_sample() -> None:
         (pax(size="-1") + member(b"s.x") + END, 0, "no size"),
         (pax(size="9" * 30) + member(b"s.x") + END, 0, "no size"),
         (member(b"pax", b"99 path=a\n", b"x") + member(b"s.x") + END, 0, "PAX header"),
-        (header(b"pax", 1 << 21, b"x") + bytes(1 << 21) + END, 0, "more than the 1048576"),
+        (header(b"pax", 1 << 25, b"x") + bytes(1 << 20) + END, 0, "more than the 16777216"),
         (pax(path="a.x") + END, 1024, "archive ends where the member should be"),
         (pax(path="a.x"), 1024, "ends inside"),
         (member(b"a.x") + member(b"b.y") + member(b"b.Y") + END, 1024, r"'y' comes a second time in the sample 'b'"),
@@ -196,7 +197,33 @@ def test_damage_is_named_with_its_byte(data: bytes, byte: int, match: str) -> No
 
 
 def test_many_extended_headers_are_bounded() -> None:
-    fails(pax(mtime="1") * 2000 + member(b"a.x"), byte=1024 * 1024, match="more than the 1048576")
+    data = pax(mtime="1") * 17_000 + member(b"a.x")
+    fails(data, byte=16 << 20, match="more than the 16777216")
+
+
+@pytest.mark.parametrize("mebibytes", [1.5, 12])
+def test_a_pax_header_of_some_megabytes_is_read(mebibytes: float) -> None:
+    data = pax(comment="x" * int(mebibytes * (1 << 20)), path="dir/a.x") + member(b"short.x", b"data") + END
+    assert keys(data) == ["dir/a"]
+
+
+@pytest.mark.parametrize("codec", ["gz", "bz2", "xz", "zst"])
+def test_a_small_compressed_file_is_called_compressed(codec: str) -> None:
+    if codec == "zst":
+        pytest.importorskip("zstandard")
+    data = COMPRESS[codec](member(b"a.x", b"data") + END)
+    assert len(data) < 512
+    fails(data, byte=0, match=rf'begins with .* has \d+ bytes.*\n.*format="tar.{codec}" reads it')
+    fails(b"\x1f\x8b" + bytes(600), byte=0, match="first header has a wrong checksum")
+    fails(b"no tar", byte=0, match="the shard ends inside this member")
+
+
+def test_times_in_the_place_of_a_prefix_are_no_part_of_a_name() -> None:
+    times = b"14771234567\x0014771234567\0"
+    data = member(b"a/b.txt", b"x", magic=b"ustar  \0", prefix=times) + END
+    assert keys(data) == ["a/b"]
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert tar.getnames() == ["14771234567/a/b.txt"]  # as WebDataset has it
 
 
 def small_archive() -> bytes:

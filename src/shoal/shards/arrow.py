@@ -118,7 +118,8 @@ class Arrow:
         def read(first: int, end: int, /) -> Buffer:
             return view[first - first_byte : end - first_byte]
 
-        found = list(_messages(read, first_byte, first_byte + len(view), shard))
+        is_old = bool(stretch.head.get("old"))
+        found = list(_messages(read, first_byte, first_byte + len(view), shard, is_old=is_old))
         if stretch.head.get("late"):  # dictionaries between these batches, which the head has already
             found = [message for message in found if message.kind != _DICTIONARY]
             view = memoryview(b"".join(read(message.first_byte, message.end_byte) for message in found))
@@ -177,10 +178,11 @@ def scan_messages(read: ReadBytes, first_byte: int, end_byte: int, *, shard: str
     late: list[_Message] = []  # dictionaries after the first record batch, which a file may have
     is_file, schema = bytes(read(first_byte, min(first_byte + 8, end_byte))) == _FILE_MAGIC, b""
     begin = first_byte + len(_FILE_MAGIC) * is_file
-    if is_file and bytes(read(begin, min(begin + 4, end_byte))) != _CONTINUATION:
+    is_old = _is_old(read, begin, end_byte)
+    if is_file and not is_old and bytes(read(begin, min(begin + 4, end_byte))) != _CONTINUATION:
         schema, begin = _from_footer(read, first_byte, end_byte, shard)
     prefix_end = begin
-    for message in _messages(read, begin, end_byte, shard):
+    for message in _messages(read, begin, end_byte, shard, is_old=is_old):
         if message.kind == _BATCH:
             batches += [message] if message.num_rows else []
         elif is_file and batches and message.kind == _DICTIONARY:
@@ -200,7 +202,7 @@ def scan_messages(read: ReadBytes, first_byte: int, end_byte: int, *, shard: str
     return ShardScan(
         np.array(starts or [first_byte], dtype=np.int64),
         np.array([batch.crc for batch in batches], dtype=np.uint32),
-        head={_PREFIX: packed(prefix), **({"late": True} if late else {})},
+        head={_PREFIX: packed(prefix)} | ({"late": True} if late else {}) | ({"old": True} if is_old else {}),
         piece_samples=np.array([batch.num_rows for batch in batches], dtype=np.int64),
         piece_decoded_bytes=np.array([_decoded_bytes(read, batch, shard) for batch in batches], dtype=np.int64),
     )
@@ -244,22 +246,37 @@ def _blocks(footer: bytes, number: int) -> list[int]:
     return [struct.unpack_from("<q", footer, place + 4 + 24 * block)[0] for block in range(count)]
 
 
-def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str) -> Iterator[_Message]:
+def _is_old(read: ReadBytes, begin: int, end_byte: int) -> bool:
+    """Whether messages are those of Arrow before 0.15: nothing stands before the size of a head."""
+    front = bytes(read(begin, min(begin + _AT_ONCE_BYTES, end_byte)))
+    size = int.from_bytes(front[:4], "little")
+    if front[:4] == _CONTINUATION or not 0 < size <= min(end_byte - begin - 4, _HEAD_LIMIT_BYTES):
+        return False
+    head = front[4 : 4 + size] if 4 + size <= len(front) else bytes(read(begin + 4, begin + 4 + size))
+    try:
+        return _about(head)[0] == _SCHEMA
+    except (struct.error, ValueError):
+        return False
+
+
+def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old: bool) -> Iterator[_Message]:
     """The messages from a byte on, to the mark that ends them or the end of the bytes."""
     position = begin
+    mark = b"" if is_old else _CONTINUATION
+    front_bytes = len(mark) + 4
     while position < num_bytes:
         head = bytes(read(position, min(position + _AT_ONCE_BYTES, num_bytes)))
-        size = int.from_bytes(head[4:8], "little")
-        if head[:8] == _END:
+        size = int.from_bytes(head[len(mark) : front_bytes], "little")
+        if head[:front_bytes] == mark + bytes(4):
             return
-        end = position + 8 + size
-        if head[:4] != _CONTINUATION or end > num_bytes or size > _HEAD_LIMIT_BYTES:
+        end = position + front_bytes + size
+        if not head.startswith(mark) or end > num_bytes or size > _HEAD_LIMIT_BYTES:
             msg = f"no message begins here: {head[:8]!r}"
             raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD)
-        if 8 + size > len(head):
+        if front_bytes + size > len(head):
             head = bytes(read(position, end))
         try:
-            kind, num_rows, body_bytes, buffers = _about(head[8 : 8 + size])
+            kind, num_rows, body_bytes, buffers = _about(head[front_bytes : front_bytes + size])
         except (struct.error, ValueError) as error:
             msg = f"the head of this message cannot be read: {error}"
             raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD) from None
@@ -270,7 +287,7 @@ def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str) -> Iterat
         if any(not end <= first <= first + length <= end + body_bytes for first, length in packed):
             msg = "the buffers of this record batch lead out of it"
             raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD)
-        yield _Message(kind, position, end + body_bytes, num_rows, zlib.crc32(head[: 8 + size]), packed)
+        yield _Message(kind, position, end + body_bytes, num_rows, zlib.crc32(head[: front_bytes + size]), packed)
         position = end + body_bytes
 
 

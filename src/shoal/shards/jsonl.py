@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 
+from shoal.errors import ShardError
 from shoal.shards.forward_scan import About, Content, FoundSamples, forward_scan
-from shoal.shards.lines import WHITE, LineScan, line_records, scan_lines
+from shoal.shards.lines import BOM, WHITE, LineScan, line_records, scan_lines
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
 from shoal.shards.records import BadRecordError, CutRecords
 
 __all__ = ["JsonLines"]
+
+_FRONT_BYTES = 4096
 
 
 class JsonLines:
@@ -45,6 +48,7 @@ class JsonLines:
 
     def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
         """The same of bytes whose end is not known."""
+        _refuse_one_value(bytes(content.read(0, _FRONT_BYTES)), shard)
         return scan_lines(content, found, LineScan(shard, self.line_limit_bytes), window_bytes=self.window_bytes)
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
@@ -56,6 +60,19 @@ class JsonLines:
             Where the bytes are not cut at the ends of lines, or hold another number of them than the index says.
         """
         return line_records(buffer, stretch, LineScan(stretch.shard, self.line_limit_bytes), _decode)
+
+
+def _refuse_one_value(front: bytes, shard: str) -> None:
+    """Raise for a document of one value over several lines, by its first line, which is no JSON alone."""
+    line, newline, _ = front.removeprefix(BOM).lstrip().partition(b"\n")
+    line = line.strip()
+    is_list = line == b"[" or (line.startswith(b"[") and line.endswith(b","))
+    if newline and (is_list or line == b"{"):
+        msg = f"this is one JSON {'array' if is_list else 'object'} over several lines, and no value on each line"
+        how = "'.[]'" if is_list else "."
+        raise ShardError(
+            msg, shard=shard, byte=0, hint=f"write it with a value on each line: jq -c {how} FILE > FILE.jsonl"
+        )
 
 
 def _decode(data: bytes) -> Sample:

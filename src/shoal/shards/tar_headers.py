@@ -25,7 +25,8 @@ from shoal.shards.protocol import Buffer
 from shoal.shards.tar_fields import BLOCK_BYTES, check_sums, header_names, padded, pax_records, read_number, text
 
 _NAME_BYTES = 100
-MAX_EXTENDED_BYTES = 1 << 20
+MAX_EXTENDED_BYTES = 16 << 20
+"""Of the headers before one member: a PAX header is read whole, and some hold megabytes of attributes or comments."""
 
 UNKNOWN_BYTES = 1 << 62
 """The size of a shard whose end was not met yet."""
@@ -150,7 +151,7 @@ class HeaderWalk:
         ------
         ShardError
             Where the chain breaks, with the byte: a bad checksum, a size that is no number or leads beyond the end
-            of the shard, extended headers beyond 1 MiB, a sparse member.
+            of the shard, extended headers beyond 16 MiB, a sparse member.
         """
         found = _Found(buffer, self.position)
         try:
@@ -213,6 +214,8 @@ class HeaderWalk:
             sizes(size)
             position = following
         if position < limit < position + BLOCK_BYTES and not self.ended:
+            if not base + position and (hint := packed_hint(buffer[:6], "tar")):
+                raise self._no_tar(bytes(buffer[:6]), f"has {limit} bytes", hint)
             raise self._cut_short(base + position, BLOCK_BYTES)
         self.position = base + position
         self._newest = base + found.headers[-1] if found.headers else self._newest
@@ -292,7 +295,9 @@ class HeaderWalk:
             return True
         if end > self.num_bytes - found.first_byte:
             raise self._cut_short(found.first_byte + position, num_bytes)
-        self.needed_bytes = end - first
+        # Twice as many as were there, so that a chain of headers is not walked once for each of them.
+        twice = min(2 * (len(found.buffer) - first), MAX_EXTENDED_BYTES)
+        self.needed_bytes = max(end - first, twice)
         return False
 
     def _end(self, found: _Found, position: int, pending: _Pending) -> None:
@@ -389,8 +394,12 @@ class HeaderWalk:
             hint = "the shard is damaged from here on, or the index was made of another file: fetch or write it again"
             return ShardError(msg, shard=self.shard, byte=byte, hint=hint)
         start = bytes(found.buffer[:6])
-        msg = f"this is not a tar archive: it begins with {start!r} and its first header has a wrong checksum"
-        return ShardError(msg, shard=self.shard, byte=0, hint=packed_hint(start, "tar") or "check what the file is")
+        hint = packed_hint(start, "tar") or "check what the file is"
+        return self._no_tar(start, "its first header has a wrong checksum", hint)
+
+    def _no_tar(self, start: bytes, what: str, hint: str) -> ShardError:
+        msg = f"this is not a tar archive: it begins with {start!r} and {what}"
+        return ShardError(msg, shard=self.shard, byte=0, hint=hint)
 
     def _cut_short(self, byte: int, num_bytes: int) -> ShardError:
         left = self.num_bytes - byte
@@ -403,8 +412,9 @@ class HeaderWalk:
         return ShardError(msg, shard=self.shard, byte=byte, hint="the shard is damaged, or not meant to be read")
 
     def _sparse(self, byte: int) -> ShardError:
-        msg = "this member is a GNU sparse file, which is not supported"
-        return ShardError(msg, shard=self.shard, byte=byte, hint="write the shard again without tar's --sparse (-S)")
+        msg = "this member is a GNU sparse file, of which the archive keeps only the parts that are no zeros"
+        hint = "write the shard again without tar's --sparse (-S): tar -xf SHARD, and tar -cf SHARD of the files"
+        return ShardError(msg, shard=self.shard, byte=byte, hint=hint)
 
 
 def _is_v7_directory(header: Buffer) -> bool:
