@@ -428,6 +428,20 @@ def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:
     assert "of your own" in caught.value.hint
 
 
+def test_a_directory_of_somebody_else_is_refused_before_anything_is_made_in_it(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 12345, 12345)
+    with pytest.raises(UsageError, match=r"theirs: this directory belongs to user number 12345") as caught:
+        ChunkCache(theirs, budget_bytes=MIB)
+    assert not [*theirs.iterdir()]
+    own = theirs / f"shoal-{os.geteuid()}"
+    assert str(own) in caught.value.hint
+    ChunkCache(own, budget_bytes=MIB).close()
+
+
 def test_a_directory_open_to_others_is_refused(tmp_path: Path) -> None:
     cache = ChunkCache(tmp_path, budget_bytes=MIB)
     Source(cache).read("a")

@@ -4,7 +4,7 @@ Nothing outside the folder `FOLDER` of the directory that was given is made, cha
 """
 
 # Paths are text in this room, as they are for every other store.
-# ruff: noqa: PTH100, PTH102, PTH103, PTH111, PTH118, PTH119, PTH120, PTH123
+# ruff: noqa: PTH100, PTH102, PTH103, PTH116, PTH118, PTH119, PTH120, PTH123
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import tempfile
 
 from shoal.errors import StorageError, UsageError
 from shoal.storage.failures import explained
+from shoal.storage.home import with_home
 
 __all__ = ["FOLDER", "SUBFOLDERS", "is_place_for_sharing", "open_folder", "place_for_sharing", "spare_memory_bytes"]
 
@@ -42,7 +43,7 @@ def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tupl
     StorageError
         It cannot be made or opened.
     """
-    path = os.path.join(os.path.abspath(os.path.expanduser(os.fspath(directory))), FOLDER)
+    path = os.path.join(os.path.abspath(with_home(os.fspath(directory))), FOLDER)
     num_tries = _TRIES_TO_MAKE if make else 1
     while True:
         num_tries -= 1
@@ -59,6 +60,8 @@ def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tupl
 def _opened(path: str, *, make: bool) -> int:
     if make:
         os.makedirs(os.path.dirname(path), exist_ok=True)
+    _check_above(os.path.dirname(path))
+    if make:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -79,6 +82,15 @@ def _refused(error: OSError, path: str) -> StorageError:
     if error.errno in (errno.EACCES, errno.EPERM):
         failure.hint = "it belongs to somebody else: give cache= a directory of your own"
     return failure
+
+
+def _check_above(directory: str) -> None:
+    """The directory that was asked for is this user's, or the system's: whose it is can put another folder there."""
+    owner = os.stat(directory).st_uid
+    if owner not in (os.geteuid(), 0):
+        msg = f"{directory}: this directory belongs to user number {owner}, and this process is {os.geteuid()}"
+        hint = f"give cache= a directory of your own, {os.path.join(directory, f'shoal-{os.geteuid()}')} for instance"
+        raise UsageError(msg, hint=hint)
 
 
 def _check_owner(path: str, found: os.stat_result) -> None:
