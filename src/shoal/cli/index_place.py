@@ -15,6 +15,7 @@ from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format
 from shoal.storage.cache_place import cache_directory
+from shoal.storage.home import with_home
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import Store
 from shoal.storage.sources import Source, schemes_of
@@ -80,7 +81,7 @@ def place_asked(arguments: argparse.Namespace, found: Source, shard_format: Form
         _refuse_half(found, shard_format, place)
         return place
     if not scheme_of(asked):
-        return _local_place(Path(asked).expanduser().absolute())
+        return _local_place(Path(with_home(asked)).absolute())
     same = schemes_of([asked]) == schemes_of(found.paths)
     options = storage_options_of(arguments)
     other = patient(open_store(asked, options if same else None), options)

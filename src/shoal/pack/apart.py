@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from shoal.errors import UsageError
+from shoal.storage.home import with_home
 from shoal.storage.local_sources import local_path
 from shoal.storage.sources import SourceLike, texts_of
 from shoal.storage.urls import plain, scheme_of, without_secrets
@@ -32,4 +33,4 @@ def check_apart(source: SourceLike, url: str | os.PathLike[str]) -> None:
 
 def _place(text: str) -> str:
     path = local_path(text)
-    return plain(path).rstrip("/") if scheme_of(path) else str(Path(path).expanduser().resolve())
+    return plain(path).rstrip("/") if scheme_of(path) else str(Path(with_home(path)).resolve())

@@ -19,6 +19,7 @@ from shoal.pack.copies import copy_of
 from shoal.pack.unit import Unreadable
 from shoal.shards.arrow_library import arrow_library
 from shoal.shards.protocol import Sample
+from shoal.storage.home import with_home
 from shoal.storage.local import LocalStore
 from shoal.stream.open_dataset import Dataset, open_dataset
 
@@ -150,7 +151,7 @@ def dataset_inputs(path: str, *, format: str) -> DatasetInputs:  # noqa: A002
     SourceError
         It holds several splits, or is not whole.
     """
-    directory = Path(path).expanduser().absolute()
+    directory = Path(with_home(path)).absolute()
     if (directory / _SPLITS).is_file():
         splits = _json(directory / _SPLITS).get("splits", [])
         msg = f"{directory}: this holds the splits {', '.join(splits)}"

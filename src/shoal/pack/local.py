@@ -41,6 +41,7 @@ from shoal.shards.protocol import Sample
 from shoal.shards.splits import splits_in_names
 from shoal.shards.writing.encoders import encoder_named
 from shoal.storage.file_tree import FileTree
+from shoal.storage.home import with_home
 from shoal.storage.local_sources import local_path
 from shoal.storage.small_files import FileList, files_matching
 from shoal.storage.urls import scheme_of, without_secrets
@@ -111,7 +112,7 @@ def inputs_of(
             "`shoal repack URL DST --format folder` packs files that lie elsewhere; shards it converts without --format"
         )
         raise SourceError(msg, hint=hint)
-    path = Path(text).expanduser().absolute()
+    path = Path(with_home(text)).absolute()
     if path.is_dir():
         if is_dataset_on_disk(str(path)):
             _refuse_for(path, "a dataset", grouped=grouped, labelled=labelled, path_column=path_column, require=require)

@@ -14,6 +14,7 @@ from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.pack.file_samples import fields_beside
 from shoal.pack.inputs import FileInputs, file_inputs, refuse_taken
+from shoal.storage.home import with_home
 from shoal.storage.local_sources import local_path
 from shoal.storage.small_files import files_named
 from shoal.storage.urls import scheme_of, without_secrets
@@ -61,7 +62,7 @@ def manifest_inputs(manifest: str, *, format: str, path_column: str | None = Non
             hint=did_you_mean(column, names)
             + "--path-column says which it is; rows that are samples are packed by `shoal repack`",
         )
-    root = str(Path(manifest).expanduser().absolute().parent)
+    root = str(Path(with_home(manifest)).absolute().parent)
     paths = [_relative(row.get(column), root, manifest, number) for number, row in enumerate(rows)]
     _refuse_twice(paths, manifest)
     others = [name for name in names if name != column]
@@ -96,7 +97,7 @@ def _relative(value: Any, root: str, manifest: str, row: int) -> str:
         msg = f"{manifest}: row {row} names {without_secrets(value)}, and the files of a manifest are of this machine"
         hint = "`shoal repack URL DST --format folder` packs files that lie elsewhere; or copy them and name the copies"
         raise UsageError(msg, hint=hint)
-    path = Path(value).expanduser()
+    path = Path(with_home(value))
     try:
         return path.relative_to(root).as_posix() if path.is_absolute() else path.as_posix()
     except ValueError:

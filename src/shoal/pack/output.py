@@ -23,6 +23,7 @@ from shoal.shards.index.file import decode, encode
 from shoal.shards.index.table import Index
 from shoal.shards.manifests import MANIFEST_NAME
 from shoal.shards.protocol import Buffer
+from shoal.storage.home import with_home
 from shoal.storage.local_sources import local_path
 from shoal.storage.making import Lock, ObjectInMaking, begin_object
 from shoal.storage.named import INDEX_NAME, PACKING, PACKING_PLAN
@@ -55,7 +56,7 @@ class Output:
         if scheme_of(text) in ("http", "https"):
             msg = f"{without_secrets(text)}: shards cannot be made here: nothing is written over http"
             raise UsageError(msg, hint="make them in a directory that a server shows, or in an object store: s3://...")
-        self.url = plain(text).rstrip("/") if scheme_of(text) else str(Path(text).expanduser().absolute())
+        self.url = plain(text).rstrip("/") if scheme_of(text) else str(Path(with_home(text)).absolute())
         self.plan = plan
         self._options = dict(storage_options or {})
         self.store: Store = patient(open_store(text, self._options or None), self._options)

@@ -16,6 +16,7 @@ from shoal.shards.index.join import joined
 from shoal.shards.index.table import Index
 from shoal.shards.protocol import Format
 from shoal.storage.answers import is_broken, is_missing
+from shoal.storage.home import with_home
 from shoal.storage.local import LocalStore
 from shoal.storage.protocol import Store
 from shoal.storage.sources import Source, SourceLike, expand
@@ -173,7 +174,7 @@ def _index_place(
         return (path, store) if there else (None, None)
     given = os.fspath(index)
     if not scheme_of(given):
-        return str(Path(given).expanduser().absolute()), LocalStore()
+        return str(Path(with_home(given)).absolute()), LocalStore()
     return plain(given), patient(open_store(given, storage_options), storage_options)
 
 

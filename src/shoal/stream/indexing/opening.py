@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from shoal.storage.answers import is_forbidden
 from shoal.storage.cache_bounds import mark_used
 from shoal.storage.cache_place import alone, cache_directory
 from shoal.storage.chunk_cache.cache import ChunkCache
+from shoal.storage.home import with_home
 from shoal.storage.local import LocalStore
 from shoal.storage.local_sources import local_path
 from shoal.storage.named import PACKING_PLAN
@@ -293,7 +294,7 @@ def _given_index(
 ) -> tuple[Index, str]:
     """The index that was asked for, which may lie in another store than the shards, and its path."""
     if schemes_of([given]) == {""}:
-        path = str(Path(local_path(given)).expanduser().absolute())
+        path = str(Path(with_home(local_path(given))).absolute())
         return load_index(path, store=LocalStore()), path
     same = schemes_of([given]) == schemes_of(found.paths)
     other = patient(open_store(given, storage_options if same else None), storage_options)
@@ -397,7 +398,7 @@ def _cached_or_made(
     infos = stat_all(found.paths, store)
     path = str(Path(directory, "indexes", _cache_key(what, infos, format)))
     # The ranks of one machine open the same dataset at the same moment; one of them does the work.
-    with alone(f"{path}.lock", what=f"indexes {found.asked}"):
+    with alone(f"{path}.lock", what=f"indexes {found.asked}") as give_sign:
         try:
             mark_used(path)
             if local.find(path) is not None:
@@ -410,7 +411,7 @@ def _cached_or_made(
             found,
             store=store,
             format=format,
-            progress=progress,
+            progress=partial(_shown, progress, give_sign),
             cache_dir=directory,
             expected=what.expected,
             rows=what.rows,
@@ -424,6 +425,15 @@ def _cached_or_made(
             return index, beside
         bound_cache(directory)
         return index, beside or path
+
+
+def _shown(
+    progress: Progress | None, give_sign: Callable[[], None], done_bytes: int, total_bytes: int, num_samples: int
+) -> None:
+    """How far an index is, to who watches, and to who waits for it."""
+    give_sign()
+    if progress is not None:
+        progress(done_bytes, total_bytes, num_samples)
 
 
 def _cache_key(what: Described, infos: Sequence[ObjectInfo], format: Format) -> str:  # noqa: A002

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.resolution import parse_bytes
+from shoal.storage.home import with_home
 from shoal.storage.urls import scheme_of, without_secrets
 
 __all__ = ["ReadingOptions", "reading_options"]
@@ -114,7 +115,7 @@ def _path(name: str, value: Any) -> str:
     if isinstance(path, str) and scheme_of(path):
         msg = f"reading({name}=) is the path of a file of this machine; got {without_secrets(path)}"
         raise UsageError(msg, hint="processes of several machines each write one of their own; join them by `cat`")
-    return os.path.abspath(os.path.expanduser(os.fsdecode(path)))  # noqa: PTH100, PTH111
+    return os.path.abspath(with_home(os.fsdecode(path)))  # noqa: PTH100
 
 
 _CHECKS = {"on_error": _on_error, "copy": _truth, "progress": _truth, "hedge": _truth, "verify": _verify}
