@@ -15,6 +15,7 @@ import shoal
 from shoal.errors import IndexFileError
 from shoal.storage.local import LocalStore
 from shoal.stream.indexing.index_files import load_index, save_index
+from shoal.stream.indexing.opening import open_source
 from shoal.stream.reading.integrity import RECORD_CRCS
 from shoal.testing import RangeServer
 
@@ -176,3 +177,12 @@ def test_an_index_is_not_replaced_by_one_of_some_of_its_shards(calls: Calls, dat
     calls.text("verify", str(data / "train-00000[01].tar"), "--repair-index", "--output", some)
     assert calls.json("info", str(data / "train-00000[01].tar"), "--index", some)["num_shards"] == 2
     assert "--repair-index" in calls.refused("verify", data, "--output", some)
+
+
+def test_an_index_made_with_options_is_verified_with_them(tmp_path: Path, calls: Calls) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("a;b\n" + "".join(f'{row};"x\ny"\n' for row in range(50)))
+    shards = str(tmp_path / "data" / "a.csv")
+    opened = open_source(shards, format=shoal.formats.Delimited(delimiter=";"))
+    save_index(opened.index, str(tmp_path / "data"), store=LocalStore())
+    assert calls.json("verify", shards)["num_damages"] == 0
