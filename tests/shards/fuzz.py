@@ -1,8 +1,8 @@
 """Feeds damaged shards to every parser: ``python -m tests.shards.fuzz --inputs 100000``.
 
 An input may give samples or be refused by an error of shoal's; anything else is a failure: another exception, a crash
-of the process, more than 20 seconds, more than 512 MiB. Each parser runs in a process of its own. Inputs are the same
-for the same ``--seed``; a failure prints what is needed to see it again.
+of the process, more than 20 seconds, more than 256 MiB beside what the parser may read at once. Each parser runs in a
+process of its own. Inputs are the same for the same ``--seed``; a failure prints what is needed to see it again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import gzip
 import io
 import json
 import multiprocessing
+import re
 import resource
 import signal
 import sys
@@ -48,9 +49,13 @@ from shoal.testing.format_damage import answers_of_damaged
 from shoal.testing.known_shards import KnownShard
 
 MOST_SECONDS = 20
-MOST_BYTES = 512 << 20
+MOST_BYTES = 256 << 20
+"""Beside a window: what a parser reads at once of a shard, or a codec may give."""
 ADDRESS_SPACE_BYTES = 6 << 30
 _DATA = Path(__file__).parent / "data"
+_BOMB_BYTES = 320 << 20  # more than is allowed, should they be held
+_BOMB_LINES = 6 << 20
+_MOST_BOMBS = 4  # damaged copies of each, since one takes a second
 _LARGEST_SHARD_BYTES = 64 << 10
 _LIMIT_BYTES = 1 << 20
 
@@ -158,6 +163,42 @@ def _inputs_of_pieces() -> Iterator[Input]:
         return refused
 
     yield Input("table", table, take)
+
+
+def _inputs_of_bombs(codec: str) -> Iterator[Input]:
+    """Shards that are decompressed to far more than they may take, with nothing in them, one sample, or millions."""
+    num_parts = 10
+    head, member = writers.tar_of({"a.bin": bytes(_BOMB_BYTES)})[:512], bytes(_BOMB_BYTES // num_parts)
+    lines = b"1\n" * (_BOMB_LINES // num_parts)
+    zeros = _bomb(codec, b"", member, num_parts)
+    for name in ("text", "jsonl", "csv", "tfrecord", "recordio", "mds", "tar"):
+        yield Input(f"{name}.{codec} of zeros", zeros, _bomb_taker(f"{name}.{codec}"))
+    yield Input(f"tar.{codec} of a member", _bomb(codec, head, member, num_parts), _bomb_taker(f"tar.{codec}"))
+    for name in ("text", "csv"):
+        yield Input(f"{name}.{codec} of lines", _bomb(codec, b"", lines, num_parts), _bomb_taker(f"{name}.{codec}"))
+    yield Input(f"csv.{codec} of a quote", _bomb(codec, b'a\n"', member, num_parts), _bomb_taker(f"csv.{codec}"))
+
+
+def _bomb(codec: str, head: bytes, part: bytes, repeats: int) -> bytes:
+    """The head, and so many times the part, in as little time as a codec allows."""
+    if codec == "br":
+        import brotli
+
+        return bytes(brotli.compress(head + part * repeats, quality=1))
+    if codec == "snappy":
+        return writers.framed_snappy(head + part * repeats)
+    return (writers.COMPRESS[codec](head) if head else b"") + writers.COMPRESS[codec](part) * repeats
+
+
+def _bomb_taker(name: str) -> Try:
+    def take(damage: Damage) -> bool:
+        try:
+            FORMATS[name].scan(lambda first, end: damage.data[first:end], len(damage.data), shard="a")
+        except ShardError:
+            return True
+        return False
+
+    return take
 
 
 def _take_packed(codec: str, damage: Damage) -> bool:
@@ -273,6 +314,7 @@ TARGETS: dict[str, Callable[[], Iterator[Input]]] = {
     "tf_example": _inputs_of_examples,
     "fields": _inputs_of_fields,
     **{f"codec {codec}": lambda codec=codec: _inputs_of_codec(codec) for codec in CODECS},  # type: ignore[misc]
+    **{f"bombs {codec}": lambda codec=codec: _inputs_of_bombs(codec) for codec in CODECS},  # type: ignore[misc]
     "pieces": _inputs_of_pieces,
     "tar.gz": lambda: _inputs_of_format("tar.gz"),
     "jsonl.zst": lambda: _inputs_of_format("jsonl.zst"),
@@ -284,20 +326,23 @@ def fuzz(name: str, count: int, seed: int, tell: Any) -> None:
     """Run one target in this process; ``tell`` has four numbers: inputs done, refused, which input, what memory."""
     faulthandler.enable()
     inputs = list(TARGETS[name]())
+    are_bombs = name.startswith("bombs ")
     for chosen in inputs:  # what is loaded and cached once is no memory of an input
         with contextlib.suppress(Exception):
-            chosen.take(Damage("flip", 0, chosen.data))
+            chosen.take(Damage("flip", 0, chosen.data[:100] if are_bombs else chosen.data))
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     signal.signal(signal.SIGALRM, _too_long)
-    before = _most_bytes()
+    before = _begin_to_count()
+    count = min(count, _MOST_BOMBS * len(inputs)) if are_bombs else count
     per_input = -(-count // len(inputs))
+    most_bytes = MOST_BYTES + _window_bytes(name)
     for place, chosen in enumerate(inputs):
         for number, damage in enumerate(_damages(chosen.data, min(per_input, count - place * per_input), seed)):
             tell[2] = place * per_input + number
             signal.alarm(MOST_SECONDS)
             try:
                 tell[1] += chosen.take(damage)
-                if _most_bytes() - before > MOST_BYTES:
+                if _most_bytes() - before > most_bytes:
                     msg = f"{_most_bytes() - before} bytes of memory"
                     raise MemoryError(msg)  # noqa: TRY301  # told below with its input
             except UsageError as error:
@@ -315,15 +360,36 @@ def fuzz(name: str, count: int, seed: int, tell: Any) -> None:
         tell[3] = _most_bytes() - before
 
 
+def _window_bytes(name: str) -> int:
+    """What a target may hold by its nature: a window of its format, or what a codec may give."""
+    if name == "bombs snappy":  # which has no parts where it is one block
+        return _BOMB_BYTES
+    return int(getattr(FORMATS.get(name), "window_bytes", _LIMIT_BYTES))
+
+
 def _damages(data: bytes, count: int, seed: int) -> Iterator[Damage]:
-    """Damaged copies; every third one damaged twice."""
-    for number, damage in enumerate(damaged(data, count, seed=seed)):
+    """The bytes as they are, and damaged copies; every third one damaged twice."""
+    if count > 0:
+        yield Damage("flip", 0, data)
+    for number, damage in enumerate(damaged(data, max(0, count - 1), seed=seed)):
         again = [*damaged(damage.data, 1 + number // 3 % 6, seed=number)] if number % 3 == 2 else []
         yield Damage(again[-1].kind, min(again[-1].byte, damage.byte), again[-1].data) if again else damage
 
 
+def _begin_to_count() -> int:
+    """Count the most memory of this process from here on, and not what it took to make the inputs; what it has now."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _most_bytes()
+
+
 def _most_bytes() -> int:
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """The memory of this process at most."""
+    try:
+        found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    except OSError:
+        found = None
+    return 1024 * (int(found[1]) if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def _too_long(number: int, frame: object) -> None:

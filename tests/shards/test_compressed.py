@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import zlib
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -76,6 +77,21 @@ def test_a_compressed_shard_without_the_suffix_says_how_it_is_read(name: str, co
         shoal.open(path)
     assert f'format="{name}.{codec}"' in caught.value.hint
     assert shoal.open(path, format=f"{name}.{codec}").num_samples == 1
+
+
+def test_a_header_of_xz_that_asks_for_a_gigabyte_is_refused() -> None:
+    packed = bytearray(COMPRESS["xz"](b"text"))
+    header = slice(12, 12 + 4 * (packed[12] + 1))
+    packed[16] = 36  # the size of the dictionary, 2**30
+    packed[header.stop - 4 : header.stop] = zlib.crc32(packed[header][:-4]).to_bytes(4, "little")
+    with pytest.raises(CodecError, match="Memory usage limit"):
+        decompress("xz", packed, limit_bytes=100)
+
+
+def test_a_block_of_snappy_that_cannot_hold_what_it_says_is_refused_before_that_is_reserved() -> None:
+    packed = b"\x80\x80\x80\x80\x08" + bytes(100)
+    with pytest.raises(CodecError, match="2147483648 bytes are in these 105"):
+        decompress("snappy", packed, limit_bytes=1 << 32)
 
 
 def test_every_codec_has_its_test() -> None:

@@ -7,6 +7,7 @@ import importlib
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -28,8 +29,11 @@ _PIECE_BYTES = 1 << 20
 _ZSTD_INPUT_BYTES = 512  # at a time: a block of 128 KiB can hide in 4 bytes, so this gives at most 16 MiB
 
 
+_XZ_MEMORY_BYTES = 256 << 20  # `xz -9` takes 65 MiB to decompress; a header may ask for 1.5 GiB
+
 _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_CHUNK_BYTES = 1 << 16
+_SNAPPY_MOST_TIMES = 32  # 64 bytes take 3 at least, which makes 22
 _BEGINNINGS = {
     b"\x1f\x8b": "gz",
     b"BZh": "bz2",
@@ -135,6 +139,14 @@ class _Stored:
         self._at -= num_bytes
         self.position -= num_bytes
 
+    def exactly(self, num_bytes: int) -> bytes:
+        """So many of the next bytes, fewer at the end."""
+        parts = []
+        while num_bytes and (part := self.take(num_bytes)):
+            parts.append(part)
+            num_bytes -= len(part)
+        return b"".join(parts)
+
     def rest(self) -> bytes:
         """All that is left."""
         return b"".join(iter(self.take, b""))
@@ -237,35 +249,39 @@ def _brotli(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG0
 def _snappy(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:
     """One raw block, whose size is written before it, as Streaming writes it; or frames, as command lines do."""
     library = _library("cramjam", "snappy")
-    data = stored.rest()
+    head = stored.exactly(len(_SNAPPY_FRAMES))
     try:
-        if data.startswith(_SNAPPY_FRAMES):
-            for chunk in _snappy_chunks(data):
+        if head == _SNAPPY_FRAMES:
+            for chunk in _snappy_chunks(stored):
                 # A chunk says how much is in it, and holds at most 64 KiB; its checksum is compared by the library.
                 if chunk[0] == 0 and library.snappy.decompress_raw_len(chunk[8:]) > _SNAPPY_CHUNK_BYTES:
                     raise _too_much(_SNAPPY_CHUNK_BYTES)
                 yield bytes(library.snappy.decompress(_SNAPPY_FRAMES + chunk))
             return
-        if library.snappy.decompress_raw_len(data) > limit_bytes:
+        data = head + stored.rest()
+        num_bytes = library.snappy.decompress_raw_len(data)
+        if num_bytes > limit_bytes:
             raise _too_much(limit_bytes)
+        if num_bytes > _SNAPPY_MOST_TIMES * len(data):  # what lies would be reserved first
+            msg = f"it says that {num_bytes} bytes are in these {len(data)}"
+            raise CodecError(msg)
         yield bytes(library.snappy.decompress_raw(data))
     except library.DecompressionError as error:
         raise CodecError(str(error)) from None
 
 
-def _snappy_chunks(data: bytes) -> Iterator[bytes]:
+def _snappy_chunks(stored: _Stored) -> Iterator[bytes]:
     """The chunks of framed snappy that hold something: a byte for the kind, three for the size, and so many."""
-    at = 0
-    while at < len(data):
-        end = at + 4 + int.from_bytes(data[at + 1 : at + 4], "little")
-        if end > len(data) or at + 4 > len(data):
+    while head := stored.exactly(4):
+        size = int.from_bytes(head[1:], "little")
+        chunk = head + stored.exactly(size)
+        if len(chunk) < 4 + size or len(head) < 4:
             raise _cut_short()
-        if data[at] < 2:
-            yield data[at:end]
-        elif data[at] < 128:
-            msg = f"a chunk at byte {at} is of the kind {data[at]}, which is not known"
+        if head[0] < 2:
+            yield chunk
+        elif head[0] < 128:
+            msg = f"a chunk at byte {stored.position - len(chunk)} is of the kind {head[0]}, which is not known"
             raise CodecError(msg)
-        at = end
 
 
 def _cut_short() -> CodecError:
@@ -289,7 +305,7 @@ CODECS: Mapping[str, Callable[[_Stored, int], Iterator[_Part]]] = MappingProxyTy
         "gz": _deflated(31),
         "zlib": _deflated(15),
         "bz2": _keeping_input(bz2.BZ2Decompressor),
-        "xz": _keeping_input(lzma.LZMADecompressor),
+        "xz": _keeping_input(partial(lzma.LZMADecompressor, memlimit=_XZ_MEMORY_BYTES)),
         "zst": _zstd,
         "br": _brotli,
         "snappy": _snappy,
