@@ -80,7 +80,8 @@ def test_tokens_are_gathered_into_pinned_memory(
 
 def test_what_is_no_column_is_copied(tars: Dataset, pins: list[Any]) -> None:
     batches = list(DataLoader(tars.map(stages.plain).with_ids().batch(50), pin_memory=True))
-    assert [tensor.tolist() for tensor in pins] == [batch["__id__"].tolist() for batch in batches]
+    copied = [column for batch in batches for column in (batch["__id__"], batch["__epoch__"])]
+    assert [tensor.tolist() for tensor in pins] == [column.tolist() for column in copied]
     assert isinstance(batches[0]["bin"], list)
 
 
