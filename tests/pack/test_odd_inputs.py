@@ -22,6 +22,7 @@ from shoal.pack.local import PackRequest, inputs_of, pack_inputs
 from shoal.pack.repacking import repack
 from shoal.shards.writing.encoder import Record
 from shoal.shards.writing.jsonl import JsonLinesEncoder
+from shoal.storage.small_files import read_small
 
 
 def packed(source: Any, out: Path, **options: Any) -> PackSummary:
@@ -205,3 +206,17 @@ def test_a_file_keeps_its_place_where_nothing_else_wants_it(tmp_path: Path) -> N
     assert shoal.open(tmp_path / "a")[0] == {"__key__": "a/0", "cls": b"7", "json": b"{}"}
     pack(root, tmp_path / "b", grouped=True, format="jsonl", num_workers=1)
     assert shoal.open(tmp_path / "b")[0] == {"key": "a/0", "cls": "7", "json": "{}", "label": 0, "class": "a"}
+
+
+def test_a_link_to_a_device_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "zero.txt").symlink_to("/dev/zero")
+    asked = []
+
+    def read(descriptor: int, num_bytes: int) -> bytes:
+        asked.append(num_bytes)
+        return b""
+
+    monkeypatch.setattr(os, "read", read)
+    with pytest.raises(StorageError, match="it is no file but a directory, a pipe, a socket or a device"):
+        read_small(str(tmp_path / "zero.txt"), -1, 0)
+    assert asked == []

@@ -23,6 +23,7 @@ from shoal.storage import http_timed
 from shoal.storage.answers import refusal, retry_after_seconds, trimmed
 from shoal.storage.http import HttpStore
 from shoal.storage.http_responses import Response
+from shoal.storage.protocol import ObjectInfo
 from shoal.storage.stores import open_store
 from shoal.storage.urls import plain
 from shoal.stream.reading.retrying import RetryingStore, RetryRule
@@ -668,3 +669,27 @@ def test_a_body_that_trickles_into_a_buffer_has_the_time_of_one_silence(monkeypa
         assert time.monotonic() - began < 3.0  # and not 5
         stopped.set()
         store.close()
+
+
+@pytest.mark.parametrize("num_bytes", [10**18, 1 << 45])
+def test_memory_is_not_taken_for_what_a_server_announces(num_bytes: int) -> None:
+    class Announcing(HttpStore):
+        def stat(self, path: str) -> ObjectInfo:
+            return ObjectInfo(path, num_bytes)
+
+    with pytest.raises(StorageError, match=r"no memory for them as a whole"):
+        Announcing().map("http://127.0.0.1:1/shoal.index")
+
+
+def test_memory_that_is_not_there_is_an_error_of_shoal() -> None:
+    class Full(HttpStore):
+        def stat(self, path: str) -> ObjectInfo:
+            return ObjectInfo(path, 1 << 39)
+
+        def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+            if first_byte:
+                raise MemoryError
+            return bytes(end_byte)
+
+    with pytest.raises(StorageError, match=r"549,755,813,888 bytes"):
+        Full().map("http://127.0.0.1:1/shoal.index")

@@ -11,6 +11,7 @@ from shoal.storage.protocol import Buffer, ObjectInfo, ReadRange, Stat
 __all__ = ["Known", "ReadsRanges", "check_length", "check_range", "joined", "read_whole", "version_of", "whole"]
 
 _PIECE_BYTES = 8 << 20
+_MOST_BYTES = 1 << 40  # of an object that is read as a whole
 _CHANGED_ATTEMPTS = 4
 _CHANGED_HINT = (
     "shards must stay as they are during a run; start again from the last state, and after `shoal index` if the "
@@ -86,13 +87,26 @@ class _ReadsAndStats(ReadRange, Stat, Protocol):
 
 
 def read_whole(store: _ReadsAndStats, path: str) -> memoryview:
-    """A whole object, in pieces, so that a broken connection does not cost all of it."""
+    """A whole object, in pieces, so that a broken connection does not cost all of it.
+
+    Memory is taken for what has come, and not for what a server announces.
+
+    Raises
+    ------
+    StorageError
+        As `read_range`; or there is no memory for so many bytes.
+    """
     num_bytes = store.stat(path).num_bytes
-    whole = bytearray(num_bytes)
-    for first_byte in range(0, num_bytes, _PIECE_BYTES):
-        end_byte = min(first_byte + _PIECE_BYTES, num_bytes)
-        whole[first_byte:end_byte] = store.read_range(path, first_byte, end_byte)
-    return memoryview(whole).toreadonly()
+    read = bytearray()
+    try:
+        while len(read) < num_bytes <= _MOST_BYTES:
+            read += store.read_range(path, len(read), min(len(read) + _PIECE_BYTES, num_bytes))
+    except MemoryError:
+        pass
+    if len(read) < num_bytes:
+        msg = f"{path}: has {num_bytes:,} bytes by what the server says, and there is no memory for them as a whole"
+        raise StorageError(msg, hint="is this the right object? An index has some 50 bytes for each 64 KiB of data")
+    return memoryview(read).toreadonly()
 
 
 def check_range(path: str, first_byte: int, end_byte: int) -> None:

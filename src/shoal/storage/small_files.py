@@ -83,7 +83,8 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
         descriptor = os.open(path, _FLAGS)
         try:
             # One byte more than there should be: a file that grew gives itself away.
-            data = os.read(descriptor, num_bytes + 1 if 0 <= num_bytes < _AT_ONCE_BYTES else _AT_ONCE_BYTES)
+            # What was no file when it was listed is not read: a device has no end.
+            data = os.read(descriptor, min(num_bytes + 1, _AT_ONCE_BYTES)) if num_bytes >= 0 else b""
             if len(data) == _AT_ONCE_BYTES:
                 data = _read_on(descriptor, data, num_bytes)
             found = os.fstat(descriptor)
