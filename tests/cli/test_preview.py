@@ -85,3 +85,16 @@ def test_clipping_leaves_short_texts() -> None:
 def test_json(value: Any, expected: Any) -> None:
     assert json_value(value) == expected
     json.dumps(json_value(value), ensure_ascii=False).encode("utf-8")
+
+
+def test_scalars_of_numpy_are_shown_as_what_they_are() -> None:
+    values = (np.int8(3), np.float16(0.5), np.bool_(True))
+    assert [preview("x", value, columns=30) for value in values] == ["3", "0.5", "True"]
+    assert preview("when", np.datetime64(5, "ns"), columns=40) == "1970-01-01T00:00:00.000000005"
+    assert preview("deep", {"x": np.int8(1), "y": object}, columns=40).startswith('{"x": 1, "y": "<class')
+    assert size_of(np.uint16(7)) == "uint16"
+    assert json_value({"x": np.int8(3), "y": [np.float32(0.5)], "t": np.datetime64("2026-01-01")}) == {
+        "x": 3,
+        "y": [0.5],
+        "t": "2026-01-01",
+    }

@@ -90,6 +90,10 @@ def test_values_that_are_no_bytes_get_names_by_which_they_are_decoded() -> None:
     data, _ = write("tar", [sample])
     fields = read_back("tar", data)[0]
     assert list(fields) == ["__key__", "caption.txt", "label.cls", "score.json", "x.npy", "raw.json"]
+    # Numbers of numpy, which rows of narrow columns have, are as good as Python's.
+    numbers = {"label": np.int8(3), "score": np.float32(0.5), "raw.json": {"a": [np.uint8(1)]}}
+    assert write("tar", [sample | numbers])[0] == data
+    assert "y.npy" in read_back("tar", write("tar", [{"__key__": "a", "y.npy": np.int8(3)}])[0])[0]
     MemoryStore().put("memory://encoders/a.tar", data)
     import shoal
 

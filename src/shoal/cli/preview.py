@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from shoal.cli.output import format_bytes
 from shoal.shards.decoding.decoders import IMAGE_SUFFIXES
 
@@ -42,8 +44,8 @@ def clipped(text: str, columns: int) -> str:
 def size_of(value: Any) -> str:
     """How large a value is, in the unit that fits its kind.
 
-    >>> size_of(b"0123"), size_of("ü"), size_of([1, 2]), size_of(7)
-    ('4 B', '2 B', 'list of 2', 'int')
+    >>> size_of(b"0123"), size_of("ü"), size_of([1, 2]), size_of(7), size_of(np.int8(7))
+    ('4 B', '2 B', 'list of 2', 'int', 'int8')
     """
     if isinstance(value, bytes):
         return format_bytes(len(value))
@@ -51,6 +53,8 @@ def size_of(value: Any) -> str:
         return format_bytes(len(value.encode("utf-8", "surrogatepass")))
     if isinstance(value, Mapping | list | tuple):
         return f"{type(value).__name__} of {len(value):,}"
+    if isinstance(value, np.generic):
+        return str(value.dtype)
     if hasattr(value, "nbytes"):
         return format_bytes(int(value.nbytes))
     return "null" if value is None else type(value).__name__
@@ -69,20 +73,24 @@ def preview(name: str, value: Any, *, columns: int) -> str:
         return "(binary)" if found is None else clipped(printable(found), columns)
     if isinstance(value, str):
         return clipped(printable(value[:_LOOKED_AT]), columns)
+    if isinstance(value, np.generic):
+        return clipped(str(_scalar(value)), columns)
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype} array of shape {tuple(value.shape)}"
     if (picture := _picture(value)) is not None:
         return f"{picture['mode']} image of {picture['width']} x {picture['height']}"
     if value is None or isinstance(value, bool | int | float | Mapping | list | tuple):
-        return clipped(printable(json.dumps(value, ensure_ascii=False, default=repr)), columns)
+        return clipped(printable(json.dumps(value, ensure_ascii=False, default=_told)), columns)
     return clipped(printable(repr(value)), columns)
 
 
 def json_value(value: Any) -> Any:
     """A value for JSON: text as text, other bytes as ``{"base64": ...}``, arrays with their type and values.
 
-    Of a picture its mode and size.
+    Of a picture its mode and size; of a number of numpy's the number.
     """
+    if isinstance(value, np.generic):
+        value = _scalar(value)
     if isinstance(value, bytes):
         text = _as_text(value, is_all=True)
         return {"base64": base64.b64encode(value).decode("ascii")} if text is None else text
@@ -97,6 +105,16 @@ def json_value(value: Any) -> Any:
         return {"dtype": str(value.dtype), "shape": list(value.shape), "values": json_value(value.tolist())}
     picture = _picture(value)
     return value if picture is None else {"image": picture}
+
+
+def _scalar(value: Any) -> Any:
+    """What a scalar of numpy's is in JSON: a number, or the text of a time."""
+    plain = value.item()
+    return plain if value.dtype.kind in "biuf" else str(value)
+
+
+def _told(value: Any) -> Any:
+    return _scalar(value) if isinstance(value, np.generic) else repr(value)
 
 
 def _picture(value: Any) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_keys", "plain_value"]
+__all__ = ["check_keys", "plain_number", "plain_value"]
 
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 
@@ -55,4 +55,21 @@ def plain_value(value: object) -> Any:
         return value.tolist()
     name = str(value.dtype) if isinstance(value, np.ndarray | np.generic) else type(value).__name__
     msg = f"{name} is nothing that JSON can hold"
+    raise TypeError(msg)
+
+
+def plain_number(value: object) -> Any:
+    """A number of numpy as Python's; for values in which an array would come back as a list.
+
+    >>> plain_number(np.int8(3))
+    3
+
+    Raises
+    ------
+    TypeError
+        It is anything else.
+    """
+    if isinstance(value, np.generic):
+        return plain_value(value)
+    msg = f"{type(value).__name__} is nothing that JSON can hold"
     raise TypeError(msg)

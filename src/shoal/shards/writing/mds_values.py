@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.shards.mds_encodings import StoredValue, array_of, fixed_bytes_of
-from shoal.shards.writing.json_values import check_keys, plain_value
+from shoal.shards.writing.json_values import check_keys, plain_number
 
 __all__ = ["encode_value", "encoding_for", "is_written"]
 
@@ -149,7 +149,7 @@ def _said(*kinds: type) -> Callable[[Any], bytes]:
 
 
 def _json(value: Any) -> bytes:
-    data = json.dumps(plain_value(value) if isinstance(value, np.generic) else value).encode()
+    data = json.dumps(value, default=plain_number).encode()
     if b"{" in data:
         check_keys(value)
     return data

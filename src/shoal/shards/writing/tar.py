@@ -19,7 +19,7 @@ from shoal.shards.protocol import Buffer, Sample
 from shoal.shards.tar_fields import BLOCK_BYTES
 from shoal.shards.tar_names import key_and_suffix
 from shoal.shards.writing.encoder import AppendedShard, Record
-from shoal.shards.writing.json_values import check_keys
+from shoal.shards.writing.json_values import check_keys, plain_number
 
 __all__ = ["TarEncoder", "is_safe_name", "plain_header"]
 
@@ -182,10 +182,13 @@ def _named(field: str, value: Any) -> str:
         return field
     if isinstance(value, str):
         return field if last in _TEXTS else f"{field}.txt"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return field if last in _INTEGERS else f"{field}.cls"
-    if isinstance(value, np.ndarray | np.generic):
+    is_number = (
+        isinstance(value, np.generic) and value.dtype.kind in "biuf"
+    )  # as Python's are, unless the name says npy
+    if isinstance(value, np.ndarray | np.generic) and (last == "npy" or not is_number):
         return field if last == "npy" else f"{field}.npy"
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return field if last in _INTEGERS else f"{field}.cls"
     return f"{field}.json"
 
 
@@ -203,7 +206,7 @@ def _payload(kind: str, value: Any) -> bytes:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if kind in _JSON:
-        text = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False, default=plain_number)
         if "{" in text:
             check_keys(value)
         return text.encode("utf-8")
