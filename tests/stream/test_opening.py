@@ -87,6 +87,7 @@ def test_where_the_cache_lies(
     monkeypatch.delenv("SHOAL_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     for name, value in variables.items():
+        (tmp_path / value).mkdir()
         monkeypatch.setenv(name, str(tmp_path / value))
     where = {"XDG_CACHE_HOME": tmp_path / "x/shoal", "HOME": tmp_path / "h/.cache/shoal"}[next(iter(variables))]
     made = open_source(data)
