@@ -46,6 +46,7 @@ PEERS = {
     "polars": Peer(("polars==2.1.0",)),
     "duckdb": Peer(("duckdb==2.0.0", "pyarrow==26.0.1")),
     "pyarrow": Peer(("pyarrow==18.1.0",)),
+    "delimited": Peer(("pandas==3.1.1", "polars==2.1.0", "duckdb==2.0.0")),
     "spark": Peer(("pyspark==4.0.1",), program="java"),
     "datasets": Peer(("datasets==5.2.0", "pillow>=11")),
     "tfrecord": Peer(("tfrecord==1.14.6",)),

@@ -21,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+from tests.compat.peers import writes_text
 from tests.compat.peers.plainly import plain
 
 Found = dict[str, tuple[str, list[Any]]]
@@ -213,12 +214,17 @@ def tfrecord(directory: Path) -> Found:
         )
     writer.close()
     read = list(tf.tfrecord_loader(str(path), None, None))
-    return {"rows.tfrecord": ("rows.tfrecord", [plain(_features(row)) for row in read])}
+    rows = {"rows.tfrecord": ("rows.tfrecord", [plain(_features(row)) for row in read])}
+    return rows | writes_text.sequences(directory, _ROWS)
 
 
 def _features(row: dict[str, Any]) -> dict[str, Any]:
     """Numbers are arrays, as tfrecord gives them; its bytes come as an array of single ones."""
     return {name: bytes(value) if name == "data" else value for name, value in sorted(row.items())}
+
+
+def delimited(directory: Path) -> Found:
+    return writes_text.delimited(directory, _ROWS)
 
 
 def webdataset(directory: Path) -> Found:
@@ -291,7 +297,17 @@ def streaming(directory: Path) -> Found:
     with XSVWriter(out=str(directory / "xsv"), columns={"n": "int", "s": "str"}, separator=";") as writer:
         for row in range(_ROWS):
             writer.write({"n": row, "s": f"text {row}"})
-    for name in ("json", "csv", "xsv"):
+    odd = ["", "x", "return\r", "\r", " ", '"', "a\rb", "é"]
+    for name, separator, newline in (("long", "::", "\n"), ("returns", "\t", "\n"), ("both", "|é", "\r\n")):
+        columns = {"n": "int", "s": "str", "t": "str"}
+        options = {"columns": columns, "separator": separator, "newline": newline}
+        with XSVWriter(out=str(directory / name), size_limit=200, **options) as writer:
+            for row in range(_ROWS):
+                writer.write({"n": row, "s": odd[row % 8], "t": odd[row // 8 % 8]})
+    with CSVWriter(out=str(directory / "empty"), columns={"s": "str"}, compression="gz") as writer:
+        for row in range(_ROWS):
+            writer.write({"s": odd[row % 3 % 2]})
+    for name in ("json", "csv", "xsv", "long", "returns", "both", "empty"):
         read = LocalDataset(str(directory / name))
         found[name] = (name, [plain(read[row]) for row in range(_ROWS)])
     return found
@@ -416,7 +432,20 @@ def bsdtar(directory: Path) -> Found:
 
 PEERS: dict[str, Callable[[Path], Found]] = {
     writer.__name__: writer
-    for writer in (polars, duckdb, pyarrow, spark, datasets, tfrecord, webdataset, streaming, litdata, gnutar, bsdtar)
+    for writer in (
+        polars,
+        duckdb,
+        pyarrow,
+        delimited,
+        spark,
+        datasets,
+        tfrecord,
+        webdataset,
+        streaming,
+        litdata,
+        gnutar,
+        bsdtar,
+    )
 }
 
 
