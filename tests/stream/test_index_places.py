@@ -1,4 +1,4 @@
-"""An index that opening leaves beside far shards spares other machines the work, and never stands in the way."""
+"""An index that opening publishes beside remote shards spares other machines the work, and never stands in the way."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,11 @@ from shoal.stream.indexing import opening
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.index_files import load_index, save_index
 from shoal.stream.indexing.index_places import was_left_by_opening
-from shoal.stream.open_dataset import open_dataset
+from shoal.stream.open_dataset import open_dataset as open_unpublished
 from shoal.testing import RangeServer
 
 _numbers = itertools.count()
+open_dataset = partial(open_unpublished, publish_index=True)
 
 
 @pytest.fixture
@@ -125,7 +127,7 @@ def test_a_place_that_may_not_be_written_is_left_alone(
     with caplog.at_level(logging.INFO, logger="shoal"):
         dataset = open_dataset(root)
     assert where_from(dataset).startswith(str(tmp_path))
-    assert "not left beside the shards: could not write" in caplog.text
+    assert "not published beside the shards: could not write" in caplog.text
     assert "WARNING" not in {record.levelname for record in caplog.records}
     monkeypatch.setattr(opening, "build_index", pytest.fail)
     assert where_from(open_dataset(root)) == where_from(dataset)
@@ -247,7 +249,7 @@ def test_what_another_machine_left_meanwhile_stays(
     monkeypatch.setattr(opening, "build_index", slowly)
     with caplog.at_level(logging.INFO, logger="shoal"):
         slow = open_dataset(where, storage_options=place.options)
-    assert "another machine has left an index" in caplog.text
+    assert "another machine has published an index" in caplog.text
     assert slow.num_samples == others[0].num_samples - len(range(10))
     assert not where_from(slow).startswith(where)
     assert len(ids_of(slow)) == slow.num_samples
@@ -313,3 +315,17 @@ def test_shards_of_which_nobody_says_a_version_are_named(
         caplog.clear()
         open_dataset(both, index=kept)
         assert caplog.text.count("1 of 2 shards have no etag") == 1
+
+
+def test_nothing_is_written_beside_shards_unasked(
+    root: str, machines: Iterator[None], caplog: pytest.LogCaptureFixture
+) -> None:
+    next(machines)
+    with caplog.at_level(logging.INFO, logger="shoal"):
+        first = open_unpublished(root)
+    assert "publish_index=True" in caplog.text
+    assert MemoryStore().find(f"{root}/shoal.index") is None
+    assert not where_from(first).startswith(root)
+    # What this machine made before is published when somebody asks for it.
+    assert where_from(open_dataset(root)) == f"{root}/shoal.index"
+    assert MemoryStore().find(f"{root}/shoal.index") is not None

@@ -26,6 +26,7 @@ def open_dataset(
     index: str | os.PathLike[str] | None = None,
     format: str | Format | None = None,  # noqa: A002  # the word of the public interface
     storage_options: Mapping[str, Any] | None = None,
+    publish_index: bool = False,
     cache: str | os.PathLike[str] | Mapping[str, Any] | bool | None = None,
 ) -> Dataset:
     """Open shards where they lie: a file, directory, glob, braces, list of those, or an index file.
@@ -49,6 +50,9 @@ def open_dataset(
         What the store should know of: credentials, an endpoint, headers, time limits; never kept with a state or shown.
         For files of this machine ``max_open_files``, at most: by default half of the descriptors of the process, or
         256.
+    publish_index
+        Whether an index made for a whole directory of an object store is also put beside its shards, as
+        ``shoal.index``, for other machines to find. By default nothing is written there.
     cache
         Where this machine keeps what was read, for all of its processes (docs/guides/chunk-cache.md). A directory on a
         local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` says how
@@ -62,7 +66,14 @@ def open_dataset(
     IndexFileError, ShardError, StorageError
         What `shoal.errors` says of them.
     """
-    opened = open_source(source, split=split, index=index, format=format, storage_options=storage_options)
+    opened = open_source(
+        source,
+        split=split,
+        index=index,
+        format=format,
+        storage_options=storage_options,
+        publish_index=publish_index,
+    )
     if not opened.index.num_samples:
         met = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in opened.index.notes.items())
         msg = f"{printed(source)}: {counted(opened.index.num_shards, 'shard')} without a single sample"

@@ -1,8 +1,8 @@
-"""An index that opening itself leaves beside shards that are far away, so that no other machine has to make it.
+"""An index that opening publishes beside remote shards, so that no other machine has to make it.
 
-Nobody asked for it, so it must not stand in anybody's way: it is used only while it describes exactly the shards that
-are there, and otherwise made again; whereas an index that somebody made with `shoal index` is believed, and what
-differs from it is an error.
+It is a by-product of opening, so it must not stand in anybody's way: it is used only while it describes exactly the
+shards that are there, and otherwise made again; whereas an index that somebody made with `shoal index` is believed, and
+what differs from it is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shoal.storage.urls import join, scheme_of
 from shoal.stream.indexing.index_files import INDEX_NAME, save_index
 from shoal.stream.indexing.verifying import looks_indexed
 
-__all__ = ["describes", "leave_beside", "was_left_by_opening"]
+__all__ = ["describes", "hint_at_publishing", "publish_beside", "was_left_by_opening"]
 
 _log = logging.getLogger("shoal")
 
@@ -36,26 +36,38 @@ class _Place(Find, Put, Protocol):
     """What leaving an index needs of a store."""
 
 
-def leave_beside(index: Index, source: Source, *, store: _Place, replaces: ObjectInfo | None = None) -> str | None:
+def hint_at_publishing(index: Index, *, source: Source, store: _Place, replaces: ObjectInfo | None = None) -> None:
+    """Say how other machines would find the index; nothing is written beside shards unasked."""
+    del index, store, replaces
+    if _may_publish(source):
+        _log.info("%s: publish_index=True keeps the index beside the shards, for other machines to find", source.asked)
+
+
+def publish_beside(index: Index, *, source: Source, store: _Place, replaces: ObjectInfo | None = None) -> str | None:
     """Put the index beside the shards, if these are all of a directory of an object store; where it is then.
 
     ``replaces`` is one that was left there and is of no more use. Where another machine has written one since, that may
     know newer shards, and stays; a store that cannot compare is told to write in any case. A refusal is said in the
     log, and nothing else.
     """
-    if not source.complete or scheme_of(source.root) not in _PLAIN_STORES:
+    if not _may_publish(source):
         return None
     path = join(source.root, INDEX_NAME)
     try:
         is_ours = _write(replace(index, metadata={**index.metadata, _MARK: True}), path, store, replaces)
     except StorageError as error:
-        _log.info("the index is not left beside the shards: %s", error.message)
+        _log.warning("the index is not published beside the shards: %s", error.message)
         return None
     if not is_ours:
-        _log.info("another machine has left an index beside the shards meanwhile; it stays: %s", path)
+        _log.info("another machine has published an index meanwhile; it stays: %s", path)
         return None
-    _log.info("the index is left beside the shards, for others to find: %s", path)
+    _log.info("the index is published beside the shards: %s", path)
     return path
+
+
+def _may_publish(source: Source) -> bool:
+    """Whether the source is all of a directory of a store whose files are nothing but files."""
+    return source.complete and scheme_of(source.root) in _PLAIN_STORES
 
 
 def _write(index: Index, path: str, store: _Place, replaces: ObjectInfo | None) -> bool:

@@ -1,9 +1,8 @@
 """From what the user names to shards with an index.
 
 An index is looked for in this order: the one given, the one that is the source, `shoal.index` beside the shards, the
-one this machine made before, and else it is made and kept: on this machine, and beside the shards where these are all
-of a directory of an object store that may be written. Whichever it is, a shard that it does not know is never left out
-silently.
+one this machine made before, and else it is made and kept: on this machine, and where the user asks for it beside the
+shards of an object store. Whichever it is, a shard that it does not know is never left out silently.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from shoal.storage.urls import join, plain, scheme_of, without_secrets
 from shoal.stream.indexing.beside import MANIFEST_SUFFIXES, Described, described, described_files, in_named_order
 from shoal.stream.indexing.building import OPTIONS, Progress, build_index, scan_rules
 from shoal.stream.indexing.index_files import INDEX_NAME, bound_cache, load_index, save_index
-from shoal.stream.indexing.index_places import describes, leave_beside, was_left_by_opening
+from shoal.stream.indexing.index_places import describes, hint_at_publishing, publish_beside, was_left_by_opening
 from shoal.stream.indexing.looking import find_all, stat_all
 from shoal.stream.indexing.matching import match_all, missing_from
 from shoal.stream.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
@@ -94,6 +93,7 @@ def open_source(
     index: str | os.PathLike[str] | None = None,
     format: str | Format | None = None,  # noqa: A002 - the word of the public interface
     storage_options: Mapping[str, Any] | None = None,
+    publish_index: bool = False,
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Opened:
@@ -103,7 +103,8 @@ def open_source(
     directory of the shards, the shards are looked up there by relative name; what lies elsewhere, by base name.
     ``split`` names one of the splits that a directory holds, or several, or "all"; a directory of one needs none.
     ``storage_options`` are those of the store (see docs/guides/remote-data.md), and of ``index`` in the same kind.
-    ``progress`` is called while an index is made (see `build_index`). O(shards), unless an index must be made.
+    With ``publish_index`` an index that is not beside the shards of an object store is put there. ``progress`` is
+    called while an index is made (see `build_index`). O(shards), unless an index must be made.
 
     Raises
     ------
@@ -131,7 +132,9 @@ def open_source(
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
         return _beside_index(found, split, store, format, directory)
     selected = select_split(found, split, suffixes=wanted_suffixes(format), store=store)
-    opened = _open_shards(selected.source, store, directory, index, format, storage_options, progress)
+    opened = _open_shards(
+        selected.source, store, directory, index, format, storage_options, progress, publish_index=publish_index
+    )
     left = samples_left(selected, opened.index, opened.paths, store)
     return opened if left is None else replace(opened, stored=left)
 
@@ -144,6 +147,8 @@ def _open_shards(
     format: str | Format | None,  # noqa: A002
     storage_options: Mapping[str, Any] | None,
     progress: Progress | None,
+    *,
+    publish_index: bool,
 ) -> Opened:
     """The shards that were found, with the index that is given, lies beside them, was kept, or is made now."""
     what = described_shards(found, format, store)
@@ -156,7 +161,10 @@ def _open_shards(
         return _with_index(found, there, beside.path, store, said, directory)
     refuse_unfinished(found, store)
     chosen = choose_format(found, said)
-    made, made_path = _cached_or_made(what, store, chosen, directory, progress, replaces=beside)
+    publish = partial(
+        publish_beside if publish_index else hint_at_publishing, source=found, store=store, replaces=beside
+    )
+    made, made_path = _cached_or_made(what, store, chosen, directory, progress, publish)
     return _opened(store, made, found.paths, chosen, made_path, directory)
 
 
@@ -386,12 +394,11 @@ def _cached_or_made(
     format: Format,  # noqa: A002
     directory: str,
     progress: Progress | None,
-    *,
-    replaces: ObjectInfo | None,
+    publish: Callable[[Index], str | None],
 ) -> tuple[Index, str | None]:
     """The index from the cache, else a new one, which is put there; its file, unless it could not be written.
 
-    ``replaces`` lies beside the shards, and cannot be used for them.
+    ``publish`` may put it beside the shards, and says where it is then.
     """
     found = what.source
     local = store if isinstance(store, LocalStore) else LocalStore()
@@ -404,7 +411,7 @@ def _cached_or_made(
             if local.find(path) is not None:
                 known = load_index(path, store=local, trusted=True)
                 _say_unversioned(infos, path)
-                return known, path
+                return known, publish(known) or path
         except ShoalError as error:
             _log.warning("the cached index cannot be used and is made again: %s", error.message)
         index = build_index(
@@ -416,7 +423,7 @@ def _cached_or_made(
             expected=what.expected,
             rows=what.rows,
         )
-        beside = leave_beside(index, found, store=store, replaces=replaces)
+        beside = publish(index)
         try:
             save_index(index, path, store=local)
         except StorageError as error:
