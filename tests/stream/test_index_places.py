@@ -128,7 +128,7 @@ def test_a_place_that_may_not_be_written_is_left_alone(
         dataset = open_dataset(root)
     assert where_from(dataset).startswith(str(tmp_path))
     assert "not published beside the shards: could not write" in caplog.text
-    assert "WARNING" not in {record.levelname for record in caplog.records}
+    assert "WARNING" in {record.levelname for record in caplog.records}  # it was asked for
     monkeypatch.setattr(opening, "build_index", pytest.fail)
     assert where_from(open_dataset(root)) == where_from(dataset)
 
