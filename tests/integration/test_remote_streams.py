@@ -73,9 +73,9 @@ def test_a_missing_shard_is_named(remote: Dataset) -> None:
         remote.open("train-{000003..000005}.tar")
 
 
-def test_opening_leaves_an_index_beside_the_shards(bucket: Dataset, cache: Path) -> None:
+def test_opening_publishes_an_index_where_that_is_asked_for(bucket: Dataset, cache: Path) -> None:
     path = f"{bucket.root}/shoal.index"
-    assert bucket.open()._opened.index_path == path
+    assert bucket.open(publish_index=True)._opened.index_path == path
     shutil.rmtree(cache, ignore_errors=True)
     ds = bucket.open()
     assert ds._opened.index_path == path
