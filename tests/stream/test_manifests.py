@@ -403,3 +403,18 @@ def test_what_litdata_compressed_is_found(tmp_path: Path) -> None:
     assert [(item["i"], item["s"], item["a"].tolist()) for item in items] == [
         (n, f"item {n}", list(range(n % 5))) for n in range(30)
     ]
+
+
+@pytest.mark.parametrize("name", ["litdata", "mds/csv", "mds/json", "peers/litdata/batch", "peers/litdata/chunk"])
+def test_shards_that_an_index_json_names_are_verified(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
+    made = Path(__file__).parents[1] / "shards" / "data" / name
+    data = tmp_path / "data"
+    shutil.copytree(made, data)
+    assert main(["verify", str(data)]) == 0
+    assert main(["index", str(data)]) == 0
+    for source in (data, data / "index.json", data / "shoal.index"):
+        assert main(["verify", str(source)]) == 0
+    shard = data / shoal.open(data)._opened.index.shard_names[-1]
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert main(["verify", str(data)]) == 1

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from posixpath import basename
+from posixpath import basename, splitext
 from typing import Any
 
 from shoal.errors import IndexFileError, ShardError, StorageError
 from shoal.shards.index.build import subset
 from shoal.shards.index.join import joined
 from shoal.shards.index.table import Index
+from shoal.shards.manifests import MANIFEST_NAME
 from shoal.shards.protocol import Format
 from shoal.storage.answers import is_broken, is_missing
 from shoal.storage.home import with_home
@@ -25,7 +26,15 @@ from shoal.storage.urls import join, plain, scheme_of
 from shoal.stream.damages import Damage, Soundness, words_of, words_without_path
 from shoal.stream.indexing.building import build_index
 from shoal.stream.indexing.index_files import INDEX_NAME, load_index
-from shoal.stream.indexing.opening import Opened, choose_format, format_of_index, known_suffixes, open_source
+from shoal.stream.indexing.opening import (
+    Opened,
+    choose_format,
+    described_shards,
+    format_of_index,
+    known_suffixes,
+    open_source,
+    wanted_suffixes,
+)
 from shoal.stream.indexing.split_selection import ALL_SPLITS, SplitLike, select_split
 from shoal.stream.indexing.verifying import ShardCheck
 from shoal.stream.manifest_beside import has_manifest, manifest_damages
@@ -83,10 +92,7 @@ def open_to_verify(
     """
     asked = in_store(source, storage_options)
     store = patient(open_store(asked, storage_options), storage_options)
-    suffixes = known_suffixes(format)
-    found = expand(asked, suffixes=suffixes, store=store)
-    if split is not None:
-        found = select_split(found, split, suffixes=suffixes, store=store).source
+    found = _found(asked, split, wanted_suffixes(format), store)
     if found.kind == "index":
         index, found = found.paths[0], _directory_of(found, format, store)
     place, index_store = _index_place(index, found, store, storage_options)
@@ -96,16 +102,22 @@ def open_to_verify(
         except (ShardError, StorageError) as error:  # the first of as many as there may be
             if isinstance(error, StorageError) and not is_broken(error):
                 raise
-            return _scanned_one_by_one(found, store, choose_format(found, format))
-        return Verification(found, store, opened, opened.format, None, None)
+            shards = described_shards(found, format, store)
+            return _scanned_one_by_one(shards.source, store, choose_format(shards.source, shards.format or format))
+        return Verification(described_shards(found, format, store).source, store, opened, opened.format, None, None)
     try:
         known = load_index(place, store=index_store)
     except (IndexFileError, StorageError) as error:
         if isinstance(error, StorageError) and not _is_no_index(error, index):
             raise
         damage = Damage("index", "", None, None, error.message)
-        return Verification(found, store, None, choose_format(found, format), place, index_store, (damage,))
+        shards = described_shards(found, format, store)
+        chosen = choose_format(shards.source, shards.format or format)
+        return Verification(shards.source, store, None, chosen, place, index_store, (damage,))
     chosen = format_of_index(known, place, format)
+    if any(basename(path) == MANIFEST_NAME for path in found.paths):  # which is no shard, and names those that are
+        beside = asked if found.kind == "list" or split is not None else found.root
+        found = _without_manifests(_found(beside, split, _suffixes_in(known, chosen), store))
     known, paths, unknown = _paired(known, found)
     check = ShardCheck(known, paths, store=store, format=chosen)
     opened = Opened(store, known, paths, chosen, place, check)
@@ -114,6 +126,23 @@ def open_to_verify(
     if has_manifest(known) and found.complete:
         damages += manifest_damages(known, found.root, store=store)
     return Verification(found, store, opened, chosen, place, index_store, damages)
+
+
+def _found(asked: SourceLike, split: SplitLike, suffixes: Sequence[str], store: Store) -> Source:
+    """What a source names, or a split of it."""
+    found = expand(asked, suffixes=suffixes, store=store)
+    return found if split is None else select_split(found, split, suffixes=suffixes, store=store).source
+
+
+def _suffixes_in(index: Index, format: Format) -> tuple[str, ...]:  # noqa: A002
+    """The suffixes of a format, and those of the shards that an index knows."""
+    return tuple({*known_suffixes(format), *(splitext(name)[1] for name in index.shard_names)} - {""})
+
+
+def _without_manifests(found: Source) -> Source:
+    kept = [place for place, path in enumerate(found.paths) if basename(path) != MANIFEST_NAME]
+    names, paths = (tuple(row[place] for place in kept) for row in (found.names, found.paths))
+    return replace(found, names=names, paths=paths)
 
 
 def verify(asked: Verification, *, progress: Callable[[int, int], None] | None = None) -> Soundness:
@@ -150,7 +179,7 @@ def _scanned_one_by_one(found: Source, store: Store, format: Format) -> Verifica
 
 def _directory_of(found: Source, format: str | Format | None, store: Store) -> Source:  # noqa: A002
     """The shards beside an index file; the index itself may lie under any name."""
-    beside = expand(found.root, suffixes=known_suffixes(format), store=store)
+    beside = expand(found.root, suffixes=wanted_suffixes(format), store=store)
     if beside.kind != "index":
         return beside
     # Where nothing can be listed (http), the directory is its index again: then the shards are those that it names.
