@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from tests.compat.peers.run import differences
+from tests.compat.peers.environments import PEERS, title_of
+from tests.compat.peers.run import TABLE, WRITTEN, differences
 
 DATA = Path(__file__).parent / "data" / "peers"
 
@@ -23,3 +25,17 @@ def test_values_types_and_order_are_those_of_the_package_that_wrote_them(peer: s
     found = differences(peer, DATA / peer)
     assert found
     assert {about: what for about, what in found.items() if what} == {}
+
+
+def test_the_documentation_has_a_row_for_each_peer_with_what_is_tried() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    begin = lines.index(TABLE[0])
+    rows = [line.strip("| ").split(" | ") for line in lines[begin + 2 : begin + 2 + len(PEERS)]]
+    assert [row[0] for row in rows] == [title_of(name) for name in PEERS]
+    for name, (_, theirs, ours) in zip(PEERS, rows, strict=True):
+        assert ours.startswith(f"{len(WRITTEN[name])} of {len(WRITTEN[name])}: ") if name in WRITTEN else ours == "-"
+        made = DATA / name / "expected.json"
+        if made.exists():
+            num_sources = len(json.loads(made.read_text())["sources"])
+            assert theirs.startswith(f"{num_sources} of {num_sources}: ")

@@ -83,6 +83,18 @@ decode_image = decode_jpeg
 }
 
 
+def title_of(name: str) -> str:
+    """A peer with its version, as far as that is pinned.
+
+    >>> title_of("polars"), title_of("gnutar")
+    ('polars 2.1.0', 'gnutar (as installed)')
+    """
+    peer = PEERS[name]
+    pinned = dict(wanted.split("==") for wanted in (*peer.alone, *peer.packages) if "==" in wanted)
+    version = next((number for package, number in pinned.items() if name in package), None)
+    return f"{name} (as installed)" if version is None else f"{name} {version}"
+
+
 def python_of(name: str) -> Path:
     """The Python that has a peer; the one running where the peer is a program alone."""
     peer = PEERS[name]

@@ -2,7 +2,8 @@
 
 ``python tests/compat/peers/run.py [PEER ...]`` makes the environments that are missing, has each peer write shards and
 read them itself, and compares values, types and order with what shoal reads from the same files; then has each of them
-read what `shoal.pack` wrote. Exit code 1 if any differs; what this machine cannot have is skipped by name.
+read what `shoal.pack` wrote. Exit code 1 if any differs; what this machine cannot have is skipped by name. At the end
+stands the table of docs/formats.md.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import numpy as np
-from tests.compat.peers.environments import PEERS, CannotHaveError, python_of, run_in
+from tests.compat.peers.environments import PEERS, CannotHaveError, python_of, run_in, title_of
 from tests.compat.peers.plainly import plain
 
 import shoal
@@ -139,23 +140,42 @@ def told(name: str, what: str, found: dict[str, str]) -> int:
     return len(wrong)
 
 
+TABLE = ("| peer | what it wrote, read here as it reads it | what shoal wrote, read by it |", "| --- | --- | --- |")
+"""The head of the table that is printed, and stands in docs/formats.md."""
+
+
+def row_of(name: str, theirs: dict[str, str], ours: dict[str, str]) -> str:
+    """What was tried with a peer, and how much of it was equal, as a row of that table."""
+    cells = [_counted(theirs), _counted(ours) if ours else "-"]
+    return f"| {title_of(name)} | {' | '.join(cells)} |"
+
+
+def _counted(found: dict[str, str]) -> str:
+    num_equal = sum(not what for what in found.values())
+    return f"{num_equal} of {len(found)}: {', '.join(name.replace('|', ' ') for name in found)}"
+
+
 def main() -> int:
     warnings.simplefilter("ignore", shoal.errors.ShuffleWarning)
     names = sys.argv[1:] or list(PEERS)
     num_wrong = 0
+    rows = []
     for name in names:
         directory = Path(tempfile.mkdtemp(prefix=f"shoal-{name}-"))
         os.environ["SHOAL_CACHE_DIR"] = str(directory / "cache")  # not in that of who runs this
         try:
             run_in(python_of(name), HERE / "writes.py", name, directory / "theirs")
-            num_wrong += told(name, "of its sources are read as it reads them", differences(name, directory / "theirs"))
-            if name in WRITTEN:
-                found = differences_in_reading(name, directory / "ours")
-                num_wrong += told(name, "of our formats are read by it as they were written", found)
+            theirs = differences(name, directory / "theirs")
+            num_wrong += told(name, "of its sources are read as it reads them", theirs)
+            ours = differences_in_reading(name, directory / "ours") if name in WRITTEN else {}
+            if ours:
+                num_wrong += told(name, "of our formats are read by it as they were written", ours)
+            rows.append(row_of(name, theirs, ours))
         except CannotHaveError as error:
             print(f"{name:12} skipped: {error}", flush=True)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
+    print("", *TABLE, *rows, sep="\n", flush=True)
     return int(bool(num_wrong))
 
 
