@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import shoal
 from shoal.errors import ShardError, UsageError
+from shoal.shards import delimited
 from shoal.shards.delimited import Delimited
 from shoal.shards.protocol import Stretch
 from shoal.shards.text import Text
@@ -103,8 +104,14 @@ ODD = st.text(st.sampled_from('a",\r\n '), max_size=14)
 
 
 @settings(max_examples=200)
-@given(text=ODD, window_bytes=st.sampled_from([1, 2, 3, 1000]), with_starts=st.booleans())
-def test_what_csv_reads_is_read_as_it_reads_it(text: str, window_bytes: int, with_starts: bool) -> None:
+@given(text=ODD, window_bytes=st.sampled_from([1, 2, 3, 1000]), with_starts=st.booleans(), is_large=st.booleans())
+def test_what_csv_reads_is_read_as_it_reads_it(text: str, window_bytes: int, with_starts: bool, is_large: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delimited, "SMALL_BYTES", -1 if is_large else 1000)
+        check_like_csv(text, window_bytes, with_starts)
+
+
+def check_like_csv(text: str, window_bytes: int, with_starts: bool) -> None:
     """Quotes and carriage returns wherever they are; records of another length and open quotes are errors."""
     format = Delimited(columns=["x", "y"], window_bytes=window_bytes)  # noqa: A001
     rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
 from shoal.hints import did_you_mean
-from shoal.shards.delimited_fields import column_names, split_fields
+from shoal.shards.delimited_fields import SMALL_BYTES, column_names, split_fields, split_small
 from shoal.shards.forward_scan import About, Content, FoundSamples, SampleBorders, forward_scan
 from shoal.shards.lines import BOM, WHITE, LineEnds, LineScan, line_records, scan_lines
 from shoal.shards.protocol import Buffer, ReadBytes, Sample, ShardScan, Stretch
@@ -168,8 +168,8 @@ class Delimited:
         """The fields of a record by column."""
         fields = self._fields(data, most=len(columns))
         if len(fields) != len(columns):
-            more = f"more than {len(columns)}" if len(fields) > len(columns) else len(fields)
-            msg = f"this record has {more} fields, and there are {len(columns)} columns"
+            many = f"more than {len(columns)}" if len(fields) > len(columns) else len(fields)
+            msg = f"this record has {many} fields, and there are {len(columns)} columns"
             raise BadRecordError(msg, hint=_HINT)
         sample: Sample = dict(zip(columns, fields, strict=True))
         for name, kind in self.types.items():
@@ -194,10 +194,12 @@ class Delimited:
 
     def _fields(self, record: bytes, *, most: int | None = None) -> list[str]:
         """The fields of a record; with ``most``, some more than that of one that has more."""
-        delimiter = self.delimiter.encode()
         text = self._without_end(record)
+        how = {"quoted": self.quoted, "strict": self.strict}
         try:
-            found = split_fields(text, delimiter, quoted=self.quoted, strict=self.strict, most=most)
+            if len(text) <= SMALL_BYTES:
+                return split_small(text.decode("utf-8"), self.delimiter, **how)
+            found = split_fields(text, self.delimiter.encode(), most=most, **how)
             return [field.decode("utf-8") for field in found]
         except UnicodeDecodeError:
             raise _not_utf_8(record) from None

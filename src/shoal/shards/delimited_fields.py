@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 
-__all__ = ["column_names", "split_fields"]
+__all__ = ["SMALL_BYTES", "column_names", "split_fields", "split_small"]
+
+_OPEN = "a quoted field has no end"
+_SEVERAL = "an end of line stands outside of quotes: these are several records"
+
+SMALL_BYTES = 64 << 10
+"""Records up to here are split by Python's `csv`, in half the time; it takes 11 times the memory of a large one."""
+
+
+def split_small(record: str, delimiter: str, *, quoted: bool, strict: bool) -> list[str]:
+    r"""The fields of a small record without its end.
+
+    >>> split_small('a,"b, ""c"" d",5" disk', ",", quoted=True, strict=False)
+    ['a', 'b, "c" d', '5" disk']
+
+    Raises
+    ------
+    ValueError
+        As `split_fields`.
+    """
+    if not quoted or '"' not in record:
+        if quoted and ("\n" in record or "\r" in record):
+            raise ValueError(_SEVERAL)
+        return record.split(delimiter)
+    lines = iter((record, ""))
+    try:
+        fields = next(csv.reader(lines, delimiter=delimiter, strict=strict))
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
+    if next(lines, None) is None:  # it asked for another line, which only a quote that is open does
+        raise ValueError(_OPEN)
+    return fields
 
 
 def split_fields(
     record: bytes, delimiter: bytes, *, quoted: bool, strict: bool, most: int | None = None
 ) -> list[bytes]:
-    r"""The fields of a record without its end, as Python's `csv` reads them; with ``most``, only the first of more.
-
-    Not by `csv`, which takes 11 times the memory of a large record.
+    r"""The same of one of any size, as bytes, in little more memory; with ``most``, only the first fields of more.
 
     >>> split_fields(b'a,"b, ""c"" d",5" disk', b",", quoted=True, strict=False)
     [b'a', b'b, "c" d', b'5" disk']
@@ -52,14 +82,12 @@ def _quoted_field(record: bytes, begin: int) -> tuple[bytes, int]:
         end = record.find(b'"', end + 2)
     if end >= 0:
         return record[begin:end].replace(b'""', b'"'), end + 1
-    msg = "a quoted field has no end"
-    raise ValueError(msg)
+    raise ValueError(_OPEN)
 
 
 def _check_one(field: bytes) -> None:
     if b"\n" in field or b"\r" in field:
-        msg = "an end of line stands outside of quotes: these are several records"
-        raise ValueError(msg)
+        raise ValueError(_SEVERAL)
 
 
 def column_names(fields: Sequence[str]) -> list[str]:

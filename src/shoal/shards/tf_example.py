@@ -162,10 +162,12 @@ def _fields(
     for first, end in spans:
         at = first
         while at < end:
-            tag, after = _varint(data, at, end)
+            # Numbers of one byte are most, and a call costs as much as the rest.
+            tag, after = (data[at], at + 1) if data[at] < 128 else _varint(data, at, end)
             number, kind = tag >> 3, tag & 7
             if kind == _LENGTH:
-                size, begin = _varint(data, after, end)
+                is_short = after < end and data[after] < 128
+                size, begin = (data[after], after + 1) if is_short else _varint(data, after, end)
                 stop = begin + size
             elif kind == _VARINT:
                 begin, stop = after, _varint(data, after, end)[1]
