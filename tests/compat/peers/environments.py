@@ -92,6 +92,8 @@ def title_of(name: str) -> str:
     peer = PEERS[name]
     pinned = dict(wanted.split("==") for wanted in (*peer.alone, *peer.packages) if "==" in wanted)
     version = next((number for package, number in pinned.items() if name in package), None)
+    if version is None and pinned:
+        return f"{name}: {', '.join(f'{package} {number}' for package, number in pinned.items())}"
     return f"{name} (as installed)" if version is None else f"{name} {version}"
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +154,9 @@ def row_of(name: str, theirs: dict[str, str], ours: dict[str, str]) -> str:
 
 def _counted(found: dict[str, str]) -> str:
     num_equal = sum(not what for what in found.values())
-    return f"{num_equal} of {len(found)}: {', '.join(name.replace('|', ' ') for name in found)}"
+    kinds = Counter(re.sub(r"-\d+(?=\.|$)", "", name) for name in found)  # of numbered ones their number
+    told = [name if count == 1 else f"{count} x {name}" for name, count in kinds.items()]
+    return f"{num_equal} of {len(found)}: {', '.join(told)}"
 
 
 def main() -> int:

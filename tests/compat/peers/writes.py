@@ -304,12 +304,14 @@ def streaming(directory: Path) -> Found:
         with XSVWriter(out=str(directory / name), size_limit=200, **options) as writer:
             for row in range(_ROWS):
                 writer.write({"n": row, "s": odd[row % 8], "t": odd[row // 8 % 8]})
-    with CSVWriter(out=str(directory / "empty"), columns={"s": "str"}) as writer:
-        for row in range(_ROWS):
-            writer.write({"s": odd[row % 3 % 2]})
+    for name, codec in (("empty", None), ("empty-gz", "gz")):
+        with CSVWriter(out=str(directory / name), columns={"s": "str"}, compression=codec) as writer:
+            for row in range(_ROWS):
+                writer.write({"s": odd[row % 3 % 2]})
     for name in ("json", "csv", "xsv", "long", "returns", "both", "empty"):
         read = LocalDataset(str(directory / name))
         found[name] = (name, [plain(read[row]) for row in range(_ROWS)])
+    found["empty-gz"] = ("empty-gz", found["empty"][1])  # which LocalDataset does not decompress
     return found
 
 
