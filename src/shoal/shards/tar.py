@@ -42,6 +42,7 @@ class Tar:
 
     name: str = "tar"
     suffixes: tuple[str, ...] = (".tar",)
+    scan_rule = 1  # raised when shards are cut otherwise than before, so that what was kept is not used
 
     def __init__(self, *, window_bytes: int = 1 << 20, skip_bytes: int = 32768) -> None:
         self.window_bytes = window_bytes

@@ -46,6 +46,7 @@ class TFRecord:
 
     name: str = "tfrecord"
     suffixes: tuple[str, ...] = (".tfrecord", ".tfrecords", ".tfrec")
+    scan_rule = 1  # raised when shards are cut otherwise than before, so that what was kept is not used
 
     def __init__(self, *, examples: bool = True, window_bytes: int = 1 << 20) -> None:
         self.examples = examples
