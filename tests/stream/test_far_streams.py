@@ -15,7 +15,7 @@ from tests.stream.made import check_sample, described, ids_of, open_finely, read
 
 from shoal.errors import ShardError, StorageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.plan import requests
+from shoal.plan import request_sizes
 from shoal.stream.indexing.checksums import extent_checksums
 from shoal.stream.open_dataset import Dataset, open_dataset
 from shoal.stream.reading import budgeting, far_readers
@@ -53,8 +53,8 @@ def ordered(ds: Dataset, order: Any) -> Dataset:
 def test_a_fault_of_one_request_in_ten_changes_nothing(
     fault: Fault, order: Any, sums: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "_LEAST_REQUEST_BYTES", 1)
-    monkeypatch.setattr(requests, "_REQUESTS_AHEAD", 10**9)  # many requests also where chunks are neighbours
+    monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 1)
+    monkeypatch.setattr(request_sizes, "_REQUESTS_AHEAD", 10**9)  # many requests also where chunks are neighbours
     if fault.kind == "corrupt" and order.name == "full":
         pytest.skip("a checksum is one of a whole extent, and a record is read alone")
     ds = ordered(far_away(sums, store := faulty(fault)), order)

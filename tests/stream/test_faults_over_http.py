@@ -14,7 +14,7 @@ from tests.stream.made import ids_of, reading_threads, write_tars
 
 from shoal.errors import StorageError
 from shoal.orders import Sequential, Window
-from shoal.plan import requests
+from shoal.plan import request_sizes
 from shoal.shards.formats import format_named
 from shoal.storage.local import LocalStore
 from shoal.storage.sources import expand
@@ -51,8 +51,8 @@ def server(directory: Path) -> Iterator[RangeServer]:
 
 @pytest.fixture(autouse=True)
 def _many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "_LEAST_REQUEST_BYTES", 1)
-    monkeypatch.setattr(requests, "_REQUESTS_AHEAD", 10**9)
+    monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 1)
+    monkeypatch.setattr(request_sizes, "_REQUESTS_AHEAD", 10**9)
 
 
 def served(server: RangeServer) -> Dataset:

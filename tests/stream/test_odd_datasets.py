@@ -134,5 +134,5 @@ def test_a_directory_of_what_tensorflow_compressed_without_saying_so(tmp_path: P
     with pytest.raises(ShardError, match=r'format="tfrecord.zlib" reads it so'):
         shoal.open(tmp_path / "in")
     assert shoal.open(tmp_path / "in", format="tfrecord.zlib").num_samples == 2 * len(samples)
-    with pytest.raises(SourceError, match=r"looked for \.jsonl\.gz, \.ndjson\.gz, found 1 x"):
+    with pytest.raises(SourceError, match=r"looked for .*\.gz.*, found 1 x"):
         shoal.open(tmp_path / "in", format="jsonl.gz")

@@ -28,7 +28,7 @@ from tests.stream.made import described
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.plan import ahead, requests
+from shoal.plan import ahead, request_sizes
 from shoal.plan.budget import Ledger
 from shoal.storage.chunk_cache.cache import ChunkCache
 from shoal.storage.chunk_cache.place import FOLDER
@@ -338,8 +338,8 @@ def test_parts_of_a_piece_come_at_a_time_within_the_budget(tmp_path: Path, monke
     """Though what comes after it would fill the room."""
     monkeypatch.setattr(spilling, "_WHOLE_BYTES", 4096)
     monkeypatch.setattr(ahead, "_LEAST_BYTES", 1 << 12)
-    monkeypatch.setattr(requests, "_LEAST_REQUEST_BYTES", 1 << 10)
-    monkeypatch.setattr(requests, "_MOST_REQUEST_BYTES", 1 << 10)
+    monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 1 << 10)
+    monkeypatch.setattr(request_sizes, "_MOST_REQUEST_BYTES", 1 << 10)
     source = write(tmp_path / "data", "arrow", (10,) * 20 + (1000,) + (10,) * 20)
     over_bytes, reserve = [0], Ledger.reserve
 
