@@ -13,6 +13,8 @@ from shoal.integrations.jax_arrays import Placing, on_process, rank_of_rows
 from shoal.integrations.jax_library import jax_library
 from shoal.stream.ahead import Ahead
 from shoal.stream.dataset import Dataset
+from shoal.stream.deliveries import Proof
+from shoal.stream.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.stream.iteration import Iteration
 from shoal.stream.pace import Pace
 from shoal.stream.passes import Pass
@@ -104,6 +106,8 @@ class DataIterator:
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
+        self.place: Place
+        self._is_stopped = False
         self._batches: Iterator[Any] = iter(())
         self._failure: BaseException | None = None
         self._ahead: Ahead | None = None
@@ -131,55 +135,92 @@ class DataIterator:
     def __next__(self) -> Any:
         if self._failure is not None:
             raise self._failure
-        began = self._pace.clock()
+        taken: list[tuple[Any, Proof]] = []
+        self._before = (self.place, self.place.num_yielded, self.place.received)
         try:
-            batch, proof = self._next()
+            return self._next(taken)
         except StopIteration:
             raise
-        except KeyboardInterrupt:
-            if self._ahead is None:
-                self._failure = _interrupted()
-                self.close()
-            raise
         except BaseException as error:
-            self._failure = error
-            self.close()
+            self._undo(error, taken)
+            if self._is_stopped and isinstance(error, Exception):
+                raise StopIteration from None
             raise
-        finally:
-            self._pace.add(began, self._pace.clock())
-        self.place.num_yielded += 1
-        self.place.received = proof
-        if self._line is not None:
-            self._line.step()
-        if self.place.num_yielded >= self._run.num_steps:
-            self._end_line()
-            self._run.ended(self.place)  # now, since a loop that counts to len() never asks for more
-        return batch
+
+    def stop(self) -> None:
+        """Give no more batches; returns at once, and a ``next`` that waits for one ends within a moment.
+
+        Unlike `close` it may be called in a signal handler. The state stays what it is: after everything given.
+        """
+        self._is_stopped = self._closed = True
+        begin_elsewhere(self.close)
 
     def close(self) -> None:
         """Stop making batches, and give no more."""
-        self._closed = True
-        self._batches = iter(())
-        self._end_line()
-        if self._ahead is not None:
-            self._ahead.close()
-        self._iteration.close()
+        with InterruptsHeld():
+            self._closed = True
+            self._batches = iter(())
+            self._end_line()
+            if self._ahead is not None:
+                self._ahead.close()
+            self._iteration.close()
 
     def _end_line(self) -> None:
         if self._line is not None:
             self._line.close()
 
-    def _next(self) -> Any:
+    def _next(self, taken: list[tuple[Any, Proof]]) -> Any:
+        """The next batch; what was taken of those made ahead is noted first, for `_undo`."""
+        began = self._pace.clock()
+        try:
+            self._take(taken)
+            self._before = (self.place, self.place.num_yielded, self.place.received)  # perhaps of the next epoch
+            with InterruptsHeld():
+                self.place.num_yielded += 1
+                batch, self.place.received = taken[0]
+                if self._line is not None:
+                    self._line.step()
+                if self.place.num_yielded >= self._run.num_steps:
+                    self._end_line()
+                    self._run.ended(self.place)  # now, since a loop that counts to len() never asks for more
+            return batch
+        finally:
+            self._pace.add(began, self._pace.clock())
+
+    def _undo(self, error: BaseException, taken: list[tuple[Any, Proof]]) -> None:
+        """The batch was not given out: an interrupt came, or something failed."""
+        with InterruptsHeld():
+            place, num_yielded, received = self._before
+            place.num_yielded, place.received = num_yielded, received
+            if isinstance(error, Exception) and not taken:
+                self._failure = error
+                self.close()
+            elif self._ahead is None:
+                self._failure = _interrupted()
+                self.close()
+            elif taken:
+                self._ahead.give_back(taken[0])
+
+    def _take(self, taken: list[tuple[Any, Proof]]) -> None:
         """The next batch, and all that was delivered with it."""
         while not self._closed:
             try:
-                return next(self._batches)
+                if self._ahead is None:
+                    taken.append(next(self._batches))
+                else:
+                    self._ahead.wait()
+                    with InterruptsHeld():
+                        taken.append(self._ahead.take())
             except StopIteration:
+                if self._is_stopped:
+                    break
                 self._run.ended(self.place)
                 self.close()
                 if self._loader.num_epochs is None or self._run.epoch + 1 >= self._loader.num_epochs:
                     break
                 self._begin()
+            else:
+                return
         raise StopIteration
 
     def _begin(self) -> None:
@@ -187,7 +228,7 @@ class DataIterator:
         loader = self._loader
         run = self._run = _pass_of(loader.dataset)
         self._failure = None
-        self.place: Place = run.place()
+        self.place = run.place()
         self._iteration: Iteration = run.silent().work.iterate(
             run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state
         )

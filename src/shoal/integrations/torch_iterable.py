@@ -144,8 +144,10 @@ class _Part:
         return self
 
     def __next__(self) -> Any:
+        iteration, before = self._iteration, self._iteration.place.num_yielded
         try:
-            made = next(self._iteration)
+            made = next(iteration)
+            return tensors(made) if self._run.work.recipe.partition.batched else made
         except StopIteration:
             dataset = self._source.dataset
             # A loaded position has served. No worker can say that: the loop may not have received what it made ahead.
@@ -153,7 +155,9 @@ class _Part:
                 dataset.set_epoch(self._run.epoch + 1)
                 dataset.set_epoch(self._run.epoch)
             raise
-        return tensors(made) if self._run.work.recipe.partition.batched else made
+        except BaseException as error:  # an interrupt, too: what was made is not given out
+            iteration.fail(error, num_yielded=before)
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         """Where this worker is."""

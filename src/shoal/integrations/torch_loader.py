@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from shoal.integrations.torch_workers import Workers
 from shoal.order.resolution import parse_bytes
 from shoal.stream.dataset import Dataset
 from shoal.stream.forks import start_context
+from shoal.stream.interrupts import InterruptsHeld
 from shoal.stream.passes import Pass
 
 __all__ = ["DataLoader"]
@@ -137,6 +139,7 @@ class DataLoader:
         self._context = start_context(multiprocessing_context, preload=_PRELOAD) if num_workers else None
         self._staying: Workers | None = None
         self._serving: Received | None = None
+        self._newest: weakref.ref[Received] | None = None
 
     def __repr__(self) -> str:
         """The dataset, and who makes its batches."""
@@ -158,14 +161,19 @@ class DataLoader:
         if not self.num_workers:
             made_by = made_by.with_threads(num_threads=self.num_threads, limit_bytes=self.prefetch_bytes)
             num_ahead, limit_bytes = self.prefetch_factor, self.prefetch_bytes
-            made = InThread(made_by, finish, num_ahead, limit_bytes=limit_bytes, pin_memory=self.pin_memory)
-            return Received(run, made)
+            with InterruptsHeld():
+                made = InThread(made_by, finish, num_ahead, limit_bytes=limit_bytes, pin_memory=self.pin_memory)
+                return self._noted(Received(run, made))
         if self._serving is not None:
             self._serving.close()
         workers = self._workers_for(made_by, finish)
         workers.begin(made_by)
         received = Received(run, ByWorkers(workers, run, stay=self.persistent_workers))
         self._serving = received if self.persistent_workers else None
+        return self._noted(received)
+
+    def _noted(self, received: Received) -> Received:
+        self._newest = weakref.ref(received)
         return received
 
     def set_epoch(self, epoch: int) -> None:
@@ -188,6 +196,17 @@ class DataLoader:
         """The counts of `Dataset.stats`, those of worker processes included."""
         return self.dataset.stats()
 
+    def stop(self) -> None:
+        """End the loop over the newest iterator as if there were no more batches, also where it waits for one.
+
+        It returns at once, and may be called in a signal handler: so a job that has some seconds to end in can save its
+        state, whatever the storage does. The loop ends within two seconds of its asking for the next batch. Iterating
+        again goes on as usual: from a state that is loaded, else from the start of the epoch.
+        """
+        newest = None if self._newest is None else self._newest()
+        if newest is not None:
+            newest.stop()
+
     def close(self) -> None:
         """End workers that stayed; iterating again starts new ones."""
         serving, self._serving = self._serving, None
@@ -199,7 +218,7 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has a dataset of its own, which stands at the same position, and no workers yet."""
-        return {**self.__dict__, "_staying": None, "_serving": None}
+        return {**self.__dict__, "_staying": None, "_serving": None, "_newest": None}
 
     def _workers_for(self, run: Pass, finish: Callable[[Any], Any]) -> Workers:
         context: Any = self._context

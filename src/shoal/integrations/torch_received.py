@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Self
 
@@ -13,12 +15,15 @@ from shoal.integrations.torch_batches import can_pin, pinned, pinned_array
 from shoal.integrations.torch_workers import Workers
 from shoal.stream.ahead import Ahead
 from shoal.stream.deliveries import Proof
+from shoal.stream.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.stream.pace import Pace
 from shoal.stream.passes import Pass
 from shoal.stream.place import Place
 from shoal.stream.steps import Made, add_counts
 
 __all__ = ["ByWorkers", "InThread", "Received"]
+
+_SECONDS_TO_GIVE_UP = 1.5
 
 
 class Received:
@@ -31,7 +36,7 @@ class Received:
         self._run, self._source = run, source
         self.place = run.place()
         self._failure: BaseException | None = None
-        self._closed = False
+        self._closed = self._is_stopped = False
         self._pace = run.counters.pace = Pace(run.counters)
         self._line = run.progress_line(self.place)
         run.follow(self.place)
@@ -48,35 +53,66 @@ class Received:
             raise self._failure
         if self._closed:
             raise StopIteration
-        began = self._pace.clock()
+        before = (self.place.num_yielded, self.place.received)
+        taken: list[tuple[Any, Proof]] = []
         try:
-            made, proof = self._source.next(self.place)
+            return self._next(taken)
         except StopIteration:
-            self._end()
-            raise
-        except KeyboardInterrupt:
-            if not self._source.survives_interrupts:
-                self._stop(_interrupted())
             raise
         except BaseException as error:
-            self._stop(error)
+            self._undo(error, taken, *before)
+            if self._is_stopped and isinstance(error, Exception):
+                raise StopIteration from None
             raise
-        finally:
-            self._pace.add(began, self._pace.clock())
-        self.place.num_yielded += 1
-        self.place.received = proof
-        if self._line is not None:
-            self._line.step()
-        if self.place.num_yielded >= self._run.num_steps:
-            self._end_line()
-            self._run.ended(self.place)  # now, since a loop that counts to len() never asks for more
+
+    def _next(self, taken: list[tuple[Any, Proof]]) -> Any:
+        """The next batch; what was taken of the source is noted first, for `_undo`."""
+        began = self._pace.clock()
+        try:
+            self._source.wait()
+            with self._source.handing_over():
+                taken.append(self._source.take(self.place))
+                self._pace.add(began, self._pace.clock())
+                self.place.num_yielded += 1
+                made, self.place.received = taken[0]
+                if self._line is not None:
+                    self._line.step()
+                if self.place.num_yielded >= self._run.num_steps:
+                    self._end_line()
+                    self._run.ended(self.place)  # now, since a loop that counts to len() never asks for more
+        except StopIteration:
+            if not self._closed:
+                self._end()
+            raise
         return made
+
+    def _undo(self, error: BaseException, taken: list[tuple[Any, Proof]], num_yielded: int, received: Proof) -> None:
+        """The batch was not given out: an interrupt came, or something failed."""
+        with InterruptsHeld():
+            self.place.num_yielded, self.place.received = num_yielded, received
+            if self._is_stopped:
+                self.close()
+            elif isinstance(error, Exception) and not taken:
+                self._stop(error)
+            elif not self._source.survives_interrupts:
+                self._stop(_interrupted())
+            elif taken:
+                self._source.give_back(taken[0])
+
+    def stop(self) -> None:
+        """Give no more batches; returns at once, and a ``next`` that waits for one ends within two seconds.
+
+        Unlike `close` it may be called in a signal handler. The state stays what it is: after everything received.
+        """
+        self._closed = self._is_stopped = True
+        self._source.stop()
 
     def close(self) -> None:
         """Stop making batches, and give no more."""
         self._closed = True
         self._end_line()
-        self._source.close()
+        with InterruptsHeld():
+            self._source.close()
 
     def _end_line(self) -> None:
         if self._line is not None:
@@ -112,17 +148,33 @@ class InThread:
         batches = ((batch, place.proof) for batch in batches)  # in the thread that makes them, so that both belong
         close = self._iteration.close
         self._ahead = Ahead(batches, limit=num_ahead, close=close, limit_bytes=limit_bytes) if num_ahead else None
-        self._batches: Iterator[Any] = self._ahead or batches
+        self._batches = batches
         self.survives_interrupts = self._ahead is not None
+        # What is ready is handed over at once; what is made meanwhile may take long, and is lost by an interrupt.
+        self.handing_over: Callable[[], AbstractContextManager[Any]] = InterruptsHeld if self._ahead else nullcontext
 
-    def next(self, place: Place) -> tuple[Any, Proof]:  # noqa: ARG002  # a thread makes them one after the other
+    def wait(self) -> None:
+        """Wait for the next batch, if a thread makes it; interrupts arrive meanwhile."""
+        if self._ahead is not None:
+            self._ahead.wait()
+
+    def take(self, place: Place) -> tuple[Any, Proof]:  # noqa: ARG002  # a thread makes them one after the other
         """The next batch, and all that was delivered with it."""
-        made: tuple[Any, Proof] = next(self._batches)
+        made: tuple[Any, Proof] = next(self._batches) if self._ahead is None else self._ahead.take()
         return made
+
+    def give_back(self, taken: tuple[Any, Proof]) -> None:
+        """It was not given out, and is the next one again."""
+        if self._ahead is not None:
+            self._ahead.give_back(taken)
 
     def end(self) -> None:
         """All were made."""
         self.close()
+
+    def stop(self) -> None:
+        """Stop; does not wait for it, and takes no locks here."""
+        begin_elsewhere(self.close)
 
     def close(self) -> None:
         """Stop."""
@@ -136,15 +188,25 @@ class ByWorkers:
 
     def __init__(self, workers: Workers, run: Pass, *, stay: bool) -> None:
         self.survives_interrupts = False  # torch may have taken a batch out of its queue
+        self.handing_over: Callable[[], AbstractContextManager[Any]] = nullcontext  # of torch, which waits inside
         self._workers: Workers | None = workers
+        self._is_waiting = False
         self._run, self._stay = run, stay
 
-    def next(self, place: Place) -> tuple[Any, Proof]:
+    def wait(self) -> None:
+        """Nothing: whoever takes a batch waits for it."""
+
+    def give_back(self, taken: tuple[Any, Proof]) -> None:
+        """Nothing: an interrupt ends this."""
+
+    def take(self, place: Place) -> tuple[Any, Proof]:
         """The batch that comes at this place, and all that was delivered with it."""
         if self._workers is None:
             raise StopIteration
         try:
+            self._is_waiting = True
             made: Made = self._workers.next()
+            self._is_waiting = False
         except StopIteration:
             raise
         except BaseException:
@@ -159,6 +221,17 @@ class ByWorkers:
             msg = f"a worker gave the batch of step {made.step}, and step {step} is due"
             raise AssertionError(msg)
         return made.batch, place.received.plus(made.proof)
+
+    def stop(self) -> None:
+        """Have the batches in work given up; ends workers that do not come to that."""
+        if self._workers is not None:
+            self._workers.give_up()
+            begin_elsewhere(self._end_if_stuck)
+
+    def _end_if_stuck(self) -> None:
+        time.sleep(_SECONDS_TO_GIVE_UP)
+        if (workers := self._workers) is not None and self._is_waiting:
+            workers.kill()
 
     def end(self) -> None:
         """All were made."""

@@ -21,9 +21,10 @@ from shoal.stream.forks import wait_for_end, wait_for_feeders
 from shoal.stream.interrupts import interrupts_wait
 from shoal.stream.parents import end_with_parent
 from shoal.stream.passes import Pass, Work
+from shoal.stream.reading.retrying import StoppedError
 from shoal.stream.sharing import sharing_chunks
 from shoal.stream.snapshot import Snapshot
-from shoal.stream.steps import Made, StepMaker, Task
+from shoal.stream.steps import Failed, Made, StepMaker, Task
 
 __all__ = ["Workers", "Workshop"]
 
@@ -76,7 +77,7 @@ class Workers:
 
     def __init__(self, work: Work, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> None:
         self._made: Any = None
-        self._closed = True
+        self._closed, self._has_given_up = True, False
         self._pid = os.getpid()
         self._given, self._num_workers = _given(work, num_workers, finish, options), num_workers
         if num_workers > 1:
@@ -98,7 +99,7 @@ class Workers:
 
     def serve(self, work: Work, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> bool:
         """Whether they are what `Workers` of these arguments would be, or others are needed."""
-        return not self._closed and _given(work, num_workers, finish, options) == self._given
+        return not self._closed and not self._has_given_up and _given(work, num_workers, finish, options) == self._given
 
     def begin(self, run: Pass) -> None:
         """Make the batches of this pass from now on; what is left of an earlier one is dropped."""
@@ -120,6 +121,20 @@ class Workers:
         if made is None:  # torch's own StopIteration would hold on to its queues until it is dealt with
             raise StopIteration
         return Made(*made)
+
+    def give_up(self) -> None:
+        """Have them give up what they make, for good: they answer at once, and serve no other pass."""
+        self._has_given_up = True
+        self._stop.send_bytes(b"stop")
+
+    def kill(self) -> None:
+        """End the processes where they are, and answer whoever waits in `next` in their place."""
+        made = self._made
+        for worker in getattr(made, "_workers", ()):
+            worker.kill()
+        if made is not None:  # torch would look for lost workers every five seconds
+            msg = "the loader was stopped"
+            made._worker_result_queue.put((made._rcvd_idx, Made(-1, None, {}, Failed(StoppedError(msg), ""))))  # noqa: SLF001
 
     def close(self) -> None:
         """End the processes, and wait until they have ended."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
@@ -11,8 +10,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
+from shoal.stream.interrupts import InterruptsHeld, wait_in_slices
 from shoal.stream.sizes import bytes_of
-from shoal.stream.stopping import Stop
+from shoal.stream.stopping import Stop, end_pool, is_done
 
 __all__ = ["Ahead"]
 
@@ -24,42 +24,68 @@ class Ahead:
 
     Those that are ready hold ``limit_bytes`` at most, as far as the largest so far tells how large the next will be;
     one may always be ready. An error is raised at its place. Close it, or let go of it: the thread is gone when that
-    returns, at the latest when the item in work is made; ``close`` is called before, and may see to it that its making
-    ends early. An interrupt while waiting loses nothing.
+    returns, unless the item in work takes seconds more; ``close`` is called before, and may see to it that its making
+    ends early. An interrupt loses nothing: while it waits, nothing was taken, and what was taken can be given back.
     """
 
     def __init__(
         self, items: Iterator[Any], *, limit: int, close: Callable[[], None], limit_bytes: int | None = None
     ) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shoal-make")
+        self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="shoal-make")
         self._room = _Room(limit_bytes)
-        self._finalizer = weakref.finalize(self, _stop, self._thread, self._room.stop, close, os.getpid())
-        self._finalizer.atexit = False  # see `Stop`
         self._items = items
-        self._ready: deque[Future[Any]] = deque(self._asked() for _ in range(limit))
+        self._ready: deque[Future[Any]] = deque()
+        self._finalizer = weakref.finalize(self, _stop, self._thread, self._ready, self._room.stop, close, os.getpid())
+        self._finalizer.atexit = False  # see `Stop`
+        with InterruptsHeld():
+            for _ in range(limit):
+                self._ask()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        if not self._ready:
-            raise StopIteration
-        item, num_bytes = self._ready[0].result()  # an interrupt here leaves it where it is
-        self._ready.popleft()
-        if item is _END:
-            self.close()
-            raise StopIteration
-        self._room.taken(num_bytes)
-        self._ready.append(self._asked())
-        return item
+        self.wait()
+        return self.take()
+
+    def wait(self) -> None:
+        """Wait until the next item is ready, or there is none: interrupts arrive while this waits."""
+        wait_in_slices(self._is_ready)
+
+    def _is_ready(self, timeout_seconds: float | None) -> bool:
+        ready = self._ready
+        return not ready or is_done(ready[0], timeout_seconds) or self._room.stop.is_set()
+
+    def take(self) -> Any:
+        """The next item, for which `wait` has waited; `StopIteration` after the last, and once this is closed."""
+        with InterruptsHeld():
+            if not self._ready or self._room.stop.is_set():
+                raise StopIteration
+            item, num_bytes = self._ready.popleft().result()
+            if item is _END:
+                self.close()
+                raise StopIteration
+            self._room.taken(num_bytes)
+            self._ask()
+            return item
+
+    def give_back(self, item: Any) -> None:
+        """Give it out once more: who took it was interrupted."""
+        with InterruptsHeld():
+            future: Future[Any] = Future()
+            future.set_result((item, self._room.made(item)))
+            self._ready.appendleft(future)
 
     def close(self) -> None:
         """Make no more."""
-        self._ready.clear()
-        self._finalizer()
+        with InterruptsHeld():
+            self._finalizer()
+            self._ready.clear()
+            self._thread = None  # now: Python forgets threads by callbacks, in which an interrupt would be lost
 
-    def _asked(self) -> Future[Any]:
-        return self._thread.submit(_next_of, self._items, self._room)
+    def _ask(self) -> None:
+        if self._thread is not None:
+            self._ready.append(self._thread.submit(_next_of, self._items, self._room))
 
 
 class _Room:
@@ -105,10 +131,12 @@ def _next_of(items: Iterator[Any], room: _Room) -> tuple[Any, int]:
     return (item, 0) if item is _END else (item, room.made(item))
 
 
-def _stop(thread: ThreadPoolExecutor, stop: Stop, close: Callable[[], None], pid: int) -> None:
+def _stop(
+    thread: ThreadPoolExecutor, ready: deque[Future[Any]], stop: Stop, close: Callable[[], None], pid: int
+) -> None:
     if os.getpid() != pid:
         return  # a forked child has no such thread
-    stop.set()
-    close()
-    with contextlib.suppress(RuntimeError):  # the garbage collector may run in the thread itself, which cannot wait
-        thread.shutdown(wait=True, cancel_futures=True)
+    with InterruptsHeld(in_finalizer=True):
+        stop.set()
+        close()
+        end_pool(thread, ready)

@@ -6,7 +6,6 @@ in bytes, and a sample that cannot be read or decoded raises at its place, after
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import weakref
@@ -17,11 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.shards.index.table import Index
+from shoal.stream.interrupts import InterruptsHeld, wait_in_slices
 from shoal.stream.reading.retrying import StoppedError
 from shoal.stream.reading.skips import QUARANTINED
 from shoal.stream.sizes import bytes_of
 from shoal.stream.stages import Columns, Decode, Rename, Stage, ToTuple, WithIds, run_stages
-from shoal.stream.stopping import Stop
+from shoal.stream.stopping import Stop, end_pool, is_done
 
 __all__ = ["Decoders", "Threaded", "threaded"]
 
@@ -81,38 +81,48 @@ def _num_cores() -> int:
 class Decoders:
     """Threads that take samples through the first stages of some.
 
-    Close it, or let go of it: the threads are gone when that returns, at the latest when the samples that they have in
-    work are done.
+    Close it, or let go of it: the threads are gone when that returns, unless a sample in work takes seconds more.
     """
 
     def __init__(self, stages: Sequence[Stage], how: Threaded, *, index: Index | None, forgiving: bool) -> None:
-        self._pool = ThreadPoolExecutor(how.num_threads, thread_name_prefix="shoal-decode")
+        self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(how.num_threads, thread_name_prefix="shoal-decode")
         self._stop = Stop()
         self._make = _Make(tuple(stages[: how.num_stages]), index, forgiving, self._stop)
         self._most_groups = _GROUPS_A_THREAD * how.num_threads
         self._limit_bytes, self._largest_bytes = how.limit_bytes, 0
-        self._finalizer = weakref.finalize(self, _end, self._pool, self._stop, os.getpid())
+        self._waiting: deque[Future[tuple[list[Any], int]]] = deque()
+        self._finalizer = weakref.finalize(self, _end, self._pool, self._waiting, self._stop, os.getpid())
         self._finalizer.atexit = False  # see `Stop`
 
     def samples(self, samples: Iterator[Any], ids: Sequence[int]) -> Iterator[Any]:
         """What the stages make of each sample, given with its id."""
         named = zip(samples, ids, strict=False)  # the last position of an epoch may have no sample
-        waiting: deque[Future[tuple[list[Any], int]]] = deque()
+        waiting = self._waiting
         while True:
             while self._has_room(len(waiting)) and (group := _group(named)):
-                waiting.append(self._pool.submit(self._make, group))
+                self._ask(group)
             if not waiting:
                 return
-            made, num_bytes = waiting[0].result()
+            wait_in_slices(self._is_ready)
             if self._stop.is_set():
-                msg = "the stream was closed while samples were decoded"
-                raise StoppedError(msg)
-            waiting.popleft()
+                raise _closed()
+            with InterruptsHeld():
+                made, num_bytes = waiting.popleft().result()
             self._largest_bytes = max(self._largest_bytes, num_bytes)
             for sample in made:
                 if type(sample) is _Raised:
                     raise sample.error
                 yield sample
+
+    def _ask(self, group: list[tuple[Any, int]]) -> None:
+        with InterruptsHeld():
+            if self._pool is None:
+                raise _closed()
+            self._waiting.append(self._pool.submit(self._make, group))
+
+    def _is_ready(self, timeout_seconds: float | None) -> bool:
+        waiting = self._waiting
+        return not waiting or is_done(waiting[0], timeout_seconds) or self._stop.is_set()
 
     def _has_room(self, num_waiting: int) -> bool:
         """Whether one more group may be in work; until the size of one is known, only one."""
@@ -123,7 +133,10 @@ class Decoders:
 
     def close(self) -> None:
         """Decode no more."""
-        self._finalizer()
+        with InterruptsHeld():
+            self._finalizer()
+            self._waiting.clear()
+            self._pool = None  # now: Python forgets threads by callbacks, in which an interrupt would be lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +165,11 @@ class _Make:
         return made, max(1, sum(map(bytes_of, made)))
 
 
+def _closed() -> StoppedError:
+    msg = "the stream was closed while samples were decoded"
+    return StoppedError(msg)
+
+
 def _group(named: Iterator[tuple[Any, int]]) -> list[tuple[Any, int]]:
     """The next samples; the error of one that cannot be read, in its place."""
     group: list[tuple[Any, int]] = []
@@ -162,9 +180,9 @@ def _group(named: Iterator[tuple[Any, int]]) -> list[tuple[Any, int]]:
     return group
 
 
-def _end(pool: ThreadPoolExecutor, stop: Stop, pid: int) -> None:
+def _end(pool: ThreadPoolExecutor, under_way: deque[Future[Any]], stop: Stop, pid: int) -> None:
     if os.getpid() != pid:
         return  # a forked child has no such threads
-    stop.set()
-    with contextlib.suppress(RuntimeError):  # the garbage collector may run in one of the threads, which cannot wait
-        pool.shutdown(wait=True, cancel_futures=True)
+    with InterruptsHeld(in_finalizer=True):
+        stop.set()
+        end_pool(pool, under_way)

@@ -17,6 +17,7 @@ from shoal.stream.decoding import Decoders
 from shoal.stream.deliveries import Ledger, RecordHashes
 from shoal.stream.heap import keep_for_next
 from shoal.stream.indexing.opening import Opened
+from shoal.stream.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.stream.making import Source, batches_gathered, batches_made, samples_made
 from shoal.stream.pace import Pace
 from shoal.stream.parents import end_with_trainer
@@ -92,7 +93,7 @@ class Iteration:
             keep_for_next(int(rank_batch * mean_bytes))
         self._num_steps = recipe.partition.num_batches(order.num_samples, start)
         self._failure: BaseException | None = None
-        self._closed = False
+        self._closed = self._is_stopped = False
         self._generation = forks.generation
         self._pace = counters.pace = Pace(counters)
         self._counters = counters
@@ -109,24 +110,34 @@ class Iteration:
         if forks.generation != self._generation:
             msg = "this iterator was made by the parent of this process, and is the parent's to go on with"
             raise ForkError(msg, hint="call iter() in the child: the dataset itself may be used there")
+        before = self.place.num_yielded
+        try:
+            return self._next()
+        except StopIteration:
+            raise
+        except BaseException as error:
+            if isinstance(error, ValueError) and "already executing" in str(error):
+                msg = "two threads asked one iterator for its next batch at the same time"
+                raise UsageError(msg, hint="one iterator for each thread, or a lock around next()") from None
+            # An interrupt, too: what was made is lost, and to go on would skip it. It may have been counted already.
+            self.fail(error, num_yielded=before)
+            if self._is_stopped and isinstance(error, Exception):
+                raise StopIteration from None
+            raise
+
+    def _next(self) -> Any:
+        if self._is_stopped:
+            raise StopIteration
         pace = self._pace
         began = perf_counter()
         try:
             result = next(self._results)
-        except ValueError as error:
-            if "already executing" not in str(error):
-                raise self._failed(error) from None
-            msg = "two threads asked one iterator for its next batch at the same time"
-            raise UsageError(msg, hint="one iterator for each thread, or a lock around next()") from None
         except StopIteration:
             if self._failure is not None:
                 raise self._failure from None
             if not self._closed:
                 self.close()
                 self._ended(self.place)
-            raise
-        except BaseException as error:  # an interrupt too: the samples at hand are lost, and to go on would skip them
-            self._failed(error)
             raise
         pace.last = ended = perf_counter()
         if pace.first is None:
@@ -143,11 +154,13 @@ class Iteration:
         if self._line is not None:
             self._line.close()
 
-    def _failed(self, error: BaseException) -> BaseException:
-        """Remember what went wrong, and stop."""
-        self._failure = error
-        self.close()
-        return error
+    def fail(self, error: BaseException, *, num_yielded: int) -> None:
+        """Remember what went wrong first, and stop: so many batches were given out, though more may be counted."""
+        with InterruptsHeld():
+            if self._failure is None:
+                self._failure = error
+                self.place.num_yielded = num_yielded
+                self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -155,16 +168,25 @@ class Iteration:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def stop(self) -> None:
+        """Yield nothing more; returns at once, and a ``next`` that waits for bytes ends within a moment.
+
+        Unlike `close` it may be called in a signal handler. The state stays what it is: after everything yielded.
+        """
+        self._is_stopped = True
+        begin_elsewhere(self.close)
+
     def close(self) -> None:
         """Stop reading, and yield nothing more; the threads are gone when this returns."""
-        self._closed = self.place.is_over = True  # perhaps while a thread makes what comes next
-        self._results = iter(())
-        self._reading.close()
-        if self._decoders is not None:
-            self._decoders.close()
-        if self._opened.cache is not None:
-            self._opened.cache.tell()
-        self._end_line()
+        with InterruptsHeld():
+            self._closed = self.place.is_over = True  # perhaps while a thread makes what comes next
+            self._results = iter(())
+            self._reading.close()
+            if self._decoders is not None:
+                self._decoders.close()
+            if self._opened.cache is not None:
+                self._opened.cache.tell()
+            self._end_line()
 
 
 def _decoders_of(opened: Opened, recipe: Recipe, skips: Skips | None) -> Decoders | None:

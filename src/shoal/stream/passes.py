@@ -16,6 +16,7 @@ from shoal.stream.cursor import Cursor
 from shoal.stream.decoding import threaded
 from shoal.stream.description import Description
 from shoal.stream.indexing.opening import Opened
+from shoal.stream.interrupts import InterruptsHeld
 from shoal.stream.iteration import Iteration
 from shoal.stream.mixing import warning_about
 from shoal.stream.place import Place
@@ -122,11 +123,12 @@ class Pass:
 
     def iterate(self) -> Iteration:
         """Begin, in this process."""
-        iteration = self.work.iterate(
-            self.counters, epoch=self.epoch, start=self.start, ended=self.ended, state=self.state
-        )
-        self.follow(iteration.place)
-        return iteration
+        with InterruptsHeld():
+            iteration = self.work.iterate(
+                self.counters, epoch=self.epoch, start=self.start, ended=self.ended, state=self.state
+            )
+            self.follow(iteration.place)
+            return iteration
 
 
 def pass_of(

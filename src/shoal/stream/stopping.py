@@ -7,10 +7,16 @@ wait until all that was asked for is made.
 from __future__ import annotations
 
 import atexit
+import concurrent.futures
+import contextlib
 import threading
 import weakref
+from collections.abc import Iterable
+from typing import Any
 
-__all__ = ["Stop"]
+__all__ = ["Stop", "end_pool", "is_done"]
+
+_SECONDS_TO_END = 2.0
 
 
 class Stop(threading.Event):
@@ -27,6 +33,23 @@ class Stop(threading.Event):
         if self._changed is not None:
             with self._changed:
                 self._changed.notify_all()
+
+
+def end_pool(pool: concurrent.futures.ThreadPoolExecutor, under_way: Iterable[concurrent.futures.Future[Any]]) -> None:
+    """End the threads of a pool: what has not begun is dropped, and what has is waited for, but not long.
+
+    A thread in a function that takes longer ends when that does.
+    """
+    with contextlib.suppress(RuntimeError):  # the garbage collector may run in one of the threads, which cannot wait
+        pool.shutdown(wait=False, cancel_futures=True)
+        begun = [future for future in under_way if not future.cancelled()]
+        _, left = concurrent.futures.wait(begun, timeout=_SECONDS_TO_END)
+        pool.shutdown(wait=not left)
+
+
+def is_done(future: concurrent.futures.Future[Any], timeout_seconds: float | None) -> bool:
+    """Whether it is, after so long at most."""
+    return bool(concurrent.futures.wait([future], timeout=timeout_seconds).done)
 
 
 _all: weakref.WeakSet[Stop] = weakref.WeakSet()

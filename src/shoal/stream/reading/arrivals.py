@@ -18,10 +18,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from shoal.errors import StorageError
 from shoal.plan.coalescing import Request
 from shoal.plan.pacing import Pace
+from shoal.stream.interrupts import InterruptsHeld, wait_in_slices
 from shoal.stream.reading.retrying import Patience, StoppedError, patience
 from shoal.stream.reading.traffic import Traffic, is_throttling
 
@@ -105,16 +107,19 @@ class Arrivals:
     def ask(self, requests: Sequence[Request], *, at_once: bool = False) -> list[Arrival]:
         """Put requests at the end of the line (with ``at_once``, at its head)."""
         arrivals = [Arrival(request) for request in requests]
-        self._line.join(arrivals, at_once=at_once)
+        with InterruptsHeld():
+            self._line.join(arrivals, at_once=at_once)
         return arrivals
 
     def wait(self, arrival: Arrival) -> bytes:
         """The bytes of a request, when they have come; raises what went wrong. To be called by each of its takers."""
-        return self._line.wait(arrival)
+        wait_in_slices(partial(self._line.wait, arrival))
+        return self._line.take(arrival)
 
     def close(self) -> None:
         """Drop what has not begun; what is under way is waited for, but not long, and then abandoned."""
-        self._finalizer()
+        with InterruptsHeld():
+            self._finalizer()
 
 
 class _Line:
@@ -156,16 +161,24 @@ class _Line:
                 self._waiting.extend((arrival, False) for arrival in arrivals)
             self._call_threads()
 
-    def wait(self, arrival: Arrival) -> bytes:
+    def wait(self, arrival: Arrival, most_seconds: float | None) -> bool:
+        """Whether it has come, or nothing will, after so long at most."""
         with self._lock:
             arrival.is_awaited = True
-            while arrival.result is None:
-                if self._is_stopped:
-                    msg = "the stream was closed while it waited for bytes"
-                    raise StoppedError(msg)
+            if arrival.result is None and not self._is_stopped:
                 self._held_back |= bool(self._waiting)
-                self._arrived.wait(self._patience_with(arrival))
+                patience_seconds = self._patience_with(arrival)
+                limits = [limit for limit in (patience_seconds, most_seconds) if limit is not None]
+                self._arrived.wait(min(limits, default=None))
+            return arrival.result is not None or self._is_stopped
+
+    def take(self, arrival: Arrival) -> bytes:
+        """What has come; raises what went wrong."""
+        with InterruptsHeld(), self._lock:
             result = arrival.result
+            if result is None:
+                msg = "the stream was closed while it waited for bytes"
+                raise StoppedError(msg)
             arrival.num_takers -= 1
             if not arrival.num_takers:
                 arrival.result = b""  # the taker keeps the bytes; nobody else must
@@ -286,14 +299,13 @@ class _Line:
         num_idle = len(self.threads) - self._num_busy - besides
         for _ in range(num_due - num_idle):
             thread = threading.Thread(target=self.run, name=f"shoal-read-{len(self.threads)}", daemon=True)
-            self.threads.append(thread)
             try:
                 thread.start()
             except RuntimeError:  # no more threads, or the interpreter is ending
-                self.threads.pop()
                 if not self.threads:
                     raise
                 break
+            self.threads.append(thread)  # only now: one that never began cannot be waited for
         self._work.notify(num_due)
 
     def _pause(self, seconds: float) -> bool:
@@ -319,8 +331,13 @@ class _Line:
 def _close(line: _Line, pid: int) -> None:
     if os.getpid() != pid:
         return  # a forked child has no such threads, and their lock may be held for ever
-    line.stop()
-    _wait_for(line.threads)
+    with InterruptsHeld(in_finalizer=True):
+        line.stop()
+        _wait_for(line.threads)
+        # Now: Python forgets by callbacks, in which an interrupt would be lost.
+        line.threads = [thread for thread in line.threads if thread.is_alive()]
+        if not line.threads:
+            _lines.discard(line)
 
 
 def _wait_for(threads: Sequence[threading.Thread]) -> None:

@@ -1,0 +1,154 @@
+"""A job that has five seconds to end in: the loop over a loader ends, whatever the storage does, with a right state."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.stream.made import at, open_finely, reading_threads, write_tars
+
+from shoal.orders import Window
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
+from shoal.testing import Fault, RangeServer
+from shoal.testing.faults import FaultKind
+from shoal.torch import DataLoader
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+_GRACE_SECONDS = 5.0
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, RangeServer]]:
+    directory = tmp_path_factory.mktemp("stopping")
+    open_finely(write_tars(directory / "data", [100, 97]))
+    with RangeServer(directory) as server:
+        yield directory / "fine.index", server
+
+
+def remote(served: tuple[Path, RangeServer], kind: FaultKind) -> Dataset:
+    """A dataset on a server that answers some requests, and then no more."""
+    index, server = served
+    server.faults = []
+    url = server.url_of("data/s-000.tar").replace("000", "{000..001}")
+    ds = (
+        open_dataset(url, index=index)
+        .shuffle(Window(chunks=8, num_canonical_nodes=2), seed=1, chunk="6KB")
+        .with_ids()
+        .batch(5)
+    )
+    server.clear()
+    server.faults = [Fault(kind, path="*.tar", requests=range(40, 10**9), seconds=60.0)]
+    return ds
+
+
+def endless(sample: dict[str, Any]) -> dict[str, Any]:
+    if sample["cls"] == b"70":
+        time.sleep(60)
+    return sample
+
+
+def stopped(iterator: Any, stop: Any, is_stuck: Callable[[], object]) -> tuple[list[int], float]:
+    """What a loop receives until a SIGTERM asks it to end, while it waits; and how long it then takes."""
+    seen: list[float] = []
+
+    def handle(*_: object) -> None:
+        seen.append(time.monotonic())
+        stop()
+
+    before = signal.signal(signal.SIGTERM, handle)
+    received: list[int] = []
+    last = threading.Event()
+    timer = threading.Thread(target=_ask_to_end, args=(last, received, is_stuck))
+    timer.start()
+    try:
+        for batch in iterator:
+            received += batch["__id__"].tolist()
+    finally:
+        last.set()
+        timer.join()
+        signal.signal(signal.SIGTERM, before)
+    assert seen
+    return received, time.monotonic() - seen[0]
+
+
+def _ask_to_end(is_over: threading.Event, received: list[int], is_stuck: Callable[[], object]) -> None:
+    """Send a SIGTERM when nothing has come for a while: then the loop waits."""
+    number = -1
+    while number != len(received) or not is_stuck():
+        number = len(received)
+        if is_over.wait(0.3):
+            return
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def check(ds: Dataset, iterator: Any, stop: Any, is_stuck: Callable[[], object]) -> None:
+    received, seconds = stopped(iterator, stop, is_stuck)
+    assert seconds < _GRACE_SECONDS
+    assert received == ds.ids().tolist()[: len(received)]
+    assert at(ds) == (0, len(received))
+    assert len(received) < 197
+    with pytest.raises(StopIteration):
+        next(iterator)
+    until = time.monotonic() + 10
+    while (left := [name for name in reading_threads() if "read" not in name]) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("stall", {}),
+        ("status", {}),
+        ("status", {"prefetch_factor": 0}),
+        ("stall", {"num_workers": 2}),
+    ],
+)
+def test_a_loop_that_waits_for_a_server_can_be_ended(
+    kind: FaultKind, options: dict[str, Any], served: tuple[Path, RangeServer]
+) -> None:
+    ds = remote(served, kind)
+    loader = DataLoader(ds, **options)
+    check(ds, iter(loader), loader.stop, served[1].num_faults)
+    loader.close()
+
+
+def test_a_stream_that_waits_for_a_server_can_be_ended(served: tuple[Path, RangeServer]) -> None:
+    ds = remote(served, "stall")
+    iterator = iter(ds)
+    check(ds, iterator, iterator.stop, served[1].num_faults)
+
+
+def test_a_worker_that_is_stuck_in_a_function_does_not_delay_the_end(served: tuple[Path, RangeServer]) -> None:
+    ds = open_dataset(served[0].parent / "data", index=served[0]).map(endless).with_ids().batch(5)
+    loader = DataLoader(ds, num_workers=1, persistent_workers=True)
+    check(ds, iter(loader), loader.stop, lambda: at(ds)[1] > 20)
+    loader.close()
+
+
+def test_what_was_stopped_goes_on_from_its_state(tars: Dataset) -> None:
+    for num_workers in (0, 1):
+        ds = tars.shuffle(seed=1).with_ids().batch(5)
+        loader = DataLoader(ds, num_workers=num_workers, persistent_workers=bool(num_workers))
+        received = []
+        for number, batch in enumerate(loader):
+            received += batch["__id__"].tolist()
+            if number == 7:
+                loader.stop()
+        assert len(received) == 40
+        loader.load_state_dict(loader.state_dict())
+        received += [i for batch in loader for i in batch["__id__"].tolist()]
+        assert received == ds.ids().tolist()
+        loader.close()
+
+
+def test_without_an_iterator_there_is_nothing_to_stop(tars: Dataset) -> None:
+    DataLoader(tars.batch(5)).stop()
