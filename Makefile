@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH := 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check fuzz bench compat clean
+.PHONY: help demo test soak check quick fuzz bench compat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,13 @@ test: .venv/stamp ## every test and every example in a docstring
 soak: .venv/stamp ## tests that take minutes, and those that only many times would show
 	SHOAL_SHORT_PROCESSES=200 $(BIN)/python -m pytest tests/storage/test_processes.py -k end_well --timeout 3000
 	$(BIN)/python -m pytest -m soak tests --timeout 3000
+
+quick: .venv/stamp ## lint, types, layers, and the tests of what changed since main, in less than a minute
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet tests/test_layers.py
+	$(BIN)/python -m tests.quick
 
 check: .venv/stamp ## lint, format, types, layers, and the code in the documentation
 	$(BIN)/ruff check
