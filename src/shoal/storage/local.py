@@ -17,7 +17,7 @@ import resource
 import stat as stat_bits
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 
@@ -52,9 +52,12 @@ class _OpenFile:
         self.had_name = found.st_nlink > 0
         self.last_used_ns = time.monotonic_ns()
 
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self.descriptor)
+    # What it needs comes with it: where Python ends, a file may outlive the names of this module.
+    def __del__(self, close: Callable[[int], None] = os.close, error: type[OSError] = OSError) -> None:
+        try:  # noqa: SIM105
+            close(self.descriptor)
+        except error:
+            pass
 
 
 class LocalStore:

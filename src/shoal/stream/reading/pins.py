@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +32,19 @@ class Pins:
         """So many now."""
         return sum(list(self._sizes.values()))
 
-    def keep(self, array: weakref.ref[NDArray[np.uint8]]) -> None:
-        """These bytes were let go; count them for as long as something keeps them."""
+    def keep(
+        self, array: weakref.ref[NDArray[np.uint8]], *, refer: Any = weakref.ref, bind: Callable[..., Any] = partial
+    ) -> None:
+        """These bytes were let go; count them for as long as something keeps them.
+
+        What it needs comes with it: where Python ends, records may outlive the names of this module.
+        """
         number = next(self._numbers)
         kept = array()
         if kept is None:
             return
         self._sizes[number] = kept.nbytes
-        self._refs[number] = weakref.ref(kept, partial(self._freed, number))
+        self._refs[number] = refer(kept, bind(self._freed, number))
         self.peak_bytes = max(self.peak_bytes, self.num_bytes)
 
     def _freed(self, number: int, _: weakref.ref[NDArray[np.uint8]]) -> None:
