@@ -52,7 +52,7 @@ check: .venv/stamp ## lint, format, types, layers, and the code in the documenta
 	    tests/test_semantics.py tests/test_reference.py
 
 fuzz: .venv/stamp ## damaged shards for every parser; FUZZ="--each 100000" for more, FUZZ="tar mds" for some
-	$(BIN)/python -m tests.shards.fuzz $(FUZZ)
+	$(BIN)/python -m tests.formats.fuzz $(FUZZ)
 
 bench: .venv/stamp ## the measurements of bench/; write what they say into bench/LOG.md
 	set -e; for script in bench/*.py; do test ! -e "$$script" || $(BIN)/python "$$script"; done

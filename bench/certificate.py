@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 import shoal
+from shoal.index.table import Index
 from shoal.order.partition import Share
-from shoal.shards.index.table import Index
-from shoal.stream import iteration
-from shoal.stream.deliveries import NOTHING, Ledger, Proof, RecordHashes
-from shoal.stream.soundness import RECORD_CRCS
+from shoal.stream.certificate.delivery_ledger import NOTHING, Ledger, Proof, RecordHashes
+from shoal.stream.iterating import iterator as iteration
+from shoal.verify.shard_soundness import RECORD_CRCS
 
 NUM_DOCS = 200_000
 ROUNDS = 5

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.shards.index.build import fingerprint
-from shoal.shards.index.file import confirm, decode, encode
-from shoal.shards.index.table import Index
-from shoal.storage.local import LocalStore
+from shoal.index.cutting import fingerprint
+from shoal.index.index_file import confirm, decode, encode
+from shoal.index.table import Index
+from shoal.storage.files.local_store import LocalStore
 
 EXTENT_BYTES, PER_SHARD, PER_EXTENT = 65_536, 10_000, 4
 

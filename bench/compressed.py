@@ -25,9 +25,9 @@ import zstandard
 
 import shoal
 from shoal.errors import UsageError
-from shoal.measure.prediction import ChunkLayout, predicted_variance_ratio
+from shoal.formats.compressed import pieces as compressed_pieces
 from shoal.orders import Window
-from shoal.shards import compressed_pieces
+from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 
 WORDS = [random.Random(number).randbytes(3).hex() for number in range(4000)]
 WINDOW = "32MiB"
@@ -89,7 +89,7 @@ def row(directory: Path, inside: int, own_bytes: int | None) -> str:
 SCAN = """
 import re, sys, time
 from pathlib import Path
-from shoal.shards.formats import format_named
+from shoal.formats.known_formats import format_named
 path = Path(sys.argv[1])
 file = path.open("rb")
 def read(first, end, /):

@@ -15,14 +15,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from shoal.shards.formats import format_named
-from shoal.storage.sources import expand
+from shoal.formats.known_formats import format_named
+from shoal.indexing.scan.costs import ReadCosts
+from shoal.indexing.scan.processes import ScanTask
+from shoal.indexing.scan.ranges import ScanReads
+from shoal.indexing.scan.threads import scan_in_threads
+from shoal.storage.retry import patient
+from shoal.storage.sources.source import expand
 from shoal.storage.stores import open_store
-from shoal.stream.indexing.scan_costs import ReadCosts
-from shoal.stream.indexing.scan_pool import ScanTask
-from shoal.stream.indexing.scan_reading import ScanReads
-from shoal.stream.indexing.scan_threads import scan_in_threads
-from shoal.stream.reading.retrying import patient
 from shoal.testing import RangeServer
 
 LATENCY_SECONDS, BYTES_PER_SECOND = 0.02, 60e6

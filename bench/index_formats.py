@@ -33,10 +33,10 @@ import pyarrow.parquet as pq
 import zstandard
 
 import shoal
-from shoal.shards.foreign import scan_by_index
-from shoal.shards.formats import format_named
-from shoal.shards.index.build import cut_extents
-from shoal.shards.protocol import Format, ShardScan
+from shoal.formats.known_formats import format_named
+from shoal.formats.metadata.third_party_index import scan_by_index
+from shoal.formats.shard_format import Format, ShardScan
+from shoal.index.cutting import cut_extents
 
 Row = tuple[int, str, bytes]
 

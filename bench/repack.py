@@ -19,7 +19,7 @@ import numpy as np
 
 import shoal
 from shoal.pack import repack
-from shoal.stream.verification import open_to_verify, verify
+from shoal.verify.open_to_verify import open_to_verify, verify
 
 SAMPLE_BYTES = 10_000
 

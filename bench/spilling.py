@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import shoal
-from shoal.plan.units import UnitRead
-from shoal.stream.reading.far_readers import FarReaders
+from shoal.reading.remote.remote_readers import FarReaders
+from shoal.reading.schedule.units import UnitRead
 
 sys.path.append(str(Path(__file__).parent / "servers"))
 

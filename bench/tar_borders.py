@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.shards.foreign import scan_by_index
-from shoal.shards.formats import format_named
-from shoal.shards.protocol import Stretch
-from shoal.storage.local import LocalStore
+from shoal.formats.known_formats import format_named
+from shoal.formats.metadata.third_party_index import scan_by_index
+from shoal.formats.shard_format import Stretch
+from shoal.storage.files.local_store import LocalStore
 
 TAR = format_named("tar")
 ROUNDS = 7

@@ -20,8 +20,8 @@ import shoal
 import shoal.pack
 import shoal.prometheus
 from shoal.cli.main import VERBS, main
-from shoal.stream.counters import Counters
-from shoal.stream.iteration import Iteration
+from shoal.stats.counters import Counters
+from shoal.stream.iterating.iterator import Iteration
 
 PAGE = Path(__file__).parent / "reference.md"
 PROTOCOLS = {"__iter__": "iter(ds)", "__len__": "len(ds)", "__getitem__": "ds[sample_id]"}
@@ -134,7 +134,7 @@ def measuring() -> Iterator[str]:
     """The audit, and what it and `Dataset.quality` give."""
     yield from member("shoal.measure.audit", shoal.measure.audit)
     for name in ("Audit", "Finding", "ShuffleQuality"):
-        yield f"### `shoal.measure.{name}`\n"
+        yield f"### `shoal.quality.{name}`\n"
         yield text_of(getattr(shoal.measure, name))
 
 

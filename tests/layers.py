@@ -17,33 +17,42 @@ MAX_FUNCTION_LINES = 60  # without the docstring; 50 is wanted
 # A room may import rooms of lower floors, and itself. Rooms of one floor do not know each other.
 FLOORS = {
     "errors": 0,
-    "hints": 0,
-    "order": 1,
-    "shards": 1,
-    "storage": 1,
-    "plan": 2,
-    "testing": 2,
-    "measure": 2,
-    "stream": 3,
-    "pack": 4,  # above the stream: repacking reads through it; design/packing.md
-    "integrations": 4,
-    "(door)": 5,  # single modules beside it, like shoal.orders, through which the public reaches a room
-    "(face)": 6,  # shoal itself
-    "cli": 7,
+    "hints": 1,
+    "figures": 1,
+    "order": 2,
+    "index": 2,
+    "formats": 3,
+    "storage": 3,
+    "quality": 3,
+    "processes": 4,
+    "stats": 4,
+    "testing": 4,
+    "indexing": 5,
+    "reading": 6,
+    "pipeline": 7,
+    "planning": 7,
+    "stream": 8,
+    "verify": 9,
+    "pack": 9,  # above the stream: repacking reads through it; design/packing.md
+    "integrations": 9,
+    "reports": 10,
+    "(door)": 11,  # single modules beside it, like shoal.orders, through which the public reaches a room
+    "(face)": 12,  # shoal itself
+    "cli": 13,
 }
 
-# Rooms that the public enters themselves, and whose own file imports what is asked for, like the face.
-ALSO_FACES = frozenset(("shoal.pack",))
+# Rooms that the public enters themselves, and whose own files import what is asked for, like the face.
+ALSO_FACES = frozenset(("shoal.pack", "shoal.formats"))
 
 # Libraries that may be imported at all, and by whom; design/dependencies.md says why each is there.
 LIBRARIES = {
     "numpy": ("shoal",),
-    "matplotlib": ("shoal.measure.drawing",),
+    "matplotlib": ("shoal.reports.matplotlib_figures",),
     "torch": (
         "shoal.integrations",
-        "shoal.stream.columns.tensors",
-        "shoal.shards.decoding.images",
-        "shoal.shards.decoding.pickles",
+        "shoal.pipeline.tensors",
+        "shoal.formats.decoding.images",
+        "shoal.formats.decoding.pickles",
     ),
     "torchdata": ("shoal.integrations",),
     "jax": ("shoal.integrations",),
@@ -52,28 +61,42 @@ LIBRARIES = {
     "obstore": ("shoal.storage",),
     "boto3": ("shoal.storage",),
     "fsspec": ("shoal.storage",),
-    "pyarrow": ("shoal.shards", "shoal.integrations"),
-    "PIL": ("shoal.shards", "shoal.stream"),
-    "msgpack": ("shoal.shards",),
-    "cbor2": ("shoal.shards",),
-    "xxhash": ("shoal.shards.manifests",),
-    "yaml": ("shoal.shards",),
-    "zstandard": ("shoal.shards",),
-    "google_crc32c": ("shoal.shards",),
-    "backports": ("shoal.shards",),
+    "pyarrow": ("shoal.formats", "shoal.integrations"),
+    "PIL": ("shoal.formats", "shoal.stream"),
+    "msgpack": ("shoal.formats",),
+    "cbor2": ("shoal.formats",),
+    "xxhash": ("shoal.formats.metadata.manifests",),
+    "yaml": ("shoal.formats",),
+    "zstandard": ("shoal.formats",),
+    "google_crc32c": ("shoal.formats",),
+    "backports": ("shoal.formats",),
     "ray": ("shoal.pack",),
     "pyspark": ("shoal.pack",),
 }
 
-# Parts of the standard library that belong to one room.
+# The rooms in which threads run; a retry waits, and many objects are looked at side by side.
+_WITH_THREADS = (
+    "shoal.processes",
+    "shoal.indexing",
+    "shoal.reading",
+    "shoal.pipeline",
+    "shoal.stream",
+    "shoal.verify",
+    "shoal.testing",
+    "shoal.storage.retry",
+    "shoal.storage.stat_many",
+)
+_WITH_PROCESSES = ("shoal.processes", "shoal.indexing", "shoal.stream", "shoal.pack")
+
+# Parts of the standard library that belong to some rooms.
 RESERVED_MODULES = {
-    "threading": ("shoal.stream", "shoal.testing"),
-    "_thread": ("shoal.stream",),
-    "concurrent": ("shoal.stream",),
-    "queue": ("shoal.stream",),
-    "subprocess": ("shoal.stream", "shoal.pack"),
-    "multiprocessing": ("shoal.stream", "shoal.pack"),
-    "asyncio": ("shoal.stream",),
+    "threading": _WITH_THREADS,
+    "_thread": _WITH_THREADS,
+    "concurrent": _WITH_THREADS,
+    "queue": _WITH_THREADS,
+    "subprocess": _WITH_PROCESSES,
+    "multiprocessing": _WITH_PROCESSES,
+    "asyncio": (),
     "socket": ("shoal.storage", "shoal.testing"),
     "ssl": ("shoal.storage",),
     "http": ("shoal.storage", "shoal.testing"),
@@ -84,22 +107,29 @@ RESERVED_MODULES = {
     "random": ("shoal.order.seeds",),
     "numpy.random": ("shoal.order.seeds",),
     "importlib.import_module": (
+        "shoal.formats",
+        "shoal.pack",
         "shoal.cli.main",
-        "shoal.cli.format_option",
-        "shoal.shards.codecs",
-        "shoal.stream.handing_over",
+        "shoal.cli.options.format_option",
+        "shoal.formats.compressed.codecs",
+        "shoal.stream.framework_doors",
     ),
 }
 
 MAY_OPEN_FILES = ("shoal.storage", "shoal.cli")
 # The scan worker is a process of its own, whose standard output is its line to the parent.
-MAY_USE_TERMINAL = ("shoal.cli", "shoal.stream.live_line", "shoal.stream.indexing.scan_worker")
+MAY_USE_TERMINAL = ("shoal.cli", "shoal.stats.live_line", "shoal.indexing.scan.scan_worker")
 FILE_CALLS = {
     "os": {"open", "fdopen", "read", "readv", "pread", "preadv", "write", "writev", "pwrite", "pwritev"},
     "io": {"open", "open_code", "FileIO"},
     "numpy": {"load", "save", "savez", "savez_compressed", "memmap", "fromfile", "loadtxt", "savetxt", "genfromtxt"},
 }
 PATH_CALLS = {"open", "read_text", "read_bytes", "write_text", "write_bytes"}
+
+MAX_MODULES_IN_A_FOLDER = 14
+MAX_FOLDERS_IN_A_FOLDER = 12
+# Each format has both, side by side.
+NAMES_IN_EVERY_FORMAT = {"reader", "writer"}
 
 VAGUE_NAMES = {"utils", "util", "base", "core", "common", "helpers", "helper", "misc"}
 
@@ -143,6 +173,7 @@ def violations(sources: Mapping[str, str]) -> list[str]:
             }
         ):
             found.append(f"{name}:{line}: {text}")
+    found += folder_violations(sources)
     return found + [f"{circle[0]}:1: import circle {' -> '.join(circle)}" for circle in circles(graph)]
 
 
@@ -188,6 +219,24 @@ def name_violations(module: str) -> Iterator[tuple[int, str]]:
     for part in module.split("."):
         if part in VAGUE_NAMES:
             yield 1, f"{part!r} says nothing about what is inside"
+
+
+def folder_violations(sources: Mapping[str, str]) -> Iterator[str]:
+    """A floor plan can be held in the head: few entries in a folder, and no name of a file twice in the house."""
+    folders = {name for name in sources if any(other.startswith(f"{name}.") for other in sources)}
+    for folder in sorted(folders):
+        inside = {name for name in sources if name.rpartition(".")[0] == folder}
+        num_folders = len(inside & folders)
+        if len(inside) - num_folders > MAX_MODULES_IN_A_FOLDER:
+            yield f"{folder}:1: has {len(inside) - num_folders} modules; {MAX_MODULES_IN_A_FOLDER} are the ceiling"
+        if num_folders > MAX_FOLDERS_IN_A_FOLDER and folder.count("."):
+            yield f"{folder}:1: has {num_folders} folders; {MAX_FOLDERS_IN_A_FOLDER} are the ceiling"
+    seen: dict[str, str] = {}
+    for name in sorted(set(sources) - folders):
+        last = name.rpartition(".")[2]
+        if last in seen and last not in NAMES_IN_EVERY_FORMAT and name.count(".") > 1 and seen[last].count(".") > 1:
+            yield f"{name}:1: {last!r} is the name of {seen[last]}, too"
+        seen.setdefault(last, name)
 
 
 def import_violations(module: str, imports: list[Import], sources: Mapping[str, str]) -> Iterator[tuple[int, str]]:

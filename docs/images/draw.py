@@ -9,11 +9,11 @@ import matplotlib as mpl
 import numpy as np
 
 from shoal.measure import audit
-from shoal.measure.drawing import rendered
-from shoal.measure.page.audit_page import audit_picture
-from shoal.measure.prediction import predicted_variance_ratio
-from shoal.measure.quality import distinct_per_batch, expected_distinct, variance_ratio
 from shoal.orders import Block, Buffer, Window
+from shoal.quality.metrics import distinct_per_batch, expected_distinct, variance_ratio
+from shoal.quality.prediction import predicted_variance_ratio
+from shoal.reports.audit_page import audit_picture
+from shoal.reports.matplotlib_figures import rendered
 
 mpl.use("Agg")
 

@@ -1,21 +1,24 @@
 """Streams shuffled training data that is larger than any disk, and knows exactly which sample comes next."""
 
-# General layout: one question, one room; each may import only what stands to the left of it.
+# General layout: one question, one room; a room imports only rooms of the lines above it. tests/layers.py holds that.
 #
-#   errors, hints <- order, shards, storage <- plan, testing, measure <- stream <- pack, integrations, cli, this file
-#
-#   order/         which sample comes next?
-#   shards/        what does a shard hold?
-#   storage/       where do bytes come from?
-#   plan/          which bytes, when, in how much memory?
-#   measure/       how good is it?
-#   stream/        the running stream
-#   pack/          how are shards made?
-#   cli/           the command line, one file per verb
+#   errors, hints, figures
+#   order/       which sample comes next?              index/      where do samples lie?
+#   storage/     where do bytes come from?
+#   formats/     what does a shard hold?               quality/    how well is it mixed?
+#   processes/   how do processes begin and end?       stats/      how is the run going?
+#   indexing/    how is an index made?                 testing/    how do I prove mine?
+#   reading/     which bytes, when, in how much memory, through which faults?
+#   pipeline/    what becomes of samples?              planning/   what will a cluster need?
+#   stream/      what does this rank get now?
+#   verify/      is what lies there sound?             pack/       how are shards made?
+#   integrations/  who drinks?
+#   reports/     how is it shown?
+#   cli/         how do people ask?
 #
 # Nothing inside imports this file. It imports numpy and the standard library only; tests/test_layers.py holds both.
 #
-# Names are imported when they are first used: seventy small files take twice as long to import as numpy, and
+# Names are imported when they are first used: the files behind them take twice as long to import as numpy, and
 # `import shoal` should cost a script nothing that it does not use.
 
 from __future__ import annotations as _annotations
@@ -26,11 +29,12 @@ from typing import Any as _Any
 from shoal import errors
 
 if _TYPE_CHECKING:
-    from shoal import formats, measure, orders, pack
+    from shoal import formats, orders, pack
     from shoal import huggingface as huggingface
     from shoal import jax as jax
+    from shoal import quality as measure
     from shoal import torch as torch
-    from shoal.stream.certificates import merge_certificates
+    from shoal.stream.certificate.certificate import merge_certificates
     from shoal.stream.dataset import Dataset
     from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() reads as what it does
 
@@ -63,7 +67,7 @@ def __getattr__(name: str) -> _Any:
     elif name == "jax":
         import shoal.jax as found  # noqa: PLC0415
     elif name == "merge_certificates":
-        from shoal.stream.certificates import merge_certificates as found  # noqa: PLC0415
+        from shoal.stream.certificate.certificate import merge_certificates as found  # noqa: PLC0415
     elif name in {"Dataset", "open"}:
         from shoal.stream import open_dataset  # noqa: PLC0415
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from shoal.integrations.jax_loader import DataIterator, DataLoader, partition
-from shoal.integrations.jax_processes import compare_ranks
+from shoal.integrations.jax.jax_loader import DataIterator, DataLoader, partition
+from shoal.integrations.jax.jax_processes import compare_ranks
 
 __all__ = ["DataIterator", "DataLoader", "compare_ranks", "partition"]

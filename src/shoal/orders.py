@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from shoal.order.block import Block
 from shoal.order.buffer import Buffer
-from shoal.order.plain import Full, Sequential
 from shoal.order.protocol import BoundOrder, Order
-from shoal.order.window import Window
+from shoal.order.sequential_and_full import Full, Sequential
+from shoal.order.window.order import Window
 
 __all__ = ["Block", "BoundOrder", "Buffer", "Full", "Order", "Sequential", "Window"]

@@ -1,5 +1,5 @@
 """What a stream counts, for Prometheus: ``shoal.prometheus.text(ds.stats())``."""
 
-from shoal.measure.prometheus import CONTENT_TYPE, text, write
+from shoal.stats.prometheus_text import CONTENT_TYPE, text, write
 
 __all__ = ["CONTENT_TYPE", "text", "write"]

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from shoal.integrations.torch_iterable import IterableDataset
-from shoal.integrations.torch_loader import DataLoader
-from shoal.integrations.torch_ranks import compare_ranks, partition
-from shoal.integrations.torch_samplers import BatchSampler, Sampler
+from shoal.integrations.torch.iterable_dataset import IterableDataset
+from shoal.integrations.torch.samplers import BatchSampler, Sampler
+from shoal.integrations.torch.torch_loader import DataLoader
+from shoal.integrations.torch.torch_ranks import compare_ranks, partition
 
 __all__ = ["BatchSampler", "DataLoader", "IterableDataset", "Sampler", "compare_ranks", "partition"]

@@ -10,8 +10,8 @@ import pytest
 from tests.cli.calls import Calls, make_shards
 
 import shoal
-from shoal.storage.chunk_cache.cache import ChunkCache
-from shoal.storage.chunk_cache.place import FOLDER
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
+from shoal.storage.chunk_cache.directory import FOLDER
 
 DAY_SECONDS = 86_400
 

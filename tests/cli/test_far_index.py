@@ -12,9 +12,9 @@ from tests.samples import write_tar
 
 import shoal
 from shoal.errors import StorageError
-from shoal.storage.memory import MemoryStore
-from shoal.stream.indexing import opening
-from shoal.stream.indexing.index_files import load_index
+from shoal.indexing import open_source as opening
+from shoal.indexing.index_store import load_index
+from shoal.storage.memory_store import MemoryStore
 from shoal.testing import RangeServer
 
 _numbers = itertools.count()

@@ -15,10 +15,10 @@ from tests.samples import write_jsonl, write_tar_shards
 
 import shoal
 from shoal.cli.main import main
-from shoal.storage.local import LocalStore
-from shoal.stream import live_line
-from shoal.stream.indexing import opening
-from shoal.stream.indexing.index_files import load_index
+from shoal.indexing import open_source as opening
+from shoal.indexing.index_store import load_index
+from shoal.stats import live_line
+from shoal.storage.files.local_store import LocalStore
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from tests.samples import write_jsonl
 
 import shoal
 from shoal.cli.main import main
-from shoal.order.window import Window
-from shoal.stream import live_line
+from shoal.order.window.order import Window
+from shoal.stats import live_line
 
 
 @pytest.fixture

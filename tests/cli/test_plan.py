@@ -13,11 +13,11 @@ from tests.cli.calls import Calls
 from tests.stream.made import flat, open_finely, write_lines, write_tars
 
 import shoal
-from shoal.cli import plan
+from shoal.cli.plan import plan
 from shoal.errors import UsageError
-from shoal.measure.page.plan_page import PlanFigures
-from shoal.order.resolution import parse_bytes
+from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.orders import Block, Window
+from shoal.reports.plan_page import PlanFigures
 from shoal.testing import RangeServer
 
 

@@ -32,7 +32,7 @@ class Suite:
 
 def with_pandas() -> Suite:
     """Tables, where pandas is installed as in most environments: values must not depend on that."""
-    tests = tuple(f"tests/shards/test_{name}.py" for name in TABLES)
+    tests = tuple(f"tests/formats/test_{name}.py" for name in TABLES)
     return Suite("pandas", (*RUNNERS, "numpy", "pyarrow", "pandas"), tests, CONSTRAINTS)
 
 
@@ -45,15 +45,15 @@ def oldest() -> Suite:
     return Suite(
         "oldest",
         tuple(line.replace(">=", "==") for line in wanted),
-        ("tests/shards", "tests/pack/test_repacking.py", "tests/stream/test_formats_of_batches.py"),
+        ("tests/formats", "tests/pack/test_repacking.py", "tests/pipeline/test_formats_of_batches.py"),
         left_out=(
             # pyarrow before 26 cannot read a missing list of a fixed size from Parquet.
-            "tests/shards/test_columns.py::test_rows_are_those_of_the_table",
+            "tests/formats/test_columns.py::test_rows_are_those_of_the_table",
             # pyarrow before 24 gives durations in maps of Parquet as integers.
-            "tests/shards/test_odd_tables.py::test_times_that_python_cannot_hold_are_those_of_numpy",
+            "tests/formats/test_odd_tables.py::test_times_that_python_cannot_hold_are_those_of_numpy",
             # pyarrow before 19 writes no histograms of sizes, which these tests compare.
-            "tests/shards/test_parquet_footer.py::test_places_are_those_of_pyarrow",
-            "tests/shards/test_parquet_footer.py::test_texts_that_repeat_count_as_often_as_they_are_held",
+            "tests/formats/test_parquet_footer.py::test_places_are_those_of_pyarrow",
+            "tests/formats/test_parquet_footer.py::test_texts_that_repeat_count_as_often_as_they_are_held",
         ),
     )
 

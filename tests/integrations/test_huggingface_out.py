@@ -12,7 +12,7 @@ import pytest
 
 from shoal.errors import StateError, UsageError
 from shoal.huggingface import from_hf, to_hf
-from shoal.integrations.huggingface_out import Examples
+from shoal.integrations.huggingface.to_datasets import Examples
 from shoal.stream.dataset import Dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.integrations import stages
 from torch.utils.data import default_collate
 
-from shoal.stream.collate import collate, nested
-from shoal.stream.columns.tensors import tensors
+from shoal.pipeline.collate import collate, nested
+from shoal.pipeline.tensors import tensors
 from shoal.stream.dataset import Dataset
 from shoal.torch import DataLoader
 

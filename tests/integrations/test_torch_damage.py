@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pipeline.test_skips import NUM, Shards, listed
 from tests.stream.made import write_tars
-from tests.stream.test_skips import NUM, Shards, listed
 
 from shoal.torch import DataLoader
 

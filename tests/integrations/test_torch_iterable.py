@@ -13,9 +13,9 @@ import torch.utils.data as torch_data
 from tests.stream.made import flat
 
 from shoal.errors import StateError, UsageError
-from shoal.integrations import torch_shared_state
-from shoal.stream.dataloader import refuse_second_dealing
+from shoal.integrations.torch import shared_state as torch_shared_state
 from shoal.stream.dataset import Dataset
+from shoal.stream.workers.foreign_loaders import refuse_second_dealing
 from shoal.torch import IterableDataset
 
 pytestmark = [

@@ -15,7 +15,7 @@ import pytest
 from tests.integrations import orphaned
 from tests.stream.made import open_finely, write_tars
 
-from shoal.storage.chunk_cache.place import FOLDER
+from shoal.storage.chunk_cache.directory import FOLDER
 from shoal.testing import Fault, RangeServer
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")

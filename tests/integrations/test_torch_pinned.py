@@ -11,7 +11,8 @@ import torch
 from tests.integrations import stages
 
 import shoal.pack
-from shoal.integrations import torch_batches, torch_received
+from shoal.integrations.torch import received_batches as torch_received
+from shoal.integrations.torch import tensor_batches as torch_batches
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 from shoal.torch import DataLoader

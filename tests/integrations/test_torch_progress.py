@@ -13,8 +13,10 @@ import pytest
 import torch.utils.data as torch_data
 from tests.integrations import stages
 
-from shoal.stream import iteration, live_line, progress_line
+from shoal.stats import live_line
+from shoal.stream import progress_line
 from shoal.stream.dataset import Dataset
+from shoal.stream.iterating import iterator as iteration
 from shoal.torch import DataLoader, IterableDataset
 
 pytestmark = [

@@ -10,8 +10,8 @@ import pytest
 from tests.stream.made import open_finely, write_tars
 
 from shoal.errors import UsageError
-from shoal.stream import sharing
 from shoal.stream.open_dataset import open_dataset
+from shoal.stream.workers import worker_cache as sharing
 from shoal.testing import RangeServer
 from shoal.torch import DataLoader
 

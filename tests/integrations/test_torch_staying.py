@@ -13,10 +13,10 @@ import pytest
 import torch.utils.data
 from tests.stream.made import flat
 
-from shoal.integrations import torch_workers
-from shoal.integrations.torch_workers import Workshop
+from shoal.integrations.torch import worker_processes as torch_workers
+from shoal.integrations.torch.worker_processes import Workshop
 from shoal.stream.dataset import Dataset
-from shoal.stream.shipping import pack, unpack
+from shoal.stream.workers.pickling import pack, unpack
 from shoal.torch import DataLoader
 
 pytestmark = [

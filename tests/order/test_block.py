@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tests.order.datasets import chunk_of, datasets, scan
 
 from shoal.errors import UsageError
-from shoal.order.permute import permute
+from shoal.order.arrays.permutation import permute
 from shoal.order.seeds import key
 from shoal.orders import Block
 

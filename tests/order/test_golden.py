@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.arrays.permutation import permute, permute_each
 from shoal.order.partition import Partition
-from shoal.order.permute import permute, permute_each
-from shoal.order.runs import Runs
 from shoal.order.seeds import draws, key, keys
 from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.order.datasets import datasets
 
-from shoal.order.nodes import CanonicalNodes
-from shoal.order.permute import permute
+from shoal.order.arrays.permutation import permute
 from shoal.order.seeds import key
+from shoal.order.window.canonical_nodes import CanonicalNodes
 
 
 def naive_nodes(samples: NDArray[np.int64], seed: int, num_nodes: int) -> list[list[int]]:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from tests.order.audit import worst_look
 
 from shoal.errors import UsageError
-from shoal.order.permute import MAX_SIZE, permute, permute_each, unpermute, unpermute_each
+from shoal.order.arrays.permutation import MAX_SIZE, permute, permute_each, unpermute, unpermute_each
 from shoal.order.seeds import keys
 
 # The package's `permute` is the function; the module is needed to weaken it.
-permute_module = importlib.import_module("shoal.order.permute")
+permute_module = importlib.import_module("shoal.order.arrays.permutation")
 
 SIZES = (1000, 10_000, 2**16, 1_000_000)
 BOUND = 5.5  # the worst of some eighty looks, over a dozen keys: a random permutation gives 2 to 4

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from tests.order.datasets import scan
 
-from shoal.order.permute import permute
+from shoal.order.arrays.permutation import permute
 from shoal.order.seeds import key
 from shoal.orders import Full, Sequential
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.order.resolution import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.order.runs import Runs
+from shoal.order.arrays.index_ranges import Runs
 
 SIZE = 60
 CHOICES = st.sets(st.integers(0, SIZE - 1))

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.order.sorting import distinct, order_by
+from shoal.order.arrays.sorting import distinct, order_by
 
 COLUMNS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2**60)), max_size=30)
 
@@ -30,8 +30,8 @@ def test_an_epoch_does_without_masked_arrays() -> None:
     """Which are 15 ms to import, and numpy does that when `unique` or one of its kin is first called."""
     code = (
         "import sys, numpy as np; before = set(sys.modules)\n"
-        "from shoal.order.partition import Partition; from shoal.order.window import Window\n"
-        "from shoal.plan.lookahead import first_uses, last_uses\n"
+        "from shoal.order.partition import Partition; from shoal.order.window.order import Window\n"
+        "from shoal.reading.schedule.lifetimes import first_uses, last_uses\n"
         "order = Window(16, 4).bind(np.arange(1, 90), seed=1); part = Partition(30, 3)\n"
         "units = part.share(order, 1, 0, part.num_batches(order.num_samples, 0), 0).chunks\n"
         "first_uses(units, units[:5]), last_uses(units, units[:5])\n"

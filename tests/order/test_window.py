@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from tests.order.datasets import chunk_of, datasets, orders, scan, windows
 
 from shoal.errors import UsageError
-from shoal.order import timeline as timeline_module
-from shoal.order.nodes import CanonicalNodes
-from shoal.order.permute import permute, permute_each
+from shoal.order.arrays.permutation import permute, permute_each
 from shoal.order.seeds import draws, key
-from shoal.order.timeline import _fixed_point_bits
+from shoal.order.window import timeline as timeline_module
+from shoal.order.window.canonical_nodes import CanonicalNodes
+from shoal.order.window.timeline import _fixed_point_bits
 from shoal.orders import Block, BoundOrder, Buffer, Full, Order, Sequential, Window
 
 SEEDS = st.integers(0, 2**64 - 1)

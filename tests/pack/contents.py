@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from shoal.shards.index.file import decode
-from shoal.shards.index.table import Index
+from shoal.index.index_file import decode
+from shoal.index.table import Index
 from shoal.storage.stores import open_store
 from shoal.storage.urls import relative
 

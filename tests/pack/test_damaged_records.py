@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.index.table import locate
 from shoal.pack import pack, repack
-from shoal.shards.index.table import locate
-from shoal.stream.reading import unit_bytes
+from shoal.reading.checks import verified_read as unit_bytes
 
 NUM, WRONG = 200, {20, 141}
 

@@ -11,10 +11,10 @@ import pytest
 
 import shoal
 from shoal.errors import UsageError
+from shoal.index.consistency import validate
+from shoal.indexing.index_store import load_index
 from shoal.pack.writer import Writer
-from shoal.shards.index.check import validate
-from shoal.storage.local import LocalStore
-from shoal.stream.indexing.index_files import load_index
+from shoal.storage.files.local_store import LocalStore
 
 FORMATS = ["tar", "mds", "parquet", "arrow", "jsonl", "jsonl.zst", "tfrecord"]
 

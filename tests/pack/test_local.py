@@ -16,12 +16,12 @@ from tests.pack.files import make_files
 
 import shoal
 from shoal.errors import SourceError, StorageError, UsageError
+from shoal.index.table import Index
+from shoal.indexing.index_store import load_index
 from shoal.pack import PackSummary, pack
-from shoal.pack.local import inputs_of
-from shoal.pack.planning import plan_shards
-from shoal.shards.index.table import Index
-from shoal.storage.local import LocalStore
-from shoal.stream.indexing.index_files import load_index
+from shoal.pack.engines.local_packing import inputs_of
+from shoal.pack.shard_plan import plan_shards
+from shoal.storage.files.local_store import LocalStore
 
 
 def index_in(directory: Path) -> Index:

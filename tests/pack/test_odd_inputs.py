@@ -17,12 +17,12 @@ from tests.pack.files import make_files
 
 import shoal
 from shoal.errors import StorageError, UsageError
+from shoal.formats.lines.writer import JsonLinesEncoder
+from shoal.formats.writing.encoder import Record
 from shoal.pack import PackSummary, pack
-from shoal.pack.local import PackRequest, inputs_of, pack_inputs
-from shoal.pack.repacking import repack
-from shoal.shards.writing.encoder import Record
-from shoal.shards.writing.jsonl import JsonLinesEncoder
-from shoal.storage.small_files import read_small
+from shoal.pack.engines.local_packing import PackRequest, inputs_of, pack_inputs
+from shoal.pack.from_shards.repacking import repack
+from shoal.storage.files.small_files import read_small
 
 
 def packed(source: Any, out: Path, **options: Any) -> PackSummary:
@@ -108,7 +108,7 @@ def test_what_is_finished_is_found_where_nothing_can_be_written(
         msg = "could not lock: Read-only file system"
         raise StorageError(msg)
 
-    monkeypatch.setattr("shoal.pack.output.Lock", refused)
+    monkeypatch.setattr("shoal.pack.destination.Lock", refused)
     assert packed(tmp_path / "in", tmp_path / "out").digest == first.digest
     with pytest.raises(UsageError, match="there is a dataset already"):
         packed(tmp_path / "in", tmp_path / "out", shuffle=True)

@@ -17,11 +17,11 @@ from tests.storage.servers import KEY, SECRET, moto, s3_client, s3_options
 import shoal
 from shoal.cli.main import main
 from shoal.errors import StorageError, UsageError
+from shoal.index.table import Index
+from shoal.indexing.index_store import load_index, save_index
 from shoal.pack import Output, pack, repack
-from shoal.shards.index.table import Index
-from shoal.storage.local import LocalStore
-from shoal.storage.memory import MemoryStore
-from shoal.stream.indexing.index_files import load_index, save_index
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.memory_store import MemoryStore
 
 
 def test_files_into_s3_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_an_index_that_somebody_else_has_written_meanwhile(tmp_path: Path, monke
 
 def test_large_shards_wait_in_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
-    monkeypatch.setattr("shoal.storage.spooled._HELD_BYTES", 5_000)
+    monkeypatch.setattr("shoal.storage.atomic.spooled_objects._HELD_BYTES", 5_000)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     source = make_files(tmp_path / "in")
@@ -144,7 +144,7 @@ def test_no_room_for_what_waits_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     def full(**_: Any) -> Any:
         raise OSError(errno.ENOSPC, "")
 
-    monkeypatch.setattr("shoal.storage.spooled._HELD_BYTES", 5_000)
+    monkeypatch.setattr("shoal.storage.atomic.spooled_objects._HELD_BYTES", 5_000)
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     source = make_files(tmp_path / "in")
     with pytest.raises(StorageError, match=r"could not keep what is to be memory://no-room/a/shard-000000.tar in /"):

@@ -22,13 +22,13 @@ from tests.samples import write_jsonl, write_tar, write_tar_shards
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.measure.quality import chunk_correlation, variance_ratio
+from shoal.index.table import locate
 from shoal.pack import pack
-from shoal.pack.mixedness import POSITION, mixedness
-from shoal.pack.repacking import repack
+from shoal.pack.from_shards.mixing_gain import POSITION, mixedness
+from shoal.pack.from_shards.repacking import repack
 from shoal.pack.writer import Writer
-from shoal.shards.index.table import locate
-from shoal.stream.verification import open_to_verify, verify
+from shoal.quality.metrics import chunk_correlation, variance_ratio
+from shoal.verify.open_to_verify import open_to_verify, verify
 
 ROWS = ["jsonl", "jsonl.gz", "mds", "parquet", "arrow"]
 FORMATS = [*ROWS, "tar", "tfrecord"]

@@ -14,10 +14,10 @@ import pytest
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.pack.repacking import repack
-from shoal.shards.mds import Mds
-from shoal.shards.mds_encodings import StoredValue
-from shoal.shards.writing.mds import MdsEncoder
+from shoal.formats.mds.encodings import StoredValue
+from shoal.formats.mds.reader import Mds
+from shoal.formats.mds.writer import MdsEncoder
+from shoal.pack.from_shards.repacking import repack
 
 Image = pytest.importorskip("PIL.Image")
 

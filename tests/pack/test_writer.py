@@ -17,14 +17,14 @@ from tests.pack.contents import contents_of
 
 import shoal
 from shoal.errors import StorageError, UsageError
+from shoal.index.consistency import validate
+from shoal.indexing.index_store import load_index
 from shoal.pack import pack
-from shoal.pack.output import Output
+from shoal.pack.destination import Output
 from shoal.pack.writer import Writer
-from shoal.shards.index.check import validate
-from shoal.storage.local import LocalStore
-from shoal.storage.memory import MemoryStore
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.memory_store import MemoryStore
 from shoal.storage.stores import open_store
-from shoal.stream.indexing.index_files import load_index
 
 COLUMNS = ["label", "lang=meta.lang", "length"]
 
@@ -192,7 +192,7 @@ def test_a_writer_that_lost_samples_does_not_go_on(tmp_path: Path, monkeypatch: 
         with pytest.raises(UsageError, match="ended with an error, and samples that it held are in no shard"):
             again()
     writer = Writer(tmp_path / "full", format="jsonl", shard_bytes=200)
-    monkeypatch.setattr("shoal.storage.making.os.fsync", full_disk)
+    monkeypatch.setattr("shoal.storage.atomic.atomic_objects.os.fsync", full_disk)
     with pytest.raises(StorageError, match="disk is full"):
         for number in range(60):
             writer.write(sample(number))
@@ -312,7 +312,7 @@ def test_a_store_that_fails_is_an_error_and_the_rest_is_made_later(
 
 
 def test_two_at_once_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.pack.output._WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("shoal.pack.destination._WAIT_SECONDS", 0.1)
     writer = Writer(tmp_path, format="jsonl", shard_bytes=2000)
     with pytest.raises(StorageError, match="another process is at work here"):
         Writer(tmp_path, format="jsonl", shard_bytes=2000)

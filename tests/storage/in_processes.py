@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from shoal.errors import ShoalError
-from shoal.storage.memory import MemoryStore
+from shoal.storage.memory_store import MemoryStore
 from shoal.stream.open_dataset import Dataset, open_dataset
 
 METHODS = ("fork", "spawn", "forkserver")

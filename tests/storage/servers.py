@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.storage.memory import MemoryStore
-from shoal.storage.protocol import Store
+from shoal.storage.memory_store import MemoryStore
+from shoal.storage.store import Store
 from shoal.storage.stores import open_store
 from shoal.testing import RangeServer
 

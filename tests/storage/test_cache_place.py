@@ -19,9 +19,9 @@ from tests.samples import write_jsonl
 import shoal
 from shoal.cli.main import main
 from shoal.errors import UsageError
-from shoal.storage import cache_place
-from shoal.storage.cache_place import Scratch, alone, cache_directory
-from shoal.storage.home import with_home
+from shoal.storage.index_cache import place as cache_place
+from shoal.storage.index_cache.home import with_home
+from shoal.storage.index_cache.place import Scratch, alone, cache_directory
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_scratch_clears_only_what_is_its_own(tmp_path: Path) -> None:
 
 HOLD = """
 import sys, time
-from shoal.storage.cache_place import alone
+from shoal.storage.index_cache.place import alone
 with alone(sys.argv[1], what="holds"):
     print("in", flush=True)
     time.sleep(60)
@@ -180,7 +180,7 @@ def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
 
 FORK = """
 import os, sys, time
-from shoal.storage.cache_place import alone
+from shoal.storage.index_cache.place import alone
 with alone(sys.argv[1], what="holds"):
     if os.fork() == 0:
         time.sleep(60)

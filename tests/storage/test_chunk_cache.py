@@ -19,14 +19,14 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ShoalError, StorageError, UsageError
-from shoal.storage.cache_status import chunk_cache_status
-from shoal.storage.chunk_cache import cache as chunk_cache
+from shoal.storage.chunk_cache import chunk_cache
+from shoal.storage.chunk_cache import directory as chunk_cache_place
 from shoal.storage.chunk_cache import eviction as chunk_cache_eviction
-from shoal.storage.chunk_cache import place as chunk_cache_place
-from shoal.storage.chunk_cache.cache import ChunkCache
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
+from shoal.storage.chunk_cache.directory import FOLDER
 from shoal.storage.chunk_cache.eviction import Chunk, is_name, order_of_leaving
-from shoal.storage.chunk_cache.ledger import Book, charge_bytes
-from shoal.storage.chunk_cache.place import FOLDER
+from shoal.storage.chunk_cache.usage import Book, charge_bytes
+from shoal.storage.index_cache.status import chunk_cache_status
 
 MIB = 1 << 20
 CHUNK_BYTES = 60_000
@@ -391,7 +391,7 @@ def test_files_may_be_no_larger(tmp_path: Path) -> None:
     script = f"""
 import resource, sys
 sys.path[:0] = {[str(Path(__file__).parents[2] / "src")]!r}
-from shoal.storage.chunk_cache.cache import ChunkCache
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 cache = ChunkCache({str(tmp_path)!r}, budget_bytes=1 << 23)
 for _ in range(2):

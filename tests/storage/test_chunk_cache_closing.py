@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.storage.chunk_cache import place
-from shoal.storage.chunk_cache.cache import ChunkCache
-from shoal.storage.chunk_cache.place import FOLDER, place_for_sharing
+from shoal.storage.chunk_cache import directory as place
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
+from shoal.storage.chunk_cache.directory import FOLDER, place_for_sharing
 
 MIB = 1 << 20
 

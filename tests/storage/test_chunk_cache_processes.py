@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.storage.chunk_cache.cache import ChunkCache
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
+from shoal.storage.chunk_cache.directory import FOLDER
 from shoal.storage.chunk_cache.eviction import is_name
-from shoal.storage.chunk_cache.place import FOLDER
 
 MIB = 1 << 20
 NUM_PROCESSES = 16
@@ -30,7 +30,7 @@ NUM_PROCESSES = 16
 WORKERS = """
 import os, random, signal, sys, time
 sys.path[:0] = {source!r}
-from shoal.storage.chunk_cache.cache import ChunkCache
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 
 def content(key):
     rng = random.Random(key)
@@ -235,7 +235,7 @@ def test_a_process_killed_while_it_fetches_leaves_its_place_to_the_next(tmp_path
     script = f"""
 import os, sys, time
 sys.path[:0] = {[str(Path(__file__).parents[2] / "src")]!r}
-from shoal.storage.chunk_cache.cache import ChunkCache
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 cache = ChunkCache({str(tmp_path)!r}, budget_bytes=1 << 22)
 def fetch():
     print("fetching", flush=True)
@@ -263,7 +263,7 @@ def test_two_users() -> None:
         script = f"""
 import os, sys
 sys.path[:0] = {[str(Path(__file__).parents[2] / "src")]!r}
-from shoal.storage.chunk_cache.cache import ChunkCache
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.errors import ShoalError
 os.setgroups([]); os.setgid(12345); os.setuid(12345)
 try:

@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage import http_timed
-from shoal.storage.answers import refusal, retry_after_seconds, trimmed
-from shoal.storage.http import HttpStore
-from shoal.storage.http_responses import Response
-from shoal.storage.protocol import ObjectInfo
+from shoal.storage.http import slow_answers as http_timed
+from shoal.storage.http.http_store import HttpStore
+from shoal.storage.http.responses import Response
+from shoal.storage.refusals import refusal, retry_after_seconds, trimmed
+from shoal.storage.retry import RetryingStore, RetryRule
+from shoal.storage.store import ObjectInfo
 from shoal.storage.stores import open_store
 from shoal.storage.urls import plain
-from shoal.stream.reading.retrying import RetryingStore, RetryRule
 from shoal.testing import Fault, RangeServer
 
 DATA = bytes(range(256)) * 300

@@ -17,7 +17,7 @@ import pytest
 from tests.storage.test_http import DATA, answering, refused, send_range
 
 from shoal.errors import StorageError
-from shoal.storage.http import HttpStore
+from shoal.storage.http.http_store import HttpStore
 from shoal.storage.urls import plain
 
 CERTIFICATE = Path(__file__).parent / "data" / "localhost.pem"

@@ -15,9 +15,9 @@ from tests.storage.test_http import DATA, answering, send_range
 from tests.storage.test_http_connections import CERTIFICATE, trusted, tunnelling
 
 from shoal.errors import StorageError
-from shoal.storage.http import HttpStore
-from shoal.storage.http_connections import _place_of
-from shoal.storage.http_urls import sendable
+from shoal.storage.http.connections import _place_of
+from shoal.storage.http.http_store import HttpStore
+from shoal.storage.http.http_urls import sendable
 
 NUM_BYTES = 20_000
 

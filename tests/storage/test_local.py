@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage.local import LocalStore
+from shoal.storage.files.local_store import LocalStore
 
 CONTENT = bytes(range(256)) * 64
 

@@ -13,10 +13,10 @@ from tests.storage.servers import KEY, SECRET, Place, s3_options
 from tests.storage.test_http import answering, send
 
 from shoal.errors import ForkError, SourceError, StorageError, UsageError
-from shoal.storage.object_options import _sorted, place_of
-from shoal.storage.objects import ObjectStore
-from shoal.storage.sources import expand
-from shoal.stream.reading.retrying import RetryingStore, RetryRule
+from shoal.storage.objects.object_options import _sorted, place_of
+from shoal.storage.objects.object_store import ObjectStore
+from shoal.storage.retry import RetryingStore, RetryRule
+from shoal.storage.sources.source import expand
 from shoal.testing import Fault, RangeServer, answers
 
 DATA = bytes(range(256)) * 300

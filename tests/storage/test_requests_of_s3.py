@@ -12,7 +12,7 @@ from tests.storage.servers import Place
 from tests.storage.test_http import answering, send
 
 from shoal.errors import StorageError
-from shoal.storage.objects import ObjectStore
+from shoal.storage.objects.object_store import ObjectStore
 
 DATA = bytes(range(100))
 KEY, SECRET = "AKIAEXAMPLE", "a-secret-that-stays-here"

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import SourceError
-from shoal.storage import braces
-from shoal.storage.braces import expand_braces, has_braces
-from shoal.storage.local import LocalStore
-from shoal.storage.sources import Source, SourceLike, expand
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.sources import braces
+from shoal.storage.sources.braces import expand_braces, has_braces
+from shoal.storage.sources.source import Source, SourceLike, expand
 
 SUFFIXES = (".tar", ".jsonl")
 

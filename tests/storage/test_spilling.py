@@ -18,9 +18,9 @@ import pytest
 from numpy.typing import NDArray
 from tests.storage.test_chunk_cache_processes import used_bytes
 
-from shoal.storage.chunk_cache.cache import ChunkCache
-from shoal.storage.chunk_cache.place import FOLDER
-from shoal.storage.chunk_cache.spilling import SpilledPart, SpillFile
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
+from shoal.storage.chunk_cache.directory import FOLDER
+from shoal.storage.chunk_cache.spill_file import SpilledPart, SpillFile
 
 MIB = 1 << 20
 
@@ -302,7 +302,7 @@ KILLED = """
 import os, sys
 sys.path[:0] = {source!r}
 import numpy as np
-from shoal.storage.chunk_cache.cache import ChunkCache
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from tests.storage.test_spilling import Piece
 cache = ChunkCache({directory!r}, budget_bytes=8 << 20)
 piece = Piece("a", num_parts=400)

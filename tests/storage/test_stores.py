@@ -11,9 +11,9 @@ import pytest
 from tests.storage.servers import CAN_LIST, SECRET, Place
 
 from shoal.errors import ForkError, SourceError, StorageError, UsageError
-from shoal.storage.local import LocalStore
-from shoal.storage.memory import MemoryStore
-from shoal.storage.sources import expand
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.memory_store import MemoryStore
+from shoal.storage.sources.source import expand
 from shoal.storage.stores import in_store, open_store
 
 SUFFIXES = (".tar", ".jsonl")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from shoal.errors import StorageError
-from shoal.storage.protocol import ObjectInfo
-from shoal.stream.indexing.scan_costs import ReadCosts
+from shoal.indexing.scan.costs import ReadCosts
+from shoal.storage.store import ObjectInfo
 
 
 class Contents(Protocol):

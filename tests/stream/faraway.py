@@ -12,12 +12,12 @@ from typing import Any
 from tests.stream.made import described
 
 from shoal.errors import StorageError
-from shoal.storage.local import LocalStore
-from shoal.storage.protocol import Store
-from shoal.stream.indexing.verifying import ShardCheck
+from shoal.indexing.shard_check import ShardCheck
+from shoal.reading.options import ReadingOptions
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.retry import RetryingStore, RetryRule
+from shoal.storage.store import Store
 from shoal.stream.open_dataset import Dataset
-from shoal.stream.reading.options import ReadingOptions
-from shoal.stream.reading.retrying import RetryingStore, RetryRule
 from shoal.testing import Fault, FaultyStore
 
 SOON = RetryRule(first_pause_seconds=0.001, most_pause_seconds=0.02, deadline_seconds=60.0)

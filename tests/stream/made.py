@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from tests.samples import write_tar
 
-from shoal.shards.formats import format_named
-from shoal.storage.local import LocalStore
-from shoal.storage.sources import expand
+from shoal.formats.known_formats import format_named
+from shoal.indexing.build import build_index
+from shoal.indexing.index_store import save_index
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.sources.source import expand
 from shoal.stream.dataset import Dataset
-from shoal.stream.indexing.building import build_index
-from shoal.stream.indexing.index_files import save_index
-from shoal.stream.iteration import Iteration
+from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.open_dataset import open_dataset
 
 

@@ -18,13 +18,13 @@ from tests.samples import write_tar_shards
 
 import shoal
 from shoal.errors import StateError, UsageError
-from shoal.shards.index.table import Index, locate
-from shoal.storage.local import LocalStore
-from shoal.stream.certificates import Certificate
-from shoal.stream.deliveries import RecordHashes
-from shoal.stream.indexing.checksums import extent_checksums
-from shoal.stream.indexing.index_files import save_index
-from shoal.stream.reading.integrity import RECORD_CRCS
+from shoal.index.table import Index, locate
+from shoal.indexing.checksums import extent_checksums
+from shoal.indexing.index_store import save_index
+from shoal.reading.checks.record_checksums import RECORD_CRCS
+from shoal.storage.files.local_store import LocalStore
+from shoal.stream.certificate.certificate import Certificate
+from shoal.stream.certificate.delivery_ledger import RecordHashes
 
 NUM_SAMPLES = 130
 

@@ -15,7 +15,7 @@ from shoal.measure import audit
 from shoal.pack import Writer
 from shoal.stream.dataset import Dataset
 
-HF = Path(__file__).parent.parent / "shards" / "data" / "hf"
+HF = Path(__file__).parent.parent / "formats" / "data" / "hf"
 
 
 @pytest.fixture(scope="module")

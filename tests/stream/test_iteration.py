@@ -17,9 +17,9 @@ from tests.stream.made import at, batches_of, check_batch, check_sample, flat, i
 
 from shoal.errors import ShardError, UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.storage.local import LocalStore
+from shoal.reading import budgets as budgeting
+from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
-from shoal.stream.reading import budgeting
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -334,7 +334,7 @@ SCRIPT = """
     import gc, os, sys, time
     sys.path[:0] = {path!r}
     import shoal
-    from shoal.storage.local import LocalStore
+    from shoal.storage.files.local_store import LocalStore
     delay, late, read = 0, [], LocalStore.read_range
     def slow(self, *args):
         if delay:

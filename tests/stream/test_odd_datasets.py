@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.shards.made_shards import made
+from tests.formats.made_shards import made
 
 import shoal
 from shoal.errors import ShardError, ShoalError, SourceError
-from shoal.shards.formats import FORMATS
+from shoal.formats.known_formats import FORMATS
 from shoal.testing.known_shards import same
 
 PLAIN = [name for name in FORMATS if "." not in name]

@@ -9,10 +9,10 @@ import pytest
 from tests.stream.made import open_finely, write_lines
 
 from shoal.errors import UsageError
-from shoal.measure.quality import distinct_per_batch, expected_distinct, variance_ratio
 from shoal.orders import Block, Buffer, Full, Sequential, Window
+from shoal.quality.metrics import distinct_per_batch, expected_distinct, variance_ratio
 from shoal.stream.dataset import Dataset
-from shoal.stream.mixing import variance_ratio_bound
+from shoal.stream.window_warning import variance_ratio_bound
 
 NUM_SAMPLES = 3000
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.stream.made import check_batch, check_sample, flat, ids_of, open_finely, repeats_of, write_lines, write_tars
 
 from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
-from shoal.stream import shares
 from shoal.stream.dataset import Dataset
+from shoal.stream.ranks import rank_share as shares
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.order.window import Window
-from shoal.stream.cursor import Cursor
+from shoal.order.window.order import Window
+from shoal.stream.checkpoint.cursor import Cursor
 from shoal.stream.dataset import Dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

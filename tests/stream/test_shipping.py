@@ -8,11 +8,11 @@ import pytest
 from tests.stream.made import check_batch, flat, open_finely, write_tars
 
 from shoal.errors import IndexFileError
-from shoal.stream import shipping
-from shoal.stream.counters import Counters
+from shoal.stats.counters import Counters
 from shoal.stream.dataset import Dataset
+from shoal.stream.iterating.iterator_spec import Work
 from shoal.stream.open_dataset import open_dataset
-from shoal.stream.passes import Work
+from shoal.stream.workers import pickling as shipping
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from shoal.stream.dataset import Dataset
-from shoal.stream.snapshot import Snapshot
+from shoal.stream.workers.snapshot import Snapshot
 
 
 class Held:

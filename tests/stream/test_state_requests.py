@@ -12,8 +12,8 @@ from tests.samples import write_tar_shards
 import shoal
 from shoal.errors import StateError
 from shoal.order.state import State
-from shoal.stream.arrangement import Arrangement
-from shoal.stream.requests import request_of_state
+from shoal.reading.resolved_order import Arrangement
+from shoal.stream.dataset_requests import request_of_state
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import StorageError
-from shoal.storage.local import LocalStore
-from shoal.storage.protocol import Store
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.store import Store
 from shoal.testing import FAULT_KINDS, Fault, FaultKind, FaultyStore
 
 DATA = bytes(range(256))

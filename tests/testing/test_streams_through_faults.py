@@ -20,8 +20,8 @@ from tests.samples import write_tar
 import shoal
 from shoal.cli.main import main
 from shoal.errors import StorageError
-from shoal.stream.indexing import opening
-from shoal.stream.reading import retrying
+from shoal.indexing import open_source as opening
+from shoal.storage import retry as retrying
 from shoal.testing import FAULT_KINDS, Fault, FaultKind, RangeServer
 
 NUM_SHARDS, SAMPLES_PER_SHARD = 4, 300

@@ -1,1 +1,1 @@
-"""The command line: one file per verb."""
+"""HOW DO PEOPLE ASK? A file per verb, or a folder where a verb needs several."""

@@ -9,15 +9,15 @@ import time
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.decode_option import add_decode_argument, decoded
-from shoal.cli.numbers import at_least_one, at_least_zero
-from shoal.cli.order_options import add_order_arguments, asked_order
-from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples
+from shoal.cli.options.decode_option import add_decode_argument, decoded
+from shoal.cli.options.numbers import at_least_one, at_least_zero
+from shoal.cli.options.order_options import add_order_arguments, asked_order
+from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples
+from shoal.indexing.open_source import Opened
 from shoal.order.partition import Partition
+from shoal.reading.raw_speed import plain_bytes_per_second
 from shoal.stream.dataset import Dataset
-from shoal.stream.description import Description
-from shoal.stream.indexing.opening import Opened
-from shoal.stream.reading.plain_reads import plain_bytes_per_second
+from shoal.stream.spec import Description
 
 __all__ = ["add_arguments", "run"]
 

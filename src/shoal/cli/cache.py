@@ -7,16 +7,16 @@ from dataclasses import asdict
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.numbers import at_least_zero
-from shoal.cli.source_options import add_json_argument
+from shoal.cli.options.numbers import at_least_zero
+from shoal.cli.options.source_options import add_json_argument
 from shoal.errors import ShoalError
-from shoal.storage.cache_status import (
+from shoal.storage.chunk_cache.known_caches import known_caches
+from shoal.storage.index_cache.status import (
     chunk_cache_status,
     clear_chunks,
     clear_indexes,
     index_cache_status,
 )
-from shoal.storage.chunk_cache.registry import known_caches
 
 __all__ = ["add_arguments", "run"]
 

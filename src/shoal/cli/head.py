@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.decode_option import add_decode_argument, decoded
-from shoal.cli.numbers import at_least_zero, sample_ids
-from shoal.cli.order_options import add_order_arguments, asked_order, given_order_options
+from shoal.cli.options.decode_option import add_decode_argument, decoded
+from shoal.cli.options.numbers import at_least_zero, sample_ids
+from shoal.cli.options.order_options import add_order_arguments, asked_order, given_order_options
+from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples
 from shoal.cli.preview import json_value, preview, printable, size_of
-from shoal.cli.source_options import add_json_argument, add_source_arguments, open_with_samples
 from shoal.errors import ShardError, ShoalError, UsageError
-from shoal.shards.index.table import locate
+from shoal.index.table import locate
 from shoal.stream.dataset import Dataset
-from shoal.stream.description import Description
+from shoal.stream.spec import Description
 
 __all__ = ["add_arguments", "run"]
 

@@ -12,22 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli import output
-from shoal.cli.field_counts import fields_text
-from shoal.cli.numbers import at_least_one
-from shoal.cli.order_options import add_order_arguments, asked_order
+from shoal.cli.field_notes import fields_text
+from shoal.cli.options.numbers import at_least_one
+from shoal.cli.options.order_options import add_order_arguments, asked_order
+from shoal.cli.options.source_options import OpenedNow, add_json_argument, add_source_arguments, open_asked
 from shoal.cli.preview import printable
-from shoal.cli.source_options import OpenedNow, add_json_argument, add_source_arguments, open_asked
-from shoal.order.window import Window
-from shoal.pack.fields import SampleFields
-from shoal.shards.index.table import Index, own_bytes
+from shoal.index.table import Index, own_bytes
+from shoal.indexing.index_store import INDEX_NAME
+from shoal.indexing.open_source import Opened
+from shoal.indexing.shard_check import looks_indexed
+from shoal.order.window.order import Window
+from shoal.pack.inputs.field_counts import SampleFields
+from shoal.reading.resolved_order import Arrangement
+from shoal.storage.stat_many import stat_all
 from shoal.storage.urls import parent, scheme_of
-from shoal.stream.arrangement import Arrangement
 from shoal.stream.index_columns import column_names, column_of, words_of_column
-from shoal.stream.indexing.index_files import INDEX_NAME
-from shoal.stream.indexing.looking import stat_all
-from shoal.stream.indexing.opening import Opened
-from shoal.stream.indexing.verifying import looks_indexed
-from shoal.stream.mixing import variance_ratio_bound, warning_about
+from shoal.stream.window_warning import variance_ratio_bound, warning_about
 
 __all__ = ["add_arguments", "run"]
 

@@ -50,16 +50,16 @@ class Verb:
 
 # A table and not a search through the folder: `shoal --help` must not import what a verb needs.
 VERBS: Mapping[str, Verb] = {
-    "demo": Verb("shoal.cli.demo", "shuffle real files, measure and draw how well, stop and resume elsewhere"),
+    "demo": Verb("shoal.cli.demo.demo", "shuffle real files, measure and draw how well, stop and resume elsewhere"),
     "pack": Verb("shoal.cli.pack", "many files, or rows, into shards with their index"),
-    "index": Verb("shoal.cli.index", "find every sample of some shards, and write down where they lie"),
+    "index": Verb("shoal.cli.index.index", "find every sample of some shards, and write down where they lie"),
     "repack": Verb("shoal.cli.repack", "convert shards, cut them anew, mix them once"),
     "verify": Verb("shoal.cli.verify", "check shards against their index, and list every damage"),
     "info": Verb("shoal.cli.info", "what a dataset holds, and what a shuffle of it would be"),
     "head": Verb("shoal.cli.head", "the first samples, or some samples by id, as people want to see them"),
-    "trace": Verb("shoal.cli.trace", "which samples are in a step, and in which step a sample is"),
-    "audit": Verb("shoal.cli.audit", "how good is a shuffle: of shoal, or of any loader by the ids it emits"),
-    "plan": Verb("shoal.cli.plan", "what a cluster should read at once, how well that mixes, and what it costs"),
+    "trace": Verb("shoal.cli.trace.trace", "which samples are in a step, and in which step a sample is"),
+    "audit": Verb("shoal.cli.audit.audit", "how good is a shuffle: of shoal, or of any loader by the ids it emits"),
+    "plan": Verb("shoal.cli.plan.plan", "what a cluster should read at once, how well that mixes, and what it costs"),
     "bench": Verb("shoal.cli.bench", "stream for a while: how fast that is, and what holds it up"),
     "cache": Verb("shoal.cli.cache", "what this machine keeps of datasets, and removing it"),
 }

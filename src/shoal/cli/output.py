@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from shoal.stream.figures import format_bytes, format_count, format_seconds
+from shoal.figures import format_bytes, format_count, format_seconds
 
 __all__ = [
     "complain",

@@ -9,22 +9,22 @@ from fractions import Fraction
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.field_counts import counts_text, first_text
-from shoal.cli.numbers import at_least_one
+from shoal.cli.field_notes import counts_text, first_text
+from shoal.cli.options.numbers import at_least_one
+from shoal.cli.options.source_options import ShowBytes, add_deadline_argument, add_json_argument, storage_options_of
 from shoal.cli.preview import printable
 from shoal.cli.progress import Progress
-from shoal.cli.source_options import ShowBytes, add_deadline_argument, add_json_argument, storage_options_of
 from shoal.errors import UsageError
-from shoal.order.resolution import parse_bytes
+from shoal.formats.writing.encoders import WRITTEN_FORMATS
+from shoal.index.cutting import EXTENT_BYTES
 from shoal.order.seeds import check_seed
-from shoal.pack.apart import check_apart
-from shoal.pack.balance import ClassCount, Repeats, parse_factor
-from shoal.pack.inputs import InputTable
-from shoal.pack.local import Packed, PackRequest, bytes_of, inputs_of, pack_inputs, repeats_of
-from shoal.pack.sizing import ShardSizing, shard_sizing
-from shoal.pack.tree_inputs import TreeInputs
-from shoal.shards.index.build import EXTENT_BYTES
-from shoal.shards.writing.encoders import WRITTEN_FORMATS
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pack.engines.local_packing import Packed, PackRequest, bytes_of, inputs_of, pack_inputs, repeats_of
+from shoal.pack.inputs.balance import ClassCount, Repeats, parse_factor
+from shoal.pack.inputs.numbered_inputs import InputTable
+from shoal.pack.inputs.tree_inputs import TreeInputs
+from shoal.pack.output_guard import check_apart
+from shoal.pack.shard_sizes import ShardSizing, shard_sizing
 
 __all__ = ["add_arguments", "run"]
 

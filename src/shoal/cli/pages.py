@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shoal.errors import UsageError
-from shoal.measure.drawing import PICTURES, rendered
-from shoal.measure.page.marks import Drawing
-from shoal.storage.sources import without_secrets
+from shoal.reports.marks import Drawing
+from shoal.reports.matplotlib_figures import PICTURES, rendered
+from shoal.storage.sources.source import without_secrets
 
 __all__ = ["check_picture", "typed_command", "write_page", "write_picture"]
 

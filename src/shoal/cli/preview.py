@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shoal.cli.output import format_bytes
-from shoal.shards.decoding.decoders import IMAGE_SUFFIXES
+from shoal.formats.decoding.decoders import IMAGE_SUFFIXES
 
 __all__ = ["clipped", "json_value", "preview", "printable", "size_of"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TextIO
 
-from shoal.stream.figures import format_bytes, format_count, format_seconds
-from shoal.stream.live_line import LiveLine
+from shoal.figures import format_bytes, format_count, format_seconds
+from shoal.stats.live_line import LiveLine
 
 __all__ = ["Progress"]
 

@@ -8,10 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.numbers import at_least_one
-from shoal.cli.preview import printable
-from shoal.cli.progress import Progress
-from shoal.cli.source_options import (
+from shoal.cli.options.numbers import at_least_one
+from shoal.cli.options.source_options import (
     ShowBytes,
     add_json_argument,
     add_source_arguments,
@@ -19,16 +17,18 @@ from shoal.cli.source_options import (
     source_of,
     storage_options_of,
 )
+from shoal.cli.preview import printable
+from shoal.cli.progress import Progress
 from shoal.errors import UsageError
-from shoal.order.resolution import parse_bytes
+from shoal.figures import counted
+from shoal.formats.writing.encoders import WRITTEN_FORMATS
+from shoal.index.cutting import EXTENT_BYTES
 from shoal.order.seeds import check_seed
-from shoal.pack.apart import check_apart
-from shoal.pack.mixedness import mixedness
-from shoal.pack.repacking import MIX_MEMORY_BYTES, Repacked, RepackRequest, repack_opened
-from shoal.shards.index.build import EXTENT_BYTES
-from shoal.shards.writing.encoders import WRITTEN_FORMATS
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pack.from_shards.mixing_gain import mixedness
+from shoal.pack.from_shards.repacking import MIX_MEMORY_BYTES, Repacked, RepackRequest, repack_opened
+from shoal.pack.output_guard import check_apart
 from shoal.storage.stores import options_of_sides
-from shoal.stream.figures import counted
 
 __all__ = ["add_arguments", "run"]
 

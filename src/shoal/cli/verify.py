@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.index_place import place_asked
-from shoal.cli.preview import clipped, printable
-from shoal.cli.progress import Progress
-from shoal.cli.source_options import (
+from shoal.cli.index.index_place import place_asked
+from shoal.cli.options.source_options import (
     ShowBytes,
     add_json_argument,
     add_source_arguments,
@@ -21,14 +19,16 @@ from shoal.cli.source_options import (
     source_of,
     storage_options_of,
 )
+from shoal.cli.preview import clipped, printable
+from shoal.cli.progress import Progress
 from shoal.errors import StateError, UsageError
-from shoal.storage.protocol import Store
-from shoal.stream.arrangement import Arrangement
-from shoal.stream.certificates import Certificate, differences, merge_certificates
-from shoal.stream.damages import Damage, Soundness
-from shoal.stream.mending import mend_index
-from shoal.stream.requests import request_of_state
-from shoal.stream.verification import Verification, open_to_verify, verify
+from shoal.reading.resolved_order import Arrangement
+from shoal.storage.store import Store
+from shoal.stream.certificate.certificate import Certificate, differences, merge_certificates
+from shoal.stream.dataset_requests import request_of_state
+from shoal.verify.damage_report import Damage, Soundness
+from shoal.verify.open_to_verify import Verification, open_to_verify, verify
+from shoal.verify.repair import mend_index
 
 __all__ = ["add_arguments", "run"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.chunk_line import ChunkLine
-from shoal.order.permute import permute_each, unpermute_each
+from shoal.order.arrays.permutation import permute_each, unpermute_each
+from shoal.order.permuted_chunks import ChunkLine
 from shoal.order.protocol import as_ids, as_stretch, as_whole, check_chunk_samples
 from shoal.order.seeds import check_epoch, check_seed, key, keys
 

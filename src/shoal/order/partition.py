@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
-from shoal.order.gaps import WithoutGaps
+from shoal.order.arrays.sorting import order_by
 from shoal.order.protocol import BoundOrder, Laned
 from shoal.order.seeds import draws, key
-from shoal.order.sorting import order_by
+from shoal.order.skipped_positions import WithoutGaps
 
 __all__ = ["REMAINDERS", "Partition", "Share", "check_rank", "dealing_order"]
 

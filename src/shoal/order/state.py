@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from shoal.errors import StateError, UsageError
-from shoal.order.gaps import NO_GAPS, Gaps
 from shoal.order.seeds import MAX_SEED
+from shoal.order.skipped_positions import NO_GAPS, Gaps
 
 __all__ = ["MAX_POSITION", "STATE_VERSION", "State", "count_in", "order_in", "sealed", "shown"]
 

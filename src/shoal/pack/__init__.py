@@ -5,16 +5,17 @@
 
 from __future__ import annotations as _annotations
 
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 if _TYPE_CHECKING:
-    from shoal.pack.columns import Column
-    from shoal.pack.fields import SampleFields
-    from shoal.pack.output import Output
+    from shoal.pack.column_values import Column
+    from shoal.pack.destination import Output
+    from shoal.pack.from_shards.repacking import Repacked, repack
+    from shoal.pack.inputs.field_counts import SampleFields
     from shoal.pack.packing import pack
-    from shoal.pack.repacking import Repacked, repack
-    from shoal.pack.sizing import ShardSizing, shard_sizing
+    from shoal.pack.shard_sizes import ShardSizing, shard_sizing
     from shoal.pack.unit import Shard, ShardSummary, Unreadable, pack_shard
     from shoal.pack.writer import PackSummary, Writer
 
@@ -36,16 +37,30 @@ __all__ = [
 ]
 
 
+_WHERE = {
+    "Column": "shoal.pack.column_values",
+    "Output": "shoal.pack.destination",
+    "PackSummary": "shoal.pack.writer",
+    "Repacked": "shoal.pack.from_shards.repacking",
+    "SampleFields": "shoal.pack.inputs.field_counts",
+    "Shard": "shoal.pack.unit",
+    "ShardSizing": "shoal.pack.shard_sizes",
+    "ShardSummary": "shoal.pack.unit",
+    "Unreadable": "shoal.pack.unit",
+    "Writer": "shoal.pack.writer",
+    "pack": "shoal.pack.packing",
+    "pack_shard": "shoal.pack.unit",
+    "repack": "shoal.pack.from_shards.repacking",
+    "shard_sizing": "shoal.pack.shard_sizes",
+}
+
+
 def __getattr__(name: str) -> _Any:
-    if name not in __all__:
+    if name not in _WHERE:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    from shoal.pack import columns, fields, output, packing, repacking, sizing, unit, writer  # noqa: PLC0415
-
-    rooms = (columns, fields, output, packing, repacking, sizing, unit, writer)
-    found = {each: getattr(room, each) for room in rooms for each in room.__all__ if each in __all__}
-    globals().update(found)
-    return found[name]
+    found = globals()[name] = getattr(_import_module(_WHERE[name]), name)  # looked up once
+    return found
 
 
 def __dir__() -> list[str]:

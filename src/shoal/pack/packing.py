@@ -8,16 +8,16 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from shoal.errors import UsageError
-from shoal.order.resolution import parse_bytes
-from shoal.pack.apart import check_apart
-from shoal.pack.columns import Column
-from shoal.pack.local import PackRequest, bytes_of, inputs_of, pack_inputs, repeats_of
-from shoal.pack.required_fields import lacking_in
-from shoal.pack.sizing import shard_sizing
-from shoal.pack.tally import Progress
+from shoal.formats.shard_format import Sample
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pack.column_values import Column
+from shoal.pack.engines.local_packing import PackRequest, bytes_of, inputs_of, pack_inputs, repeats_of
+from shoal.pack.engines.packing_progress import Progress
+from shoal.pack.inputs.required_fields import lacking_in
+from shoal.pack.output_guard import check_apart
+from shoal.pack.shard_sizes import shard_sizing
 from shoal.pack.writer import PackSummary, Writer
-from shoal.shards.index.build import EXTENT_BYTES
-from shoal.shards.protocol import Sample
 
 __all__ = ["pack"]
 

@@ -15,17 +15,17 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import ShoalError, UsageError
-from shoal.pack.columns import Column, ColumnValues, values_in
-from shoal.pack.copies import copy_of
-from shoal.pack.output import Output
-from shoal.shards.index.build import EXTENT_BYTES, ScannedShard, assemble
-from shoal.shards.index.table import Index
-from shoal.shards.protocol import Buffer, Sample
-from shoal.shards.writing.encoder import AppendedShard, Encoder, Record, extent_crcs
-from shoal.shards.writing.encoders import encoder_named
-from shoal.shards.writing.record_block import RecordBlock
-from shoal.shards.writing.table import TableShard
-from shoal.storage.making import ObjectInMaking
+from shoal.formats.shard_format import Buffer, Sample
+from shoal.formats.tables.writer import TableShard
+from shoal.formats.writing.encoder import AppendedShard, Encoder, Record, extent_crcs
+from shoal.formats.writing.encoders import encoder_named
+from shoal.formats.writing.record_block import RecordBlock
+from shoal.index.cutting import EXTENT_BYTES, ScannedShard, assemble
+from shoal.index.table import Index
+from shoal.pack.column_values import Column, ColumnValues, values_in
+from shoal.pack.destination import Output
+from shoal.pack.inputs.repeat_keys import copy_of
+from shoal.storage.atomic.atomic_objects import ObjectInMaking
 
 __all__ = ["Named", "Shard", "ShardSummary", "Unreadable", "pack_shard"]
 
@@ -39,7 +39,7 @@ class Shard:
 
     ``options`` are those of the format. With ``on_error="skip"`` inputs that cannot be read or written are left out and
     listed; else the first of them is an error. With ``on_same_key="rename"`` a sample of a tar that comes right behind
-    another of its key gets that of a copy (`shoal.pack.copies`), and is counted; else it is an error.
+    another of its key gets that of a copy (`shoal.pack.inputs.repeat_keys`), and is counted; else it is an error.
     """
 
     name: str
@@ -315,7 +315,7 @@ class ShardInMaking:
 def mark_of(record: Record) -> int:
     """A number by which a record is known again: its CRC; of a row, which has no bytes of its own, that of its values.
 
-    >>> from shoal.shards.writing.encoders import encoder_named
+    >>> from shoal.formats.writing.encoders import encoder_named
     >>> mark_of(encoder_named("jsonl").record({"a": 1})) == mark_of(encoder_named("jsonl").record({"a": 2}))
     False
     """

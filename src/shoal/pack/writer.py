@@ -12,18 +12,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from shoal.errors import UsageError
-from shoal.order.resolution import parse_bytes
-from shoal.pack.assembling import finish
-from shoal.pack.columns import Column, as_columns, values_in
-from shoal.pack.fields import SampleFields
-from shoal.pack.output import Output, check_prefix, names_of_shards
-from shoal.pack.sizing import shard_sizing
+from shoal.formats.shard_format import Sample
+from shoal.formats.writing.encoder import Record
+from shoal.formats.writing.encoders import encoder_named, options_of_shard
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.index.table import Index
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pack.assemble_index import finish
+from shoal.pack.column_values import Column, as_columns, values_in
+from shoal.pack.destination import Output, check_prefix, names_of_shards
+from shoal.pack.inputs.field_counts import SampleFields
+from shoal.pack.shard_sizes import shard_sizing
 from shoal.pack.unit import Shard, ShardInMaking, ShardSummary, mark_of, summary_of
-from shoal.shards.index.build import EXTENT_BYTES
-from shoal.shards.index.table import Index
-from shoal.shards.protocol import Sample
-from shoal.shards.writing.encoder import Record
-from shoal.shards.writing.encoders import encoder_named, options_of_shard
 
 __all__ = ["PackSummary", "Writer"]
 

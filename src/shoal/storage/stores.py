@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.errors import SourceError, UsageError
-from shoal.storage.handed_in import FileSystemStore, filesystem_for, url_in
-from shoal.storage.http import HttpStore
-from shoal.storage.local import LocalStore
-from shoal.storage.memory import MemoryStore
-from shoal.storage.object_options import OBJECT_SCHEMES
-from shoal.storage.objects import ObjectStore
-from shoal.storage.protocol import Store
-from shoal.storage.remote_sources import members_of
-from shoal.storage.sources import SourceLike, schemes_of, texts_of
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.fsspec_store import FileSystemStore, filesystem_for, url_in
+from shoal.storage.http.http_store import HttpStore
+from shoal.storage.memory_store import MemoryStore
+from shoal.storage.objects.object_options import OBJECT_SCHEMES
+from shoal.storage.objects.object_store import ObjectStore
+from shoal.storage.sources.remote_patterns import members_of
+from shoal.storage.sources.source import SourceLike, schemes_of, texts_of
+from shoal.storage.store import Store
 from shoal.storage.urls import has_unescaped_password, without_secrets
 
 __all__ = ["DEADLINE", "deadline_of", "in_store", "open_store", "options_of_sides"]

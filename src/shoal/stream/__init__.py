@@ -1,1 +1,1 @@
-"""THE RUNNING STREAM. The only room with threads: it carries out what the order and the plan have decided."""
+"""WHAT DOES THIS RANK GET NOW? The dataset that users hold, and the iterators over it."""

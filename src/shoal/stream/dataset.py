@@ -12,35 +12,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
-from shoal.measure.outlook import ShuffleQuality
+from shoal.formats.decoding.decoders import Decoder
+from shoal.indexing.open_source import Opened
+from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition, check_rank
 from shoal.order.protocol import Order
-from shoal.order.runs import Runs
-from shoal.shards.decoding.decoders import Decoder
-from shoal.stream.arrangement import Arrangement
-from shoal.stream.certificates import Certificate, differences
-from shoal.stream.checkpoint import resumed, state_for
-from shoal.stream.collate import collate
-from shoal.stream.columns.formatting import Formatting
-from shoal.stream.counters import Counters
-from shoal.stream.cursor import Cursor
-from shoal.stream.dataloader import refuse_as_list, refuse_in_worker
-from shoal.stream.deliveries import RecordHashes
-from shoal.stream.description import Description
-from shoal.stream.features import features_of
-from shoal.stream.handing_over import handed_over
+from shoal.pipeline.collate import collate
+from shoal.pipeline.features import features_of
+from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.stages import FEATURES, Columns, Decode, Filter, Map, Rename, ToTuple, WithIds
+from shoal.quality.outlook import ShuffleQuality
+from shoal.reading.cached_ranges import cache_counts
+from shoal.reading.options import reading_options
+from shoal.reading.resolved_order import Arrangement
+from shoal.stats.counters import Counters
+from shoal.stream.certificate.certificate import Certificate, differences
+from shoal.stream.certificate.delivery_ledger import RecordHashes
+from shoal.stream.checkpoint.cursor import Cursor
+from shoal.stream.checkpoint.dataset_state import resumed, state_for
+from shoal.stream.dataset_requests import Batching, count_of, order_request
+from shoal.stream.framework_doors import handed_over
 from shoal.stream.index_columns import class_names, key_column
-from shoal.stream.indexing.opening import Opened
-from shoal.stream.iteration import Iteration
-from shoal.stream.judging import quality_of
-from shoal.stream.leaving_out import gaps_of
+from shoal.stream.iterating.iterator import Iteration
+from shoal.stream.iterating.iterator_spec import Pass, pass_of
 from shoal.stream.map_view import MapView, map_view
-from shoal.stream.passes import Pass, pass_of
-from shoal.stream.ranks import Ranks
-from shoal.stream.reading.chunk_caching import cache_counts
-from shoal.stream.reading.options import reading_options
-from shoal.stream.requests import Batching, count_of, order_request
-from shoal.stream.stages import FEATURES, Columns, Decode, Filter, Map, Rename, ToTuple, WithIds
+from shoal.stream.ranks.ranks import Ranks
+from shoal.stream.shuffle_quality import quality_of
+from shoal.stream.skipped_steps import gaps_of
+from shoal.stream.spec import Description
+from shoal.stream.workers.foreign_loaders import refuse_as_list, refuse_in_worker
 
 __all__ = ["Dataset"]
 

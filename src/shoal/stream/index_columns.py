@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.folder.reader import Folder
 from shoal.hints import did_you_mean
-from shoal.shards.folder import Folder
-from shoal.shards.index.table import Index
-from shoal.stream.features import class_labels
-from shoal.stream.indexing.building import OPTIONS
-from shoal.stream.indexing.opening import Opened
-from shoal.stream.reading.integrity import RECORD_CRCS
+from shoal.index.table import Index
+from shoal.indexing.build import OPTIONS
+from shoal.indexing.open_source import Opened
+from shoal.pipeline.features import class_labels
+from shoal.reading.checks.record_checksums import RECORD_CRCS
 
 __all__ = ["class_names", "column_names", "column_of", "key_column", "words_of_column"]
 

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from shoal.errors import NoSampleError, UsageError
-from shoal.stream.arrangement import Arrangement
-from shoal.stream.columns.choosing import with_chosen
-from shoal.stream.columns.formatting import Formatting
-from shoal.stream.cursor import Cursor
-from shoal.stream.description import Description
-from shoal.stream.indexing.opening import Opened
-from shoal.stream.parents import end_with_trainer
-from shoal.stream.passes import Pass
-from shoal.stream.place import Place
-from shoal.stream.reading.by_id import read_sample
-from shoal.stream.shares import shares_of
-from shoal.stream.stages import Filter, Stage, in_epoch, run_stages
+from shoal.indexing.open_source import Opened
+from shoal.pipeline.columns.selection import with_chosen
+from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.stages import Filter, Stage, in_epoch, run_stages
+from shoal.processes.parents import end_with_trainer
+from shoal.reading.by_id import read_sample
+from shoal.reading.resolved_order import Arrangement
+from shoal.stream.checkpoint.cursor import Cursor
+from shoal.stream.checkpoint.position import Place
+from shoal.stream.iterating.iterator_spec import Pass
+from shoal.stream.ranks.rank_share import shares_of
+from shoal.stream.spec import Description
 
 __all__ = ["MapView", "batches_of_ids", "map_view"]
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.shards.protocol import Format
-from shoal.storage.sources import SourceLike, printed
+from shoal.figures import counted
+from shoal.formats.shard_format import Format
+from shoal.indexing.open_source import open_source
+from shoal.reading.cached_ranges import chunk_cache_of
+from shoal.storage.sources.source import SourceLike, printed
 from shoal.stream.dataset import Dataset
-from shoal.stream.description import Description
-from shoal.stream.figures import counted
-from shoal.stream.indexing.opening import open_source
-from shoal.stream.reading.chunk_caching import chunk_cache_of
+from shoal.stream.spec import Description
 
 __all__ = ["Dataset", "open_dataset"]
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from shoal.stream.counters import Counters
-from shoal.stream.figures import format_bytes, format_count
-from shoal.stream.indexing.opening import Opened
-from shoal.stream.live_line import LiveLine
-from shoal.stream.place import Place
-from shoal.stream.reading.chunk_caching import cache_counts
-from shoal.stream.reading.options import ReadingOptions
-from shoal.stream.recipe import Recipe
+from shoal.figures import format_bytes, format_count
+from shoal.indexing.open_source import Opened
+from shoal.reading.cached_ranges import cache_counts
+from shoal.reading.options import ReadingOptions
+from shoal.stats.counters import Counters
+from shoal.stats.live_line import LiveLine
+from shoal.stream.checkpoint.position import Place
+from shoal.stream.iterating.pipeline_spec import Recipe
 
 __all__ = ["ProgressLine", "progress_line", "progress_text"]
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from shoal.errors import StorageError
-from shoal.storage.protocol import Buffer, ObjectInfo, Reader, Store
+from shoal.storage.store import Buffer, ObjectInfo, Reader, Store
 from shoal.testing.faults import Fault, FaultKind, FaultPlan, Mishap
 
 __all__ = ["FaultyStore"]
@@ -31,7 +31,7 @@ class FaultyStore:
     Examples
     --------
     >>> import os, tempfile
-    >>> from shoal.storage.local import LocalStore
+    >>> from shoal.storage.files.local_store import LocalStore
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     path = os.path.join(directory, "a")
     ...     store = FaultyStore(LocalStore(), [Fault("status", requests=[0], retry_after_seconds=3)])

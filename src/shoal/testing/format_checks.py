@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.errors import ShardError
-from shoal.shards.arrow_columns import value_in
-from shoal.shards.protocol import (
+from shoal.formats.shard_format import (
     Buffer,
     ColumnRecords,
     Format,
@@ -23,6 +22,7 @@ from shoal.shards.protocol import (
     ViewingFormat,
     reading_alone,
 )
+from shoal.formats.tables.arrow_columns import value_in
 from shoal.testing.format_damage import DamageCount, check_damage
 from shoal.testing.known_shards import KnownShard, measured, require, same
 

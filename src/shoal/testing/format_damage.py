@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from shoal.errors import ShardError
-from shoal.shards.protocol import Format, Records, Sample, ShardScan, Stretch
+from shoal.formats.shard_format import Format, Records, Sample, ShardScan, Stretch
 from shoal.testing.damage import Damage, damaged
 from shoal.testing.known_shards import KnownShard, measured, require, same
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shoal.shards.protocol import Buffer, Format, Sample, ShardScan
+from shoal.formats.shard_format import Buffer, Format, Sample, ShardScan
 
 __all__ = ["KnownShard", "measured", "require", "same"]
 

@@ -13,7 +13,7 @@ from typing import Self
 from urllib.parse import quote
 
 from shoal.errors import UsageError
-from shoal.storage.protocol import Buffer
+from shoal.storage.store import Buffer
 from shoal.testing.answers import answer
 from shoal.testing.delivery import Delivery, Exchange, receive
 from shoal.testing.faults import Fault, FaultKind, FaultPlan

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 
 from shoal.errors import StorageError
-from shoal.storage.local import LocalStore
-from shoal.storage.protocol import Buffer
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.store import Buffer
 
 __all__ = ["Directory", "InMemory", "Served", "served"]
 

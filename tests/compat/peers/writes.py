@@ -3,7 +3,7 @@
 ``python writes.py PEER DIRECTORY [ROWS]``, in the environment of that peer, writes ``DIRECTORY/expected.json``: for
 each name a source below the directory and the number of its list of rows, and these lists, as `plainly.plain` has them.
 
-``tests/shards/data/peers`` was made by this with 8 rows.
+``tests/formats/data/peers`` was made by this with 8 rows.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shoal.storage.chunk_cache.ledger import Book, charge_bytes
-from shoal.storage.chunk_cache.locks import is_locked_by_others, let_go, lock_now, open_for_lock
+from shoal.storage.chunk_cache.file_locks import is_locked_by_others, let_go, lock_now, open_for_lock
+from shoal.storage.chunk_cache.usage import Book, charge_bytes
 
 __all__ = ["USED_MODE", "VICTIMS", "Chunk", "Evictions", "chunks_in", "count", "is_name", "order_of_leaving", "sweep"]
 

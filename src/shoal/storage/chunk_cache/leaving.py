@@ -14,11 +14,11 @@ import os
 import re
 from collections.abc import Sequence
 
-from shoal.storage.chunk_cache.claiming import Claims
+from shoal.storage.chunk_cache.directory import SUBFOLDERS, is_place_for_sharing
 from shoal.storage.chunk_cache.eviction import VICTIMS, Evictions, chunks_in, sweep
-from shoal.storage.chunk_cache.ledger import LEDGER
-from shoal.storage.chunk_cache.locks import let_go, lock_now, open_for_lock
-from shoal.storage.chunk_cache.place import SUBFOLDERS, is_place_for_sharing
+from shoal.storage.chunk_cache.file_locks import let_go, lock_now, open_for_lock
+from shoal.storage.chunk_cache.fill_locks import Claims
+from shoal.storage.chunk_cache.usage import LEDGER
 
 __all__ = ["abandon", "leave", "tell_now"]
 

@@ -1,0 +1,211 @@
+"""`shoal audit`: how good is a shuffle? Of a dataset as shoal orders it, or of the ids that any loader emitted."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.cli import output
+from shoal.cli.audit.audit_ids import ID_SUFFIXES, keyed_samples, read_array, read_ids, read_keys
+from shoal.cli.options.numbers import at_least_one
+from shoal.cli.options.order_options import add_order_arguments, asked_order, given_order_options
+from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples, source_of
+from shoal.cli.pages import check_picture, typed_command, write_page, write_picture
+from shoal.errors import UsageError
+from shoal.index.table import Index
+from shoal.order.buffer import Buffer
+from shoal.order.seeds import MAX_SEED
+from shoal.order.sequential_and_full import Sequential
+from shoal.quality.auditing import Audit, audit
+from shoal.reading.resolved_order import Arrangement
+from shoal.reports.audit_page import audit_page, audit_picture
+from shoal.storage.sources.source import printed
+from shoal.stream.index_columns import key_column
+from shoal.stream.shuffle_quality import quality_of
+
+__all__ = ["add_arguments", "run"]
+
+_EPOCHS = 2
+_EXIT_FOUND = 1
+_LINE_LETTERS = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.epilog = (
+        "SOURCE is a dataset, whose order is audited without reading its samples, or files of ids: each an epoch, or "
+        "with --epochs several. An id is the number of a sample in storage order, from 0; .npy files hold an array of "
+        "integers of shape (N,) or (num_epochs, N) and may be larger than memory, .txt files numbers with blanks or "
+        "line ends between. All looks together raise a false alarm in 0.1 % of audits of perfect shuffles."
+    )
+    add_source_arguments(parser)
+    parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help="of a global batch (64)")
+    epochs = f"epochs that are audited ({_EPOCHS}), or that the file of ids holds (1)"
+    parser.add_argument("--epochs", type=at_least_one, metavar="E", help=epochs)
+    parser.add_argument(
+        "--num-samples", type=at_least_one, metavar="N", help="of the dataset, with ids (largest id + 1)"
+    )
+    parser.add_argument("--part", action="store_true", help="the ids are those of one rank or worker: most are missing")
+    by = parser.add_mutually_exclusive_group()
+    by.add_argument("--labels", metavar="FILE.npy", help="the label of each sample by id; batches should be fair in it")
+    by_what = "of a dataset: what is taken as the label, position (the default), shard, bytes, or a column of the index"
+    by.add_argument("--by", metavar="NAME", help=by_what)
+    keys = "SOURCE holds keys and not numbers: the file with the key of each sample in storage order, or the dataset"
+    parser.add_argument("--keys", metavar="WHERE", help=keys)
+    other = "ids of another stream that should have nothing in common: another seed, another source; may be repeated"
+    parser.add_argument("--other", metavar="FILE", action="append", default=[], help=other)
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it: .svg, or with matplotlib .png or .pdf")
+    parser.add_argument("--html", metavar="FILE", help="write it as a page that needs no network")
+    parser.add_argument("--strict", action="store_true", help="exit code 1 where a finding is likely to matter")
+    add_order_arguments(parser, default="of a dataset; without any of these, that of shuffle()")
+    add_json_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Audit what was asked for, and say what was found."""
+    are_ids = [Path(word).suffix in ID_SUFFIXES for word in arguments.source]
+    if any(are_ids) and not all(are_ids):
+        msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited as one"
+        raise UsageError(msg, hint=f"files that end with {', '.join(ID_SUFFIXES)} are taken for ids")
+    if arguments.picture is not None:
+        check_picture(arguments.picture)
+    about, result = _of_ids(arguments) if any(are_ids) else _of_dataset(arguments)
+    source, order = printed(source_of(arguments)), str(about.get("order", ""))
+    predicted = about.get("predicted_vr")
+    if arguments.picture is not None:
+        write_picture(arguments.picture, audit_picture(result, title=order or source, predicted=predicted))
+    if arguments.html is not None:
+        made_by = typed_command(arguments.words)
+        page = audit_page(result, title=f"Audit of {source}", order=order, made_by=made_by, predicted=predicted)
+        write_page(arguments.html, page)
+    if arguments.json:
+        output.emit(about | result.to_dict(), as_json=True)
+    else:
+        _show(about, result)
+    return _EXIT_FOUND if arguments.strict and any(each.is_serious for each in result.findings) else 0
+
+
+def _of_ids(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
+    if options := given_order_options(arguments):
+        msg = f"{options[0]} is about the order of a dataset, and ids have one already"
+        raise UsageError(msg, hint="leave it out, or name shards instead of ids")
+    keyed = None if arguments.keys is None else keyed_samples(arguments)
+    if arguments.by is not None and (keyed is None or keyed.index is None):
+        msg = f"--by {arguments.by} is something that a dataset knows of its samples, and ids alone do not"
+        raise UsageError(msg, hint="--labels FILE.npy has the label of each sample; --keys may name the dataset")
+    read = read_ids if keyed is None else read_keys
+    files = [read(path) for path in arguments.source]
+    epochs = arguments.epochs or 1
+    if len(files) > 1:
+        lengths = {ids.shape for ids in files}
+        if len(lengths) > 1 or files[0].ndim > 1 or epochs not in {1, len(files)}:
+            msg = f"several files of ids are an epoch each, of one length; these have the shapes {sorted(lengths)}"
+            raise UsageError(msg, hint="audit them one by one; those of other seeds or sources are named by --other")
+        files, epochs = [np.stack(files)], 1
+    labels = None if arguments.labels is None else read_array(arguments.labels)
+    result = audit(
+        files[0],
+        num_samples=arguments.num_samples,
+        keys=None if keyed is None else keyed.keys,
+        labels=_labels_by(arguments, keyed.index) if keyed is not None and keyed.index is not None else labels,
+        epochs=epochs,
+        batch=arguments.batch_size,
+        others={path: read(path) for path in arguments.other},
+        is_part=arguments.part,
+    )
+    return {}, result
+
+
+def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
+    """The order of a dataset; the next seed, whose epochs may collide with those of this one, is the other stream."""
+    for name, given in (("part", arguments.part), ("num-samples", arguments.num_samples), ("keys", arguments.keys)):
+        if given:
+            msg = f"--{name} is about ids that a loader emitted, and {printed(source_of(arguments))} is a dataset"
+            raise UsageError(msg, hint=f"files of ids end with {', '.join(ID_SUFFIXES)}")
+    request = asked_order(arguments)
+    opened = open_with_samples(arguments)
+    arrangement = Arrangement(opened.index, request, stored=opened.stored)
+    labels = _labels_by(arguments, opened.index)
+    if opened.stored is not None and labels is not None:
+        labels = labels[opened.stored.members(np.arange(len(opened.stored)))]
+    num_epochs = arguments.epochs or _EPOCHS
+    others: dict[str, Any] = {path: read_ids(path) for path in arguments.other}
+    if not isinstance(arrangement.order, Sequential):
+        seed = request.seed + 1 if request.seed < MAX_SEED else 0
+        others[f"seed {seed}"] = _ids_of(arrangement, seed, num_epochs)
+    ids = _ids_of(arrangement, request.seed, num_epochs)
+    result = audit(ids, num_samples=arrangement.num_samples, labels=labels, batch=arguments.batch_size, others=others)
+    about: dict[str, Any] = {"order": str(arrangement)}
+    if not isinstance(arrangement.order, Sequential | Buffer) and arguments.batch_size <= arrangement.num_samples // 2:
+        key = np.arange(arrangement.num_samples, dtype=np.float64) if labels is None else labels
+        about["predicted_vr"] = dict(quality_of(arrangement, arguments.batch_size, key=key).vr)
+    return about, result
+
+
+def _ids_of(arrangement: Arrangement, seed: int, num_epochs: int) -> NDArray[np.int64]:
+    counts = np.diff(arrangement.order_borders)
+    bound = [arrangement.order.bind(counts, seed=seed, epoch=epoch) for epoch in range(num_epochs)]
+    return np.stack([epoch.ids(0, epoch.num_samples) for epoch in bound])
+
+
+def _labels_by(arguments: argparse.Namespace, index: Index) -> NDArray[Any] | None:
+    if arguments.labels is not None:
+        return read_array(arguments.labels)
+    return None if arguments.by in (None, "position") else key_column(index, arguments.by)
+
+
+def _show(about: Mapping[str, Any], result: Audit) -> None:
+    """The audit for people."""
+    output.say(result.headline)
+    output.say()
+    for line in textwrap.wrap(result.verdict, _LINE_LETTERS):
+        output.say(line)
+    output.say()
+    facts = {
+        **{name: value for name, value in about.items() if name != "predicted_vr"},
+        "epochs": result.num_epochs,
+        "num_samples": result.num_samples,
+        "num_missing": result.missing,
+        "num_repeated": result.repeated,
+        "key": result.key,
+        "rank_correlation": result.rank_correlation,
+        "moved by (1 %, half, 99 %)": ", ".join(f"{share:+.1%}" for share in result.displacement),
+    }
+    if not math.isnan(result.start_vr):
+        facts["VR at start and end"] = f"{result.start_vr:.2f}, {result.end_vr:.2f}"
+    output.emit(facts)
+    if result.vr:
+        predicted = about.get("predicted_vr", {})
+        rows = [
+            {
+                "batch": size,
+                "VR": f"{ratio:.2f}",
+                **({"predicted": f"{predicted[size]:.2f}"} if size in predicted else {}),
+                "by chance": f"1 +- {result.vr_error[size]:.2f}",
+                "different": f"{result.distinct[size]:.1f}" if size in result.distinct else "",
+                "expected": f"{result.expected_distinct[size]:.1f}" if size in result.distinct else "",
+            }
+            for size, ratio in result.vr.items()
+        ]
+        output.say()
+        output.say(output.format_table(rows))
+    told: set[str] = set()
+    for finding in result.findings:
+        output.say()
+        sign = "!" if finding.is_serious else "-"
+        _say_indented(f"{sign} {finding.name} ({finding.where}): {finding.text}")
+        for name, text in (("usual cause", finding.cause), ("cure", finding.cure)):
+            if text not in told:  # of several findings of one cause, the heaviest says it
+                told.add(text)
+                _say_indented(f"  {name}: {text}")
+
+
+def _say_indented(text: str) -> None:
+    output.say(textwrap.fill(text, _LINE_LETTERS, subsequent_indent="  "))

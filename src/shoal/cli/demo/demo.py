@@ -1,0 +1,266 @@
+"""`shoal demo`: real files, shuffled three ways in the same memory, measured, drawn; stopped and resumed."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+import shoal
+from shoal.cli import output
+from shoal.cli.demo.demo_data import SHARD_PREFIX, Found, find_files, pack, standard_library
+from shoal.cli.demo.demo_run import BATCH, Comparison, Resumed, measure_orders, resume_elsewhere
+from shoal.cli.demo.demo_text import closing_text, comparison_text, data_text, resumed_text, title_of
+from shoal.cli.pages import check_picture, write_picture
+from shoal.cli.progress import Progress
+from shoal.errors import UsageError
+from shoal.formats.known_formats import format_named
+from shoal.index.table import Index
+from shoal.indexing.build import build_index
+from shoal.indexing.index_store import INDEX_NAME, save_index
+from shoal.quality.metrics import expected_distinct
+from shoal.reports.matplotlib_figures import has_matplotlib
+from shoal.reports.mixing_picture import MeasuredOrder, mixing_picture
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.sources.source import expand
+
+__all__ = ["Scale", "add_arguments", "run", "show"]
+
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large everything is.
+
+    The dataset is tiny, so its chunks must be too: extents of 32 KiB, half of the usual, hold one or two files, and
+    a window of 3 MiB about a hundred of them, more than the 64 samples of a batch.
+    """
+
+    num_shards: int = 8
+    extent_bytes: int = 32 << 10
+    window: str = "3MiB"
+    num_epochs: int = 100
+    global_batch: int = 48
+    world_size: int = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument(
+        "directory",
+        nargs="?",
+        type=Path,
+        metavar="DIRECTORY",
+        help="keep the shards here (default: a temporary directory, which is removed)",
+    )
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        default=Path("shoal-demo.png"),
+        metavar="FILE",
+        help="where to draw, as .png, .svg or .pdf (default: %(default)s)",
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the temporary directory, and say where it is")
+    parser.add_argument("--json", action="store_true", help="one JSON object with all numbers")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show what shoal does, on the standard library of the Python that runs it."""
+    check_picture(arguments.picture)
+    with _directory(arguments.directory, keep=arguments.keep) as directory:
+        code = show(
+            find_files(standard_library()), directory, picture=arguments.picture, as_json=arguments.json, scale=Scale()
+        )
+        if arguments.keep and arguments.directory is None and not arguments.json:
+            output.say(f"kept       {directory}")
+        return code
+
+
+def show(found: Found, directory: Path, *, picture: Path, as_json: bool, scale: Scale) -> int:
+    """Pack, index, shuffle, measure, draw, stop and resume; 0, or 1 if the resumed run was another."""
+
+    def say(text: str) -> None:
+        if not as_json:
+            output.say(text)
+
+    begun_seconds = time.perf_counter()
+    index, made = _make(found, directory, scale)
+    source = f"{len(found.files):,} files of Python {_PYTHON}'s standard library"
+    say(data_text(found, made, source=source))
+    labels = np.array([file.package for file in found.files])
+    with _Telling() as told:
+        comparison = measure_orders(
+            shoal.open(directory),
+            labels,
+            window=scale.window,
+            chunk=scale.extent_bytes,
+            sample_bytes=index.num_bytes / index.num_samples,
+            num_epochs=scale.num_epochs,
+            told=told,
+        )
+    expected = expected_distinct(labels, BATCH)
+    say(comparison_text(comparison, expected_distinct=expected, num_epochs=scale.num_epochs))
+    resumed = resume_elsewhere(
+        lambda: shoal.open(directory).shuffle(seed=0, window=scale.window, chunk=scale.extent_bytes),
+        global_batch=scale.global_batch,
+        world_size=scale.world_size,
+    )
+    say(resumed_text(resumed))
+    drawn = picture.suffix.lower() == ".svg" or has_matplotlib()
+    if drawn:
+        data = f"{source}, {made['num_shards']} tar shards in sorted order, labelled by package.  "
+        data += f"Ratios and counts over {scale.num_epochs} epochs."
+        _draw(picture, comparison, subtitle=data, expected=expected)
+    elapsed_seconds = time.perf_counter() - begun_seconds
+    say(closing_text(picture if drawn else None, elapsed_seconds=elapsed_seconds))
+    if as_json:
+        record = _record(made, comparison, resumed, expected=expected, elapsed_seconds=elapsed_seconds)
+        output.emit({**record, "picture": str(picture) if drawn else None}, as_json=True)
+    return 0 if resumed.exact else 1
+
+
+@contextlib.contextmanager
+def _directory(asked: Path | None, *, keep: bool) -> Iterator[Path]:
+    """Where the shards go; nothing that is there already is lost."""
+    if asked is not None:
+        names = [path.name for path in asked.iterdir()] if asked.is_dir() else []
+        if strangers := [name for name in names if name != INDEX_NAME and not name.startswith(SHARD_PREFIX)]:
+            msg = f"{asked}: the demonstration writes into an empty directory; this one holds {min(strangers)}"
+            raise UsageError(msg, hint="name a new directory")
+        for name in names:
+            (asked / name).unlink()  # of an earlier demonstration
+        yield asked
+    elif keep:
+        yield Path(tempfile.mkdtemp(prefix="shoal-demo-"))
+    else:
+        with tempfile.TemporaryDirectory(prefix="shoal-demo-") as made:
+            yield Path(made)
+
+
+def _make(found: Found, directory: Path, scale: Scale) -> tuple[Index, dict[str, Any]]:
+    """Pack and index; the index, and what was made and how fast."""
+    if len(found.files) < 4 * BATCH:
+        msg = f"the standard library of this Python is {len(found.files)} files; the demonstration needs {4 * BATCH}"
+        raise UsageError(msg, hint="a Python that does not keep its library in one archive")
+    begun = time.perf_counter()
+    with Progress(total=found.num_bytes, label="packing", unit="bytes") as progress:
+        paths = pack(found.files, directory, num_shards=scale.num_shards, progress=progress.advance)
+    packed = time.perf_counter()
+    store = LocalStore()
+    shards = expand(str(directory), suffixes=(".tar",))
+    index = build_index(shards, store=store, format=format_named("tar"), extent_bytes=scale.extent_bytes)
+    indexed = time.perf_counter()
+    save_index(index, directory, store=store)
+    made = {
+        "num_files": len(found.files),
+        "file_bytes": found.num_bytes,
+        "num_large_files": found.num_large,
+        "num_unreadable_files": found.num_unreadable,
+        "num_packages": len({file.package for file in found.files}),
+        "num_shards": len(paths),
+        "shard_bytes": sum(path.stat().st_size for path in paths),
+        "pack_seconds": packed - begun,
+        "num_extents": index.num_extents,
+        "extent_bytes": scale.extent_bytes,
+        "index_seconds": indexed - packed,
+    }
+    return index, made
+
+
+class _Telling:
+    """A progress line for one thing after the other."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.close()
+
+    def __call__(self, label: str, done: int, total: int) -> None:
+        if self._progress is None or self._progress.label != label:
+            self.__exit__()
+            unit = "epochs" if label.startswith("measuring") else "samples"
+            self._progress = Progress(total=total, label=label, unit=unit)
+        self._progress.update(done)
+
+
+def _draw(picture: Path, comparison: Comparison, *, subtitle: str, expected: float) -> None:
+    held = {order.name: output.format_bytes(order.held_bytes) for order in comparison.orders}
+    held["buffer"] = output.format_bytes(comparison.buffer_bytes)
+    details = {
+        "none": "storage order",
+        "buffer": f"{comparison.num_buffer_samples} samples, {held['buffer']} held",
+        "window": f"{comparison.num_window_chunks} chunks, {held['window']} held",
+        "full": "one read for each sample",
+    }
+    pictured = [
+        MeasuredOrder(
+            name="perfect" if order.name == "full" else order.name,
+            detail=details[order.name],
+            ids=order.ids,
+            variance_ratios=order.variance_ratios,
+            distinct=order.distinct,
+            correlation=order.correlation,
+        )
+        for order in comparison.orders
+    ]
+    drawing = mixing_picture(
+        pictured,
+        title=title_of(comparison),
+        subtitle=subtitle,
+        label="packages",
+        batch=BATCH,
+        expected_distinct=expected,
+    )
+    write_picture(picture, drawing)
+
+
+def _record(
+    made: Mapping[str, Any], comparison: Comparison, resumed: Resumed, *, expected: float, elapsed_seconds: float
+) -> dict[str, Any]:
+    """All numbers, for machines."""
+    rows = [
+        {
+            "order": order.name,
+            "call": order.call,
+            "held_bytes": order.held_bytes,
+            "num_reads": order.num_reads,
+            "read_bytes": order.read_bytes,
+            "samples_per_second": order.samples_per_second,
+            "variance_ratios": order.variance_ratios,
+            "distinct_per_batch": order.distinct,
+            "correlation": order.correlation,
+        }
+        for order in comparison.orders
+    ]
+    return {
+        **made,
+        "batch": BATCH,
+        "expected_distinct_per_batch": expected,
+        "orders": rows,
+        "num_buffer_samples": comparison.num_buffer_samples,
+        "buffer_record_bytes": comparison.buffer_bytes,
+        "state": resumed.state,
+        "global_batch": resumed.global_batch,
+        "resumed_world_size": resumed.world_size,
+        "num_samples_before": resumed.num_before,
+        "num_samples_after": resumed.num_after,
+        "num_batches_after": resumed.num_batches,
+        "num_equal_batches": resumed.num_equal_batches,
+        "every_sample_once": resumed.every_sample_once,
+        "resumed_exactly": resumed.exact,
+        "elapsed_seconds": elapsed_seconds,
+    }

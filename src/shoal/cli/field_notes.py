@@ -1,0 +1,28 @@
+"""Which fields samples of files have, and which of them lack the usual ones, in words."""
+
+from __future__ import annotations
+
+from shoal.cli.preview import printable
+from shoal.pack.inputs.field_counts import SampleFields
+
+__all__ = ["counts_text", "fields_text", "first_text"]
+
+
+def counts_text(fields: SampleFields) -> str:
+    """How many samples have each."""
+    return ", ".join(f"{printable(name)} {count:,}" for name, count in fields.counts.items())
+
+
+def first_text(fields: SampleFields) -> str:
+    """The first samples that lack one of the usual fields."""
+    names = list(map(printable, fields.first_without_usual))
+    return ", ".join([*names, *(["..."] if fields.num_without_usual > len(names) else [])])
+
+
+def fields_text(fields: SampleFields) -> str:
+    """Both in one line."""
+    text = counts_text(fields)
+    if fields.num_without_usual:
+        usual = " or ".join(map(printable, fields.usual))
+        text += f"; {fields.num_without_usual:,} samples lack {usual}: {first_text(fields)}"
+    return text

@@ -1,0 +1,155 @@
+"""Where `shoal index` writes: refused before the work, not after it, where that cannot be written or would do harm."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.cli.options.source_options import storage_options_of
+from shoal.cli.preview import printable
+from shoal.errors import ShoalError, StorageError, UsageError
+from shoal.formats.shard_format import Format
+from shoal.index.table import Index
+from shoal.indexing.index_store import INDEX_NAME, load_index, save_index
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.index_cache.home import with_home
+from shoal.storage.index_cache.place import cache_directory
+from shoal.storage.retry import patient
+from shoal.storage.sources.source import Source, schemes_of
+from shoal.storage.store import Store
+from shoal.storage.stores import open_store
+from shoal.storage.urls import join, parent, plain, scheme_of
+
+__all__ = ["IndexPlace", "place_asked"]
+
+_NOT_WRITEABLE = ("http", "https")
+_HINT = "--output FILE writes it elsewhere; shoal.open(..., index=FILE) reads it there"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlace:
+    """A file, or an object, and the store that it is written to."""
+
+    path: str
+    store: Store
+
+    def known(self) -> Index | None:
+        """The index that is there already; None where there is none that can be read."""
+        try:
+            return load_index(self.path, store=self.store) if self.store.find(self.path) is not None else None
+        except ShoalError:
+            return None
+
+    def write(self, index: Index) -> int:
+        """Write the index; its size in bytes.
+
+        Raises
+        ------
+        StorageError
+            It could not be written, which far away shows only now; then it is kept on this machine.
+        """
+        try:
+            save_index(index, self.path, store=self.store)
+        except StorageError as error:
+            if not scheme_of(self.path):
+                raise
+            kept = str(Path(cache_directory(), "unwritten", f"{index.fingerprint}.index"))
+            save_index(index, kept, store=LocalStore())
+            msg = f"{printable(self.path)}: the index could not be written: {error.message}"
+            hint = f"it is kept in {kept}, which shoal.open(..., index=FILE) takes; copy it to where it belongs"
+            raise StorageError(msg, hint=hint) from error
+        return self.store.stat(self.path).num_bytes
+
+
+def place_asked(arguments: argparse.Namespace, found: Source, shard_format: Format, store: Store) -> IndexPlace:
+    """Where the index goes: ``--output``, a file or URL, or beside the shards.
+
+    Raises
+    ------
+    StorageError
+        It cannot be written there.
+    UsageError
+        It would hide other shards of its directory.
+    """
+    asked: str | None = arguments.output
+    if asked is None:
+        place = _beside(found, store)
+        _refuse_half(found, shard_format, place)
+        return place
+    if not scheme_of(asked):
+        return _local_place(Path(with_home(asked)).absolute())
+    same = schemes_of([asked]) == schemes_of(found.paths)
+    options = storage_options_of(arguments)
+    other = patient(open_store(asked, options if same else None), options)
+    path = join(plain(asked).rstrip("/"), INDEX_NAME) if asked.endswith("/") else plain(asked)
+    _refuse_read_only(path)
+    return IndexPlace(path, other)
+
+
+def _beside(found: Source, store: Store) -> IndexPlace:
+    if not scheme_of(found.root):
+        return _local_place(Path(found.root, INDEX_NAME))
+    if found.root.endswith("://"):
+        msg = f"{found.asked}: these shards have no directory in common that could hold an index"
+        raise UsageError(msg, hint=_HINT)
+    path = join(found.root, INDEX_NAME)
+    _refuse_read_only(path)
+    return IndexPlace(path, store)
+
+
+def _refuse_read_only(path: str) -> None:
+    if scheme_of(path) in _NOT_WRITEABLE:
+        msg = f"{printable(path)}: the index cannot be written here: nothing is written over http"
+        raise StorageError(msg, hint=f"{_HINT}; put it beside the shards, and it is found there")
+
+
+def _local_place(path: Path) -> IndexPlace:
+    if path.is_dir():
+        path /= INDEX_NAME
+    directory = next(above for above in path.parents if above.exists())
+    if not directory.is_dir() or not os.access(directory, os.W_OK):
+        msg = f"{path}: the index cannot be written here"
+        raise StorageError(msg, hint=_HINT)
+    return IndexPlace(str(path), LocalStore())
+
+
+def _refuse_half(found: Source, shard_format: Format, place: IndexPlace) -> None:
+    """An error if the directory holds other shards, which an index of some would hide from an opening of all."""
+    named = set(found.paths)
+    beside = next(_others(found, named, shard_format, place), None)
+    if beside is None:
+        return
+    msg = f"{place.path} would know only {len(named)} of the shards in its directory; it would lack {beside}"
+    stem = posixpath.basename(found.paths[0]).partition(".")[0]
+    mine, root = join(found.root, f"{stem}.index"), found.root
+    hint = f"--output {mine} keeps it apart (a source of its own), or index all with `shoal index {root}`"
+    raise UsageError(msg, hint=hint)
+
+
+def _others(found: Source, named: set[str], shard_format: Format, place: IndexPlace) -> Iterator[str]:
+    """The shards that lie where the index would, and are not among those named."""
+    known = place.known()
+    for name in known.shard_names if known is not None else ():
+        path = join(found.root, name)
+        if path not in named and place.store.find(path) is not None:
+            yield path
+    if found.complete:
+        return
+    if not scheme_of(found.root):
+        for directory in sorted({Path(shard).parent for shard in found.paths}):
+            files = (str(file) for file in sorted(directory.iterdir()))
+            yield from (file for file in files if file not in named and _is_shard(file, shard_format))
+        return
+    directories = {parent(path) for path in found.paths}
+    for info in place.store.list(found.root):
+        if info.path not in named and parent(info.path) in directories and _is_shard(info.path, shard_format):
+            yield info.path
+
+
+def _is_shard(path: str, shard_format: Format) -> bool:
+    name = posixpath.basename(path)
+    return name.lower().endswith(shard_format.suffixes) and not name.startswith(".")

@@ -1,0 +1,1 @@
+"""HOW ARE VERBS TOLD WHAT TO DO? Options that several verbs share."""

@@ -1,0 +1,274 @@
+"""`shoal plan`: what a cluster should read, and what that costs; from an index, or from three numbers."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+from shoal.cli import output
+from shoal.cli.options.numbers import count
+from shoal.cli.options.order_options import add_order_arguments
+from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
+from shoal.cli.pages import check_picture, typed_command, write_page, write_picture
+from shoal.cli.plan.plan_data import planned_data
+from shoal.cli.plan.plan_record import Planned, what_if
+from shoal.errors import UsageError
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.planning.sizing import Cluster
+from shoal.reports.plan_page import plan_page, plan_picture
+from shoal.storage.sources.source import printed
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.epilog = (
+        "Reads are simulated, not estimated: of the whole epoch where it has up to 2 million samples, else of a part "
+        "that stands for the rest. Bandwidths are bytes per second: 1.25GB is a 10 Gbit network."
+    )
+    add_source_arguments(parser, is_optional=True)
+    data = parser.add_argument_group("data", "instead of SOURCE")
+    data.add_argument("--num-samples", type=count, metavar="N", help="samples: 2e9")
+    data.add_argument("--sample-bytes", metavar="BYTES", help="of a sample, on average: 8KB")
+    data.add_argument("--rho", type=float, metavar="R", default=1.0, help="correlation inside chunks (1, the worst)")
+    cluster = parser.add_argument_group("cluster")
+    cluster.add_argument("--nodes", type=count, metavar="P", default=1, help="machines (1)")
+    cluster.add_argument("--ranks-per-node", type=count, metavar="R", default=1, help="processes on each (1)")
+    cluster.add_argument("--global-batch", type=count, metavar="G", default=256, help="samples of a step (256)")
+    cluster.add_argument("--memory", metavar="BYTES", default="8GiB", help="for the stream, on each node (8GiB)")
+    cluster.add_argument("--latency", type=float, metavar="SECONDS", default=0.03, help="of a request (0.03)")
+    cluster.add_argument("--connection-bandwidth", metavar="BYTES", default="90MB", help="of a connection (90MB)")
+    cluster.add_argument("--node-bandwidth", metavar="BYTES", default="1.25GB", help="of a node (1.25GB)")
+    cluster.add_argument("--step-seconds", type=float, metavar="T", help="of a step (default: as fast as data come)")
+    cluster.add_argument("--get-price", type=float, metavar="X", default=0.0, help="of 1000 requests (0)")
+    cluster.add_argument("--gigabyte-price", type=float, metavar="X", default=0.0, help="of 10^9 bytes (0)")
+    add_order_arguments(parser, default="without any of these, what is recommended")
+    parser.add_argument("--html", metavar="FILE", help="write it as a page that needs no network, with a what-if table")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it: .svg, or with matplotlib .png or .pdf")
+    add_json_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Say what is recommended, or what the given order means."""
+    if arguments.picture is not None:
+        check_picture(arguments.picture)
+    cluster = _cluster(arguments)
+    data = planned_data(arguments, cluster)
+    if data.num_samples <= cluster.global_batch:
+        msg = f"{data.num_samples:,} samples are no more than a global batch of {cluster.global_batch:,}"
+        raise UsageError(msg)
+    plan = Planned.of(data, cluster, rho=arguments.rho)
+    record = plan.record()
+    if arguments.picture is not None:
+        title, about, lead = _title(arguments, record), _about(cluster, record), _lead_of(record, cluster)
+        write_picture(arguments.picture, plan_picture(plan.figures(), title=title, about=about, lead=lead))
+    if arguments.html is not None:
+        write_page(arguments.html, _page(arguments, plan, record))
+    if arguments.json:
+        output.emit(record, as_json=True)
+    else:
+        _show(record, cluster)
+    return 0
+
+
+def _cluster(arguments: argparse.Namespace) -> Cluster:
+    for name in ("latency", "step_seconds", "get_price", "gigabyte_price"):
+        value = getattr(arguments, name)
+        if value is not None and not (math.isfinite(value) and value >= 0.0 and (value or name != "step_seconds")):
+            msg = f"--{name.replace('_', '-')} must not be negative, and a step takes some time; got {value}"
+            raise UsageError(msg)
+    if arguments.global_batch < arguments.nodes * arguments.ranks_per_node:
+        msg = f"a global batch of {arguments.global_batch} has no sample for each of "
+        msg += f"{arguments.nodes * arguments.ranks_per_node} ranks"
+        raise UsageError(msg, hint="--global-batch counts over all ranks")
+    return Cluster(
+        num_nodes=arguments.nodes,
+        ranks_per_node=arguments.ranks_per_node,
+        global_batch=arguments.global_batch,
+        memory_bytes=parse_bytes(arguments.memory, "--memory"),
+        latency_seconds=arguments.latency,
+        connection_bytes_per_second=parse_bytes(arguments.connection_bandwidth, "--connection-bandwidth"),
+        node_bytes_per_second=parse_bytes(arguments.node_bandwidth, "--node-bandwidth"),
+        step_seconds=arguments.step_seconds,
+        request_price=arguments.get_price / 1000,
+        byte_price=arguments.gigabyte_price / 1e9,
+    )
+
+
+def _show(record: dict[str, Any], cluster: Cluster) -> None:
+    facts = {name: value for name, value in record.items() if name not in {"vr", "sequential", "call", "refused"}}
+    error, held_error = facts.pop("requests_error"), facts.pop("held_error")
+    facts["reads simulated"] = "wholly" if facts.pop("is_simulated_exactly") else f"in part, {_give_or_take(error)}"
+    if held_error:
+        facts["chunks held"] = f"give or take {200.0 * held_error:.0f} %"
+    facts["waiting for data"] = f"{facts.pop('waiting_share'):.1%}"
+    for name in ("epoch_price", "num_looks"):
+        if not facts[name]:
+            del facts[name]
+    output.emit(facts)
+    for warning in filter(None, (_too_much(record, cluster), _refused(record))):
+        output.say()
+        output.say(warning)
+    output.say()
+    for size, ratio in record["vr"].items():
+        output.say(f"batches of {size:,}: VR {ratio:.2f} (1 is a perfect shuffle)")
+    output.say()
+    output.say(f"ds.{record['call']}")
+    found = record["sequential"]
+    output.say()
+    if cluster.latency_seconds:  # else shards of any size will do
+        output.say(
+            f"Shards read whole, one after the other: at least {found['shard_bytes'] / 1e9:.3g} GB each for 1 % "
+            f"overhead, {found['num_shards']:,} of them."
+        )
+    output.say(
+        f"A buffer in {cluster.memory_bytes / 1e9:.4g} GB holds {found['buffer_samples']:,} samples, "
+        f"{found['buffer_share']:.3%} of all."
+    )
+
+
+def _too_much(record: dict[str, Any], cluster: Cluster) -> str:
+    """That a node has less memory than this takes, and what most of it is; nothing where it has enough."""
+    if record["node_memory_bytes"] <= cluster.memory_bytes:
+        return ""
+    parts = record["rank_memory_parts"]
+    part = max(parts, key=parts.get)
+    given = output.format_value("memory_bytes", cluster.memory_bytes)
+    said = f"This is more than the {given} of a node (--memory). Most of it: {_PARTS[part].lower()}."
+    return f"{said} It is less with {_LESS[part]}."
+
+
+def _refused(record: dict[str, Any]) -> str:
+    """That a run in this window would not begin, and what would help; nothing where it would."""
+    return f"A run would be refused: {record['refused']}" if record["refused"] else ""
+
+
+def _title(arguments: argparse.Namespace, record: dict[str, Any]) -> str:
+    if arguments.source:
+        return f"Plan for {printed(source_of(arguments))}"
+    dataset = output.format_value("dataset_bytes", record["dataset_bytes"])
+    return f"Plan for {dataset} in {record['num_samples']:,} samples"
+
+
+def _about(cluster: Cluster, record: dict[str, Any]) -> str:
+    ranks = f"{cluster.world_size:,} ranks" if cluster.world_size > 1 else "1 rank"
+    about = f"{ranks} on {cluster.num_nodes:,} {'nodes' if cluster.num_nodes > 1 else 'node'}, global batches of "
+    about += f"{cluster.global_batch:,}; {record['num_samples']:,} samples, "
+    return about + output.format_value("dataset_bytes", record["dataset_bytes"])
+
+
+def _lead_of(record: dict[str, Any], cluster: Cluster) -> str:
+    return " ".join(filter(None, (_lead(record, cluster), _too_much(record, cluster), _refused(record))))
+
+
+def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) -> str:
+    """The same as a page."""
+    cluster = plan.cluster
+
+    def told(*names: str) -> dict[str, str]:
+        return {_FACTS[name]: output.format_value(name, record[name]) for name in names}
+
+    groups = {
+        "What is read at a time": told("chunk_bytes", "window_bytes", "window_chunks", "num_canonical_nodes"),
+        "What it takes": told(
+            "rank_memory_bytes",
+            "node_memory_bytes",
+            "concurrency",
+            "num_requests",
+            "read_bytes",
+            "amplification",
+            "node_requests_per_second",
+            "node_traffic_bytes_per_second",
+            "first_batch_seconds",
+            "epoch_seconds",
+        )
+        | {"Steps wait for data": f"{record['waiting_share']:.1%} of the time"}
+        | ({"Price of an epoch": f"{record['epoch_price']:,.4g}"} if record["epoch_price"] else {}),
+        "Memory of a rank, by part": {
+            _PARTS[name]: output.format_value(name, value) for name, value in record["rank_memory_parts"].items()
+        },
+    }
+    return plan_page(
+        plan.figures(),
+        groups,
+        what_if(plan),
+        title=_title(arguments, record),
+        about=_about(cluster, record),
+        call=f"ds.{record['call']}",
+        lead=_lead_of(record, cluster),
+        notes=_notes(plan),
+        made_by=typed_command(arguments.words),
+    )
+
+
+_FACTS = {
+    "chunk_bytes": "Chunk",
+    "window_bytes": "Window",
+    "window_chunks": "Chunks in the window",
+    "num_canonical_nodes": "Canonical nodes",
+    "rank_memory_bytes": "Memory of a rank",
+    "node_memory_bytes": "Memory of a node",
+    "concurrency": "Requests at a time, on a node",
+    "num_requests": "Requests in an epoch",
+    "read_bytes": "Bytes in an epoch",
+    "amplification": "Reads of each chunk",
+    "node_requests_per_second": "Requests of a node",
+    "node_traffic_bytes_per_second": "Traffic of a node",
+    "first_batch_seconds": "First batch, or resume",
+    "epoch_seconds": "Epoch",
+}
+
+_PARTS = {
+    "in_use_bytes": "Chunks in use",
+    "ahead_bytes": "Read ahead",
+    "batches_bytes": "Two batches",
+    "order_bytes": "Order, and table of chunks",
+    "coming_bytes": "Which samples come next",
+    "spare_bytes": "Code, and room to spare",
+}
+
+_LESS = {
+    "in_use_bytes": "a smaller --window, or more nodes",
+    "ahead_bytes": "a smaller --window or --chunk",
+    "batches_bytes": "a smaller --global-batch, or more nodes",
+    "order_bytes": "a larger --chunk",
+    "coming_bytes": "a smaller --window",
+    "spare_bytes": "a smaller --chunk",
+}
+
+
+def _lead(record: dict[str, Any], cluster: Cluster) -> str:
+    ratio = next(iter(record["vr"].values()))
+    mixed = "no more than" if ratio < 1.1 else f"{ratio:.1f} times as much as"
+    memory = output.format_value("node_memory_bytes", record["node_memory_bytes"])
+    waits = record["waiting_share"]
+    steps = "Steps do not wait for data" if waits < 0.005 else f"Steps wait for data {waits:.0%} of the time"
+    return f"Global batches vary {mixed} in a perfect shuffle, with {memory} on each node" + (
+        f". {steps}." if cluster.step_seconds else "; an epoch is as fast as data come."
+    )
+
+
+def _notes(plan: Planned) -> list[str]:
+    reads = plan.reads
+    if plan.is_exact:
+        first = "The reads of the whole epoch were simulated: requests and bytes are what a run makes, within 5 %."
+    else:
+        first = "The epoch is long, so part of it was simulated, and stands for the rest: requests and bytes are right "
+        first += _give_or_take(reads.error)
+        first += "." if reads.thinned == 1.0 else f", of chunks that had one sample of {reads.thinned:.1f}."
+        if reads.held_error:
+            first += f" How many chunks a rank holds is right give or take {200.0 * reads.held_error:.0f} %."
+    mixing = f"VR is predicted for a correlation of {plan.rho:g} inside chunks; 1 is data of which every chunk holds "
+    mixing += "samples of one kind. shoal audit and ds.quality() measure yours."
+    times = "Times follow from latency and bandwidth as given. Memory is what a rank takes beyond the interpreter, its "
+    times += "modules and the index; what becomes of samples after that is yours to add. The rows of the table are "
+    times += "simulated more coarsely, on even chunks."
+    return [first, mixing, times]
+
+
+def _give_or_take(error: float) -> str:
+    """A standard deviation as people say it: two of them, and no less than 5 %, since models are no runs."""
+    return f"give or take {max(5.0, 200.0 * error):.0f} %"

@@ -1,0 +1,195 @@
+"""What `shoal plan` plans for: data and an order, of an index or of numbers; and the same with one thing changed."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.cli.options.order_options import asked_order, given_order_options
+from shoal.cli.options.source_options import open_with_samples
+from shoal.errors import UsageError
+from shoal.index.chunks import ChunkTable
+from shoal.index.table import own_bytes
+from shoal.indexing.open_source import Opened
+from shoal.order.block import Block
+from shoal.order.window.order import Window
+from shoal.order.window.sizing_by_bytes import bytes_text, parse_bytes
+from shoal.planning.sizing import Cluster, recommend
+from shoal.reading.resolved_order import Arrangement, OrderRequest
+from shoal.reading.spilled.large_chunks import refuse_too_large
+
+__all__ = ["PlannedData", "planned_data"]
+
+_MOST_CHUNKS = 1 << 22  # that are laid out where there is no index; more of them change nothing but the time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedData:
+    """What is to be read: all of it, and its chunks or a model of them with fewer; and what it takes in memory.
+
+    ``shard_chunks`` are the chunks of each shard, where shards are known. ``uneven_bytes`` is by how much the largest
+    chunk is above the mean in memory, where chunks can only be held as wholes; ``largest_held_bytes`` is what it takes
+    there. ``table`` says where chunks lie, where
+    that is known.
+    """
+
+    num_samples: int
+    num_bytes: float
+    held_bytes: float
+    num_chunks: int
+    chunk_samples: NDArray[np.int64]
+    chunk_bytes: NDArray[np.int64]
+    order: Window | Block
+    call: str
+    shard_chunks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    uneven_bytes: float = 0.0
+    largest_held_bytes: float = 0.0
+    table: ChunkTable | None = None
+    refusal: str = ""
+
+    @property
+    def mean_chunk_bytes(self) -> float:
+        """Bytes of a chunk, as it is read."""
+        return float(self.chunk_bytes.mean())
+
+    @property
+    def mean_held_bytes(self) -> float:
+        """Bytes of a chunk in memory: of what was compressed, more than its bytes."""
+        return self.held_bytes / self.num_chunks
+
+    @property
+    def are_single_samples(self) -> bool:
+        """Whether no chunk has more than one sample, so that nothing is kept of it when that has come."""
+        return int(self.chunk_samples.max(initial=0)) <= 1
+
+    def with_chunks(self, *, window: float = 1.0, chunk: float = 1.0) -> Self | None:
+        """The same data in a window, and in even chunks, so many times as large; None where that cannot be."""
+        each = round(self.num_samples / self.num_chunks * chunk)
+        if each < 1:
+            return None
+        num_chunks = -(-self.num_samples // each)
+        alive = round(self.order.chunks * window / chunk)
+        if not 2 <= alive <= max(2, num_chunks):
+            return None
+        order: Window | Block = Block(alive)
+        if isinstance(self.order, Window):
+            order = Window(alive, max(1, min(self.order.resolved_nodes, alive // 2)))
+        laid_out = min(num_chunks, max(_MOST_CHUNKS, 8 * alive))
+        samples = np.full(laid_out, each)
+        sizes = np.full(laid_out, round(self.num_bytes / num_chunks))
+        return replace(
+            self,
+            num_chunks=num_chunks,
+            chunk_samples=samples,
+            chunk_bytes=sizes,
+            order=order,
+            call="",
+            uneven_bytes=0.0,
+            largest_held_bytes=self.held_bytes / num_chunks,
+            table=None,
+            refusal="",
+        )
+
+
+def planned_data(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
+    """What the arguments describe, with the order that they name or else the one that is recommended.
+
+    Raises
+    ------
+    UsageError
+        There is neither a source nor numbers, or both, or the order does not keep to some chunks at a time.
+    """
+    if bool(arguments.source) == (arguments.num_samples is not None):
+        msg = "a plan is made of SOURCE, or of --num-samples with --sample-bytes; give one of them"
+        raise UsageError(msg)
+    return _of_source(arguments, cluster) if arguments.source else _of_numbers(arguments, cluster)
+
+
+def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
+    request = asked_order(arguments)
+    opened = open_with_samples(arguments)
+    index = opened.index
+    num_bytes = int(own_bytes(index).sum())
+    if not given_order_options(arguments):
+        extent_bytes = -(-num_bytes // index.num_extents)
+        sizing = recommend(cluster, dataset_bytes=num_bytes, least_chunk_bytes=extent_bytes)
+        nodes = sizing.num_canonical_nodes
+        request = OrderRequest(window=sizing.window_bytes, chunk=sizing.chunk_bytes, num_canonical_nodes=nodes)
+    arrangement = Arrangement(index, request, stored=opened.stored)
+    chunks = arrangement.chunks
+    held_bytes = np.maximum(chunks.decoded_bytes, chunks.end_byte - chunks.first_byte)
+    is_shared = index.sample_bytes is None
+    return PlannedData(
+        num_samples=index.num_samples,
+        num_bytes=num_bytes,
+        held_bytes=float(held_bytes.sum(dtype=np.float64)),
+        num_chunks=len(chunks),
+        chunk_samples=chunks.num_samples,
+        chunk_bytes=chunks.end_byte - chunks.first_byte,
+        order=_windowed(arrangement.order),
+        call=str(arrangement),
+        shard_chunks=np.bincount(chunks.shard, minlength=index.num_shards),
+        uneven_bytes=float(held_bytes.max() - held_bytes.mean()) if is_shared else 0.0,
+        largest_held_bytes=float(held_bytes.max()),
+        table=chunks,
+        refusal=_refusal(opened, arrangement),
+    )
+
+
+def _refusal(opened: Opened, arrangement: Arrangement) -> str:
+    """Why a stream in this order would not begin; nothing where it would."""
+    try:
+        refuse_too_large(opened, arrangement, None)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
+    if arguments.sample_bytes is None:
+        msg = "--num-samples needs --sample-bytes"
+        raise UsageError(msg, hint="--sample-bytes 8KB")
+    sample_bytes = parse_bytes(arguments.sample_bytes, "--sample-bytes")
+    num_samples = arguments.num_samples
+    num_bytes = float(num_samples * sample_bytes)
+    sizing = recommend(cluster, dataset_bytes=num_bytes, least_chunk_bytes=max(1 << 18, sample_bytes))
+    chunk_bytes = sizing.chunk_bytes if arguments.chunk is None else parse_bytes(arguments.chunk, "--chunk")
+    each = max(1, chunk_bytes // sample_bytes)
+    num_chunks = -(-num_samples // each)
+    order: Any = Window(sizing.chunks, sizing.num_canonical_nodes)
+    if arguments.window is not None:
+        alive = min(max(2, parse_bytes(arguments.window, "--window") // chunk_bytes), max(2, num_chunks))
+        order = Window(alive, arguments.num_canonical_nodes)
+    elif arguments.order is not None or arguments.chunks is not None:
+        order = asked_order(arguments).order
+    laid_out = min(num_chunks, max(_MOST_CHUNKS, 8 * _windowed(order).chunks))
+    alive, exact = _windowed(order).chunks, each * sample_bytes
+    chunk = bytes_text(exact, is_enough=lambda number: number // sample_bytes == each)
+    if isinstance(order, Window):
+        window = bytes_text(alive * exact, is_enough=lambda number: number // parse_bytes(chunk, "chunk") == alive)
+        call = f'shuffle(window="{window}", chunk="{chunk}", num_canonical_nodes={order.resolved_nodes}'
+    else:
+        call = f'shuffle(shoal.orders.Block(chunks={alive}), chunk="{chunk}"'
+    return PlannedData(
+        num_samples=num_samples,
+        num_bytes=num_bytes,
+        held_bytes=num_bytes,
+        num_chunks=num_chunks,
+        chunk_samples=np.full(laid_out, each),
+        chunk_bytes=np.full(laid_out, each * sample_bytes),
+        order=_windowed(order),
+        call=f"{call})",
+        largest_held_bytes=float(each * sample_bytes),
+    )
+
+
+def _windowed(order: Any) -> Window | Block:
+    if not isinstance(order, Window | Block):
+        name = "this order" if order is None else f"the order {order.name!r}"
+        msg = f"{name} does not keep to some chunks at a time, so its reads are not planned"
+        raise UsageError(msg, hint="--order window or block; --order full reads each sample by itself")
+    return order

@@ -1,0 +1,91 @@
+"""What ranks of a plan ask for, and what they hold: how many requests reads become, and which memory they take."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.cli.plan.plan_data import PlannedData
+from shoal.planning.cluster import ClusterReads
+from shoal.planning.rank_memory import RankMemory, planned_ahead_bytes, rank_memory
+from shoal.planning.request_model import likely_requests_for_each_read, requests_for_each_read
+from shoal.planning.sizing import Cluster
+from shoal.reading.schedule.lifetimes import stretch_positions
+from shoal.reading.schedule.read_ahead import ahead_limit_bytes
+from shoal.reading.schedule.request_sizes import RequestSizes, request_sizes
+from shoal.reading.schedule.units import ChunkUnits
+
+__all__ = ["held_by_a_rank", "is_far", "makings", "memory_of_a_rank", "requests_of_a_read", "sizes_of"]
+
+
+def is_far(cluster: Cluster) -> bool:
+    """Whether requests take time, so that the stream itself reads ahead; else the system does, for nothing."""
+    return cluster.latency_seconds > 0.0
+
+
+def sizes_of(data: PlannedData, cluster: Cluster) -> RequestSizes:
+    """What a rank asks for at a time."""
+    window_bytes, largest_bytes = int(data.order.chunks * data.mean_held_bytes), int(data.largest_held_bytes)
+    return request_sizes(ahead_limit_bytes(window_bytes, largest_bytes, is_far=is_far(cluster)))
+
+
+def requests_of_a_read(data: PlannedData, cluster: Cluster, reads: ClusterReads) -> float:
+    """How many requests are made for each chunk that is read: fewer where neighbours share one, more for large ones."""
+    if not is_far(cluster):
+        return 1.0
+    sizes = sizes_of(data, cluster)
+    if reads.meetings is None or data.table is None:
+        return likely_requests_for_each_read(data.chunk_bytes, data.num_chunks, sizes)
+    positions = _stretch(data, cluster)
+    return requests_for_each_read(reads.meetings, ChunkUnits(data.table), sizes, stretch_positions=positions)
+
+
+def held_by_a_rank(
+    data: PlannedData, cluster: Cluster, held_chunks: int, reads_of_a_rank: float
+) -> tuple[float, float]:
+    """Bytes of chunks in use, and read ahead; never more than there are for a rank."""
+    share = min(1.0, reads_of_a_rank / data.num_chunks) * data.held_bytes
+    in_use = min(held_chunks * data.mean_held_bytes + data.uneven_bytes, share)  # the largest, at one time or another
+    if data.are_single_samples:  # which are copied into their batch as they come
+        in_use = data.largest_held_bytes if is_far(cluster) else 0.0
+    ahead = planned_ahead_bytes(
+        data.order,
+        sizes_of(data, cluster).ahead_bytes,
+        num_samples=data.num_samples,
+        dataset_bytes=data.held_bytes,
+        world_size=cluster.world_size,
+    )
+    ahead = max(ahead // data.mean_held_bytes * data.mean_held_bytes, 2.0 * data.largest_held_bytes)  # whole chunks
+    return in_use, max(0.0, min(ahead, share - in_use))
+
+
+def memory_of_a_rank(
+    data: PlannedData, cluster: Cluster, held_chunks: int, *, reads_of_a_rank: float, is_making: bool
+) -> RankMemory:
+    """What a rank's process holds with so many chunks in use, while ids are made or not."""
+    in_use, ahead = held_by_a_rank(data, cluster, held_chunks, reads_of_a_rank)
+    return rank_memory(
+        data.order,
+        num_samples=data.num_samples,
+        num_chunks=data.num_chunks,
+        chunk_bytes=data.mean_held_bytes,
+        in_use=in_use,
+        ahead=ahead,
+        global_batch=cluster.global_batch,
+        world_size=cluster.world_size,
+        is_making=is_making,
+        is_far=is_far(cluster),
+    )
+
+
+def makings(data: PlannedData, cluster: Cluster) -> NDArray[np.int64]:
+    """Up to which positions samples have come when ids of the order are made: one stretch of reads is planned ahead."""
+    stretch = _stretch(data, cluster)
+    positions = np.array(data.order.makings(data.num_samples), dtype=np.int64)
+    return np.maximum(0, positions // stretch - 1) * stretch
+
+
+def _stretch(data: PlannedData, cluster: Cluster) -> int:
+    """Positions of a stretch of whole global batches."""
+    batches = stretch_positions(data.order.parameters, cluster.world_size) // cluster.global_batch
+    return max(1, batches) * cluster.global_batch

@@ -1,0 +1,170 @@
+"""`shoal trace`: which samples are in a step, and in which step a sample is; computed from the order.
+
+Who looks for the cause of a loss spike knows a step: of an epoch, or after a checkpoint. So steps count from the start
+of the epoch, as `Dataset.batch_ids` counts them, and with ``--from-state`` from the position of a saved state: step 0
+is the first batch after it, step -1 the last one before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.cli import output
+from shoal.cli.options.numbers import at_least_one, at_least_zero, sample_ids
+from shoal.cli.options.order_options import add_order_arguments
+from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
+from shoal.cli.pages import typed_command, write_page
+from shoal.cli.preview import printable
+from shoal.cli.trace.trace_page import TracedSamples, trace_page
+from shoal.cli.trace.trace_rows import (
+    Row,
+    add_other_epochs,
+    add_places,
+    id_of_key,
+    ids_of_shard,
+    rows_of_samples,
+    rows_of_step,
+)
+from shoal.cli.trace.trace_run import TracedRun, asked_run
+from shoal.order.partition import REMAINDERS
+from shoal.storage.sources.source import printed
+
+__all__ = ["add_arguments", "run"]
+
+_FEW = 256  # samples that are read to be shown
+_OF_SHARD = 1000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.epilog = (
+        "Steps count from the start of the epoch, from 0. A run that was resumed in the middle of an epoch with "
+        "another batch size has cut the rest anew: give the state it began with, and --from-state."
+    )
+    add_source_arguments(parser)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--step", type=int, metavar="T", help="which samples are in this step")
+    what.add_argument("--sample", type=sample_ids, metavar="I,J,...", help="in which step these samples are, by id")
+    what.add_argument("--key", metavar="NAME", help="the same by key; reads the shards until it is found")
+    what.add_argument("--shard", metavar="NAME", help="the same of all samples of a shard")
+    around = "with --step: so many steps before and after it as well (0)"
+    parser.add_argument("--context", type=at_least_zero, metavar="N", default=0, help=around)
+    size = parser.add_mutually_exclusive_group(required=True)
+    size.add_argument("--batch-size", type=at_least_one, metavar="B", help="samples of a batch on each rank")
+    size.add_argument("--global-batch", type=at_least_one, metavar="N", help="samples of a batch over all ranks")
+    parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help="ranks of the run (1)")
+    parser.add_argument("--rank", type=at_least_zero, metavar="R", help="only what this rank gets (default: all ranks)")
+    parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch (that of the state, else 0)")
+    parser.add_argument("--remainder", choices=REMAINDERS, default="keep", help="as Dataset.batch() takes it (keep)")
+    parser.add_argument("--keys", action="store_true", help="show the key of each sample, which reads it")
+    parser.add_argument("--show", action="store_true", help="show the samples themselves, which reads them")
+    seen = "at which step of these epochs each sample comes, with the same global batch"
+    parser.add_argument("--epochs", type=sample_ids, metavar="E,E,...", help=seen)
+    limit = (
+        f"at most so many rows (all; of a shard {_OF_SHARD}), of which --show and --html read at most {_FEW} samples"
+    )
+    parser.add_argument("--limit", type=at_least_one, metavar="N", help=limit)
+    page = "write a page that needs no network, with texts and thumbnails of the samples"
+    parser.add_argument("--html", metavar="FILE", help=page)
+    parser.add_argument("--state", metavar="FILE", help="JSON of a state_dict(): its order, seed and epoch")
+    parser.add_argument("--from-state", action="store_true", help="count steps from the position of the state")
+    add_order_arguments(parser, default="without any of these, and without --state, that of shuffle()")
+    add_json_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Answer the question that was asked."""
+    asked = asked_run(arguments)
+    record, rows = _answer(asked, arguments)
+    num_rows = len(rows)
+    rows = _first_of(rows, arguments)
+    if "num_shown" not in record:
+        record |= {"num_rows": num_rows, "num_shown": len(rows)}
+    add_places(asked, rows, keys=arguments.keys)
+    epochs = arguments.epochs
+    if epochs is None and arguments.html is not None:
+        epochs = [epoch for epoch in (asked.epoch - 1, asked.epoch + 1) if epoch >= 0]
+    if epochs is not None:
+        add_other_epochs(asked, rows, epochs)
+    about = {
+        "order": str(asked.arrangement),
+        "epoch": asked.epoch,
+        "global_batch": asked.partition.global_batch,
+        "world_size": asked.partition.world_size,
+        "counted_from": asked.counted_from,
+        **record,
+    }
+    samples = TracedSamples(asked.opened, arguments.limit or _FEW)
+    if arguments.html is not None:
+        source, made_by = printed(source_of(arguments)), typed_command(arguments.words)
+        write_page(arguments.html, trace_page(about, rows, samples, source=source, made_by=made_by))
+    if arguments.json:
+        if arguments.show:
+            samples.add_fields(rows)
+        output.emit({"fingerprint": asked.opened.index.fingerprint, **about, "samples": rows}, as_json=True)
+        return 0
+    _show(about, rows)
+    if (num_left := record.get("num_samples", num_rows) - record["num_shown"]) > 0:
+        output.say(f"\n{num_left:,} more are not shown; --limit {num_left + record['num_shown']} shows all")
+    if arguments.show:
+        samples.show(rows)
+    return 0
+
+
+def _answer(asked: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list[Row]]:
+    """What there is to say about the question as a whole, and the deliveries."""
+    if arguments.step is not None:
+        asked.check_step(arguments.step)
+        first, end = asked.positions(arguments.step)
+        record = {
+            "step": arguments.step,
+            "num_steps": asked.end_step,
+            "first_position": first,
+            "end_position": end,
+        }
+        around = range(
+            max(asked.first_step, arguments.step - arguments.context),
+            min(asked.end_step, arguments.step + arguments.context + 1),
+        )
+        if arguments.context:
+            record["steps"] = [around.start, around.stop - 1]
+        return record, [row for step in around for row in rows_of_step(asked, step)]
+    if arguments.shard is not None:
+        limit = arguments.limit or _OF_SHARD
+        ids, num_samples = ids_of_shard(asked.opened, arguments.shard, asked, limit)
+        rows = sorted(rows_of_samples(asked, ids), key=lambda row: row["position"])
+        return {"shard": arguments.shard, "num_samples": num_samples, "num_shown": len(ids)}, rows
+    ids = arguments.sample if arguments.key is None else [id_of_key(asked.opened, arguments.key)]
+    return {}, rows_of_samples(asked, ids)
+
+
+def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:
+    """The rows that the limit leaves: of several steps, those of the one that was asked for before the others."""
+    places = list(range(len(rows)))
+    if arguments.step is not None:
+        places.sort(key=lambda place: abs(rows[place]["step"] - arguments.step))
+    return [rows[place] for place in sorted(places[: arguments.limit])]
+
+
+def _show(about: Mapping[str, Any], rows: list[Row]) -> None:
+    """For people: what would be the same in every row, or is as expected, is not shown."""
+    usual = {"counted_from": 0, "num_rows": len(rows), "num_shown": len(rows)}
+    text = {name: value for name, value in about.items() if name not in usual or value != usual[name]}
+    output.emit(text)
+    hidden = {"repeat"} if not any(row["repeat"] for row in rows) else set()
+    hidden |= {"step"} if "step" in about and "steps" not in about else set()
+    output.say()
+    shown = [{name: _cell(value) for name, value in _columns(row).items() if name not in hidden} for row in rows]
+    output.say(output.format_table(shown) if shown else "no samples")
+
+
+def _columns(row: Row) -> Row:
+    """A row with a column for each other epoch."""
+    seen = {f"step in epoch {epoch}": step for epoch, step in row.get("seen", {}).items()}
+    return {name: value for name, value in row.items() if name not in ("seen", "fields")} | seen
+
+
+def _cell(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value

@@ -1,0 +1,180 @@
+"""The samples of a trace, read and shown: as lines, as fields in JSON, and as a page with texts and thumbnails."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from shoal.cli import output
+from shoal.cli.preview import json_value, preview, printable, size_of
+from shoal.cli.progress import Progress
+from shoal.cli.trace.trace_rows import Row
+from shoal.errors import ShoalError
+from shoal.figures import counted
+from shoal.indexing.open_source import Opened
+from shoal.reports.page_document import cards, document, facts, paragraph, section
+from shoal.reports.thumbnails import is_image, thumbnail
+from shoal.stream.dataset import Dataset
+from shoal.stream.spec import Description
+
+__all__ = ["TracedSamples", "trace_page"]
+
+_KEY = "__key__"
+_LINE_LETTERS, _CELL_LETTERS = 100, 600
+
+
+@dataclass(slots=True)
+class TracedSamples:
+    """The samples of rows, at most so many of them, each read once."""
+
+    opened: Opened
+    limit: int
+    _read: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    def of(self, rows: Sequence[Row]) -> list[Mapping[str, Any] | None]:
+        """The fields of each row's sample; None beyond the limit, and an error in words where one cannot be read."""
+        dataset = Dataset(Description.of(self.opened))
+        wanted = list(dict.fromkeys(row["sample"] for row in rows))[: self.limit]
+        new = [sample for sample in wanted if sample not in self._read]
+        with Progress(total=len(new), label="reading samples") as progress:
+            for sample in new:
+                try:
+                    self._read[sample] = dict(dataset[sample])
+                except ShoalError as error:  # a damaged sample may be what is looked for
+                    self._read[sample] = {"error": f"{type(error).__name__}: {error.message}"}
+                progress.advance()
+        shown = set(wanted)
+        return [self._read[row["sample"]] if row["sample"] in shown else None for row in rows]
+
+    def add_fields(self, rows: list[Row]) -> None:
+        """Add the fields to the rows."""
+        for row, sample in zip(rows, self.of(rows), strict=True):
+            row["fields"] = None if sample is None else json_value(dict(sample))
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Print them, a heading and one line a field each."""
+        missing = 0
+        for row, sample in zip(rows, self.of(rows), strict=True):
+            if sample is None:
+                missing += 1
+                continue
+            key = sample.get(_KEY)
+            told = "" if key is None else f"  {printable(str(key))}"
+            output.say(f"\nsample {row['sample']}{told}" + ("" if row["step"] is None else f"  in step {row['step']}"))
+            for name, value in sample.items():
+                if name != _KEY:
+                    text = preview(str(name), value, columns=_LINE_LETTERS)
+                    output.say(f"  {printable(str(name))}  {size_of(value)}  {text}".rstrip())
+        if missing:
+            output.say(f"\n{missing:,} more are not shown; --limit {len(rows)} shows all")
+
+
+def trace_page(
+    about: Mapping[str, Any], rows: Sequence[Row], samples: TracedSamples, *, source: str, made_by: str
+) -> str:
+    """The page of a trace, as HTML that needs nothing else."""
+    fields = samples.of(rows)
+    by_step: dict[int | None, list[int]] = {}
+    for place, row in enumerate(rows):
+        by_step.setdefault(row["step"], []).append(place)
+    body = []
+    for step, places in by_step.items():
+        shown = [place for place in places if fields[place] is not None]
+        name = "Not delivered in this epoch" if step is None else f"Step {step:,}"
+        parts = [cards([_card(rows[place], fields[place] or {}) for place in shown])]
+        if len(shown) < len(places):
+            parts.append(
+                paragraph(f"{len(places) - len(shown):,} more are not shown; --limit shows more.", kind="soft")
+            )
+        body.append(section(f"{name} (asked for)" if step == about.get("step") and len(by_step) > 1 else name, *parts))
+    if not rows:
+        body.append(section("Samples", paragraph("There are none.")))
+    if rows:
+        body.append(section("Where they come from", facts(_origins(rows))))
+    title = "Trace of samples" if "step" not in about else f"Trace of step {about['step']:,}"
+    if "shard" in about:
+        title = f"Trace of {about['shard']}"
+    return document(
+        title=title,
+        about=f"{source}, epoch {about['epoch']}, global batches of {about['global_batch']:,} on "
+        f"{about['world_size']:,} rank{'s' if about['world_size'] > 1 else ''}",
+        call=f"ds.{about['order']}",
+        lead=_lead(about, rows),
+        body=body,
+        made_by=made_by,
+    )
+
+
+def _lead(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    if "step" not in about:
+        return f"{len({row['sample'] for row in rows}):,} samples, and when they come."
+    mine = [row for row in rows if row["step"] == about["step"]]
+    shards = len({row["shard"] for row in mine})
+    said = f"Step {about['step']:,} of {about['num_steps']:,} holds positions {about['first_position']:,} to "
+    said += f"{about['end_position'] - 1:,}: {counted(len(mine), 'sample')} from {counted(shards, 'shard')}. "
+    return said + f"ds.without(steps={about['step']}, epoch={about['epoch']}) goes on past it."
+
+
+def _origins(rows: Sequence[Row]) -> dict[str, str]:
+    shards: dict[str, int] = {}
+    for row in rows:
+        shards[row["shard"]] = shards.get(row["shard"], 0) + 1
+    most = sorted(shards.items(), key=lambda item: (-item[1], item[0]))
+    sizes = [row["end_byte"] - row["first_byte"] for row in rows]
+    return {
+        "Shards": f"{len(shards):,}",
+        "Most samples from": f"{printable(most[0][0])} ({most[0][1]:,})",
+        "Bytes of a sample": f"{output.format_bytes(min(sizes))} to {output.format_bytes(max(sizes))}",
+        "Repeats": f"{sum(row['repeat'] for row in rows):,}",
+    }
+
+
+def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
+    """A sample: its number and key, its fields, where it goes to and comes from, and when it comes in other epochs."""
+    key = sample.get(_KEY)
+    name = f"Sample {row['sample']:,}" + (" (repeat)" if row["repeat"] else "")
+    parts = [_field(str(name), value, row["sample"]) for name, value in sample.items() if name != _KEY]
+    to = "" if row["rank"] is None else f"rank {row['rank']:,}, place {row['place']:,}, "
+    parts.append(paragraph(f"{to}position {row['position']:,}".capitalize(), kind="soft"))
+    shard = printable(str(row["shard"]))
+    where = f"{shard} [{row['first_byte']:,}, {row['end_byte']:,})"
+    size = _unbroken(output.format_bytes(row["end_byte"] - row["first_byte"]))
+    parts.append(paragraph(f"From {where}, {size}", kind="soft"))
+    if seen := row.get("seen"):
+        told = [
+            f"{'not in epoch' if step is None else f'at step {step:,} of epoch'} {epoch}"
+            for epoch, step in seen.items()
+        ]
+        parts.append(paragraph(f"Also {', '.join(told)}", kind="soft"))
+    return name, "" if key is None else printable(str(key)), parts
+
+
+def _unbroken(size: str) -> str:
+    """A number that stays on one line with its unit."""
+    return size.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _field(name: str, value: Any, sample: int) -> str:
+    """A field as HTML: a small picture, or a text that is cut, and how large it is."""
+    if is_image(value):
+        small = thumbnail(value)
+        if small is None:
+            return paragraph(f"{printable(name)}: image that cannot be shown, {size_of(value)}", kind="soft")
+        data = base64.b64encode(small.jpeg).decode("ascii")
+        wide, high = _fitted(small.width, small.height)
+        size = f"{small.width} by {small.height} pixels"
+        said = f"{printable(name)} of sample {sample}, {size}"
+        image = f'<img src="data:image/jpeg;base64,{data}" alt="{escape(said)}" width="{wide}" height="{high}">'
+        return image + paragraph(f"{printable(name)}: {size}, {_unbroken(size_of(value))}", kind="soft")
+    text = preview(name, value, columns=_CELL_LETTERS)
+    if text in ("(binary)", "(image)"):
+        return paragraph(f"{printable(name)}: {text[1:-1]}, {size_of(value)}", kind="soft")
+    return f'<p class="text"><span class="soft">{escape(printable(name))}:</span> {escape(text)}</p>'
+
+
+def _fitted(width: int, height: int, most: int = 104) -> tuple[int, int]:
+    scale = most / max(width, height, 1)
+    return max(1, round(width * scale)), max(1, round(height * scale))

@@ -1,0 +1,122 @@
+"""Deliveries as rows: which sample, at which step, on which rank, from which bytes; and when in other epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.cli.audit.sample_keys import KEY, keys_in_order
+from shoal.cli.preview import json_value, printable
+from shoal.cli.progress import Progress
+from shoal.cli.trace.trace_run import TracedRun
+from shoal.errors import UsageError
+from shoal.figures import counted
+from shoal.index.table import locate
+from shoal.indexing.open_source import Opened
+from shoal.stream.dataset import Dataset
+from shoal.stream.spec import Description
+
+__all__ = ["Row", "add_other_epochs", "add_places", "id_of_key", "ids_of_shard", "rows_of_samples", "rows_of_step"]
+
+Row = dict[str, Any]
+
+
+def rows_of_step(asked: TracedRun, step: int) -> list[Row]:
+    """What the ranks in question get in a step."""
+    return [row for rank in asked.ranks for row in _rows_of_share(asked, rank, step)]
+
+
+def _rows_of_share(asked: TracedRun, rank: int, step: int, *, only: NDArray[np.int64] | None = None) -> Iterator[Row]:
+    share = asked.share(rank, step)
+    ids = asked.arrangement.stored_ids(share.ids)
+    places = np.arange(len(ids)) if only is None else np.flatnonzero(np.isin(ids, only))
+    columns = (places, ids[places], share.positions[places], share.repeated[places])
+    for place, sample, position, repeat in zip(*(column.tolist() for column in columns), strict=True):
+        yield {
+            "sample": sample,
+            "step": step,
+            "rank": rank,
+            "place": place,
+            "position": position,
+            "repeat": repeat,
+        }
+
+
+def rows_of_samples(asked: TracedRun, ids: list[int]) -> list[Row]:
+    """Every time these samples are delivered to the ranks in question; without step and rank those that are not."""
+    wanted = np.array(ids, dtype=np.int64)
+    locate(asked.opened.index, wanted)  # which refuses what is no sample
+    numbers = asked.arrangement.epoch(asked.epoch).positions(wanted)
+    positions = asked.arrangement.untouched(asked.epoch).positions(wanted)
+    deliveries: dict[int, list[Row]] = {sample: [] for sample in ids}
+    for step in sorted(_steps_of(asked, numbers)):
+        for rank in asked.ranks:
+            for row in _rows_of_share(asked, rank, step, only=wanted):
+                deliveries[row["sample"]].append(row)
+    rows: list[Row] = []
+    for sample, position in dict(zip(ids, positions.tolist(), strict=True)).items():
+        nowhere = {"sample": sample, "step": None, "rank": None, "place": None, "position": position, "repeat": False}
+        rows += deliveries[sample] or [nowhere]
+    return rows
+
+
+def _steps_of(asked: TracedRun, numbers: NDArray[np.int64]) -> set[int]:
+    """The steps that may hold these samples of what is left: their own, and the last, which may repeat samples."""
+    steps = set(((numbers[numbers >= 0] - asked.start) // asked.partition.global_batch).tolist())
+    return {step for step in {*steps, asked.end_step - 1} if asked.first_step <= step < asked.end_step}
+
+
+def id_of_key(opened: Opened, key: str) -> int:
+    """The id of the first sample with this key, found by reading the dataset from its start."""
+    for number, found in enumerate(keys_in_order(opened, label=f"looking for {printable(key)}")):
+        if found == key:
+            return number
+    msg = f"none of {opened.index.num_samples} samples has the key {key!r}"
+    raise UsageError(msg, hint="keys are names of tar members up to the first dot, directories included")
+
+
+def ids_of_shard(opened: Opened, name: str, asked: TracedRun, limit: int) -> tuple[list[int], int]:
+    """The samples of a shard that come first in the epoch, at most so many, and how many the shard has."""
+    index = opened.index
+    found = [number for number, shard in enumerate(index.shard_names) if name in (shard, shard.rpartition("/")[2])]
+    if len(found) != 1:
+        among = f"{counted(index.num_shards, 'shard')}, the first {printable(index.shard_names[0])}"
+        msg = f"{printable(name)} is {'the name of several' if found else 'none'} of {among}"
+        raise UsageError(msg, hint="the whole name, as `shoal info` and the rows of `shoal trace` show it")
+    first, end = index.extent_first_sample[index.shard_first_extent[found[0] : found[0] + 2]].tolist()
+    ids = np.arange(first, end)
+    positions = asked.arrangement.untouched(asked.epoch).positions(ids)
+    return ids[np.argsort(positions, kind="stable")][:limit].tolist(), end - first
+
+
+def add_places(asked: TracedRun, rows: list[Row], *, keys: bool = False) -> None:
+    """Add to the rows where their samples lie, and their keys where those were asked for, which reads them."""
+    index = asked.opened.index
+    columns = locate(index, [row["sample"] for row in rows])
+    dataset = Dataset(Description.of(asked.opened))
+    with Progress(total=len(rows), label="reading keys") as progress:
+        for row, shard, first_byte, end_byte in zip(rows, *(column.tolist() for column in columns), strict=True):
+            row["shard"] = json_value(index.shard_names[shard])
+            row["first_byte"], row["end_byte"] = first_byte, end_byte
+            if keys:
+                row["key"] = json_value(dataset[row["sample"]].get(KEY))
+                progress.advance()
+
+
+def add_other_epochs(asked: TracedRun, rows: list[Row], epochs: Sequence[int]) -> None:
+    """Add to the rows at which step of other epochs their samples come, with the same global batch from the start.
+
+    None where a sample is left out of that epoch, or lies in a remainder that is dropped.
+    """
+    ids = np.array([row["sample"] for row in rows], dtype=np.int64)
+    for row in rows:
+        row["seen"] = {}
+    for epoch in epochs if len(rows) else ():
+        numbers = asked.arrangement.epoch(epoch).positions(ids)
+        num_steps = asked.partition.num_batches(asked.arrangement.num_samples_of(epoch))
+        for row, number in zip(rows, numbers.tolist(), strict=True):
+            step = number // asked.partition.global_batch
+            row["seen"][epoch] = step if number >= 0 and step < num_steps else None

@@ -1,0 +1,1 @@
+"""Shards compressed as a whole, by any codec."""

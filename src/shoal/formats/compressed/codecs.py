@@ -1,0 +1,315 @@
+"""Compressed shards: which suffix means which codec, and decompression that never gives more than a limit."""
+
+from __future__ import annotations
+
+import bz2
+import importlib
+import lzma
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.formats.shard_format import Buffer
+from shoal.hints import pip_install
+
+__all__ = [
+    "CODECS",
+    "CODEC_OF_SUFFIX",
+    "CodecError",
+    "decompress",
+    "decompress_parts",
+    "decompressed_pieces",
+    "packed_hint",
+]
+
+_PIECE_BYTES = 1 << 20
+_ZSTD_INPUT_BYTES = 512  # at a time: a block of 128 KiB can hide in 4 bytes, so this gives at most 16 MiB
+
+
+_XZ_MEMORY_BYTES = 256 << 20  # `xz -9` takes 65 MiB to decompress; a header may ask for 1.5 GiB
+
+_SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
+_SNAPPY_CHUNK_BYTES = 1 << 16
+_SNAPPY_MOST_TIMES = 32  # 64 bytes take 3 at least, which makes 22
+_BEGINNINGS = {
+    b"\x1f\x8b": "gz",
+    b"BZh": "bz2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zst",
+    **dict.fromkeys((b"\x78\x01", b"\x78\x9c", b"\x78\xda"), "zlib"),  # as TensorFlow writes it, by its options alone
+}
+
+
+# What was decompressed next, or, behind a member, where in the compressed bytes it ends.
+_Part = bytes | int
+
+
+class CodecError(ValueError):
+    """Bytes that are not what a codec writes, or that give more than is allowed.
+
+    ``member_byte`` is where, in the compressed bytes, the member begins in which that was found.
+    """
+
+    member_byte: int = 0
+
+
+def packed_hint(start: Buffer, format_name: str) -> str | None:
+    r"""What to do with a shard that begins as one of the codecs does, and whose name does not say so; else None.
+
+    >>> packed_hint(b"\x1f\x8b\x08", "tar")
+    'it looks compressed: format="tar.gz" reads it so'
+    """
+    codec = next((codec for magic, codec in _BEGINNINGS.items() if bytes(start).startswith(magic)), None)
+    return codec and f'it looks compressed: format="{format_name}.{codec}" reads it so'
+
+
+def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
+    """What the codec made ``data`` of; at most ``limit_bytes`` and some MiB are ever in memory.
+
+    Several members or frames one after the other are one content, as the command lines of the codecs have it.
+
+    Raises
+    ------
+    CodecError
+        The bytes are damaged or cut short, or give more than ``limit_bytes``.
+    UsageError
+        The library of the codec is not installed.
+    """
+    result = bytearray()
+    for piece in decompress_parts(codec, [data], limit_bytes=limit_bytes):
+        result += piece
+    return result
+
+
+def decompress_parts(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[bytes]:
+    """What the codec made bytes of that come in parts, in pieces of some MiB at most; neither is ever held as a whole.
+
+    But for snappy in one block, which has no pieces. Raises as `decompress` does, once what came before was handed out.
+    """
+    pieces = decompressed_pieces(codec, parts, limit_bytes=limit_bytes)
+    return (piece for piece in pieces if not isinstance(piece, int))
+
+
+def decompressed_pieces(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[bytes | int]:
+    """The same, and behind each member or frame where in the compressed bytes it ends, padding included.
+
+    A part is let go of once the next one is there.
+    """
+    num_bytes = member_byte = 0
+    try:
+        for piece in CODECS[codec](_Stored(parts), limit_bytes):
+            if isinstance(piece, int):
+                member_byte = piece
+            else:
+                num_bytes += len(piece)
+                if num_bytes > limit_bytes:
+                    raise _too_much(limit_bytes)
+            yield piece
+    except (CodecError, zlib.error, lzma.LZMAError, EOFError) as error:
+        told = error if isinstance(error, CodecError) else CodecError(str(error))
+        told.member_byte = member_byte
+        raise told from None
+
+
+class _Stored:
+    """Compressed bytes that come in parts: taken from the front, and given back where a member ended before."""
+
+    def __init__(self, parts: Iterable[Buffer]) -> None:
+        self._parts = iter(parts)
+        self._part, self._at = memoryview(b""), 0
+        self.position = 0
+
+    def take(self, most_bytes: int = _PIECE_BYTES) -> memoryview:
+        """Some of the next bytes; none at the end."""
+        while self._at == len(self._part):
+            part = next(self._parts, None)
+            if part is None:
+                return memoryview(b"")
+            self._part, self._at = memoryview(part), 0
+        taken = self._part[self._at : self._at + most_bytes]
+        self._at += len(taken)
+        self.position += len(taken)
+        return taken
+
+    def give_back(self, num_bytes: int) -> None:
+        """The last so many of what was taken last were not used."""
+        self._at -= num_bytes
+        self.position -= num_bytes
+
+    def exactly(self, num_bytes: int) -> bytes:
+        """So many of the next bytes, fewer at the end."""
+        parts = []
+        while num_bytes and (part := self.take(num_bytes)):
+            parts.append(part)
+            num_bytes -= len(part)
+        return b"".join(parts)
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        return b"".join(iter(self.take, b""))
+
+    def skip_padding(self) -> None:
+        """Pass over zeros, with which some tools fill up a block.
+
+        No member of any codec begins with a zero; what else follows is for who reads the next one.
+        """
+        while taken := self.take():
+            kept = bytes(taken).lstrip(b"\0")
+            if kept:
+                self.give_back(len(kept))
+                return
+
+
+def _deflated(wbits: int) -> Callable[[_Stored, int], Iterator[_Part]]:
+    """Members of gzip, or streams of zlib."""
+
+    def pieces(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001  # bounded by its pieces
+        while rest := stored.take():
+            member = zlib.decompressobj(wbits)
+            while not member.eof:
+                piece = member.decompress(rest, _PIECE_BYTES)
+                rest = memoryview(member.unconsumed_tail)
+                if not rest and not member.eof:
+                    rest = stored.take()
+                if not piece and not rest and not member.eof:
+                    raise _cut_short()
+                yield piece
+            stored.give_back(len(member.unused_data))
+            stored.skip_padding()
+            yield stored.position
+
+    return pieces
+
+
+def _keeping_input(new: Callable[[], Any]) -> Callable[[_Stored, int], Iterator[_Part]]:
+    """Codecs of the standard library that keep what they have not used yet."""
+
+    def pieces(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
+        while taken := stored.take():
+            member = new()
+            yield _library_says(member, taken)
+            while not member.eof:
+                more: Buffer = b""
+                if member.needs_input and not (more := stored.take()):
+                    raise _cut_short()
+                yield _library_says(member, more)
+            stored.give_back(len(member.unused_data))
+            stored.skip_padding()
+            yield stored.position
+
+    return pieces
+
+
+def _library_says(member: Any, data: Buffer) -> bytes:
+    """The next piece of a member. What bz2 says of damage is an OSError, but none of who brings the bytes."""
+    try:
+        piece: bytes = member.decompress(data, _PIECE_BYTES)
+    except OSError as error:
+        raise CodecError(str(error)) from None
+    return piece
+
+
+def _zstd(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
+    library = _library("zstandard", "zstd")
+    try:
+        while taken := stored.take(_ZSTD_INPUT_BYTES):
+            frame = library.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+            yield frame.decompress(taken)
+            while not frame.eof:
+                if not (taken := stored.take(_ZSTD_INPUT_BYTES)):
+                    raise _cut_short()
+                yield frame.decompress(taken)
+            stored.give_back(len(frame.unused_data))
+            yield stored.position
+    except library.ZstdError as error:
+        raise CodecError(str(error)) from None
+
+
+def _brotli(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
+    library = _library("brotli", "brotli")
+    stream = library.Decompressor()
+    try:
+        yield stream.process(bytes(stored.take()), output_buffer_limit=_PIECE_BYTES)
+        while not stream.is_finished():
+            more = bytes(stored.take()) if stream.can_accept_more_data() else b""
+            piece = stream.process(more, output_buffer_limit=_PIECE_BYTES)
+            if not piece and not more and stream.can_accept_more_data():
+                raise _cut_short()
+            yield piece
+        if len(stored.take()):  # what was handed over with the last bytes, the library refuses
+            msg = "something follows behind its compressed data"
+            raise CodecError(msg)
+    except library.error as error:
+        raise CodecError(str(error)) from None
+
+
+def _snappy(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:
+    """One raw block, whose size is written before it, as Streaming writes it; or frames, as command lines do."""
+    library = _library("cramjam", "snappy")
+    head = stored.exactly(len(_SNAPPY_FRAMES))
+    try:
+        if head == _SNAPPY_FRAMES:
+            for chunk in _snappy_chunks(stored):
+                # A chunk says how much is in it, and holds at most 64 KiB; its checksum is compared by the library.
+                if chunk[0] == 0 and library.snappy.decompress_raw_len(chunk[8:]) > _SNAPPY_CHUNK_BYTES:
+                    raise _too_much(_SNAPPY_CHUNK_BYTES)
+                yield bytes(library.snappy.decompress(_SNAPPY_FRAMES + chunk))
+            return
+        data = head + stored.rest()
+        num_bytes = library.snappy.decompress_raw_len(data)
+        if num_bytes > limit_bytes:
+            raise _too_much(limit_bytes)
+        if num_bytes > _SNAPPY_MOST_TIMES * len(data):  # what lies would be reserved first
+            msg = f"it says that {num_bytes} bytes are in these {len(data)}"
+            raise CodecError(msg)
+        yield bytes(library.snappy.decompress_raw(data))
+    except library.DecompressionError as error:
+        raise CodecError(str(error)) from None
+
+
+def _snappy_chunks(stored: _Stored) -> Iterator[bytes]:
+    """The chunks of framed snappy that hold something: a byte for the kind, three for the size, and so many."""
+    while head := stored.exactly(4):
+        size = int.from_bytes(head[1:], "little")
+        chunk = head + stored.exactly(size)
+        if len(chunk) < 4 + size or len(head) < 4:
+            raise _cut_short()
+        if head[0] < 2:
+            yield chunk
+        elif head[0] < 128:
+            msg = f"a chunk at byte {stored.position - len(chunk)} is of the kind {head[0]}, which is not known"
+            raise CodecError(msg)
+
+
+def _cut_short() -> CodecError:
+    return CodecError("it ends in the middle of its compressed data")
+
+
+def _too_much(limit_bytes: int) -> CodecError:
+    return CodecError(f"it holds more than {limit_bytes} bytes")
+
+
+def _library(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        msg = f"shards compressed with {extra} need {module}, which is not installed"
+        raise UsageError(msg, hint=pip_install(extra)) from None
+
+
+CODECS: Mapping[str, Callable[[_Stored, int], Iterator[_Part]]] = MappingProxyType(
+    {
+        "gz": _deflated(31),
+        "zlib": _deflated(15),
+        "bz2": _keeping_input(bz2.BZ2Decompressor),
+        "xz": _keeping_input(partial(lzma.LZMADecompressor, memlimit=_XZ_MEMORY_BYTES)),
+        "zst": _zstd,
+        "br": _brotli,
+        "snappy": _snappy,
+    }
+)
+
+CODEC_OF_SUFFIX: Mapping[str, str] = MappingProxyType({**{f".{codec}": codec for codec in CODECS}, ".zstd": "zst"})

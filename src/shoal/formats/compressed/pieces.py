@@ -1,0 +1,296 @@
+"""The pieces of a compressed shard: where it is cut, and the table of them that the head of the shard keeps.
+
+What was compressed apart, a zstd frame or a member of gzip, bz2 or xz, is decompressed apart. A piece holds whole
+samples and is read as whole frames. Where a frame ends with a sample, a piece ends too. Where a sample goes on in the
+next frame, the frame with the border belongs to both pieces: its bytes are read, and decompressed, for either of them,
+and once for a chunk that holds both.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError
+from shoal.formats.compressed.decompressed import FrameBorders, Members
+from shoal.formats.shard_format import Stretch
+from shoal.formats.writing.joined_checksums import joined_crcs
+from shoal.index.cutting import EXTENT_BYTES
+
+__all__ = ["HINT", "Held", "Pieces", "WhereToCut", "cut_pieces", "held", "may_cut", "packed"]
+
+HINT = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
+
+# Of the bytes of a piece at most one in so many are read again for the next one, and as many once decompressed. Half of
+# it doubles what is read twice, twice as many makes pieces twice as large, of which a window holds half as many.
+_OWN_BYTES_FOR_A_SHARED_ONE = 8
+
+_SHARED_FRAMES = 2  # the form of a table whose pieces share frames; the first form has no number
+_INT64_BYTES = 8
+_LARGEST_BYTES = 1 << 45  # so that sums of so many as there may be are numbers
+
+
+class WhereToCut(NamedTuple):
+    """Where a shard may be cut: at the ends of frames, and also inside of them, as earlier versions did not."""
+
+    at_ends: bool = True
+    inside_frames: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """The pieces of a shard, in its bytes and in its *content*, what it is once decompressed.
+
+    ``first_byte`` and ``end_byte``, ``content_first`` and ``content_end`` are those of the frames of each piece, shape
+    (num_pieces,), int64, ascending; a piece may begin with the last frame of the one before. The samples of piece ``i``
+    are the content ``[borders[i], borders[i + 1])``; shape (num_pieces + 1,).
+    """
+
+    first_byte: NDArray[np.int64]
+    end_byte: NDArray[np.int64]
+    content_first: NDArray[np.int64]
+    content_end: NDArray[np.int64]
+    borders: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.first_byte)
+
+    @property
+    def share_frames(self) -> bool:
+        """Whether any frame belongs to two pieces."""
+        return bool((self.first_byte[1:] < self.end_byte[:-1]).any())
+
+    def crcs(self, members: Members) -> NDArray[np.uint32]:
+        """CRC-32 of the compressed bytes of each piece, from those of the members; shape (num_pieces,)."""
+        ends, known = np.array(members.ends, dtype=np.int64), np.array(members.crcs, dtype=np.uint32)
+        first = np.searchsorted(ends, self.first_byte, side="right")
+        after = np.searchsorted(ends, self.end_byte) + 1
+        numbers = np.concatenate([np.arange(*of_piece) for of_piece in zip(first, after, strict=True)])
+        cuts = np.concatenate([[0], np.cumsum(after - first)])
+        return joined_crcs(known[numbers], np.diff(ends, prepend=0)[numbers], cuts)
+
+
+def cut_pieces(found: FrameBorders, members: Members, *, where: WhereToCut) -> tuple[Pieces, NDArray[np.int64]]:
+    """Cut a shard into pieces whose content is 64 KiB or more, by what a scan of its content found; O(members).
+
+    Gives the pieces, and how many samples each of them has. A frame is shared by two pieces only where the first one
+    has eight times its bytes besides, stored and decompressed: so all pieces together have at most an eighth more bytes
+    than the shard.
+    """
+    frames = _Frames.of(found, members)
+    cuts = [_Cut(0, 0, 0, found.first, shared=False)]
+    if where.at_ends:
+        _add_cuts(cuts, frames, 0, inside=where.inside_frames)
+        if cuts[-1].shared and frames.leave_little(cuts[-1].member):
+            # Without it, later ends count again: so that without any that is shared, all are what they always were.
+            _add_cuts(cuts, frames, cuts.pop().member + 1, inside=False)
+    begin = np.array([cut.member for cut in cuts])
+    end = np.array([*(cut.end_member for cut in cuts[1:]), len(members) - 1])
+    borders = np.array([*(cut.border for cut in cuts), found.last], dtype=np.int64)
+    samples = np.array([*(cut.sample for cut in cuts), found.num_samples], dtype=np.int64)
+    pieces = Pieces(frames.byte_first[begin], frames.byte_end[end], frames.first[begin], frames.end[end], borders)
+    return pieces, np.diff(samples)
+
+
+class _Cut(NamedTuple):
+    """A piece begins with ``member`` and ``sample``, the one before ends with ``end_member``: the same where shared.
+
+    ``border`` is where in the content the sample begins.
+    """
+
+    member: int
+    end_member: int
+    sample: int
+    border: int
+    shared: bool
+
+
+class _Frames(NamedTuple):
+    """Where frames begin and end, in the bytes and in the content, and the samples there: arrays of one length.
+
+    ``next_sample`` is the first that begins at the end of a frame or behind it, ``ends_sample`` whether it is there.
+    ``inner_sample`` is the first that begins behind the start of a frame, ``inner_border`` where that is, and
+    ``has_border`` whether it lies in the frame.
+    """
+
+    first: NDArray[np.int64]
+    end: NDArray[np.int64]
+    byte_first: NDArray[np.int64]
+    byte_end: NDArray[np.int64]
+    next_sample: NDArray[np.int64]
+    ends_sample: NDArray[np.bool_]
+    inner_sample: NDArray[np.int64]
+    inner_border: NDArray[np.int64]
+    has_border: NDArray[np.bool_]
+    num_samples: int
+
+    @staticmethod
+    def of(found: FrameBorders, members: Members) -> _Frames:
+        end, byte_end = (np.array(of, dtype=np.int64) for of in (members.content_ends, members.ends))
+        first, byte_first = (np.concatenate([[0], of[:-1]]) for of in (end, byte_end))
+        before, at_or_before, behind = found.rows().T
+        after, inner, inner_border = before[1:], at_or_before[:-1], behind[:-1]
+        ends_sample = at_or_before[1:] > after
+        has_border = (inner_border > 0) & (inner_border < end)
+        return _Frames(
+            first, end, byte_first, byte_end, after, ends_sample, inner, inner_border, has_border, found.num_samples
+        )
+
+    def may_share(self, begin: int, place: int) -> bool:
+        """Whether a piece from frame ``begin`` on has enough before frame ``place`` to share that."""
+        own, shared = self.first[place] - self.first[begin], self.end[place] - self.first[place]
+        own_bytes = self.byte_first[place] - self.byte_first[begin]
+        shared_bytes = self.byte_end[place] - self.byte_first[place]
+        least = _OWN_BYTES_FOR_A_SHARED_ONE
+        return bool(own >= EXTENT_BYTES and own >= least * shared and own_bytes >= least * shared_bytes)
+
+    def leave_little(self, place: int) -> bool:
+        """Whether what follows a shared frame is less than half of what a piece has."""
+        shared, rest = self.end[place] - self.first[place], self.end[-1] - self.end[place]
+        return bool(2 * rest < _OWN_BYTES_FOR_A_SHARED_ONE * shared)
+
+
+def _add_cuts(cuts: list[_Cut], frames: _Frames, begin: int, *, inside: bool) -> None:
+    """Cut wherever a piece is large enough from frame ``begin`` on, but at the end of the shard."""
+    candidates = frames.ends_sample | (frames.has_border & inside)
+    for place in (begin + np.flatnonzero(candidates[begin:-1])).tolist():
+        last, is_shared = cuts[-1], not frames.ends_sample[place]
+        sample = int((frames.inner_sample if is_shared else frames.next_sample)[place])
+        border = int((frames.inner_border if is_shared else frames.end)[place])
+        if not last.sample < sample < frames.num_samples:
+            continue
+        if is_shared and frames.may_share(last.member, place):
+            cuts.append(_Cut(place, place, sample, border, shared=True))
+        elif not is_shared and frames.end[place] - frames.first[last.member] >= EXTENT_BYTES:
+            cuts.append(_Cut(place + 1, place, sample, border, shared=False))
+
+
+def packed(pieces: Pieces) -> dict[str, Any]:
+    """The pieces as a head keeps them: about 10 bytes for each, 20 where they share frames."""
+    rows = [
+        np.diff(pieces.first_byte, append=pieces.end_byte[-1:]),
+        np.diff(pieces.content_first, append=pieces.content_end[-1:]),
+    ]
+    if pieces.share_frames:
+        rows += [
+            np.append(pieces.end_byte[:-1] - pieces.first_byte[1:], 0),
+            np.append(pieces.content_end[:-1] - pieces.content_first[1:], 0),
+            pieces.borders[:-1] - pieces.content_first,
+        ]
+    table = base64.b64encode(zlib.compress(np.stack(rows).astype("<i8").tobytes())).decode()
+    return {
+        "pieces": {"form": _SHARED_FRAMES, "table": table} if pieces.share_frames else table,
+        "begin": int(pieces.borders[0]),
+        "end": int(pieces.borders[-1]),
+    }
+
+
+def may_cut(head: Mapping[str, Any]) -> WhereToCut:
+    """Where a shard must be cut to be compared with an index that keeps ``head`` of it."""
+    return WhereToCut(at_ends="pieces" in head, inside_frames=isinstance(head.get("pieces"), Mapping))
+
+
+class Held(NamedTuple):
+    """What pieces hold: the content ``[begin, end)``, and in ``[low, high)`` of it the samples.
+
+    ``places`` are where each piece begins and ends in the bytes that were read.
+    """
+
+    begin: int
+    end: int
+    low: int
+    high: int
+    places: list[tuple[int, int]]
+
+
+def held(stretch: Stretch, end_byte: int, *, limit_bytes: int) -> Held:
+    """What the pieces of a stretch hold, by the head of their shard, which may have ``limit_bytes`` of content.
+
+    Where the first piece does not begin with the shard, ``origin`` of the head says where it does.
+
+    Raises
+    ------
+    ShardError
+        No pieces lie there, or the head is none that this version has written.
+    """
+    first_byte = stretch.first_byte
+    try:
+        pieces = _unpacked(stretch.head, limit_bytes)
+        origin = int(stretch.head.get("origin", 0))
+    except (ValueError, LookupError, TypeError, ArithmeticError, zlib.error) as error:
+        msg = f"what the index says of the pieces of this shard cannot be used: {error}"
+        hint = "the index is damaged, or of a newer version: update shoal, or index the shards again"
+        raise ShardError(msg, shard=stretch.shard, byte=first_byte, hint=hint) from None
+    begin, end = first_byte - origin, end_byte - origin
+    first, last = np.searchsorted(pieces.first_byte, begin), np.searchsorted(pieces.end_byte, end)
+    inside = first <= last < len(pieces)
+    if not inside or pieces.first_byte[first] != begin or pieces.end_byte[last] != end:
+        msg = f"by the index no pieces of this shard lie at bytes [{first_byte}, {end_byte})"
+        raise ShardError(msg, shard=stretch.shard, byte=first_byte, hint=HINT)
+    firsts, ends = ((of[first : last + 1] - begin).tolist() for of in (pieces.first_byte, pieces.end_byte))
+    places = zip(firsts, ends, strict=True)
+    low, high = (int(border) for border in pieces.borders[[first, last + 1]])
+    return Held(int(pieces.content_first[first]), int(pieces.content_end[last]), low, high, list(places))
+
+
+def _unpacked(head: Mapping[str, Any], limit_bytes: int) -> Pieces:
+    """The pieces that `packed` wrote into a head; ValueError where they contradict each other."""
+    told = head["pieces"]
+    if not isinstance(told, Mapping):
+        return _tabled(str(told), 2, int(head["begin"]), int(head["end"]), limit_bytes)
+    if told["form"] != _SHARED_FRAMES:
+        msg = f"they are written in form {told['form']!r:.40}, and known are 1 and {_SHARED_FRAMES}"
+        raise ValueError(msg)
+    return _tabled(str(told["table"]), 5, int(head["begin"]), int(head["end"]), limit_bytes)
+
+
+@lru_cache(maxsize=256)
+def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) -> Pieces:
+    try:
+        compressed = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+    most_pieces = limit_bytes // EXTENT_BYTES + 2  # all but the last one hold so much
+    most_bytes = most_pieces * num_rows * _INT64_BYTES
+    data = zlib.decompressobj().decompress(compressed, most_bytes + 1)
+    if not 0 < len(data) <= most_bytes:
+        msg = f"{limit_bytes} bytes cannot be cut into so {'many' if data else 'few'}"
+        raise ValueError(msg)
+    rows = np.frombuffer(data, dtype="<i8").astype(np.int64).reshape(num_rows, -1)
+    num_pieces = rows.shape[1]
+    if (rows < 0).any() or (rows[:2] == 0).any() or (rows > _LARGEST_BYTES).any() or (rows[1] > limit_bytes).any():
+        msg = "the sizes of some cannot be"
+        raise ValueError(msg)
+    first_byte, content_first = (np.concatenate([[0], np.cumsum(row)]) for row in rows[:2])
+    shared = np.zeros((3, num_pieces), dtype=np.int64) if num_rows == 2 else rows[2:]
+    borders = np.append(content_first[:-1] + shared[2], end)
+    borders[0] = begin
+    pieces = Pieces(
+        first_byte[:-1], first_byte[1:] + shared[0], content_first[:-1], content_first[1:] + shared[1], borders
+    )
+    _check(pieces, limit_bytes)
+    return pieces
+
+
+def _check(pieces: Pieces, limit_bytes: int) -> None:
+    """Each piece must end in the next one at the latest, and hold its samples."""
+    in_next = (pieces.end_byte[:-1] < pieces.end_byte[1:]) & (pieces.content_end[:-1] < pieces.content_end[1:])
+    samples = (
+        (pieces.content_first <= pieces.borders[:-1])
+        & (pieces.borders[:-1] < pieces.borders[1:])
+        & (pieces.borders[1:] <= pieces.content_end)
+    )
+    if not in_next.all() or not samples.all():
+        msg = f"piece {int(np.argmin(samples))} does not hold its samples, or one ends behind the next"
+        raise ValueError(msg)
+    if int(pieces.content_end[-1]) > limit_bytes:
+        msg = f"they hold {int(pieces.content_end[-1])} bytes, and {limit_bytes} are allowed"
+        raise ValueError(msg)

@@ -1,0 +1,263 @@
+"""Shards that are compressed: read in pieces, decompressed in memory, and then like any other.
+
+What was compressed as one can only be read as one. A shard made of several members or frames, as writers of seekable
+zstd, ``bgzip`` or ``cat`` make them, is cut into pieces of whole frames (`shoal.formats.compressed.pieces`); others are
+one piece: one extent, one chunk, one read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError
+from shoal.formats.compressed.codecs import CODEC_OF_SUFFIX, CodecError, decompress, decompress_parts
+from shoal.formats.compressed.decompressed import DecompressedContent, FrameBorders, ReadAnywhere
+from shoal.formats.compressed.pieces import HINT, Held, WhereToCut, cut_pieces, held, may_cut, packed
+from shoal.formats.forward_scan import About, ForwardFormat, forward_borders
+from shoal.formats.records import compact
+from shoal.formats.shard_format import Aside, Buffer, Format, ReadBytes, Records, Sample, ShardScan, Spilled, Stretch
+
+__all__ = ["Compressed", "CompressedRecords"]
+
+_LIMIT_BYTES = 4 << 30
+_AT_ONCE_BYTES = 4 << 20  # of compressed bytes, where they come in parts
+
+
+class Compressed:
+    """The shards of another format, compressed with gzip, zlib, bzip2, xz, zstd, brotli or snappy.
+
+    A shard that holds more than ``limit_bytes`` is refused before it fills the memory. Errors name bytes of what is
+    inside.
+    """
+
+    def __init__(self, inner: Format, codec: str, *, limit_bytes: int = _LIMIT_BYTES) -> None:
+        self.inner, self.codec, self.limit_bytes = inner, codec, limit_bytes
+        self.name = f"{inner.name}.{codec}"
+        endings = [ending for ending, meant in CODEC_OF_SUFFIX.items() if meant == codec]
+        self.suffixes = tuple(suffix + ending for suffix in inner.suffixes for ending in endings)
+        if inner.name == "tar" and codec == "gz":
+            self.suffixes += (".tgz",)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Those of what is inside."""
+        return getattr(self.inner, "options", {})
+
+    scan_rule = 1
+    """Raised when shards are cut otherwise than before."""
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Decompress the shard and find the samples inside, of which some MiB at a time are in memory.
+
+        Of snappy in one block it is all, and of formats with a table of their samples at the front, as MDS, the table.
+        The layout CRC of a piece is that of its compressed bytes.
+
+        Raises
+        ------
+        ShardError
+            It cannot be decompressed, or what is inside is none of the format.
+        """
+        return self._scanned(read, num_bytes, shard, WhereToCut())
+
+    def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """The same, cut as the index was made that keeps ``head`` of the shard.
+
+        Raises
+        ------
+        ShardError
+            As `scan` does.
+        """
+        return self._scanned(read, num_bytes, shard, may_cut(head))
+
+    def _scanned(self, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut) -> ShardScan:
+        if not num_bytes:  # no samples, whatever the codec would write for that
+            found = self.inner.scan(read, 0, shard=shard)
+            return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=found.notes)
+        try:
+            return self._cut(
+                DecompressedContent(self.codec, _in_parts(read, 0, num_bytes), limit_bytes=self.limit_bytes),
+                read,
+                num_bytes,
+                shard,
+                where,
+            )
+        except CodecError as error:
+            raise self._undecodable(error, num_bytes, shard, 0) from None
+
+    def _cut(
+        self, content: DecompressedContent, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut
+    ) -> ShardScan:
+        found = FrameBorders(content)
+        if isinstance(self.inner, ForwardFormat):
+            about = self.inner.scan_forward(content, found, shard=shard)
+        else:
+
+            def from_front() -> DecompressedContent:
+                return DecompressedContent(self.codec, _in_parts(read, 0, num_bytes), limit_bytes=self.limit_bytes)
+
+            scan = self.inner.scan(ReadAnywhere(from_front), content.read_to_end(), shard=shard)
+            if scan.piece_samples is not None:
+                msg = f"what is inside of this shard ({self.codec}) is compressed itself, or a table"
+                raise ShardError(msg, shard=shard, byte=0, hint="decompress the shard, and open that")
+            about = About(scan.head, scan.notes)
+            found.add(scan.sample_starts, scan.layout_crcs)
+        content.read_to_end()
+        if not found.num_samples:
+            return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=about.notes)
+        if "pax_globals" in about.head:  # what holds for all that follows would have to be known of each piece
+            where = where._replace(at_ends=False)
+        pieces, piece_samples = cut_pieces(found, content.members, where=where)
+        scan = ShardScan(
+            np.append(pieces.first_byte, pieces.end_byte[-1:]),
+            pieces.crcs(content.members),
+            head={"inner": dict(about.head)} | ({} if len(pieces) == 1 else packed(pieces)),
+            notes=about.notes,
+            piece_samples=piece_samples,
+            piece_decoded_bytes=pieces.content_end - pieces.content_first,
+        )
+        return replace(scan, piece_ends=pieces.end_byte) if pieces.share_frames else scan
+
+    def parse(self, buffer: Buffer, stretch: Stretch) -> CompressedRecords:
+        """Decompress a shard, or some consecutive pieces of one, and open what is inside.
+
+        Raises
+        ------
+        ShardError
+            It cannot be decompressed, or does not hold so many samples.
+        """
+        if "pieces" in stretch.head:
+            return self._parse_pieces(buffer, stretch)
+        shard = stretch.shard
+        inside = self._decompressed(buffer, shard, self.limit_bytes)
+        borders = forward_borders(self.inner, _reading(inside), len(inside), shard=shard)
+        _check_samples(borders, stretch)
+        begin, end = int(borders[0]), int(borders[-1])
+        borders -= begin
+        starts = compact(borders)
+        within = Stretch(shard, begin, stretch.num_samples, starts, stretch.head.get("inner", {}))
+        return CompressedRecords(self.inner.parse(memoryview(inside)[begin:end], within), [crc32(buffer)])
+
+    def _parse_pieces(self, buffer: Buffer, stretch: Stretch) -> CompressedRecords:
+        known = held(stretch, stretch.first_byte + len(buffer), limit_bytes=self.limit_bytes)
+        begin, low, high = known.begin, known.low, known.high
+        inside = self._decompressed(buffer, stretch.shard, known.end - begin, stretch.first_byte)
+        _check_size(len(inside), known, stretch)
+        within = Stretch(stretch.shard, low, stretch.num_samples, None, stretch.head.get("inner", {}))
+        view = memoryview(buffer)
+        crcs = [crc32(view[first:end]) for first, end in known.places]
+        return CompressedRecords(self.inner.parse(memoryview(inside)[low - begin : high - begin], within), crcs)
+
+    @property
+    def spilled_as(self) -> str:
+        """What is inside lies there as it was before it was compressed."""
+        return self.name
+
+    def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
+        """Decompress some consecutive pieces, or a whole shard, to another place; each sample is a part.
+
+        Memory: some MiB, and what `scan` of the format inside holds, 20 bytes a sample; of snappy all of it, and all
+        that is in the pieces of formats that need the front of a shard (`FrontFormat`).
+
+        Raises
+        ------
+        ShardError
+            As `parse` does.
+        """
+        shard, first_byte = stretch.shard, stretch.first_byte
+        known = held(stretch, end_byte, limit_bytes=self.limit_bytes) if "pieces" in stretch.head else None
+        limit_bytes = self.limit_bytes if known is None else known.end - known.begin
+        num_bytes = 0
+        try:
+            for piece in decompress_parts(self.codec, _in_parts(read, first_byte, end_byte), limit_bytes=limit_bytes):
+                aside.append(piece)
+                num_bytes += len(piece)
+        except CodecError as error:
+            raise self._undecodable(error, end_byte - first_byte, shard, first_byte) from None
+        begin = low = 0
+        if known is not None:
+            _check_size(num_bytes, known, stretch)
+            begin, low, num_bytes = known.begin, known.low - known.begin, known.high - known.begin
+
+        def inside(first: int, end: int, /) -> bytes:
+            return aside.read(low + first, low + end)
+
+        head: dict[str, Any] = {"inner": dict(stretch.head.get("inner", {})), "begin": begin}
+        if known is not None and getattr(self.inner, "needs_front", False):
+            within = Stretch(shard, known.low, stretch.num_samples, None, head["inner"])
+            records = self.inner.parse(inside(0, num_bytes - low), within)
+            starts = np.asarray(records.starts, dtype=np.int64)  # type: ignore[attr-defined]  # see `FrontFormat`
+        else:
+            starts = forward_borders(self.inner, inside, num_bytes - low, shard=shard)
+            _check_samples(starts, stretch)
+        return Spilled(starts + low, stretch.num_samples, 1, head)
+
+    def parse_part(self, data: bytes, stretch: Stretch) -> Records:
+        """Open one sample of what was spilled."""
+        head = stretch.head
+        first_byte = int(head["begin"]) + stretch.first_byte
+        within = Stretch(stretch.shard, first_byte, stretch.num_samples, [0, len(data)], head["inner"])
+        return self.inner.parse(data, within)
+
+    def _decompressed(self, stored: Buffer, shard: str, limit_bytes: int, first_byte: int = 0) -> bytearray:
+        if not stored:  # a shard of no bytes has no samples, whatever its codec would write for that
+            return bytearray()
+        try:
+            return decompress(self.codec, stored, limit_bytes=limit_bytes)
+        except CodecError as error:
+            raise self._undecodable(error, len(stored), shard, first_byte) from None
+
+    def _undecodable(self, error: CodecError, num_bytes: int, shard: str, first_byte: int) -> ShardError:
+        msg = f"these {num_bytes} bytes cannot be decompressed ({self.codec}): {error}"
+        return ShardError(msg, shard=shard, byte=first_byte + error.member_byte, hint=HINT)
+
+
+def _in_parts(read: ReadBytes, first_byte: int, end_byte: int) -> Iterator[Buffer]:
+    for step in range(first_byte, end_byte, _AT_ONCE_BYTES):
+        yield read(step, min(step + _AT_ONCE_BYTES, end_byte))
+
+
+def _check_size(num_bytes: int, known: Held, stretch: Stretch) -> None:
+    if num_bytes != known.end - known.begin:
+        msg = f"these bytes hold {num_bytes}, and by the index {known.end - known.begin}"
+        raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=HINT)
+
+
+def _check_samples(borders: NDArray[np.int64], stretch: Stretch) -> None:
+    if len(borders) - 1 != stretch.num_samples:
+        msg = f"the index says {stretch.num_samples} samples in this shard, and {len(borders) - 1} are inside"
+        raise ShardError(msg, shard=stretch.shard, hint=HINT)
+
+
+class CompressedRecords:
+    """The samples of a shard that was decompressed, handed out by number."""
+
+    __slots__ = ("_crcs", "_records")
+
+    def __init__(self, records: Records, crcs: Sequence[int]) -> None:
+        self._records, self._crcs = records, crcs
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """The CRC of each piece, as `Compressed.scan` gives it; shape (num_pieces,)."""
+        return np.array(self._crcs, dtype=np.uint32)
+
+    def sample(self, number: int) -> Sample:
+        """Sample ``number`` of the shard."""
+        return self._records.sample(number)
+
+
+def _reading(inside: bytearray) -> ReadBytes:
+    view = memoryview(inside)
+
+    def read(first_byte: int, end_byte: int, /) -> Buffer:
+        return bytes(view[first_byte:end_byte])
+
+    return read

@@ -1,0 +1,131 @@
+"""From the bytes of a field to what they mean, by the field's suffix, as WebDataset names them.
+
+Nothing here runs code from a dataset unless it was allowed: pickles and torch files stay bytes. Video and audio stay
+bytes in any case.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.formats.decoding.images import IMAGE_SPECS, IMAGE_SUFFIXES, image_decoder
+from shoal.formats.decoding.pickles import array_loader, torch_loader, unpickler
+from shoal.hints import did_you_mean, pip_install
+
+__all__ = ["IMAGE_SPECS", "IMAGE_SUFFIXES", "Decoder", "decoder_for", "decoders_of", "known_decoders"]
+
+Decoder = Callable[[bytes], Any]
+
+_LIMIT_BYTES = 1 << 30  # of a field, once decompressed
+_PICKLES = ("pkl", "pickle", "pyd")
+_TORCH = ("pth", "pt")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
+def _npz(load: Decoder) -> Decoder:
+    def decode(data: bytes) -> dict[str, Any]:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+            if sum(member.file_size for member in members) > _LIMIT_BYTES:
+                raise _too_large(len(data))
+            return {member.filename.removesuffix(".npy"): load(archive.read(member)) for member in members}
+
+    return decode
+
+
+def _msgpack(data: bytes) -> Any:
+    try:
+        import msgpack  # noqa: PLC0415  # optional
+    except ImportError:
+        msg = "fields of MessagePack need msgpack, which is not installed"
+        raise UsageError(msg, hint=pip_install("msgpack")) from None
+    return msgpack.unpackb(data, strict_map_key=False)
+
+
+def _cbor(data: bytes) -> Any:
+    try:
+        import cbor2  # noqa: PLC0415  # optional
+    except ImportError:
+        msg = "fields of CBOR need cbor2, which is not installed"
+        raise UsageError(msg, hint=pip_install("cbor")) from None
+    return cbor2.loads(data)
+
+
+_PLAIN: Mapping[str, Decoder] = {
+    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    **dict.fromkeys(("cls", "cls2", "index", "count", "inx", "id"), int),
+    **dict.fromkeys(("json", "jsn"), json.loads),
+    **dict.fromkeys(("mp", "msg", "msgpack"), _msgpack),
+    "cbor": _cbor,
+}
+
+
+def decoders_of(name: str | None, *, allow_pickle: bool = False) -> dict[str, Decoder]:
+    """Decoders by suffix: for None those of fields that mean one thing, else an image decoder for all images.
+
+    Raises
+    ------
+    UsageError
+        There is no such decoder, or what it needs is not installed.
+    """
+    if name is not None:
+        if name not in IMAGE_SPECS:
+            msg = f"decode() knows no decoder named {name!r}; it knows {', '.join(known_decoders())}"
+            raise UsageError(
+                msg,
+                hint=did_you_mean(name, known_decoders()) + "a mapping from suffix to function decodes anything else",
+            )
+        return dict.fromkeys(IMAGE_SUFFIXES, image_decoder(name))
+    load = array_loader(allow_pickle=allow_pickle)
+    found = {**_PLAIN, "npy": load, "npz": _npz(load)}
+    if allow_pickle:
+        unpickle = unpickler("a pickle", allow_pickle=True, how="")
+        found |= dict.fromkeys(_PICKLES, unpickle) | dict.fromkeys(_TORCH, torch_loader())
+    return found
+
+
+def known_decoders() -> tuple[str, ...]:
+    """The names that `shoal.stream.dataset.Dataset.decode` takes."""
+    return (*IMAGE_SPECS, "hf", "hf-names")
+
+
+def decoder_for(field: str, decoders: Mapping[str, Decoder]) -> Decoder | None:
+    """What decodes a field, by the last part of its name; ``.gz`` before that is taken off first.
+
+    >>> decoder_for("meta.json.gz", {"json": json.loads})(zlib.compress(b"[1]", wbits=31))
+    [1]
+    """
+    stem, _, suffix = field.rpartition(".")
+    found = decoders.get(suffix.lower())
+    if found is not None or suffix.lower() != "gz" or not stem:
+        return found
+    inner = decoder_for(stem, decoders)
+    return None if inner is None else lambda data: inner(_gunzipped(data))
+
+
+def _gunzipped(data: bytes) -> bytes:
+    """What gzip made smaller: all members, but not more than a gibibyte."""
+    found, left = bytearray(), data
+    while left:
+        member = zlib.decompressobj(wbits=31)
+        found += member.decompress(left, _LIMIT_BYTES + 1 - len(found))
+        if len(found) > _LIMIT_BYTES:
+            raise _too_large(len(data))
+        if not member.eof:
+            msg = f"a field of {len(data)} bytes ends inside of its gzip stream"
+            raise ValueError(msg)
+        left = member.unused_data
+    return bytes(found)
+
+
+def _too_large(num_bytes: int) -> ValueError:
+    return ValueError(f"a field of {num_bytes} bytes has more than {_LIMIT_BYTES} bytes once decompressed")

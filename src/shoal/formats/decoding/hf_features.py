@@ -1,0 +1,120 @@
+"""What the columns of a Hugging Face dataset mean, by the description that ``datasets`` leaves in Arrow's schema.
+
+``save_to_disk``, cache files and ``to_parquet`` keep it as JSON under the key ``huggingface``. Decoding gives what
+``datasets`` gives without a format, but for two things: audio stays the bytes of its file, and images must be in the
+shard, since no other file is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.formats.decoding.images import open_image
+
+__all__ = ["feature_decoders", "features_in"]
+
+_KEY = b"huggingface"
+_ORIENTATION = 0x0112
+_LISTS = ("Sequence", "List", "LargeList")
+Decode = Callable[[Any], Any]
+
+
+def features_in(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any] | None:
+    """The features of a schema, by column; None where nobody described them.
+
+    >>> features_in({b"huggingface": b'{"info": {"features": {"x": {"dtype": "int64", "_type": "Value"}}}}'})
+    {'x': {'dtype': 'int64', '_type': 'Value'}}
+    """
+    try:
+        found = json.loads((metadata or {})[_KEY])["info"]["features"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def feature_decoders(features: Mapping[str, Any], *, names: bool) -> dict[str, Decode]:
+    """What decodes each column that has something to decode; with ``names``, classes become their names."""
+    found = {name: _decoder(feature, names=names) for name, feature in features.items()}
+    return {name: decode for name, decode in found.items() if decode is not None}
+
+
+def _decoder(feature: Any, *, names: bool) -> Decode | None:
+    """What decodes a value of a feature; None where it is what it should be."""
+    if isinstance(feature, list):
+        return _each(_decoder(feature[0], names=names)) if feature else None
+    if not isinstance(feature, dict):
+        return None
+    kind = feature.get("_type")
+    if not isinstance(kind, str):  # a struct of features, which may have a field of that name
+        return _fields({name: _decoder(inner, names=names) for name, inner in feature.items()})
+    if kind == "Image":
+        return _image_decoder(feature.get("mode")) if feature.get("decode", True) else None
+    if kind == "Audio":
+        return _audio if feature.get("decode", True) else None
+    if kind == "Json":
+        return json.loads if feature.get("decode", True) else None
+    if kind == "ClassLabel":
+        return _name_decoder(feature) if names else None
+    if kind in _LISTS:
+        inner = feature.get("feature")
+        # Before datasets 4 a sequence of structs was a struct of lists; since then such a struct says so itself.
+        if kind == "Sequence" and isinstance(inner, dict) and not isinstance(inner.get("_type"), str):
+            return _fields({name: _each(_decoder(value, names=names)) for name, value in inner.items()})
+        return _each(_decoder(inner, names=names))
+    return None
+
+
+def _each(decode: Decode | None) -> Decode | None:
+    return None if decode is None else lambda values: [None if value is None else decode(value) for value in values]
+
+
+def _fields(decoders: Mapping[str, Decode | None]) -> Decode | None:
+    wanted = {name: decode for name, decode in decoders.items() if decode is not None}
+    if not wanted:
+        return None
+
+    def decode(values: Any) -> Any:
+        return {
+            name: wanted[name](value) if name in wanted and value is not None else value
+            for name, value in values.items()
+        }
+
+    return decode
+
+
+def _image_decoder(mode: str | None) -> Decode:
+    def decode(value: Any) -> Any:
+        image = open_image(_embedded(value, "image"))
+        image.load()
+        if image.getexif().get(_ORIENTATION) is not None:
+            from PIL import ImageOps  # noqa: PLC0415  # optional
+
+            image = ImageOps.exif_transpose(image)
+        return image.convert(mode) if mode and mode != image.mode else image
+
+    return decode
+
+
+def _audio(value: Any) -> bytes:
+    return _embedded(value, "audio")
+
+
+def _embedded(value: Any, what: str) -> bytes:
+    data = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(data, bytes):
+        path = value.get("path") if isinstance(value, dict) else None
+        msg = f"the {what} is not in the shard, which only says that it is {path!r}"
+        raise UsageError(msg, hint="save the dataset with the files in it: save_to_disk() and push_to_hub() do that")
+    return data
+
+
+def _name_decoder(feature: Mapping[str, Any]) -> Decode:
+    names = feature.get("names") or []
+
+    def decode(value: Any) -> Any:
+        return names[value] if 0 <= value < len(names) else None  # -1 means that there is no label
+
+    return decode

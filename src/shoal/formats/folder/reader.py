@@ -1,0 +1,166 @@
+"""Folders of single files: each file is a sample, its class the directory it lies in, and a table may say more.
+
+A file is a shard of one extent, so nothing is read to index one, and nothing is known of it but its size. The tables
+are those of Hugging Face's folders: ``metadata.csv`` or ``metadata.jsonl`` with a column ``file_name``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from posixpath import basename, dirname, join, normpath, splitext
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import SourceError
+from shoal.formats.records import CutRecords, borders_in
+from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
+
+__all__ = ["METADATA_NAMES", "Folder", "metadata_rows", "size_crcs"]
+
+METADATA_NAMES = ("metadata.csv", "metadata.jsonl")
+_FILE_NAME = "file_name"
+_MEDIA = (
+    *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"),
+    *(".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a"),
+    *(".mp4", ".webm", ".mkv", ".avi", ".mov"),
+    *(".npy", ".npz"),
+)
+
+
+class Folder:
+    """The format of a directory of single files, as ``format="folder"``; a sample is a file.
+
+    It has ``__key__`` (the path without suffix); the bytes, under the suffix in lower case (``"jpg"``) or, where
+    ``field`` is given, under that name; ``label``, the number of the directory that the file lies in among the names of
+    all such directories, sorted; and the columns of its row, where a ``metadata.csv`` (texts) or ``metadata.jsonl``
+    lies in its directory or above.
+    ``labels`` says whether there are labels; by default where there is no such table and all files lie in directories.
+    ``suffixes`` are those of the files that count; by default those of images, audio, video and numpy.
+    """
+
+    name: str = "folder"
+    head_lies_beside = True  # in the tables, which a scan does not see
+
+    def __init__(
+        self,
+        *,
+        field: str | None = None,
+        labels: bool | None = None,
+        suffixes: Sequence[str] = _MEDIA,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self.field, self.labels = field, labels
+        self.suffixes = tuple(suffix.lower() for suffix in suffixes)
+        self.classes = None if classes is None else tuple(classes)
+        self._numbers = {name: number for number, name in enumerate(self.classes or ())}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is not as the name of the format says."""
+        chosen = {"field": self.field, "labels": self.labels, "suffixes": self.suffixes, "classes": self.classes}
+        usual = {"field": None, "labels": None, "suffixes": _MEDIA, "classes": None}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in chosen.items()
+            if value != usual[name]
+        }
+
+    def of_files(self, names: Sequence[str], *, has_rows: bool) -> Folder:
+        """The same with the classes of these files, if there are to be labels.
+
+        Raises
+        ------
+        SourceError
+            Labels are asked for, or most files have one, and one lies in no directory.
+        """
+        classes = sorted({basename(dirname(name)) for name in names})
+        wanted = self.labels
+        if wanted is None:
+            wanted = not has_rows and classes != [""]
+        if wanted and "" in classes:
+            first = next(name for name in names if not dirname(name))
+            msg = f"{first} lies in no directory that could be its class, and others do"
+            raise SourceError(msg, hint="move it, or give Folder(labels=False) as format=")
+        return Folder(
+            field=self.field, labels=wanted, suffixes=self.suffixes, classes=classes if wanted else self.classes
+        )
+
+    def check_rows(self, rows: Mapping[str, Mapping[str, Any]], *, path: str) -> None:
+        """Raise `SourceError` where a row of the table at ``path`` has a column in whose place something else is."""
+        for name, row in rows.items():
+            taken = {"__key__", self._field(name)} | ({"label"} if self.labels else set())
+            if clashes := sorted(taken & row.keys()):
+                msg = f"{path}: the column {clashes[0]!r} would take the place of what a sample of {name} has there"
+                raise SourceError(msg, hint='rename it in the table; Folder(field="...") renames the bytes of files')
+
+    def _field(self, name: str) -> str:
+        return self.field or splitext(name)[1][1:].lower() or "data"
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:  # noqa: ARG002  # nothing is read
+        """One sample, unless the file is empty, which ``notes`` count as ``empty_files``; nothing is read."""
+        if not num_bytes:
+            return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes={"empty_files": 1})
+        starts = np.array([0, num_bytes], dtype=np.int64)
+        return ShardScan(starts, size_crcs(starts[1:]))
+
+    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+        """The bytes of a file; raises `ShardError` where they are another number than when it was indexed."""
+        starts = borders_in(buffer, stretch, lambda: [0, len(buffer)], what="files")
+        sizes = np.array([len(buffer)], dtype=np.int64)
+        return CutRecords(
+            buffer,
+            starts,
+            stretch,
+            decode=partial(self._decode, stretch.shard, stretch.head),
+            crcs=lambda: size_crcs(sizes),
+        )
+
+    def _decode(self, shard: str, head: Mapping[str, Any], data: bytes) -> Sample:
+        sample: Sample = {"__key__": splitext(shard)[0], self._field(shard): data}
+        if self.classes is not None:
+            sample["label"] = self._numbers.get(basename(dirname(shard)), -1)
+        return {**sample, **head.get("row", {})}
+
+
+def size_crcs(num_bytes: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """The layout CRC of files: that of their sizes, the only thing known of them; the same shape."""
+    return np.array([crc32(size.to_bytes(8, "little")) for size in num_bytes.tolist()], dtype=np.uint32)
+
+
+def metadata_rows(data: Buffer, *, name: str, path: str) -> dict[str, dict[str, Any]]:
+    """The rows of one table by the names of the files they speak of; ``name`` is the table's, relative as theirs are.
+
+    Raises
+    ------
+    SourceError
+        It cannot be read, has no column ``file_name``, or speaks twice of a file.
+    """
+    try:
+        text = bytes(data).decode("utf-8-sig")
+        if name.endswith(".csv"):
+            listed: list[dict[str, Any]] = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+        else:
+            listed = [json.loads(line) for line in text.splitlines() if line.strip()]
+        rows: dict[str, dict[str, Any]] = {}
+        for row in listed:
+            file = normpath(join(dirname(name), str(row[_FILE_NAME])))
+            if file in rows:
+                msg = f"two rows speak of {file}"
+                raise ValueError(msg)  # noqa: TRY301  # said in one place below
+            if None in row or (None in row.values() and name.endswith(".csv")):
+                msg = f"the row of {file} has another number of fields than there are columns"
+                raise ValueError(msg)  # noqa: TRY301
+            rows[file] = {column: value for column, value in row.items() if column != _FILE_NAME}
+    except (ValueError, TypeError, LookupError, csv.Error, RecursionError) as error:
+        what = f"it has no column {_FILE_NAME!r}" if isinstance(error, KeyError) else str(error)
+        msg = f"{path}: this table cannot be used: {what}"
+        hint = f"each row names its file in {_FILE_NAME!r}, relative to the table"
+        raise SourceError(msg, hint=hint) from None
+    return rows

@@ -1,0 +1,171 @@
+"""Which formats there are, and which of them a shard's name means."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from shoal.errors import SourceError
+from shoal.formats.compressed.codecs import CODEC_OF_SUFFIX, CODECS
+from shoal.formats.compressed.reader import Compressed
+from shoal.formats.folder.reader import Folder
+from shoal.formats.lines.delimited import Delimited
+from shoal.formats.lines.reader import JsonLines
+from shoal.formats.lines.text import Text
+from shoal.formats.litdata.reader import LitData
+from shoal.formats.litdata.tokens import LitDataTokens
+from shoal.formats.mds.reader import Mds
+from shoal.formats.shard_format import Format
+from shoal.formats.tables.arrow import Arrow
+from shoal.formats.tables.parquet import Parquet
+from shoal.formats.tar.reader import Tar
+from shoal.formats.tfrecord.reader import TFRecord
+from shoal.formats.tfrecord.recordio import RecordIO
+from shoal.hints import did_you_mean
+
+_TSV = Delimited(name="tsv", suffixes=(".tsv", ".tab"), delimiter="\t")
+_ROWS: tuple[Format, ...] = (Tar(), JsonLines(), TFRecord(), Mds(), RecordIO(), Delimited(), _TSV, Text())
+_COLUMNS: tuple[Format, ...] = (Parquet(), Arrow())  # compress themselves
+_WITH_OPTIONS: Mapping[str, Callable[[Mapping[str, Any]], Format]] = {
+    "csv": lambda options: Delimited(**options),
+    "tsv": lambda options: Delimited(**{"name": "tsv", "suffixes": _TSV.suffixes, "delimiter": "\t", **options}),
+    "litdata": LitData,
+    "litdata_tokens": lambda options: LitDataTokens(options, block_size=options["block_size"]),
+    "folder": lambda options: Folder(**options),
+}
+_TOKENS_FORMAT = 'format=shoal.formats.LitDataTokens(json.loads(Path("DIR/index.json").read_text()), block_size=2049)'
+_OF_AN_INDEX = {
+    "litdata": "leave out format= and name the directory: the index.json there says what the chunks hold",
+    "litdata_tokens": f"say in Python how long a sample is: {_TOKENS_FORMAT}",
+}
+_OWN = "a format of your own is given at each opening, format=Class() or --format module:Class"
+_PLAIN = (*_ROWS, *_COLUMNS)
+_COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _ROWS for codec in CODECS)
+
+FORMATS: Mapping[str, Format] = MappingProxyType({entry.name: entry for entry in (*_PLAIN, *_COMPRESSED)})
+
+# JSON Lines under the name of JSON, as C4 and Streaming have them. Plain ones lie beside many datasets as metadata, so
+# in a directory only compressed ones are shards.
+_PACKED_JSON = {f".json{ending}": f"jsonl.{codec}" for ending, codec in CODEC_OF_SUFFIX.items()}
+_LINES_OF_JSON = {".json": "jsonl", **_PACKED_JSON}
+
+# TensorFlow numbers the shards of a dataset behind their suffix: a.tfrecord-00000-of-00042.
+_NUMBER = re.compile(r"-\d{5,}-of-\d{5,}$")
+
+# What often lies beside the shards of a dataset and is not one of them; in a directory it is data only if asked for.
+_BESIDE_DATA = ("text", "csv", "tsv")
+
+
+def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
+    """The format of this name, with options as `options_of` gives them.
+
+    >>> format_named("jsonl").suffixes
+    ('.jsonl', '.ndjson')
+
+    Raises
+    ------
+    SourceError
+        Where there is none, or none with such options.
+    """
+    if not options and name in FORMATS:
+        return FORMATS[name]
+    plain, _, codec = name.partition(".")
+    if plain not in _WITH_OPTIONS or (codec and codec not in CODECS):
+        msg = f"there is no shard format {name!r}" + (f" with options {dict(options)!r:.200}" if options else "")
+        raise SourceError(
+            msg, hint=f"{did_you_mean(name, (*FORMATS, 'folder'))}format= takes one of {_known()}; {_OWN}"
+        )
+    # Through its own options, so that equal formats are one object: workers ask for it by name and options.
+    made = _made(name, json.dumps(options or {}, sort_keys=True))
+    return _made(name, json.dumps(options_of(made), sort_keys=True))
+
+
+def options_of(format: Format) -> dict[str, Any]:  # noqa: A002
+    """What else than its name says how a format finds its samples, as JSON: an index keeps it.
+
+    >>> options_of(Delimited(delimiter=";"))
+    {'delimiter': ';'}
+    """
+    options: Mapping[str, Any] = getattr(format, "options", {})
+    return dict(options)
+
+
+def format_given(format: str | Format) -> Format:  # noqa: A002
+    """The format that ``format=`` means: by its name, or the object itself, with the codec of which it says so.
+
+    Raises
+    ------
+    SourceError
+        There is none of this name.
+    """
+    if isinstance(format, str):
+        return format_named(format)
+    codec: str = getattr(format, "whole_codec", "")
+    return Compressed(format, codec) if codec else format
+
+
+@lru_cache(maxsize=256)
+def _made(name: str, text: str) -> Format:
+    plain, _, codec = name.partition(".")
+    options = json.loads(text)
+    if not options and name in FORMATS:
+        return FORMATS[name]
+    if not options and plain in _OF_AN_INDEX:
+        msg = f"the format {name!r} needs what the index.json beside the chunks holds"
+        raise SourceError(msg, hint=_OF_AN_INDEX[plain])
+    try:
+        inner = _WITH_OPTIONS[plain](options)
+    except (LookupError, TypeError) as error:
+        msg = f"the format {name!r} has no options {options!r:.200} ({type(error).__name__}: {error})"
+        raise SourceError(msg, hint="give the format as an object of shoal.formats, with format=") from None
+    return Compressed(inner, codec) if codec else inner
+
+
+def format_of(path: str) -> Format:
+    """The format that the suffix of a shard's name or path means; upper and lower case count alike.
+
+    >>> format_of("s3://bucket/Train-000000.TAR").name, format_of("mnist-train.tfrecord-00000-of-00042").name
+    ('tar', 'tfrecord')
+
+    Raises
+    ------
+    SourceError
+        Where the suffix is none of a known format.
+    """
+    lowered = _NUMBER.sub("", path.lower())
+    for entry in FORMATS.values():
+        if lowered.endswith(entry.suffixes):
+            return entry
+    for suffix, name in _LINES_OF_JSON.items():
+        if lowered.endswith(suffix):
+            return FORMATS[name]
+    name = path.replace("\\", "/").rsplit("/", 1)[-1]
+    msg = f"the name {name!r} does not say which format the shard has; the suffixes known are {_suffixes()}"
+    raise SourceError(msg, hint=f"say it with format=, one of {_known()}; shards of other formats cannot be read")
+
+
+def suffixes_in_directories() -> tuple[str, ...]:
+    """By which a shard is told from other files where a directory is opened without a format."""
+    plain = (entry for entry in FORMATS.values() if _plain_name(entry) not in _BESIDE_DATA)
+    return (*(suffix for entry in plain for suffix in entry.suffixes), *_PACKED_JSON)
+
+
+def _plain_name(entry: Format) -> str:
+    return entry.name.partition(".")[0]
+
+
+def _known() -> str:
+    return (
+        ", ".join(repr(name) for name in (*(entry.name for entry in _PLAIN), "folder"))
+        + f", or one of the first {len(_ROWS)} and .{', .'.join(CODECS)}"
+    )
+
+
+def _suffixes() -> str:
+    columns = ", ".join(suffix for entry in _COLUMNS for suffix in entry.suffixes)
+    rows = ", ".join(suffix for entry in _ROWS for suffix in entry.suffixes)
+    return f"{columns}; {rows}, and the latter followed by .{', .'.join(CODECS)}"

@@ -1,0 +1,1 @@
+"""JSON Lines, CSV, TSV and plain text: formats of lines."""

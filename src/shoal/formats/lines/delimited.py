@@ -1,0 +1,254 @@
+"""CSV and TSV shards: a first record of column names, then one record a sample, fields between delimiters.
+
+As RFC 4180 has it: a field that holds the delimiter, a quote or a newline stands between quotes, and a quote inside it
+is written twice. What files hold beyond that is read where Python's `csv` and pandas read it alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError, UsageError
+from shoal.formats.forward_scan import About, Content, FoundSamples, SampleBorders, forward_scan
+from shoal.formats.lines.delimited_fields import SMALL_BYTES, column_names, split_fields, split_small
+from shoal.formats.lines.line_borders import BOM, WHITE, LineEnds, LineScan, line_records, scan_lines
+from shoal.formats.records import BadRecordError, CutRecords
+from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
+from shoal.hints import did_you_mean
+
+__all__ = ["Delimited"]
+
+_QUOTE = ord('"')
+_NAMES_LIMIT_BYTES = 1 << 20
+_NEWLINES = (None, "\n", "\r\n")
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_TYPES: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float}
+
+
+class Delimited:
+    r"""The format of one record a line, fields between delimiters.
+
+    The first record names the columns, unless ``columns`` does; without a name, or with one that comes again, a column
+    has the one that pandas gives it (``Unnamed: 0``, ``name.1``). Values are text, since the file does not say what
+    they mean; ``types={"label": "int", "score": "float"}`` says it of some columns.
+
+    A quote inside a field that does not begin with one is a character like others, what follows behind a closing quote
+    belongs to the field, and a carriage return alone ends a record, too. ``strict=True`` refuses all of that, and
+    columns without a name of their own. ``quoted=False`` takes quotes for what they are and every newline for the end
+    of a record; the delimiter may then have several characters. ``newline="\n"`` or ``"\r\n"`` says, without quotes,
+    that nothing else ends a record, and that an empty line is one.
+
+    A record longer than ``record_limit_bytes``, as behind a quote that never closes, is refused.
+
+    Raises
+    ------
+    UsageError
+        For a delimiter that cannot stand between fields, or another type or newline.
+    """
+
+    scan_rule = 1
+    """Raised when records are cut otherwise than before."""
+
+    needs_front = True  # the names of columns, which a scan of some records would not see
+
+    def __init__(
+        self,
+        *,
+        name: str = "csv",
+        suffixes: tuple[str, ...] = (".csv",),
+        delimiter: str = ",",
+        quoted: bool = True,
+        strict: bool = False,
+        newline: str | None = None,
+        columns: Sequence[str] | None = None,
+        types: Mapping[str, str] | None = None,
+        record_limit_bytes: int = 64 << 20,
+        window_bytes: int = 1 << 20,
+    ) -> None:
+        _check_delimiter(delimiter, quoted=quoted)
+        if newline not in _NEWLINES or (newline and quoted):
+            msg = f"newline={newline!r}" + (" with quotes" if quoted else "")
+            raise UsageError(msg, hint=r'give "\n" or "\r\n" with quoted=False, else leave it out: any end is read')
+        self.types = dict(types or {})
+        if unknown := [kind for kind in self.types.values() if kind not in _TYPES]:
+            msg = f"types= says {unknown[0]!r}"
+            raise UsageError(msg, hint=f"{did_you_mean(unknown[0], _TYPES)}a type is one of {', '.join(_TYPES)}")
+        self.name, self.suffixes = name, suffixes
+        self.delimiter, self.quoted, self.strict, self.newline = delimiter, quoted, strict, newline
+        self.columns = None if columns is None else tuple(columns)
+        self.record_limit_bytes, self.window_bytes = record_limit_bytes, window_bytes
+        white = "".join(letter for letter in WHITE if letter not in delimiter)
+        self._blank_lines = re.compile(rb"(?:[%b]*[\r\n])+" % re.escape(white.encode()))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is not as the name of the format says."""
+        usual: dict[str, Any] = {
+            "delimiter": _DELIMITERS.get(self.name),
+            "quoted": True,
+            "strict": False,
+            "newline": None,
+            "columns": None,
+            "types": {},
+            "record_limit_bytes": 64 << 20,
+        }
+        return {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the records of a shard by reading all of it; the layout CRC of a sample is the CRC-32 of its bytes.
+
+        Memory: some windows, and 12 bytes a sample.
+
+        Raises
+        ------
+        ShardError
+            A record is too long; or, where ``strict``, a quote stands in the middle of a field without quotes, or the
+            columns have no names.
+        """
+        return forward_scan(self, read, num_bytes, shard=shard)
+
+    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
+        """The same of bytes whose end is not known."""
+        if self.columns is not None:
+            return scan_lines(content, found, self._lines(shard), window_bytes=self.window_bytes)
+        columns = self._names(content, shard)
+        behind_names = found if columns is None else _WithoutFirst(found)
+        about = scan_lines(content, behind_names, self._lines(shard), window_bytes=self.window_bytes)
+        return about if columns is None else about._replace(head={"columns": columns})
+
+    def _names(self, content: Content, shard: str) -> list[str] | None:
+        """The names of the columns, by the first record; None where there is none."""
+        front = bytes(content.read(0, _NAMES_LIMIT_BYTES))
+        begin = len(BOM) if front.startswith(BOM) else 0
+        lines, borders = self._lines(shard), SampleBorders()
+        lines.start_at(begin)
+        lines_of_front = front[begin:]
+        is_all = len(front) < _NAMES_LIMIT_BYTES or not content.read(0, _NAMES_LIMIT_BYTES + 1)[_NAMES_LIMIT_BYTES:]
+        if self.quoted and lines_of_front.endswith(b"\r") and not is_all:
+            lines_of_front = lines_of_front[:-1]  # what follows says whether that ends a line
+        borders.add(*lines.add(lines_of_front, is_last=is_all, with_crcs=False))
+        starts = borders.starts()
+        if len(starts) > 1:
+            return self._names_in(front[starts[0] : starts[1]], int(starts[0]), shard)
+        if is_all:
+            return None
+        msg = f"the first {_NAMES_LIMIT_BYTES} bytes hold no whole record that could name the columns"
+        hint = "this is no delimited file; or, where it has no names, give Delimited(columns=[...]) as format="
+        raise ShardError(msg, shard=shard, byte=begin, hint=hint)
+
+    def _names_in(self, record: bytes, byte: int, shard: str) -> list[str]:
+        try:
+            columns = self._fields(record)
+        except BadRecordError as error:
+            raise error.placed(shard, byte) from None
+        if self.strict and ("" in columns or len(set(columns)) < len(columns)):
+            msg = f"the first record should name the columns, and is {columns!r:.200}"
+            hint = "strict=False names them as pandas does; where the file has no names, give Delimited(columns=[...])"
+            raise ShardError(msg, shard=shard, byte=byte, hint=hint)
+        return column_names(columns)
+
+    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+        """Open the bytes of consecutive records; one is parsed when its sample is asked for.
+
+        Raises
+        ------
+        ShardError
+            Where the bytes are not cut at the ends of lines, or hold another number of them than the index says.
+        """
+        columns = tuple(stretch.head.get("columns", ()) if self.columns is None else self.columns)
+        return line_records(buffer, stretch, self._lines(stretch.shard), partial(self._decode, columns))
+
+    def _decode(self, columns: Sequence[str], data: bytes) -> Sample:
+        """The fields of a record by column."""
+        fields = self._fields(data, most=len(columns))
+        if len(fields) != len(columns):
+            many = f"more than {len(columns)}" if len(fields) > len(columns) else len(fields)
+            msg = f"this record has {many} fields, and there are {len(columns)} columns"
+            raise BadRecordError(msg, hint=_HINT)
+        sample: Sample = dict(zip(columns, fields, strict=True))
+        for name, kind in self.types.items():
+            if name not in sample:
+                msg = f"types= names the column {name!r}; there are {', '.join(columns)}"
+                raise BadRecordError(msg, hint=did_you_mean(name, columns) + "correct types=, or columns=")
+            try:
+                sample[name] = _TYPES[kind](sample[name])
+            except (KeyError, ValueError) as error:
+                msg = f"column {name!r} has no {kind}: {error}"
+                raise BadRecordError(msg, hint="correct types=, or the record") from None
+        return sample
+
+    def _lines(self, shard: str) -> LineScan:
+        ends = LineEnds(
+            quote=_QUOTE if self.quoted else None,
+            delimiter=self.delimiter.encode()[0] if len(self.delimiter.encode()) == 1 else None,
+            strict=self.strict,
+            newline=(self.newline or "").encode(),
+        )
+        return LineScan(shard, self.record_limit_bytes, ends)
+
+    def _fields(self, record: bytes, *, most: int | None = None) -> list[str]:
+        """The fields of a record; with ``most``, some more than that of one that has more."""
+        text = self._without_end(record)
+        how = {"quoted": self.quoted, "strict": self.strict}
+        try:
+            if len(text) <= SMALL_BYTES:
+                return split_small(text.decode("utf-8"), self.delimiter, **how)
+            found = split_fields(text, self.delimiter.encode(), most=most, **how)
+            return [field.decode("utf-8") for field in found]
+        except UnicodeDecodeError:
+            raise _not_utf_8(record) from None
+        except ValueError as error:
+            msg = f"this record cannot be read: {error}"
+            raise BadRecordError(msg, hint=_HINT) from None
+
+    def _without_end(self, record: bytes) -> bytes:
+        """A record without the end of its line, and without the blank lines before it, which come along."""
+        if self.newline:
+            return record.removesuffix(self.newline.encode())
+        if record[:1].isspace() and (blank := self._blank_lines.match(record)) and blank.end() < len(record):
+            record = record[blank.end() :]
+        for end in (b"\r\n", b"\n", b"\r"):
+            if record.endswith(end):
+                return record[: -len(end)]
+        return record
+
+
+class _WithoutFirst:
+    """Takes all samples but the first one, which names the columns."""
+
+    def __init__(self, found: FoundSamples) -> None:
+        self._found = found
+        self._num_passed = 0
+
+    def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:
+        """As `FoundSamples.add`."""
+        if not self._num_passed and len(borders):
+            self._num_passed = 1
+            borders, crcs = borders[1:], crcs[1:]
+        self._found.add(borders, crcs)
+
+
+def _check_delimiter(delimiter: str, *, quoted: bool) -> None:
+    fits = len(delimiter.encode()) == 1 if quoted else len(delimiter) > 0
+    if not fits or "\r" in delimiter or "\n" in delimiter or (quoted and '"' in delimiter):
+        msg = f"delimiter={delimiter!r} " + (
+            "is not one character of ASCII that may stand between fields" if quoted else "cannot stand between fields"
+        )
+        raise UsageError(msg, hint='give "," or ";" or a tab, for instance; several characters with quoted=False')
+
+
+def _not_utf_8(record: bytes) -> BadRecordError:
+    try:
+        record.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return BadRecordError(f"this record cannot be read: {error}", byte=error.start, hint=_HINT)
+    return BadRecordError("this record cannot be read: a field of it is no UTF-8", hint=_HINT)
+
+
+_HINT = "correct the record, or take it out of the shard"

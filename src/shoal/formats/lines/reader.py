@@ -1,0 +1,99 @@
+"""JSON Lines shards: one JSON value on each line, UTF-8.
+
+Lines end with a newline (a carriage return before it is white space to JSON). Lines of nothing but white space belong
+to no sample. The last line needs no newline, and a byte order mark at the start is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+
+from shoal.errors import ShardError
+from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
+from shoal.formats.lines.line_borders import BOM, WHITE, LineScan, line_records, scan_lines
+from shoal.formats.records import BadRecordError, CutRecords
+from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
+
+__all__ = ["JsonLines"]
+
+_FRONT_BYTES = 4096
+
+
+class JsonLines:
+    """The format of one JSON value a line.
+
+    A sample is the object of its line; a line that holds another JSON value gives ``{"json": value}``. ``NaN`` and
+    ``Infinity`` are accepted, as Python's `json` does. A scan reads ``window_bytes`` at a time and keeps none of
+    them, so its memory does not grow with the length of a line; a line longer than ``line_limit_bytes`` is refused.
+    """
+
+    name: str = "jsonl"
+    suffixes: tuple[str, ...] = (".jsonl", ".ndjson")
+
+    def __init__(self, *, window_bytes: int = 1 << 20, line_limit_bytes: int = 1 << 30) -> None:
+        self.window_bytes = window_bytes
+        self.line_limit_bytes = line_limit_bytes
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the lines of a shard by reading all of it; the layout CRC of a sample is the CRC-32 of its bytes.
+
+        Memory: some windows, and 12 bytes a sample. ``notes`` count ``blank_lines``.
+
+        Raises
+        ------
+        ShardError
+            Where a line is longer than ``line_limit_bytes``.
+        """
+        return forward_scan(self, read, num_bytes, shard=shard)
+
+    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
+        """The same of bytes whose end is not known."""
+        _refuse_one_value(bytes(content.read(0, _FRONT_BYTES)), shard)
+        return scan_lines(content, found, LineScan(shard, self.line_limit_bytes), window_bytes=self.window_bytes)
+
+    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+        """Open the bytes of consecutive lines; a line is parsed when its sample is asked for.
+
+        Raises
+        ------
+        ShardError
+            Where the bytes are not cut at the ends of lines, or hold another number of them than the index says.
+        """
+        return line_records(buffer, stretch, LineScan(stretch.shard, self.line_limit_bytes), _decode)
+
+
+def _refuse_one_value(front: bytes, shard: str) -> None:
+    """Raise for a document of one value over several lines, by its first line, which is no JSON alone."""
+    line, newline, _ = front.removeprefix(BOM).lstrip().partition(b"\n")
+    line = line.strip()
+    is_list = line == b"[" or (line.startswith(b"[") and line.endswith(b","))
+    if newline and (is_list or line == b"{"):
+        msg = f"this is one JSON {'array' if is_list else 'object'} over several lines, and no value on each line"
+        how = "'.[]'" if is_list else "."
+        raise ShardError(
+            msg, shard=shard, byte=0, hint=f"write it with a value on each line: jq -c {how} FILE > FILE.jsonl"
+        )
+
+
+def _decode(data: bytes) -> Sample:
+    """The fields of the object on a line."""
+    try:
+        value = json.loads(data.decode("utf-8").strip(WHITE))
+    except (ValueError, RecursionError) as error:
+        raise _wrong(data, error) from None
+    return value if isinstance(value, dict) else {"json": value}
+
+
+def _wrong(line: bytes, error: Exception) -> BadRecordError:
+    byte = 0
+    if isinstance(error, UnicodeDecodeError):
+        byte = error.start
+        msg = f"this line is not UTF-8: {error.reason}"
+    elif isinstance(error, json.JSONDecodeError):
+        text = line.decode("utf-8")
+        characters = len(text) - len(text.lstrip(WHITE)) + error.pos
+        byte = len(text[:characters].encode())
+        msg = f"this line is not JSON: {error.msg}"
+    else:
+        msg = f"this line holds JSON that Python cannot read: {error}"
+    return BadRecordError(msg, byte=byte, hint="correct the line, or take it out of the shard")

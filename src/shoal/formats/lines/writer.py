@@ -1,0 +1,60 @@
+"""JSON Lines written: one object a line, as short as JSON is, UTF-8 and nothing escaped that need not be."""
+
+from __future__ import annotations
+
+import json
+from zlib import crc32
+
+from shoal.errors import UsageError
+from shoal.formats.lines.json_values import check_keys, plain_value
+from shoal.formats.shard_format import Sample
+from shoal.formats.writing.encoder import AppendedShard, Record, check_names
+
+__all__ = ["JsonLinesEncoder"]
+
+_HINT = (
+    "JSON holds text, numbers, lists and objects: fields of a tar are bytes until they are decoded (`shoal repack "
+    "--decode`); for images and other bytes take another format"
+)
+
+
+class JsonLinesEncoder:
+    """The format of one JSON object a line.
+
+    Values are what JSON can hold; arrays and numbers of numpy become lists and numbers, tuples lists. Not bytes.
+    """
+
+    name: str = "jsonl"
+    suffix: str = ".jsonl"
+
+    def record(self, sample: Sample) -> Record:
+        """The line of a sample.
+
+        Raises
+        ------
+        UsageError
+            A value is nothing that JSON can hold.
+        """
+        check_names(sample)
+        try:
+            line = _dumps(sample).encode("utf-8") + b"\n"
+            if line.find(b"{", 1) > 0:  # an object inside, as it seems
+                check_keys(sample)
+        except (TypeError, ValueError, RecursionError) as error:
+            msg = f"the sample {_named(sample)} cannot be written as JSON: {error}"
+            if fields := [name for name, value in sample.items() if isinstance(value, bytes)]:
+                msg += f" (the fields {', '.join(map(repr, fields))})"
+            raise UsageError(msg, hint=_HINT) from None
+        return Record((line,), len(line), crc32(line))
+
+    def begin(self) -> AppendedShard:
+        """A new shard."""
+        return AppendedShard()
+
+
+# Made once: json.dumps with options makes an encoder for each call.
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=plain_value).encode
+
+
+def _named(sample: Sample) -> str:
+    return repr(sample.get("__key__", sample.get("key", f"with the fields {', '.join(sample)}")))

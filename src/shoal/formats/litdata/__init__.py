@@ -1,0 +1,1 @@
+"""LitData's chunks, of items and of tokens."""

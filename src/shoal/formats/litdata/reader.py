@@ -1,0 +1,235 @@
+"""LitData chunks: a table of offsets and items; what the items hold is in the ``index.json`` beside the chunks.
+
+``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the items, each of which is a ``u32`` size
+for every leaf and then the leaves one after the other. The index names the kind of each leaf and the tree they make.
+Compressed items (`shoal.formats.litdata.frames`) and items that are rows of a table
+(`shoal.formats.litdata.rows_of_leaves`) make other chunks, which say so themselves; one dataset may have several
+kinds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ShardError, UsageError
+from shoal.formats.litdata.frames import FRAMES_MAGIC, frame_ends, inflated, parse_frames, scan_frames
+from shoal.formats.litdata.leaves import leaf_decoder
+from shoal.formats.litdata.rows_of_leaves import is_rows, parse_rows, scan_rows
+from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
+from shoal.formats.records import BadRecordError, CutRecords, borders_in
+from shoal.formats.shard_format import Buffer, ReadBytes, Records, Sample, ShardScan, Stretch
+
+__all__ = ["ITEMS_LOADER", "NO_CHUNK", "TOKENS_LOADER", "LitData", "config_of", "whole_codec"]
+
+TOKENS_LOADER = "TokensLoader"
+NO_CHUNK = "this is no LitData chunk, a damaged one, or one that is compressed although the index.json does not say so"
+_INDEX_HINT = "give what the index.json beside the chunks holds: LitData(json.loads(Path(...).read_text()))"
+_MOST_DEPTH = 32
+ITEMS_LOADER = "PyTreeLoader"
+_LEVELS_INSIDE = ("batch", "sample")
+
+Build = Callable[[Iterator[Any]], Any]
+
+
+class LitData:
+    """The format of LitData's optimised datasets; ``index`` is what the ``index.json`` beside the chunks holds.
+
+    Where a directory is opened, that is found by itself. A sample is the item, where that is a dict, else
+    ``{"item": item}``. Tensors are numpy arrays, images are Pillow's; video, audio and files of other kinds are their
+    bytes. With ``allow_pickle`` leaves of pickles are read, which runs whatever code is in them.
+
+    Raises
+    ------
+    UsageError
+        The index is none, or that of chunks that are encrypted, or of tokens without items.
+    """
+
+    name: str = "litdata"
+    suffixes: tuple[str, ...] = (".bin",)
+    needs_front = True  # where samples lie, which a scan of some of them would not see
+
+    def __init__(self, index: Mapping[str, Any], *, allow_pickle: bool = False) -> None:
+        self.allow_pickle = allow_pickle
+        config = config_of(index)
+        self.whole_codec = whole_codec(config)
+        self._is_packed = not self.whole_codec and config.get("compression_level") == "sample"
+        if config["item_loader"] != ITEMS_LOADER:
+            msg = f"these chunks are for the item loader {config['item_loader']!r}, and have no items"
+            hint = f"chunks of LitData's default, {ITEMS_LOADER}, are read"
+            if config["item_loader"] == TOKENS_LOADER:
+                hint = (
+                    "say in Python how long a sample is, with what the index.json holds: format="
+                    'shoal.formats.LitDataTokens(json.loads(Path("DIR/index.json").read_text()), block_size=2049)'
+                )
+            raise UsageError(msg, hint=hint)
+        try:
+            self.leaves = [str(leaf) for leaf in config["data_format"]]
+            self.tree = json.loads(config["data_spec"])[1]
+            num_leaves = sum(1 for _ in _leaves_of(self.tree, 0))
+            if num_leaves != len(self.leaves) or not self.leaves:
+                msg = f"its tree has {num_leaves} leaves, and it names the kinds of {len(self.leaves)}"
+                raise ValueError(msg)  # noqa: TRY301  # said in one place below
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise _no_index(error) from None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the index says of the items."""
+        packed = {"compression": "zstd", "compression_level": "sample"} if self._is_packed else {}
+        return {"config": {"data_format": self.leaves, "data_spec": json.dumps([1, self.tree]), **packed}}
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Read the table of offsets, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.
+
+        Chunks of frames, and of rows, have pieces instead.
+
+        Raises
+        ------
+        ShardError
+            Where the table contradicts itself or the size of the chunk.
+        """
+        if bytes(read(0, min(len(FRAMES_MAGIC), num_bytes))) == FRAMES_MAGIC:
+            return scan_frames(read, num_bytes, shard=shard, num_leaves=len(self.leaves))
+        least_bytes = 4 * len(self.leaves)
+        try:
+            starts = read_offsets(read, num_bytes, shard=shard, least_bytes=least_bytes, hint=NO_CHUNK)
+        except ShardError:  # of chunks with rows the offsets are no borders of items
+            rows = scan_rows(read, num_bytes, shard=shard)
+            if rows is None:
+                raise
+            return rows
+        if starts[0] != table_bytes(len(starts) - 1):
+            msg = f"by the table of offsets the first item begins at byte {starts[0]}, and the table ends elsewhere"
+            raise ShardError(msg, shard=shard, byte=4, hint=NO_CHUNK)
+        return ShardScan(starts, offset_crcs(starts))
+
+    def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
+        """Open the bytes of consecutive items; each is decoded when it is asked for.
+
+        Raises
+        ------
+        ShardError
+            Where the bytes do not hold so many items.
+        """
+        if is_rows(stretch.head):
+            return parse_rows(buffer, stretch)
+        decoders = [leaf_decoder(leaf, allow_pickle=self.allow_pickle) for leaf in self.leaves]
+        decode = partial(_decode, self.leaves, decoders, _builder(self.tree))
+        if stretch.head:
+            return parse_frames(buffer, stretch, num_leaves=len(self.leaves), decode=decode)
+        walk = partial(walk_sizes, buffer, stretch.num_samples, num_sizes=len(self.leaves))
+        if self._is_packed:
+            walk = partial(frame_ends, buffer, stretch.num_samples)
+        starts = borders_in(buffer, stretch, walk, what="items")
+        return CutRecords(
+            buffer,
+            starts,
+            stretch,
+            decode=partial(_inflated, decode) if self._is_packed else decode,
+            crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + stretch.first_byte),
+        )
+
+
+def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
+    """What an ``index.json`` says of all chunks, with the name of their loader.
+
+    Raises
+    ------
+    UsageError
+        It is none, or that of chunks that are encrypted.
+    """
+    try:
+        config = {"item_loader": ITEMS_LOADER, **index["config"]}
+        [str(leaf) for leaf in config["data_format"]]
+    except (LookupError, TypeError, AttributeError) as error:
+        raise _no_index(error) from None
+    if config.get("encryption"):
+        msg = f"these chunks have encryption {config['encryption']!r}, which is not read"
+        raise UsageError(msg, hint="write them again without: litdata.optimize(...) without encryption=")
+    return config
+
+
+def whole_codec(config: Mapping[str, Any]) -> str:
+    """The codec by which chunks are compressed as wholes; "" where they are not, or only what is in them.
+
+    Raises
+    ------
+    UsageError
+        It is not known.
+    """
+    kind, level = config.get("compression"), config.get("compression_level")
+    if not kind:
+        return ""
+    if str(kind).partition(":")[0] != "zstd" or level not in (None, "chunk", *_LEVELS_INSIDE):
+        msg = f"these chunks have compression {kind!r}, compression_level {level!r}, which is not read"
+        raise UsageError(msg, hint=f"zstd is, of the levels chunk, {' and '.join(_LEVELS_INSIDE)}")
+    return "" if level in _LEVELS_INSIDE else "zst"
+
+
+def _no_index(error: Exception) -> UsageError:
+    msg = f"this is no index of LitData chunks: {type(error).__name__}: {error}"
+    return UsageError(msg, hint=_INDEX_HINT)
+
+
+def _inflated(decode: Callable[[bytes], Sample], data: bytes) -> Sample:
+    """An item that is compressed alone; errors name the byte at which it begins."""
+    inside = bytes(inflated(data))
+    try:
+        return decode(inside)
+    except BadRecordError as error:
+        msg = f"{error.what} (byte {error.byte} of what was decompressed)"
+        raise BadRecordError(msg) from None
+
+
+def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], build: Build, data: bytes) -> Sample:
+    """The item that these leaves make."""
+    at = 4 * len(leaves)
+    sizes = np.frombuffer(data, "<u4", count=len(leaves)).tolist() if at <= len(data) else [len(data)]
+    if at + sum(sizes) != len(data):
+        msg = f"the leaves of this item have {at + sum(sizes)} bytes with their sizes, and it has {len(data)}"
+        raise BadRecordError(msg)
+    values: list[Any] = []
+    for leaf, decode, size in zip(leaves, decoders, sizes, strict=True):
+        try:
+            values.append(decode(data[at : at + size]))
+        except (ValueError, OverflowError, RecursionError) as error:
+            if isinstance(error, UsageError):
+                raise
+            msg = f"leaf {len(values)} is no {leaf}: {error}"
+            raise BadRecordError(msg, byte=at) from None
+        at += size
+    item = build(iter(values))
+    return item if isinstance(item, dict) else {"item": item}
+
+
+def _leaves_of(tree: Mapping[str, Any], depth: int) -> Iterator[None]:
+    """One for each leaf of a tree, which is checked."""
+    kind, children = tree["type"], tree["children_spec"]
+    if depth > _MOST_DEPTH or kind not in (None, "builtins.dict", "builtins.list", "builtins.tuple"):
+        msg = f"items hold a {kind!r}, {depth} deep; dicts, lists and tuples are read"
+        raise ValueError(msg)
+    if kind is None:
+        yield None
+    if kind == "builtins.dict" and len(json.loads(tree["context"])) != len(children):
+        msg = f"a dict of {len(children)} values has the keys {tree['context']}"
+        raise ValueError(msg)
+    for child in children:
+        yield from _leaves_of(child, depth + 1)
+
+
+def _builder(tree: Mapping[str, Any]) -> Build:
+    """What makes an item of its leaves, taken in turn."""
+    children = [_builder(child) for child in tree["children_spec"]]
+    if tree["type"] is None:
+        return next
+    if tree["type"] == "builtins.dict":
+        keys = json.loads(tree["context"])
+        return lambda values: {key: build(values) for key, build in zip(keys, children, strict=True)}
+    if tree["type"] == "builtins.tuple":
+        return lambda values: tuple(build(values) for build in children)
+    return lambda values: [build(values) for build in children]

@@ -1,0 +1,75 @@
+"""Chunks of LitData whose items are rows of an Arrow table behind the table of offsets.
+
+LitData writes them so since 0.2.76 where pyarrow is installed and items are dicts of texts, numbers, bytes, lists and
+dicts. The offsets then say nothing; the chunk ends with the ``u32`` size of an Arrow file (a stream, in older chunks)
+and a magic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from shoal.errors import ShardError
+from shoal.formats.packed_heads import unusable
+from shoal.formats.shard_format import Buffer, ReadBytes, ShardScan, Stretch
+from shoal.formats.tables.arrow import Arrow, scan_messages
+from shoal.formats.tables.rows import TableRecords
+from shoal.formats.tables.values import python_value
+
+__all__ = ["is_rows", "parse_rows", "scan_rows"]
+
+_MAGIC = b"LDARW01\0"
+_TAIL_BYTES = 4 + len(_MAGIC)
+_HINT = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
+_ROWS = "rows"
+
+
+def scan_rows(read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan | None:
+    """The record batches of a chunk, each of which is a piece; None where no magic ends it.
+
+    Raises
+    ------
+    ShardError
+        The Arrow file leads out of the chunk, is none, or has another number of rows than the chunk says.
+    """
+    tail = bytes(read(max(0, num_bytes - _TAIL_BYTES), num_bytes))
+    if not tail.endswith(_MAGIC):
+        return None
+    end = num_bytes - _TAIL_BYTES
+    begin = end - int.from_bytes(tail[:4], "little")
+    if begin < 4 or len(tail) < _TAIL_BYTES:
+        msg = f"an Arrow file of {end - begin} bytes ends at byte {end}"
+        raise ShardError(msg, shard=shard, byte=max(0, end), hint=_HINT)
+    found = scan_messages(read, begin, end, shard=shard)
+    num_items = int.from_bytes(bytes(read(0, 4)), "little")
+    if found.num_samples != num_items:
+        msg = f"the chunk says {num_items} items, and its Arrow file has {found.num_samples} rows"
+        raise ShardError(msg, shard=shard, byte=0, hint=_HINT)
+    return replace(found, head={_ROWS: dict(found.head)})
+
+
+def is_rows(head: Mapping[str, Any]) -> bool:
+    """Whether a chunk with this head holds rows."""
+    return _ROWS in head
+
+
+def parse_rows(buffer: Buffer, stretch: Stretch) -> TableRecords:
+    """Open some record batches.
+
+    Raises
+    ------
+    ShardError
+        They are none, or have another number of rows.
+    """
+    rows = stretch.head.get(_ROWS)
+    if not isinstance(rows, Mapping):
+        raise unusable(_ROWS, f"{rows!r:.40} says nothing of rows", shard=stretch.shard)
+    table, crcs = Arrow().opened(buffer, stretch._replace(head=rows))
+    return TableRecords(table, crcs, shard=stretch.shard, byte=stretch.first_byte, getter_of=_python_values)
+
+
+def _python_values(array: Any) -> Callable[[int], Any]:
+    """What gives a value of a column as LitData does: lists of numbers are lists."""
+    return lambda row: python_value(array[row])

@@ -1,0 +1,127 @@
+"""LitData's chunks of tokens: a table of offsets and documents, each nothing but its tokens.
+
+``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the tokens of all documents one after the
+other. LitData's ``TokensLoader`` reads them in blocks of one length, which documents begin and end anywhere in; the
+tokens behind the last whole block of a chunk are left out there, and so they are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError, UsageError
+from shoal.formats.field_columns import Columns, Kind, Record
+from shoal.formats.litdata.leaves import array_type
+from shoal.formats.litdata.reader import NO_CHUNK, TOKENS_LOADER, config_of, whole_codec
+from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes
+from shoal.formats.records import BadRecordError, CutRecords, borders_in
+from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
+
+__all__ = ["LitDataTokens"]
+
+_FIELD = "tokens"
+
+
+class LitDataTokens:
+    """The format of the chunks that LitData optimises for its ``TokensLoader``; a sample is ``{"tokens": array}``.
+
+    ``index`` is what the ``index.json`` beside the chunks holds. A sample is a block of ``block_size`` tokens, as
+    ``TokensLoader(block_size)`` gives them: how many that are, the index does not say.
+
+    Raises
+    ------
+    UsageError
+        The index is none, or that of other chunks; ``block_size`` is less than 1.
+    """
+
+    name: str = "litdata_tokens"
+    suffixes: tuple[str, ...] = (".bin",)
+
+    def __init__(self, index: Mapping[str, Any], *, block_size: int) -> None:
+        if block_size < 1:
+            msg = f"block_size={block_size}: a block has a token at least"
+            raise UsageError(msg, hint="give the context length, and one more where targets are the next tokens")
+        config = config_of(index)
+        leaves = [str(leaf) for leaf in config["data_format"]]
+        found = array_type(leaves[0]) if len(leaves) == 1 else None
+        if config["item_loader"] != TOKENS_LOADER or found is None:
+            msg = f"these chunks hold {', '.join(leaves)} for {config['item_loader']}, which are no tokens"
+            raise UsageError(msg, hint="shoal.formats.LitData reads chunks of items")
+        self.whole_codec = whole_codec(config)
+        self.block_size, self._leaf, self._type = block_size, leaves[0], found
+        shape = (block_size,)
+        self._record = Record(np.dtype([(_FIELD, found, shape)]), ((_FIELD, Kind("array", found, shape)),))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the index says of the tokens, and how many make a sample."""
+        config = {"data_format": [self._leaf], "item_loader": TOKENS_LOADER}
+        return {"config": config, "block_size": self.block_size}
+
+    def projected(self, names: Sequence[str]) -> LitDataTokens:  # noqa: ARG002
+        """The same: there is one field."""
+        return self
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Read the table of offsets, 4 bytes a document; the layout CRC of a sample is that of its two offsets.
+
+        ``notes`` count as ``tokens_left_over`` those that fill no block.
+
+        Raises
+        ------
+        ShardError
+            Where the table contradicts itself or the size of the chunk, or a document ends within a token.
+        """
+        documents = read_offsets(read, num_bytes, shard=shard, least_bytes=0, hint=NO_CHUNK)
+        first = table_bytes(len(documents) - 1)
+        odd = np.flatnonzero((documents - first) % self._type.itemsize)
+        if documents[0] != first or odd.size:
+            place = int(odd[0]) if odd.size else 0
+            msg = f"document {place} begins at byte {documents[place]}, which is no place of a token of {self._type}"
+            raise ShardError(msg, shard=shard, byte=4 * (1 + place), hint=NO_CHUNK)
+        block_bytes = self._record.layout.itemsize
+        num_blocks, left_bytes = divmod(num_bytes - first, block_bytes)
+        starts = first + block_bytes * np.arange(num_blocks + 1, dtype=np.int64)
+        left = {"tokens_left_over": left_bytes // self._type.itemsize} if left_bytes else {}
+        return ShardScan(starts, offset_crcs(starts), notes=left)
+
+    def record(self, head: Mapping[str, Any], *, shard: str) -> Record:  # noqa: ARG002
+        """What a block is."""
+        return self._record
+
+    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+        """Open the bytes of consecutive blocks.
+
+        Raises
+        ------
+        ShardError
+            Where the bytes do not hold so many of them.
+        """
+        walk = partial(range, 0, len(buffer) + 1, self._record.layout.itemsize)
+        starts = borders_in(buffer, stretch, walk, what="blocks")
+        return CutRecords(
+            buffer,
+            starts,
+            stretch,
+            decode=self._decode,
+            crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + stretch.first_byte),
+            columns=partial(self._columns, buffer, starts),
+        )
+
+    def _decode(self, data: bytes) -> Sample:
+        if len(data) != self._record.layout.itemsize:
+            msg = f"a block of {self.block_size} tokens has {self._record.layout.itemsize} bytes, and this {len(data)}"
+            raise BadRecordError(msg)
+        return {_FIELD: np.frombuffer(data, self._type).copy()}
+
+    def _columns(self, buffer: Buffer, starts: Sequence[int]) -> Columns | None:
+        num_blocks = len(starts) - 1
+        if starts[-1] - starts[0] != num_blocks * self._record.layout.itemsize:
+            return None
+        rows: NDArray[Any] = np.ndarray((num_blocks,), self._record.layout, buffer, starts[0])
+        return Columns(self._record.kinds, (rows[_FIELD],))

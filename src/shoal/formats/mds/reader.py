@@ -1,0 +1,227 @@
+"""MDS shards, as MosaicML Streaming writes them: a table of offsets, a description of the columns, samples.
+
+``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, JSON that describes the columns, and the samples,
+each of which is a ``u32`` size for every column of variable size and then the values one after the other. So the head
+of a shard says where all of its samples are, and a sample can be read alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError, UsageError
+from shoal.formats.field_columns import Columns, Kind, Record, wanted_of
+from shoal.formats.mds.encodings import (
+    Decode,
+    NoFileError,
+    StoredValue,
+    array_of,
+    decoder_of,
+    files_of,
+    fixed_bytes_of,
+)
+from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
+from shoal.formats.records import BadRecordError, CutRecords, borders_in
+from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
+
+__all__ = ["Mds"]
+
+_DESCRIPTION_LIMIT_BYTES = 16 << 20
+_NO_SHARD = "this is no MDS shard, a compressed or a damaged one"
+
+
+class Mds:
+    """The format of MosaicML Streaming; a sample has the columns of its shard, decoded as Streaming does.
+
+    With ``allow_pickle`` columns of pickles are read, which runs whatever code is in them.
+    """
+
+    name: str = "mds"
+    suffixes: tuple[str, ...] = (".mds",)
+    needs_front = True  # where samples lie, which a scan of some of them would not see
+
+    def __init__(self, *, allow_pickle: bool = False) -> None:
+        self.allow_pickle = allow_pickle
+        self._wanted: tuple[str, ...] | None = None
+        self._files: tuple[str, ...] | None = None  # None: values; else the encodings that stay as they are stored
+
+    def projected(self, names: Sequence[str]) -> Mds:
+        """The same format, which decodes these columns alone where a shard has all of them."""
+        projected = Mds(allow_pickle=self.allow_pickle)
+        projected._wanted, projected._files = tuple(names), self._files
+        return projected
+
+    def with_files(self, stored: Collection[str] = ()) -> Mds:
+        """The same format, of which images are the bytes of files: a JPEG or PNG as it is, pixels as a PNG.
+
+        Values of the encodings ``stored`` are not decoded: they are `StoredValue`, for shards with the same.
+        """
+        other = Mds(allow_pickle=self.allow_pickle)
+        other._wanted, other._files = self._wanted, tuple(sorted(stored))
+        return other
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Read the head of a shard, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.
+
+        Raises
+        ------
+        ShardError
+            Where the head contradicts itself or the size of the shard.
+        """
+        starts = read_offsets(read, num_bytes, shard=shard, least_bytes=1, hint=_NO_SHARD)
+        columns = _columns(read, table_bytes(len(starts) - 1), int(starts[0]), shard)
+        return ShardScan(starts, offset_crcs(starts), head={"columns": columns})
+
+    def record(self, head: Mapping[str, Any], *, shard: str) -> Record | None:
+        """What a sample is where all columns have a fixed size: they lie one behind the other, with nothing between."""
+        layout, kinds = _record_of(self._columns(head, shard))
+        return None if layout is None else Record(layout, kinds)
+
+    def _columns(self, head: Mapping[str, Any], shard: str) -> tuple[_Column, ...]:
+        try:
+            return _known_columns(tuple(map(tuple, head["columns"])), self.allow_pickle, self._wanted, self._files)
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, UsageError):
+                raise
+            msg = f"the index does not say which columns this shard has ({error!r})"
+            raise ShardError(msg, shard=shard, hint="index it again") from None
+
+    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+        """Open the bytes of consecutive samples; each is decoded when it is asked for.
+
+        Raises
+        ------
+        ShardError
+            Where the bytes do not hold so many samples.
+        """
+        columns = self._columns(stretch.head, stretch.shard)
+        num_sizes = sum(column.fixed_bytes is None for column in columns)
+        fixed_bytes = sum(column.fixed_bytes or 0 for column in columns)
+        walk = partial(walk_sizes, buffer, stretch.num_samples, num_sizes=num_sizes, fixed_bytes=fixed_bytes)
+        starts = borders_in(buffer, stretch, walk)
+        return CutRecords(
+            buffer,
+            starts,
+            stretch,
+            decode=partial(_decode, columns, num_sizes),
+            crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + stretch.first_byte),
+            columns=partial(_gathered, columns, buffer, starts),
+        )
+
+
+def _gathered(columns: tuple[_Column, ...], buffer: Buffer, starts: Sequence[int]) -> Columns | None:
+    """The columns as views of the bytes, where all values are numbers or arrays of one shape; else None. O(1)."""
+    record, kinds = _record_of(columns)
+    num_samples = len(starts) - 1
+    if record is None or starts[-1] - starts[0] != num_samples * record.itemsize:
+        return None
+    records: NDArray[Any] = np.ndarray((num_samples,), record, buffer, starts[0])
+    return Columns(kinds, tuple(records[name] for name, _ in kinds))
+
+
+def _decode(columns: tuple[_Column, ...], num_sizes: int, data: bytes) -> Sample:
+    """The values of a sample, by the sizes at its start."""
+    at = 4 * num_sizes
+    sizes = iter(np.frombuffer(data, "<u4", count=num_sizes).tolist() if at <= len(data) else ())
+    sample: Sample = {}
+    for column in columns:
+        size = next(sizes, None) if column.fixed_bytes is None else column.fixed_bytes
+        if size is None or at + size > len(data):
+            msg = f"column {column.name!r} ends after its sample, which has {len(data)} bytes"
+            raise BadRecordError(msg)
+        try:
+            if column.is_wanted:
+                sample[column.name] = column.decode(data[at : at + size])
+        except (ValueError, RecursionError, OSError, SyntaxError) as error:
+            if isinstance(error, UsageError):
+                raise
+            if isinstance(error, NoFileError):
+                msg = f"column {column.name!r} {error}"
+                raise BadRecordError(msg, byte=at, hint=error.hint) from None
+            msg = f"column {column.name!r} is no {column.encoding}: {error}"
+            raise BadRecordError(msg, byte=at) from None
+        at += size
+    if at != len(data):
+        msg = f"the columns of this sample have {at} bytes, and it has {len(data)}"
+        raise BadRecordError(msg)
+    return sample
+
+
+class _Column:
+    """One column: its name, how many bytes a value has where all have as many, and how one is decoded."""
+
+    __slots__ = ("_decode", "allow_pickle", "encoding", "fixed_bytes", "is_wanted", "name")
+
+    def __init__(
+        self, name: str, encoding: str, *, allow_pickle: bool, is_wanted: bool, files: tuple[str, ...] | None
+    ) -> None:
+        self.name, self.encoding, self.allow_pickle = name, encoding, allow_pickle
+        self.is_wanted = is_wanted
+        self.fixed_bytes = fixed_bytes_of(encoding)
+        self._decode: Decode | None = None
+        if files is not None:
+            self._decode = StoredValue if encoding in files else files_of(encoding)
+
+    def decode(self, data: bytes) -> Any:
+        if self._decode is None:
+            self._decode = decoder_of(self.encoding, allow_pickle=self.allow_pickle)
+        return self._decode(data)
+
+
+@lru_cache(maxsize=64)
+def _known_columns(
+    pairs: tuple[tuple[str, str], ...],
+    allow_pickle: bool,  # noqa: FBT001
+    wanted: tuple[str, ...] | None,
+    files: tuple[str, ...] | None,
+) -> tuple[_Column, ...]:
+    chosen = wanted_of([name for name, _ in pairs], wanted)
+    return tuple(
+        _Column(name, encoding, allow_pickle=allow_pickle, is_wanted=name in chosen, files=files)
+        for name, encoding in pairs
+    )
+
+
+@lru_cache(maxsize=64)
+def _record_of(columns: tuple[_Column, ...]) -> tuple[np.dtype[Any] | None, tuple[tuple[str, Kind], ...]]:
+    """A sample as a record of numpy's, where all values are numbers or arrays of one shape; what is wanted of it."""
+    kinds = [array_of(column.encoding) for column in columns]
+    fields = [(column.name, *kind) for column, kind in zip(columns, kinds, strict=True) if kind is not None]
+    if len(fields) < len(columns):
+        return None, ()
+    wanted = tuple(
+        (column.name, Kind("number" if column.encoding == "int" else "array", kind.newbyteorder("="), shape))
+        for column, (_, kind, shape) in zip(columns, fields, strict=True)
+        if column.is_wanted
+    )
+    return np.dtype(fields), wanted
+
+
+def _columns(read: ReadBytes, begin: int, end: int, shard: str) -> list[list[str]]:
+    """Names and encodings from the description at bytes ``[begin, end)``, checked."""
+    try:
+        if end - begin > _DESCRIPTION_LIMIT_BYTES:
+            msg = f"it has {end - begin} bytes"
+            raise ValueError(msg)  # noqa: TRY301  # said in one place below
+        found = json.loads(bytes(read(begin, end)))
+        names, encodings, sizes = (found[f"column_{what}"] for what in ("names", "encodings", "sizes"))
+        columns = [[str(name), str(encoding)] for name, encoding in zip(names, encodings, strict=True)]
+        for (name, encoding), size in zip(columns, sizes, strict=True):
+            if fixed_bytes_of(encoding) != size:
+                msg = f"column {name!r}, {encoding}, has {size} bytes a value"
+                raise ValueError(msg)  # noqa: TRY301
+        decoders = [decoder_of(encoding, allow_pickle=True) for _, encoding in columns]
+        if not decoders or len({name for name, _ in columns}) < len(columns):
+            msg = f"columns {names}"
+            raise ValueError(msg)  # noqa: TRY301
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        what = error.message if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+        msg = f"the description of the columns at bytes [{begin}, {end}) cannot be read: {what:.200}"
+        raise ShardError(msg, shard=shard, byte=begin, hint=_NO_SHARD) from None
+    return columns

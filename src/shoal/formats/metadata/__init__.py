@@ -1,0 +1,1 @@
+"""WHAT DO OTHER FILES SAY OF SHARDS? Manifests, indexes of other tools, splits."""

@@ -1,0 +1,93 @@
+"""How a shard is scanned when more is known of it than its bytes: what should be in it, or an index of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from shoal.errors import ShardError
+from shoal.formats.metadata.manifests import STALE, Expected, Hashes
+from shoal.formats.metadata.third_party_index import by_borders, scan_by_index
+from shoal.formats.shard_format import Buffer, Format, ReadBytes, RecutFormat, ShardScan
+from shoal.index.unseen_borders import is_by_borders, told_of_borders
+
+__all__ = ["STALE_INDEXES", "checked_scan", "scan_again"]
+
+STALE_INDEXES = "stale_indexes"
+
+
+def checked_scan(
+    format: Format,  # noqa: A002
+    read: ReadBytes,
+    num_bytes: int,
+    *,
+    shard: str,
+    expected: Expected | None = None,
+    index: Callable[[], Buffer] | None = None,
+    is_near: bool = True,
+) -> ShardScan:
+    """`Format.scan`, or what a foreign index beside the shard says, compared with what is expected.
+
+    ``index`` gives the bytes of such an index. Where it does not fit, ``notes`` count it under ``stale_indexes``. It is
+    compared at more places where the shard ``is_near``, so that small reads of it cost little.
+
+    Hashes are compared where the scan reads the whole shard in order, as it does of a compressed one.
+
+    Raises
+    ------
+    ShardError
+        The shard is not what was expected, or cannot be scanned.
+    """
+    if index is not None:
+        found = scan_by_index(format, index(), read, num_bytes, shard=shard, is_near=is_near)
+        if found is not None:
+            return found
+        found = format.scan(read, num_bytes, shard=shard)
+        return replace(found, notes={**found.notes, STALE_INDEXES: 1})
+    if expected is None:
+        return format.scan(read, num_bytes, shard=shard)
+    if expected.num_bytes not in (None, num_bytes):
+        msg = f"the index.json beside it says {expected.num_bytes} bytes, and it has {num_bytes}"
+        raise ShardError(msg, shard=shard, byte=min(num_bytes, expected.num_bytes or 0), hint=STALE)
+
+    hashes, hashed_bytes = Hashes(expected), 0
+
+    def reading(first_byte: int, end_byte: int, /) -> Buffer:
+        nonlocal hashed_bytes
+        data = read(first_byte, end_byte)
+        if first_byte <= hashed_bytes < end_byte:
+            hashes.add(memoryview(data)[hashed_bytes - first_byte :])
+            hashed_bytes = end_byte
+        return data
+
+    found = format.scan(reading if expected.hashes else read, num_bytes, shard=shard)
+    if hashed_bytes == num_bytes:
+        hashes.check(shard=shard)
+    if expected.num_samples not in (None, found.num_samples):
+        msg = f"the index.json beside it says {expected.num_samples} samples, and {found.num_samples} are found"
+        raise ShardError(msg, shard=shard, hint=STALE)
+    return found
+
+
+def scan_again(
+    format: Format,  # noqa: A002
+    read: ReadBytes,
+    num_bytes: int,
+    *,
+    shard: str,
+    head: Mapping[str, Any],
+) -> ShardScan:
+    """A scan to be compared with an index that keeps ``head`` of the shard: it knows of it what that index does.
+
+    Raises
+    ------
+    ShardError
+        The shard cannot be scanned.
+    """
+    if isinstance(format, RecutFormat):
+        return format.scan_as(head, read, num_bytes, shard=shard)
+    found = format.scan(read, num_bytes, shard=shard)
+    if getattr(format, "head_lies_beside", False):
+        return replace(found, head=head)
+    return by_borders(found, told=told_of_borders(head)) if is_by_borders(head) else found

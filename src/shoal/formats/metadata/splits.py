@@ -1,0 +1,229 @@
+"""The splits of a dataset: what its own files say of them, and what the names of its shards do.
+
+Names are known as Hugging Face ``datasets`` knows them (``train/``, ``data/train-00000-of-00005.parquet``), declared
+splits by ``dataset_dict.json`` (``DatasetDict.save_to_disk``) and Megatron Energon's ``.nv-meta/split.yaml``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.errors import SourceError, UsageError
+from shoal.formats.shard_format import Buffer
+from shoal.hints import pip_install
+
+__all__ = [
+    "DATASET_DICT",
+    "ENERGON_SPLITS",
+    "Splits",
+    "splits_in_dataset_dict",
+    "splits_in_energon",
+    "splits_in_names",
+]
+
+DATASET_DICT = "dataset_dict.json"
+ENERGON_SPLITS = (".nv-meta/split.yaml", ".nv-meta/split.json")
+
+_KINDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_KIND_OF = {word: kind for kind, words in _KINDS.items() for word in words}
+# A word counts between separators and digits, as in `coco-train-0000.tar`, and not inside another, as in `latest`.
+_WORD = re.compile(rf"(?:^|[-._ 0-9/])({'|'.join(_KIND_OF)})(?=$|[-._ 0-9/])", re.IGNORECASE)
+_PUSHED = re.compile(r"^([\w.]+)-\d{5,}-of-\d{5,}[-.]")
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """The shards of each split, by name relative to the dataset, and what says so.
+
+    ``is_declared`` where a file of the dataset lists them. ``directories`` has the directory of each split whose shards
+    all lie in one. ``left_out`` has, by shard, the keys of single samples that take part in no split.
+    """
+
+    said_by: str
+    parts: Mapping[str, tuple[str, ...]]
+    is_declared: bool = False
+    directories: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def filled(self) -> list[str]:
+        """Names of the splits that have shards."""
+        return [name for name, shards in self.parts.items() if shards]
+
+    @property
+    def must_be_chosen(self) -> bool:
+        """Whether reading all shards would mix splits: names alone speak of them where they are of several kinds."""
+        filled = self.filled
+        return len(filled if self.is_declared else {_kind_in(name) or name for name in filled}) > 1
+
+    def named(self, asked: str) -> str | None:
+        """The split of this name, else the only one of its kind: "validation" is ``val`` where nothing else is."""
+        if asked in self.parts:
+            return asked
+        kind = _KIND_OF.get(asked.lower())
+        alike = [name for name in self.parts if kind is not None and _kind_in(name) == kind]
+        return alike[0] if len(alike) == 1 else None
+
+    def __str__(self) -> str:
+        """The splits with the number of their files, for people."""
+        counts = (f"{name} ({len(shards)} file{'s' * (len(shards) != 1)})" for name, shards in self.parts.items())
+        return ", ".join(counts)
+
+
+def splits_in_names(names: Sequence[str]) -> Splits | None:
+    """The splits that directories or files are named after; None where no name speaks of one; O(names).
+
+    >>> splits_in_names(["train/a.tar", "val/a.tar", "train/b.tar"]).parts
+    {'train': ('train/a.tar', 'train/b.tar'), 'val': ('val/a.tar',)}
+    >>> str(splits_in_names(["data/train-00000-of-00001.parquet", "data/extra-00000-of-00001.parquet"]))
+    'train (1 file), extra (1 file)'
+    >>> splits_in_names(["latest.tar", "trainer.tar"])
+    """
+    by_directory = [_directory_of_split(name) for name in names]
+    if any(by_directory):
+        parts = _grouped(names, [place.rpartition("/")[2] for place in by_directory])
+        places = {place.rpartition("/")[2]: place for place in by_directory if place}
+        # The same name in two places, as in en/train and fr/train, is one split of several directories.
+        alone = {name: place for name, place in places.items() if _holds_all(place, parts[name])}
+        return Splits("directories", parts, directories=alone)
+    files = [name.rpartition("/")[2] for name in names]
+    words = [match[1] if (match := _WORD.search(file)) else "" for file in files]
+    if not any(words):
+        return None
+    pushed = [_PUSHED.match(file) for file in files]
+    if all(pushed):  # push_to_hub() names every file after its split, whatever that is called
+        words = [match[1] for match in pushed if match]
+    return Splits("file names", _grouped(names, words))
+
+
+def splits_in_dataset_dict(data: Buffer, names: Sequence[str], *, path: str) -> Splits:
+    """The splits of a saved ``DatasetDict``, each a directory.
+
+    Raises
+    ------
+    SourceError
+        The file is not one that ``save_to_disk`` writes.
+    """
+    listed = _texts(_mapping(json.loads, data, path).get("splits"))
+    if not listed:
+        msg = f"{path}: it has no list of splits"
+        raise SourceError(msg, hint="save the dataset again, or name the directory of one split")
+    parts = {split: tuple(name for name in names if name.startswith(f"{split}/")) for split in listed}
+    return Splits(DATASET_DICT, parts, True, {split: split for split in listed})
+
+
+def splits_in_energon(
+    data: Buffer, names: Sequence[str], *, path: str, expand: Callable[[str], Iterable[str]]
+) -> Splits:
+    """The splits of a dataset that Energon has prepared, without the shards and samples that it excludes.
+
+    ``names`` are those of the shards that are there; ``expand`` is for the braces in what the file names.
+
+    Raises
+    ------
+    SourceError
+        The file is not one of Energon's, or names shards that are not there.
+    UsageError
+        It is YAML, and PyYAML is not installed.
+    """
+    said = _mapping(json.loads if path.endswith(".json") else _yaml, data, path)
+    parts, excluded = said.get("split_parts"), _texts(said.get("exclude"))
+    listed = {str(split): _texts(shards) for split, shards in parts.items()} if isinstance(parts, Mapping) else {}
+    if not listed or None in listed.values():
+        msg = f"{path}: it has no split_parts, which list the shards of each split"
+        raise SourceError(msg, hint="prepare the dataset with Energon again, or name the shards by a glob")
+    if excluded is None:
+        msg = f"{path}: exclude is no list of shards and samples"
+        raise SourceError(msg, hint="list them as Energon does: shards/000.tar or shards/000.tar/KEY")
+    there = set(names)
+    out = {name for text in excluded for name in expand(text)}
+    found = {
+        split: tuple(name for text in shards or () for name in expand(text) if name not in out)
+        for split, shards in listed.items()
+    }
+    missing = [name for shards in found.values() for name in shards if name not in there]
+    if missing:
+        msg = f"{path} names {len(missing)} shards that are not there; the first is {missing[0]}"
+        raise SourceError(msg, hint="copy them too, or take them out of the file")
+    said_by = "/".join(path.rsplit("/", 2)[1:])
+    return Splits(said_by, found, True, left_out=_samples_in(out - there, there, path))
+
+
+def _samples_in(texts: Iterable[str], shards: set[str], path: str) -> dict[str, frozenset[str]]:
+    """Keys by shard, of what is written ``shards/000.tar/KEY``; shards that are gone anyway leave nothing out."""
+    found: dict[str, set[str]] = {}
+    for text in texts:
+        shard, mark, key = text.partition(".tar/")
+        if mark and f"{shard}.tar" in shards:
+            found.setdefault(f"{shard}.tar", set()).add(key)
+        elif not text.endswith(".tar") and not mark:
+            msg = f"{path}: exclude has {text!r}, which is no shard, and no sample of one"
+            raise SourceError(msg, hint="write shards/000.tar, or shards/000.tar/KEY")
+    return {shard: frozenset(keys) for shard, keys in found.items()}
+
+
+def _directory_of_split(name: str) -> str:
+    """The part of a shard's path up to the first directory that is named after a split; nothing where none is."""
+    directory = name.rpartition("/")[0]
+    place = ""
+    for part in directory.split("/") if directory else ():
+        place = f"{place}/{part}" if place else part
+        if _kind_in(part):
+            return place
+    return ""
+
+
+def _kind_in(text: str) -> str | None:
+    match = _WORD.search(text)
+    return _KIND_OF[match[1].lower()] if match else None
+
+
+def _grouped(names: Sequence[str], splits: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Names by split, in the order in which the splits are met; those of none are left out."""
+    found: dict[str, list[str]] = {}
+    for name, split in zip(names, splits, strict=True):
+        if split:
+            found.setdefault(split, []).append(name)
+    return {split: tuple(members) for split, members in found.items()}
+
+
+def _holds_all(place: str, names: Iterable[str]) -> bool:
+    return all(name.startswith(f"{place}/") for name in names)
+
+
+def _mapping(load: Callable[[Any], Any], data: Buffer, path: str) -> Mapping[str, Any]:
+    try:
+        found = load(bytes(data).decode())
+    except (ValueError, RecursionError) as error:
+        msg = f"{path}: it cannot be read: {error}"
+        raise SourceError(msg, hint="mend it, or name the shards by a glob") from None
+    if not isinstance(found, Mapping):
+        msg = f"{path}: it holds {type(found).__name__}, and should hold names with values"
+        raise SourceError(msg, hint="mend it, or name the shards by a glob")
+    return found
+
+
+def _yaml(text: str) -> Any:
+    try:
+        import yaml  # noqa: PLC0415
+    except ImportError:
+        msg = "this dataset has splits, in YAML, which needs PyYAML to be read"
+        raise UsageError(msg, hint=f"{pip_install('energon')}, or name the shards by a glob") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def _texts(value: Any) -> list[str] | None:
+    """A list of texts, of which an empty one may be written as nothing; None for anything else."""
+    texts = [] if value is None else value
+    return texts if isinstance(texts, list) and all(isinstance(text, str) for text in texts) else None

@@ -1,0 +1,131 @@
+"""Samples with borders of their own, each decoded from its bytes alone: what most formats are.
+
+Such a format finds the borders (`borders_in`), says how the bytes of one sample are decoded, and leaves the rest, the
+handing out by number and the places in errors, to `CutRecords`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError
+from shoal.formats.field_columns import Columns
+from shoal.formats.shard_format import Buffer, Sample, Stretch
+
+__all__ = ["BadRecordError", "CutRecords", "Decode", "borders_in", "compact"]
+
+_OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
+
+
+class BadRecordError(ValueError):
+    """These bytes are no sample; ``byte`` is where in them that shows, ``hint`` what to do."""
+
+    def __init__(self, what: str, *, byte: int = 0, hint: str = _OTHER_FILE) -> None:
+        super().__init__(what)
+        self.what, self.byte, self.hint = what, byte, hint
+
+    def placed(self, shard: str, first_byte: int) -> ShardError:
+        """The error to raise, where the bytes begin at ``first_byte`` of the shard."""
+        return ShardError(self.what, shard=shard, byte=first_byte + self.byte, hint=self.hint)
+
+
+class Decode(Protocol):
+    """Makes a sample of its bytes."""
+
+    def __call__(self, data: bytes, /) -> Sample:
+        """The sample, owning what it holds; raises `BadRecordError` where the bytes are none."""
+        ...
+
+
+def borders_in(
+    buffer: Buffer, stretch: Stretch, walk: Callable[[], Sequence[int]], *, what: str = "samples"
+) -> Sequence[int]:
+    """Where the samples of a stretch begin and the last one ends, as offsets: by the index, else found by ``walk``.
+
+    Raises
+    ------
+    ShardError
+        They are not ``stretch.num_samples``, or lie outside of the buffer.
+    """
+    starts = stretch.sample_starts
+    if starts is None:
+        starts = walk()
+        whole = starts[-1] == len(buffer)
+    else:
+        whole = starts[-1] <= len(buffer)
+    if len(starts) != stretch.num_samples + 1 or not whole:
+        msg = (
+            f"the index says {stretch.num_samples} {what} in these {len(buffer)} bytes, and {len(starts) - 1} are found"
+            f" in {starts[-1]} bytes"
+        )
+        raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_OTHER_FILE)
+    return starts
+
+
+def compact(borders: NDArray[np.int64]) -> Sequence[int]:
+    """The same numbers as a sequence of Python's that takes 4 bytes each, or 8 from 4 GiB on; a list takes 40."""
+    is_small = not len(borders) or int(borders[-1]) < 1 << 32
+    numbers = array("I" if is_small else "q")
+    stored = borders.astype(np.uint32 if is_small else np.int64)
+    numbers.frombytes(stored.data.cast("B") if len(stored) else b"")
+    return numbers
+
+
+class CutRecords:
+    """Some consecutive samples, handed out by number; one is decoded when it is asked for.
+
+    ``starts`` are their borders in ``buffer``; ``crcs`` gives the layout CRCs, and ``columns``, where there is one, the
+    columns of `shoal.formats.shard_format.ColumnRecords`.
+    """
+
+    __slots__ = ("_columns", "_crcs", "_decode", "_first_byte", "_shard", "_starts", "_view")
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        starts: Sequence[int],
+        stretch: Stretch,
+        *,
+        decode: Decode,
+        crcs: Callable[[], NDArray[np.uint32]],
+        columns: Callable[[], Columns | None] | None = None,
+    ) -> None:
+        self._view, self._starts = memoryview(buffer), starts
+        self._shard, self._first_byte = stretch.shard, stretch.first_byte
+        self._decode, self._crcs = decode, crcs
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """Where in the buffer each sample begins, and where the last one ends; shape (len + 1,)."""
+        return self._starts
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """The CRCs that the scan of the format gives for these samples; shape (len,)."""
+        return self._crcs()
+
+    def columns(self) -> Columns | None:
+        """The fields of all samples as arrays, where the format has them so."""
+        return None if self._columns is None else self._columns()
+
+    def sample(self, number: int) -> Sample:
+        """Sample ``number``; O(its bytes).
+
+        Raises
+        ------
+        ShardError
+            Its bytes are none; with the byte of the shard at which that shows.
+        """
+        start = self._starts[number]
+        try:
+            return self._decode(bytes(self._view[start : self._starts[number + 1]]))
+        except BadRecordError as error:
+            raise error.placed(self._shard, self._first_byte + int(start)) from None

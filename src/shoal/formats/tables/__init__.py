@@ -1,0 +1,1 @@
+"""Parquet and Arrow: rows and columns through pyarrow."""

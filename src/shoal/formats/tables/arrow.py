@@ -1,0 +1,360 @@
+"""Arrow IPC shards, files and streams alike: a record batch is a piece.
+
+Both are a chain of messages: a schema, dictionaries, record batches. A message says how long it is and how many rows it
+has in its first bytes, so a scan passes over what is in them. What comes before the first record batch is kept in the
+index. See "Arrow Columnar Format", section "Serialization and Interprocess Communication".
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.errors import ShardError
+from shoal.formats.decoding.hf_features import features_in
+from shoal.formats.field_columns import wanted_of
+from shoal.formats.packed_heads import packed, unpacked, unusable
+from shoal.formats.shard_format import Aside, Buffer, ReadBytes, ShardScan, Spilled, Stretch
+from shoal.formats.tables.arrow_columns import check_values
+from shoal.formats.tables.rows import TableRecords, arrow_library, check_names, partition_fields
+from shoal.formats.tables.spilled_tables import rows_of_part, spilled_rows, table_of_part
+
+__all__ = ["Arrow", "scan_messages"]
+
+_FILE_MAGIC = b"ARROW1\0\0"
+_CONTINUATION = b"\xff\xff\xff\xff"
+_END = _CONTINUATION + bytes(4)
+_SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
+_PREFIX = "prefix"  # what a head keeps: schema and dictionaries
+_AT_ONCE_BYTES = 4 << 10  # most heads of messages are smaller
+_HEAD_LIMIT_BYTES = 64 << 20
+_NO_SHARD = "this is no Arrow IPC shard, or a damaged one"
+_OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
+_NAMES = {_SCHEMA: "a schema", _DICTIONARY: "a dictionary", _BATCH: "a record batch"}
+
+
+class _Message(NamedTuple):
+    """One message of a shard: its kind, where it lies, its rows, and the CRC of its head."""
+
+    kind: int
+    first_byte: int
+    end_byte: int
+    num_rows: int
+    crc: int
+    packed: list[tuple[int, int]]  # the buffers of a compressed record batch: where they begin, and their bytes
+
+
+class Arrow:
+    """The format of record batches, as Arrow's writers and Hugging Face ``datasets`` keep them; a sample is a row.
+
+    Directories named ``column=value`` give a field to all rows below them.
+    """
+
+    name: str = "arrow"
+    suffixes: tuple[str, ...] = (".arrow", ".feather", ".arrows")
+
+    def __init__(self) -> None:
+        self._wanted: tuple[str, ...] | None = None
+
+    def projected(self, names: Sequence[str]) -> Arrow:
+        """The same format, which decodes these columns alone where a shard has all of them."""
+        projected = Arrow()
+        projected._wanted = tuple(names)
+        return projected
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Read the heads of messages, and what comes before the first record batch; batches without rows have no piece.
+
+        Raises
+        ------
+        ShardError
+            The messages lead out of the shard, or a dictionary comes after a record batch.
+        """
+        return scan_messages(read, 0, num_bytes, shard=shard)
+
+    def parse(self, buffer: Buffer, stretch: Stretch) -> TableRecords:
+        """Open the record batches in these bytes; memory O(their size).
+
+        Raises
+        ------
+        ShardError
+            They are none, or have another number of rows.
+        """
+        table, crcs = self.opened(buffer, stretch)
+        constants = partition_fields(stretch.shard)
+        return TableRecords(table, crcs, shard=stretch.shard, byte=stretch.first_byte, constants=constants)
+
+    @property
+    def spilled_as(self) -> str:
+        """With the columns that are decoded."""
+        return f"{self.name} {self._wanted}"
+
+    def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
+        """Put the rows of some record batches aside, a few to a part; memory O(the batches), which come as wholes.
+
+        Raises
+        ------
+        ShardError
+            As `parse` does.
+        """
+        table, _ = self.opened(read(stretch.first_byte, end_byte), stretch)
+        num_rows = rows_of_part(table.num_rows, table.nbytes, table.schema)
+        return spilled_rows(table.to_batches(), num_rows, aside)
+
+    def parse_part(self, data: bytes, stretch: Stretch) -> TableRecords:
+        """Open a few rows of what was spilled."""
+        return TableRecords(table_of_part(data), [], shard=stretch.shard, constants=partition_fields(stretch.shard))
+
+    def opened(self, buffer: Buffer, stretch: Stretch) -> tuple[Any, list[int]]:
+        """The table of the record batches in these bytes, and the CRC of each batch; raises as `parse` does."""
+        shard, first_byte = stretch.shard, stretch.first_byte
+        pa = arrow_library("Arrow")
+        view = memoryview(buffer)
+
+        def read(first: int, end: int, /) -> Buffer:
+            return view[first - first_byte : end - first_byte]
+
+        is_old = bool(stretch.head.get("old"))
+        found = list(_messages(read, first_byte, first_byte + len(view), shard, is_old=is_old))
+        if stretch.head.get("late"):  # dictionaries between these batches, which the head has already
+            found = [message for message in found if message.kind != _DICTIONARY]
+            view = memoryview(b"".join(read(message.first_byte, message.end_byte) for message in found))
+        batches = [message for message in found if message.num_rows]
+        num_rows = sum(message.num_rows for message in batches)
+        if num_rows != stretch.num_samples or any(message.kind != _BATCH for message in found):
+            msg = f"the index says {stretch.num_samples} rows in these {len(view)} bytes, and {num_rows} are there"
+            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
+        stream = unpacked(stretch.head, _PREFIX, shard=shard) + view + _END
+        try:
+            with pa.ipc.open_stream(stream, options=self._options(pa, stream, shard)) as reader:
+                table = reader.read_all()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            msg = f"its record batches cannot be read: {error}"
+            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            try:
+                check_values(column)
+            except (pa.ArrowException, ValueError) as error:
+                msg = f"its record batches cannot be read: column {name!r}: {error}"
+                raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
+        return table, [batch.crc for batch in batches]
+
+    def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What Hugging Face ``datasets`` says of the columns in the schema of a shard."""
+        return features_in(self.schema(head).metadata)
+
+    def schema(self, head: Mapping[str, Any]) -> Any:
+        """The schema of a shard; of all its columns."""
+        pa, prefix = arrow_library("Arrow"), unpacked(head, _PREFIX)
+        try:
+            return pa.ipc.open_stream(prefix + _END).schema
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise unusable(_PREFIX, error) from None
+
+    def _options(self, pa: Any, stream: bytes, shard: str) -> Any:
+        """How the stream is read: only the columns that are wanted."""
+        if self._wanted is None:
+            return None
+        wanted = [name for name in self._wanted if name not in partition_fields(shard)]
+        known = pa.ipc.open_stream(stream).schema.names
+        check_names(known, shard)
+        chosen = wanted_of(known, wanted)
+        return pa.ipc.IpcReadOptions(included_fields=[known.index(name) for name in chosen])
+
+
+def scan_messages(read: ReadBytes, first_byte: int, end_byte: int, *, shard: str) -> ShardScan:
+    """What `Arrow.scan` finds in a file or stream that lies at ``[first_byte, end_byte)`` of a shard.
+
+    Raises
+    ------
+    ShardError
+        As `Arrow.scan` does.
+    """
+    batches: list[_Message] = []
+    late: list[_Message] = []  # dictionaries after the first record batch, which a file may have
+    is_file, schema = bytes(read(first_byte, min(first_byte + 8, end_byte))) == _FILE_MAGIC, b""
+    begin = first_byte + len(_FILE_MAGIC) * is_file
+    is_old = _is_old(read, begin, end_byte)
+    if is_file and not is_old and bytes(read(begin, min(begin + 4, end_byte))) != _CONTINUATION:
+        schema, begin = _from_footer(read, first_byte, end_byte, shard)
+    prefix_end = begin
+    for message in _messages(read, begin, end_byte, shard, is_old=is_old):
+        if message.kind == _BATCH:
+            batches += [message] if message.num_rows else []
+        elif is_file and batches and message.kind == _DICTIONARY:
+            late.append(message)
+        elif batches or (message.kind == _SCHEMA) != (message.first_byte == begin and not schema):
+            msg = f"{_NAMES[message.kind]} lies at bytes [{message.first_byte}, {message.end_byte}), where none may"
+            hint = "write the shard again with one schema and whole dictionaries before the first record batch"
+            raise ShardError(msg, shard=shard, byte=message.first_byte, hint=hint)
+        else:
+            prefix_end = message.end_byte
+    if (prefix_end == begin and not schema) or prefix_end - begin > _HEAD_LIMIT_BYTES:
+        msg = f"schema and dictionaries have {prefix_end - begin} bytes"
+        raise ShardError(msg, shard=shard, byte=begin, hint=_NO_SHARD)
+    prefix = schema + bytes(read(begin, prefix_end))
+    prefix += b"".join(bytes(read(message.first_byte, message.end_byte)) for message in late)
+    starts = [batch.first_byte for batch in batches] + [batch.end_byte for batch in batches[-1:]]
+    return ShardScan(
+        np.array(starts or [first_byte], dtype=np.int64),
+        np.array([batch.crc for batch in batches], dtype=np.uint32),
+        head={_PREFIX: packed(prefix)} | ({"late": True} if late else {}) | ({"old": True} if is_old else {}),
+        piece_samples=np.array([batch.num_rows for batch in batches], dtype=np.int64),
+        piece_decoded_bytes=np.array([_decoded_bytes(read, batch, shard) for batch in batches], dtype=np.int64),
+    )
+
+
+def _from_footer(read: ReadBytes, first_byte: int, num_bytes: int, shard: str) -> tuple[bytes, int]:
+    """The message of the schema of a file, and the byte where dictionaries and record batches begin, by its footer.
+
+    For files of which only the footer has the schema as a message should be: that is how polars writes them.
+    """
+    tail = bytes(read(max(first_byte, num_bytes - 10), num_bytes))
+    size = int.from_bytes(tail[:4], "little")
+    if tail[4:] != _FILE_MAGIC[:6] or first_byte + size + 18 > num_bytes or size > _HEAD_LIMIT_BYTES:
+        msg = f"no message begins here, and no footer ends the file: {tail!r}"
+        raise ShardError(msg, shard=shard, byte=first_byte + len(_FILE_MAGIC), hint=_NO_SHARD)
+    footer = bytes(read(num_bytes - 10 - size, num_bytes))
+    pa = arrow_library("Arrow")
+    try:
+        schema = pa.ipc.open_file(pa.py_buffer(_FILE_MAGIC + footer)).schema.serialize().to_pybytes()
+        places = [place for field in (2, 3) for place in _blocks(footer, field)]
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
+        msg = f"the footer of {size} bytes cannot be read: {error}"
+        raise ShardError(msg, shard=shard, byte=num_bytes - 10 - size, hint=_NO_SHARD) from None
+    begin = min((first_byte + place for place in places), default=num_bytes)
+    if not first_byte + len(_FILE_MAGIC) <= begin <= num_bytes:
+        msg = f"by the footer a message begins at byte {begin} of {num_bytes}"
+        raise ShardError(msg, shard=shard, byte=num_bytes - 10 - size, hint=_NO_SHARD)
+    return schema, begin
+
+
+def _blocks(footer: bytes, number: int) -> list[int]:
+    """Where the messages begin that a field of a footer lists: a vector of structs of 24 bytes."""
+    place = _place(footer, struct.unpack_from("<I", footer)[0], number)
+    if not place:
+        return []
+    place += struct.unpack_from("<I", footer, place)[0]
+    count = struct.unpack_from("<I", footer, place)[0]
+    if 24 * count > len(footer):
+        msg = f"{count} blocks"
+        raise ValueError(msg)
+    return [struct.unpack_from("<q", footer, place + 4 + 24 * block)[0] for block in range(count)]
+
+
+def _is_old(read: ReadBytes, begin: int, end_byte: int) -> bool:
+    """Whether messages are those of Arrow before 0.15: nothing stands before the size of a head."""
+    front = bytes(read(begin, min(begin + _AT_ONCE_BYTES, end_byte)))
+    size = int.from_bytes(front[:4], "little")
+    if front[:4] == _CONTINUATION or not 0 < size <= min(end_byte - begin - 4, _HEAD_LIMIT_BYTES):
+        return False
+    head = front[4 : 4 + size] if 4 + size <= len(front) else bytes(read(begin + 4, begin + 4 + size))
+    try:
+        return _about(head)[0] == _SCHEMA
+    except (struct.error, ValueError):
+        return False
+
+
+def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old: bool) -> Iterator[_Message]:
+    """The messages from a byte on, to the mark that ends them or the end of the bytes."""
+    position = begin
+    mark = b"" if is_old else _CONTINUATION
+    front_bytes = len(mark) + 4
+    while position < num_bytes:
+        head = bytes(read(position, min(position + _AT_ONCE_BYTES, num_bytes)))
+        size = int.from_bytes(head[len(mark) : front_bytes], "little")
+        if head[:front_bytes] == mark + bytes(4):
+            return
+        end = position + front_bytes + size
+        if not head.startswith(mark) or end > num_bytes or size > _HEAD_LIMIT_BYTES:
+            msg = f"no message begins here: {head[:8]!r}"
+            raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD)
+        if front_bytes + size > len(head):
+            head = bytes(read(position, end))
+        try:
+            kind, num_rows, body_bytes, buffers = _about(head[front_bytes : front_bytes + size])
+        except (struct.error, ValueError) as error:
+            msg = f"the head of this message cannot be read: {error}"
+            raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD) from None
+        if end + body_bytes > num_bytes:
+            msg = f"{_NAMES[kind]} would end at byte {end + body_bytes}, and there are {num_bytes}"
+            raise ShardError(msg, shard=shard, byte=position, hint="an unfinished copy? copy the shard again")
+        packed = [(end + first, length) for first, length in buffers if length]
+        if any(not end <= first <= first + length <= end + body_bytes for first, length in packed):
+            msg = "the buffers of this record batch lead out of it"
+            raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD)
+        yield _Message(kind, position, end + body_bytes, num_rows, zlib.crc32(head[: front_bytes + size]), packed)
+        position = end + body_bytes
+
+
+def _decoded_bytes(read: ReadBytes, batch: _Message, shard: str) -> int:
+    """How many bytes a record batch has in memory: each compressed buffer says at its start how many it holds."""
+    if not batch.packed:
+        return batch.end_byte - batch.first_byte
+    total = 0
+    for begin, length in batch.packed:
+        size = int.from_bytes(bytes(read(begin, begin + 8)), "little", signed=True) if length >= 8 else -2
+        if size < -1 or size >= 1 << 48:
+            msg = f"a compressed buffer of {length} bytes says that it holds {size}"
+            raise ShardError(msg, shard=shard, byte=begin, hint=_NO_SHARD)
+        total += length if size == -1 else size  # -1: not compressed, as it would not have become smaller
+    return total
+
+
+def _about(head: bytes) -> tuple[int, int, int, list[tuple[int, int]]]:
+    """Kind, rows and bytes of the body of a message, and the buffers of a compressed one: fields of a flatbuffer.
+
+    A table begins with the distance back to its list of fields, which has for each the distance from the table's
+    beginning, or 0. See https://flatbuffers.dev/internals.
+    """
+    table = struct.unpack_from("<I", head)[0]
+    kind = _field(head, table, 1, "<B")
+    body_bytes = _field(head, table, 3, "<q")
+    if kind not in _NAMES or body_bytes < 0:
+        msg = f"kind {kind}, {body_bytes} bytes"
+        raise ValueError(msg)
+    num_rows, buffers = 0, []
+    if kind == _BATCH:
+        place = _place(head, table, 2)
+        batch = place + struct.unpack_from("<I", head, place)[0]
+        num_rows = _field(head, batch, 0, "<q") if place else -1
+        if num_rows < 0:
+            msg = f"{num_rows} rows"
+            raise ValueError(msg)
+        if _place(head, batch, 3):  # compressed
+            buffers = _pairs(head, _place(head, batch, 2))
+    return kind, num_rows, body_bytes, buffers
+
+
+def _pairs(head: bytes, place: int) -> list[tuple[int, int]]:
+    """A vector of structs of two numbers each; place 0 is none."""
+    if not place:
+        return []
+    place += struct.unpack_from("<I", head, place)[0]
+    count = struct.unpack_from("<I", head, place)[0]
+    if 16 * count > len(head):
+        msg = f"{count} buffers"
+        raise ValueError(msg)
+    return [struct.unpack_from("<2q", head, place + 4 + 16 * number) for number in range(count)]
+
+
+def _field(head: bytes, table: int, number: int, kind: str) -> int:
+    place = _place(head, table, number)
+    value: int = struct.unpack_from(kind, head, place)[0] if place else 0
+    return value
+
+
+def _place(head: bytes, table: int, number: int) -> int:
+    """Where a field of a table lies; 0 where it is left out."""
+    fields = table - struct.unpack_from("<i", head, table)[0]
+    if fields < 0:
+        msg = "a table without fields"
+        raise ValueError(msg)
+    if 4 + 2 * number >= struct.unpack_from("<H", head, fields)[0]:
+        return 0
+    distance: int = struct.unpack_from("<H", head, fields + 4 + 2 * number)[0]
+    return table + distance if distance else 0

@@ -1,0 +1,251 @@
+"""Which columns rows have, and of which types: collected group by group, so that all are known before one is written.
+
+Only names and types are kept, and of integers the least and the largest: these say whether floating numbers, or
+unsigned ones, hold them all exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.formats.shard_format import Sample
+from shoal.formats.tables.pyarrow_library import arrow_library
+from shoal.formats.tables.rows_to_columns import RowRefusedError, row_refused, table_of_rows
+
+__all__ = ["ColumnKinds", "Kind", "joined_kinds", "kinds_of_rows", "schema_of_kinds"]
+
+_MOST_FIELDS = 10_000
+_EXACT = 1 << 53  # integers that a float64 holds
+_MOST_DIGITS = 76
+_HINT = (
+    "make them of one kind; or write tar or jsonl, whose samples need not be alike; or leave some out with on_error="
+    '"skip" (--on-error skip)'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is known of the values of a column: nothing where all are null.
+
+    ``leaf`` is a type of pyarrow, ``least`` and ``largest`` are of integers; ``element`` is that of lists, ``fields``
+    those of structs. ``first`` is the sample that it was first met in, or a little later.
+    """
+
+    leaf: Any = None
+    least: int | None = None
+    largest: int | None = None
+    element: Kind | None = None
+    fields: Mapping[str, Kind] | None = None
+    first: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known."""
+        return self.leaf is None and self.element is None and self.fields is None
+
+
+ColumnKinds = Mapping[str, Kind]
+"""The columns of rows by name, in the order in which they were met."""
+
+
+class _ConflictError(Exception):
+    """Two kinds that no column holds; ``column``, once it is known, has the first of them."""
+
+    column = ""
+
+
+def kinds_of_rows(
+    known: ColumnKinds, rows: Sequence[Sample], *, first: int, format_name: str, skips: bool
+) -> ColumnKinds:
+    """What is known after some more rows, the samples from ``first`` on; those that do not fit are passed over.
+
+    Unless ``skips``: then the first of them is an error.
+
+    Raises
+    ------
+    RowRefusedError
+        A row fits no columns that hold those before it.
+    UsageError
+        There are more than 10 000 fields.
+    """
+    found = known
+    left = [(number, row) for number, row in enumerate(rows, first) if row]
+    while left:
+        group = [row for _, row in left]
+        try:
+            table = table_of_rows(group, None, format_name=format_name)
+            return _all_joined(found, _kinds_of(table, left[0][0]))
+        except (RowRefusedError, _ConflictError) as error:
+            if len(left) == 1:
+                if not skips:
+                    raise _refused(error, *left[0]) from None
+                if isinstance(error, _ConflictError):
+                    # What else the row has, others like it may have that are written.
+                    return joined_kinds(found, _kinds_of(table, left[0][0]), skips=True)
+                return found
+            # Half of them, and so on: one that does not fit must not cost a look at each.
+            half = len(left) // 2
+            found = kinds_of_rows(found, group[:half], first=left[0][0], format_name=format_name, skips=skips)
+            left = left[half:]
+    return found
+
+
+def joined_kinds(known: ColumnKinds, more: ColumnKinds, *, skips: bool) -> ColumnKinds:
+    """What two parts of a dataset say together; where they differ, the earlier is right, unless that is an error.
+
+    Raises
+    ------
+    UsageError
+        No column holds both, or there are too many fields.
+    """
+    found = dict(known)
+    for name, kind in more.items():
+        try:
+            found[name] = _joined(found.get(name, Kind()), kind)
+        except _ConflictError as error:
+            if not skips:
+                one, other = error.args
+                msg = f"the column {name!r} is {one} at first, and {other} from about the sample {kind.first} on"
+                raise UsageError(msg, hint=_HINT) from None
+    return _counted(found)
+
+
+def schema_of_kinds(kinds: ColumnKinds) -> Any:
+    """The schema of pyarrow that holds them.
+
+    Raises
+    ------
+    UsageError
+        There is no column.
+    """
+    if not kinds:
+        msg = "no sample has a field, and a table of no columns has no rows"
+        raise UsageError(msg, hint="write tar or jsonl")
+    pa = arrow_library("Arrow")
+    return pa.schema([pa.field(name, _type_of(pa, kind)) for name, kind in kinds.items()])
+
+
+def _refused(error: Exception, number: int, row: Sample) -> RowRefusedError:
+    why = error.message if isinstance(error, RowRefusedError) else ""
+    if isinstance(error, _ConflictError):
+        known, _ = error.args
+        what = f"the column {error.column!r}, which is {known} in the samples before,"
+        why = row_refused(0, row, f"{what} cannot hold {row[error.column]!r:.60}").message
+    return RowRefusedError(f"sample {number}: {why}; nothing was written yet", hint=_HINT)
+
+
+def _kinds_of(table: Any, first: int) -> ColumnKinds:
+    pa = arrow_library("Arrow")
+    found: dict[str, Kind] = {}
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        kind = Kind()
+        for chunk in column.chunks:
+            kind = _joined(kind, _kind_of(pa, chunk, first))
+        found[name] = kind
+    return found
+
+
+def _kind_of(pa: Any, array: Any, first: int) -> Kind:
+    import pyarrow.compute as pc  # noqa: PLC0415  # optional, and slow to import
+
+    kind, types = array.type, pa.types
+    if types.is_null(kind) or array.null_count == len(array):
+        # A column that was None all over is of no type yet, and one of lists that were empty is of lists.
+        return Kind()
+    if types.is_struct(kind):
+        parts = zip(kind, array.flatten(), strict=True)
+        return Kind(fields={part.name: _kind_of(pa, inner, first) for part, inner in parts}, first=first)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return Kind(element=_kind_of(pa, array.flatten(), first), first=first)
+    if types.is_integer(kind):
+        ends = pc.min_max(array)
+        return Kind(kind, ends["min"].as_py(), ends["max"].as_py(), first=first)
+    return Kind(kind, first=first)
+
+
+def _all_joined(known: ColumnKinds, more: ColumnKinds) -> ColumnKinds:
+    found = dict(known)
+    for name, kind in more.items():
+        try:
+            found[name] = _joined(found.get(name, Kind()), kind)
+        except _ConflictError as error:
+            error.column = name
+            raise
+    return _counted(found)
+
+
+def _counted(kinds: ColumnKinds) -> ColumnKinds:
+    if sum(map(_num_fields, kinds.values())) > _MOST_FIELDS:
+        msg = f"the samples have more than {_MOST_FIELDS} different fields, of which each would be a column"
+        hint = "write tar or jsonl, or give options={'schema': ...} with a map of pyarrow for such objects"
+        raise UsageError(msg, hint=hint)
+    return kinds
+
+
+def _num_fields(kind: Kind) -> int:
+    inner = sum(map(_num_fields, (kind.fields or {}).values()))
+    return 1 + inner + (0 if kind.element is None else _num_fields(kind.element))
+
+
+def _joined(one: Kind, other: Kind) -> Kind:
+    """What holds the values of both.
+
+    Raises
+    ------
+    _ConflictError
+        Nothing does.
+    """
+    if one.is_empty or other.is_empty:
+        return other if one.is_empty else one
+    if one.fields is not None and other.fields is not None:
+        names = dict.fromkeys([*one.fields, *other.fields])
+        return replace(
+            one, fields={name: _joined(one.fields.get(name, Kind()), other.fields.get(name, Kind())) for name in names}
+        )
+    if one.element is not None and other.element is not None:
+        return replace(one, element=_joined(one.element, other.element))
+    if one.leaf is None or other.leaf is None:
+        raise _differing(one, other)
+    least = min((kind.least for kind in (one, other) if kind.least is not None), default=None)
+    largest = max((kind.largest for kind in (one, other) if kind.largest is not None), default=None)
+    both = replace(one, least=least, largest=largest)
+    return one if one.leaf == other.leaf and one.least is None else replace(both, leaf=_leaf(one, other, both))
+
+
+def _leaf(one: Kind, other: Kind, both: Kind) -> Any:
+    """The type that holds the values of two kinds of leaves exactly."""
+    pa = arrow_library("Arrow")
+    types, (first, second) = pa.types, (one.leaf, other.leaf)
+    if first == second:
+        return first
+    if all(types.is_integer(kind) or types.is_floating(kind) for kind in (first, second)):
+        least, largest = both.least or 0, both.largest or 0
+        if all(map(types.is_integer, (first, second))):
+            if largest < 1 << 63:
+                return pa.int64()
+            if least >= 0:
+                return pa.uint64()
+        elif all(map(types.is_floating, (first, second))) or -_EXACT <= least <= largest <= _EXACT:
+            return pa.float64()
+    elif all(map(types.is_decimal, (first, second))):
+        scale = max(first.scale, second.scale)
+        digits = max(first.precision - first.scale, second.precision - second.scale) + scale
+        if digits <= _MOST_DIGITS:
+            return pa.decimal128(digits, scale) if digits <= _MOST_DIGITS // 2 else pa.decimal256(digits, scale)
+    raise _differing(one, other)
+
+
+def _differing(one: Kind, other: Kind) -> _ConflictError:
+    pa = arrow_library("Arrow")
+    return _ConflictError(str(_type_of(pa, one)), str(_type_of(pa, other)))
+
+
+def _type_of(pa: Any, kind: Kind) -> Any:
+    if kind.fields is not None:
+        return pa.struct([pa.field(name, _type_of(pa, inner)) for name, inner in kind.fields.items()])
+    if kind.element is not None:
+        return pa.list_(_type_of(pa, kind.element))
+    return pa.null() if kind.leaf is None else kind.leaf

@@ -1,0 +1,394 @@
+"""Parquet shards: a row group is a piece, since its columns are compressed as wholes.
+
+The footer says where each row group lies; it is kept in the index, and what is read later is row groups alone.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.errors import ShardError
+from shoal.formats.decoding.hf_features import features_in
+from shoal.formats.field_columns import wanted_of
+from shoal.formats.packed_heads import number_of, packed, unpacked, unusable
+from shoal.formats.shard_format import Aside, Buffer, ReadBytes, ShardScan, Spilled, Stretch
+from shoal.formats.tables.parquet_footer import GroupPlace, groups_in
+from shoal.formats.tables.rows import TableRecords, arrow_library, partition_fields
+from shoal.formats.tables.spilled_tables import rows_of_part, spilled_rows, table_of_part
+from shoal.hints import did_you_mean
+
+__all__ = ["Parquet"]
+
+_MAGIC = b"PAR1"
+_KEPT = "footer"  # what a head keeps
+_TAIL_BYTES = 64 << 10  # read at once: most footers fit
+_FOOTER_LIMIT_BYTES = 256 << 20
+_FOOTERS_AT_HAND = 128
+_BUFFERS_BYTES = 32 << 20  # for reading ahead in all columns of a row group, where it is read bit by bit
+# Before version 1.2.9, parquet-mr counted a column without the header of its dictionary (PARQUET-816), so pyarrow reads
+# so many bytes more of each column of such files.
+_UNCOUNTED_BYTES = 100
+_FIRST_TO_COUNT = (1, 2, 9)
+_NO_SHARD = "this is no Parquet shard, an encrypted or a damaged one"
+_NOT_BY_PYARROW = "leave the column out: format=shoal.formats.Parquet(columns=[...]); or write smaller row groups"
+_OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
+
+
+class _Group(NamedTuple):
+    """A row group: its number in the file, where its pages lie, its rows, and their bytes once decompressed."""
+
+    number: int
+    first_byte: int
+    end_byte: int
+    num_rows: int
+    decoded_bytes: int
+
+    @property
+    def crc(self) -> int:
+        return zlib.crc32(struct.pack("<4q", self.number, self.first_byte, self.end_byte, self.num_rows))
+
+
+class Parquet:
+    """The format of columns in row groups; a sample is a row.
+
+    ``columns`` are the columns wanted, by name (all by default). Directories named ``column=value`` give a field to
+    all rows below them.
+    """
+
+    name: str = "parquet"
+    suffixes: tuple[str, ...] = (".parquet", ".pq")
+
+    def __init__(self, *, columns: Sequence[str] | None = None) -> None:
+        self.columns = None if columns is None else tuple(columns)
+        self._wanted: tuple[str, ...] | None = None
+
+    def projected(self, names: Sequence[str]) -> Parquet:
+        """The same format, which decodes these columns alone where a shard has all of them."""
+        projected = Parquet(columns=self.columns)
+        projected._wanted = tuple(names)
+        return projected
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Read the footer, and nothing else. Row groups without rows are passed over.
+
+        Raises
+        ------
+        ShardError
+            There is no footer, or what it says cannot be.
+        """
+        footer = _footer(read, num_bytes, shard)
+        groups = _groups(footer, num_bytes, shard)
+        borders = [group.first_byte for group in groups] + [group.end_byte for group in groups[-1:]]
+        return ShardScan(
+            np.array(borders or [0], dtype=np.int64),
+            np.array([group.crc for group in groups], dtype=np.uint32),
+            head={_KEPT: packed(footer), "num_bytes": num_bytes},
+            piece_samples=np.array([group.num_rows for group in groups], dtype=np.int64),
+            piece_decoded_bytes=np.array([group.decoded_bytes for group in groups], dtype=np.int64),
+        )
+
+    def parse(self, buffer: Buffer, stretch: Stretch) -> TableRecords:
+        """Decode the row groups in these bytes; memory O(their decoded size).
+
+        Raises
+        ------
+        ShardError
+            They cannot be decoded, or have another number of rows.
+        """
+        shard, first_byte = stretch.shard, stretch.first_byte
+        pa = arrow_library("Parquet")
+        num_bytes, end_byte = number_of(stretch.head, "num_bytes", shard=shard), first_byte + len(buffer)
+        kept, groups = _groups_at(stretch, end_byte)
+        try:
+            part, opened = kept.opened(num_bytes)
+            part.show(buffer, first_byte)
+            # Without pyarrow's threads: where one column was damaged, others were still being decoded after the error
+            # and crashed the process. Chunks are decoded side by side anyway.
+            numbers, chosen = [group.number for group in groups], self._chosen(opened, shard)
+            table = _rows_of(pa, opened, numbers, chosen)
+            part.show(b"", 0)
+            kept.at_hand.append((part, opened))  # and none after an error: who knows where it stopped
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _undecodable(groups, error, stretch) from None
+        _check_rows(table.num_rows, stretch, end_byte)
+        return self._records(table, [group.crc for group in groups], shard, first_byte)
+
+    @property
+    def spilled_as(self) -> str:
+        """With the columns that are decoded."""
+        return f"{self.name} {self.columns} {self._wanted}"
+
+    def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
+        """Put the rows of some row groups aside, a few to a part; memory: some pages of each column.
+
+        Raises
+        ------
+        ShardError
+            As `parse` does.
+        """
+        pa = arrow_library("Parquet")
+        kept, groups = _groups_at(stretch, end_byte)
+        file = _RangesOfFile(read, number_of(stretch.head, "num_bytes", shard=stretch.shard))
+        numbers, decoded_bytes = [group.number for group in groups], sum(group.decoded_bytes for group in groups)
+        buffer_bytes = min(max(_BUFFERS_BYTES // max(1, kept.metadata.num_columns), 64 << 10), 1 << 20)
+        try:
+            opened = _library().ParquetFile(file, metadata=kept.metadata, pre_buffer=False, buffer_size=buffer_bytes)
+            rows = rows_of_part(stretch.num_samples, decoded_bytes, opened.schema_arrow)
+            batches = opened.iter_batches(rows, numbers, columns=self._chosen(opened, stretch.shard), use_threads=False)
+            spilled = spilled_rows(batches, rows, aside)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if file.failure is not None:
+                raise file.failure from None
+            raise _undecodable(groups, error, stretch) from None
+        _check_rows(spilled.num_samples, stretch, end_byte)
+        return spilled
+
+    def parse_part(self, data: bytes, stretch: Stretch) -> TableRecords:
+        """Open a few rows of what was spilled."""
+        return self._records(table_of_part(data), [], stretch.shard, None)
+
+    def _records(self, table: Any, crcs: Sequence[int], shard: str, byte: int | None) -> TableRecords:
+        constants = {k: v for k, v in partition_fields(shard).items() if self.columns is None or k in self.columns}
+        return TableRecords(table, crcs, shard=shard, byte=byte, constants=constants)
+
+    def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What Hugging Face ``datasets`` says of the columns in the footer of a shard."""
+        return features_in(_metadata_in(head).metadata)
+
+    def schema(self, head: Mapping[str, Any]) -> Any:
+        """The schema of a shard, as Arrow says it; of all its columns."""
+        return _metadata_in(head).schema.to_arrow_schema()
+
+    def _chosen(self, opened: Any, shard: str) -> list[str] | None:
+        if self.columns is None and self._wanted is None:
+            return None
+        known = opened.schema_arrow.names
+        if self.columns is None:
+            wanted = [name for name in self._wanted or () if name not in partition_fields(shard)]
+            return list(wanted_of(known, wanted))
+        found = [name for name in self.columns if name in known]
+        if missing := [name for name in self.columns if name not in known and name not in partition_fields(shard)]:
+            msg = f"column {missing[0]!r} was asked for; there are {', '.join(known)}"
+            raise ShardError(
+                msg, shard=shard, hint=did_you_mean(missing[0], known) + "correct columns=, or leave it out"
+            )
+        return found
+
+
+class _Footer(NamedTuple):
+    """What a footer says, and files that were opened with it: to open one takes a third as long as to read 64 KiB.
+
+    Each of them is used by one thread at a time: lists give and take an entry as a whole.
+    """
+
+    metadata: Any
+    groups: list[_Group]
+    at_hand: list[tuple[_PartOfFile, Any]]
+
+    def opened(self, num_bytes: int) -> tuple[_PartOfFile, Any]:
+        """A file that shows nothing yet, and its reader."""
+        try:
+            return self.at_hand.pop()
+        except IndexError:
+            part = _PartOfFile(num_bytes, _uncounted_bytes(self.metadata))
+            return part, _library().ParquetFile(part, metadata=self.metadata, pre_buffer=False)
+
+
+class _Seekable(io.RawIOBase):
+    """A file of so many bytes with a position in it."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes, self._position = num_bytes, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, self._num_bytes)[whence]
+        return self._position
+
+    def _end_of(self, size: int | None) -> int:
+        return self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
+
+
+class _RangesOfFile(_Seekable):
+    """A file that is read where and when its reader wants; ``failure`` is what could not be read."""
+
+    def __init__(self, read: ReadBytes, num_bytes: int) -> None:
+        super().__init__(num_bytes)
+        self._read, self.failure = read, None  # type: Any, Exception | None
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = self._end_of(size)
+        try:
+            data = bytes(self._read(self._position, end))
+        except Exception as error:
+            self.failure = error
+            raise
+        self._position = end
+        return data
+
+
+class _PartOfFile(_Seekable):
+    """A file of which only a stretch is at hand; reading anything else is an error.
+
+    Up to ``unused_bytes`` behind the stretch are zeros: they are asked for, and then not used.
+    """
+
+    def __init__(self, num_bytes: int, unused_bytes: int) -> None:
+        super().__init__(num_bytes)
+        self._unused_bytes = unused_bytes
+        self.show(b"", 0)
+
+    def show(self, part: Buffer, first_byte: int) -> None:
+        """Have another stretch at hand."""
+        self._part, self._first_byte, self._position = memoryview(part), first_byte, 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = self._end_of(size)
+        first, last = self._position - self._first_byte, end - self._first_byte
+        if not 0 <= first <= last <= len(self._part) + self._unused_bytes:
+            msg = f"bytes [{self._position}, {end}) of the file are wanted, which belong to no row group that was read"
+            raise OSError(msg)
+        self._position = end
+        return bytes(self._part[first:last]).ljust(last - first, b"\0")
+
+
+def _groups_at(stretch: Stretch, end_byte: int) -> tuple[_Footer, list[_Group]]:
+    """The footer of a shard, and the row groups of a stretch."""
+    head, shard = stretch.head, stretch.shard
+    kept = _kept_footer(str(head.get(_KEPT)), number_of(head, "num_bytes", shard=shard), shard)
+    first_byte = stretch.first_byte
+    return kept, [group for group in kept.groups if first_byte <= group.first_byte and group.end_byte <= end_byte]
+
+
+def _rows_of(pa: Any, opened: Any, numbers: Sequence[int], columns: Sequence[str] | None) -> Any:
+    """The rows of some row groups as one table."""
+    try:
+        return opened.read_row_groups(numbers, columns=columns, use_threads=False)
+    except pa.ArrowNotImplementedError:
+        # Dictionaries inside of structs and lists it reads of one row group at a time.
+        if len(numbers) == 1:
+            raise
+        return pa.concat_tables([opened.read_row_group(one, columns=columns, use_threads=False) for one in numbers])
+
+
+def _undecodable(groups: Sequence[_Group], error: Exception, stretch: Stretch) -> ShardError:
+    msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
+    hint = _NOT_BY_PYARROW if isinstance(error, NotImplementedError) else _OTHER_FILE
+    return ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=hint)
+
+
+def _check_rows(num_rows: int, stretch: Stretch, end_byte: int) -> None:
+    if num_rows != stretch.num_samples:
+        where = f"bytes [{stretch.first_byte}, {end_byte})"
+        msg = f"the index says {stretch.num_samples} rows in {where}, and {num_rows} are there"
+        raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_OTHER_FILE)
+
+
+def _library() -> Any:
+    import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
+
+    return pq
+
+
+def _metadata(footer: bytes) -> Any:
+    """What the footer says; a file of nothing else has it as well."""
+    return _library().read_metadata(io.BytesIO(_MAGIC + footer))
+
+
+def _metadata_in(head: Mapping[str, Any]) -> Any:
+    footer = unpacked(head, _KEPT)
+    try:
+        groups_in(footer[:-8])  # refuses what would end us
+        return _metadata(footer)
+    except (arrow_library("Parquet").ArrowException, OSError, ValueError) as error:
+        raise unusable(_KEPT, error) from None
+
+
+def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
+    """The footer with its length and the magic number after it."""
+    if num_bytes < 12:
+        msg = f"it has {num_bytes} bytes, too few for a footer"
+        raise ShardError(msg, shard=shard, byte=0, hint=_NO_SHARD)
+    tail = bytes(read(max(0, num_bytes - _TAIL_BYTES), num_bytes))
+    length = int.from_bytes(tail[-8:-4], "little") + 8
+    if tail[-4:] != _MAGIC or length + 4 > num_bytes or length > _FOOTER_LIMIT_BYTES:
+        msg = f"the last 8 bytes are {tail[-8:]!r}, and no length of a footer and {_MAGIC!r}"
+        raise ShardError(msg, shard=shard, byte=num_bytes - 8, hint=_NO_SHARD)
+    return tail[-length:] if length <= len(tail) else bytes(read(num_bytes - length, num_bytes))
+
+
+@lru_cache(maxsize=_FOOTERS_AT_HAND)
+def _kept_footer(text: str, num_bytes: int, shard: str) -> _Footer:
+    """What the footer in a head says; reading it takes longer than a row group does."""
+    footer = unpacked({_KEPT: text}, _KEPT, shard=shard)
+    groups = _groups(footer, num_bytes, shard)
+    return _Footer(_metadata(footer), groups, [])
+
+
+def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
+    """The row groups that have rows, in the order in which they lie in the file."""
+    pa = arrow_library("Parquet")
+    footer_begin = num_bytes - len(footer)
+    try:
+        groups = [_group(found, number) for number, found in enumerate(groups_in(footer[:-8]))]
+        uncounted_bytes = _uncounted_bytes(_metadata(footer))  # after our own walk, which refuses what would end us
+    except (pa.ArrowException, OSError, ValueError) as error:
+        msg = f"the footer cannot be read: {error}"
+        raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD) from None
+    groups = sorted((group for group in groups if group.num_rows), key=lambda group: group.first_byte)
+    ends = [group.first_byte for group in groups[1:]] + [footer_begin] * bool(groups)
+    for group, end in zip(groups, ends, strict=True):
+        if not 4 <= group.first_byte < group.end_byte <= end or min(group.num_rows, group.decoded_bytes) < 0:
+            place = f"bytes [{group.first_byte}, {group.end_byte})"
+            msg = f"row group {group.number} would have {group.num_rows} rows at {place}"
+            raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD)
+    groups = _in_file_order(groups, shard, footer_begin)
+    return [
+        *groups[:-1],
+        *(one._replace(end_byte=min(one.end_byte + uncounted_bytes, footer_begin)) for one in groups[-1:]),
+    ]
+
+
+def _uncounted_bytes(metadata: Any) -> int:
+    """How many bytes the columns of a file may have behind those that are counted: none, but for old writers."""
+    writer, _, version = str(metadata.created_by).lower().partition(" version ")
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version.partition("-")[0])[:3])
+    return _UNCOUNTED_BYTES if writer.strip() == "parquet-mr" and numbers < _FIRST_TO_COUNT else 0
+
+
+def _in_file_order(groups: list[_Group], shard: str, byte: int) -> list[_Group]:
+    """The groups, each stretched to where the next begins; their numbers must ascend as their places do."""
+    if any(one.number > other.number for one, other in pairwise(groups)):
+        msg = "its row groups do not lie in the file in their order"
+        raise ShardError(msg, shard=shard, byte=byte, hint="write the shard again with any writer of Parquet")
+    return [one._replace(end_byte=other.first_byte) for one, other in pairwise(groups)] + groups[-1:]
+
+
+def _group(about: GroupPlace, number: int) -> _Group:
+    starts = [
+        min(column.dictionary_offset or column.data_offset, column.data_offset)  # some writers say 0 for none
+        for column in about.columns
+    ]
+    ends = [start + column.compressed_bytes for start, column in zip(starts, about.columns, strict=True)]
+    decoded = sum(max(column.decoded_bytes, column.value_bytes) for column in about.columns)
+    if max(abs(decoded), about.num_rows) >= 1 << 62:
+        msg = f"row group {number} would have {about.num_rows} rows in {decoded} bytes"
+        raise ValueError(msg)
+    return _Group(number, min(starts, default=0), max(ends, default=0), about.num_rows, decoded)

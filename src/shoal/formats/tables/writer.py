@@ -1,0 +1,295 @@
+"""Parquet and Arrow shards written, row group by row group, through pyarrow.
+
+A row group is the least that can be read alone, so they are small: what mixes well is many small chunks. The same
+version of pyarrow writes the same bytes for the same rows.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.formats.shard_format import Buffer, Sample, ShardScan
+from shoal.formats.tables.arrow import Arrow
+from shoal.formats.tables.parquet import Parquet
+from shoal.formats.tables.rows import arrow_library
+from shoal.formats.tables.rows_to_columns import RowRefusedError, own_row, table_of_rows
+from shoal.formats.writing.encoder import Record, WrittenShard
+from shoal.formats.writing.joined_checksums import joined_crcs
+
+__all__ = ["ArrowEncoder", "ParquetEncoder", "TableShard"]
+
+GROUP_BYTES = 1 << 20
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+class ParquetEncoder:
+    """The format of columns in row groups.
+
+    ``schema`` is a schema of pyarrow; without it the first row group of each shard decides. ``group_bytes`` is the size
+    of a row group in memory, ``compression`` what Parquet calls so.
+    """
+
+    name: str = "parquet"
+    suffix: str = ".parquet"
+
+    def __init__(self, *, schema: Any = None, group_bytes: int = GROUP_BYTES, compression: str = "zstd") -> None:
+        self.schema, self.group_bytes, self.compression = schema, group_bytes, compression
+
+    def record(self, sample: Sample) -> Record:
+        """A row."""
+        return _row(sample)
+
+    def begin(self) -> TableShard:
+        """A new shard."""
+
+        def writer(sink: _Sink, schema: Any) -> Any:
+            import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
+
+            return _ParquetWriter(pq.ParquetWriter(sink, schema, compression=self.compression))
+
+        return TableShard(self.schema, self.group_bytes, writer, Parquet())
+
+
+class ArrowEncoder:
+    """The format of record batches, as a stream (what Hugging Face ``datasets`` maps); options as for Parquet."""
+
+    name: str = "arrow"
+    suffix: str = ".arrow"
+
+    def __init__(self, *, schema: Any = None, group_bytes: int = GROUP_BYTES) -> None:
+        self.schema, self.group_bytes = schema, group_bytes
+
+    def record(self, sample: Sample) -> Record:
+        """A row."""
+        return _row(sample)
+
+    def begin(self) -> TableShard:
+        """A new shard."""
+        return TableShard(self.schema, self.group_bytes, _ArrowWriter, Arrow())
+
+
+class TableShard:
+    """One shard of row groups in the making; the rows of one group are in memory."""
+
+    def __init__(
+        self, schema: Any, group_bytes: int, writer: Callable[[_Sink, Any], Any], shard_format: Parquet | Arrow
+    ) -> None:
+        self._schema, self._group_bytes = schema, group_bytes
+        self._make_writer, self._format = writer, shard_format
+        self._writer: Any = None
+        self._sink = _Sink()
+        self._rows: list[Sample] = []
+        self._refused: list[tuple[int, RowRefusedError]] | None = None
+        self._rows_bytes = 0
+        self._num_samples = 0
+        self._pieces: list[tuple[int, int]] = []
+
+    @property
+    def num_samples(self) -> int:
+        """Rows added so far."""
+        return self._num_samples
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes written, and about how many the rows in memory have."""
+        return self._sink.position + self._rows_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """About how many bytes the rows in memory have."""
+        return self._rows_bytes
+
+    def add(self, record: Record) -> Sequence[Buffer]:
+        """Add a row; a row group, where it is full.
+
+        Raises
+        ------
+        UsageError
+            The rows of a group do not fit the schema.
+        """
+        self._rows.append(record.row or {})
+        self._rows_bytes += record.num_bytes
+        self._num_samples += 1
+        if self._rows_bytes >= self._group_bytes:
+            self._write_rows()
+        return self._sink.taken()
+
+    def finish(self) -> Sequence[Buffer]:
+        """The rest."""
+        if self._rows:
+            self._write_rows()
+        if self._writer is None:
+            schema = self._schema if self._schema is not None else arrow_library("Arrow").schema([])
+            self._writer = self._writer_of(schema)
+        self._writer.close()
+        return self._sink.taken()
+
+    def written(self) -> WrittenShard:
+        """What is known of the shard: what a scan finds in the parts of it that a scan reads."""
+        scan = self._format.scan(self._sink.read, self._sink.position, shard="")
+        crcs = self._sink.crcs(scan)
+        return WrittenShard(scan, self._sink.position, piece_crcs=crcs, frame_crc=self._sink.frame_crc(scan))
+
+    def leave_out(self) -> None:
+        """Leave out rows that do not fit, for `refused` to tell; without, the first of them is an error."""
+        self._refused = []
+
+    def refused(self) -> list[tuple[int, RowRefusedError]]:
+        """The rows that were left out since this was last asked: each by its number, and why.
+
+        A number counts the rows of the shard that were added before it, without those that were refused.
+        """
+        found, self._refused = self._refused, None if self._refused is None else []
+        return found or []
+
+    def _write_rows(self) -> None:
+        rows, self._rows, self._rows_bytes = self._rows, [], 0
+        table = self._table(rows)
+        if not table.num_rows:
+            return
+        if self._writer is None:
+            self._writer = self._writer_of(table.schema)
+        self._sink.cut()
+        self._writer.write_table(table)
+        self._sink.cut()
+
+    def _table(self, rows: list[Sample]) -> Any:
+        while True:
+            try:
+                table = table_of_rows(rows, self._schema, format_name=self._format.name)
+            except RowRefusedError as error:
+                if self._refused is None:
+                    raise
+                self._num_samples -= 1
+                self._refused.append((self._num_samples - len(rows) + 1 + error.place, error))
+                del rows[error.place]
+            else:
+                self._schema = table.schema if rows else self._schema
+                return table
+
+    def _writer_of(self, schema: Any) -> Any:
+        pa = arrow_library(self._format.name)
+        try:
+            return self._make_writer(self._sink, schema)
+        except pa.ArrowException as error:
+            msg = f"{self._format.name} cannot hold columns of these types: {error}"
+            raise UsageError(msg, hint="give values that it can hold, or options={'schema': ...}") from None
+
+
+class _ParquetWriter:
+    """pyarrow's writer, of which one table is one row group."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write_table(self, table: Any) -> None:
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _ArrowWriter:
+    """An Arrow stream, message by message: pyarrow's own writer holds the schema back until there is a batch."""
+
+    def __init__(self, sink: _Sink, schema: Any) -> None:
+        pa = arrow_library("Arrow")
+        for field in schema:
+            if pa.types.is_dictionary(field.type):
+                msg = f"the column {field.name!r} is a dictionary, and dictionaries are not written"
+                raise UsageError(msg, hint="give the type of its values")
+        self._sink = sink
+        sink.write(schema.serialize())
+
+    def write_table(self, table: Any) -> None:
+        for batch in table.combine_chunks().to_batches():
+            self._sink.write(batch.serialize())
+
+    def close(self) -> None:
+        self._sink.write(_END)
+
+
+class _Sink(io.RawIOBase):
+    """Where pyarrow writes to. Keeps what a scan will read, and the CRC of each stretch between cuts.
+
+    A scan reads the schema and the head of each batch (Arrow), or the footer (Parquet): of each stretch its first
+    64 KiB, or the head of a message that is larger, and of the last one all are kept.
+    """
+
+    def __init__(self) -> None:
+        self.position = 0
+        self._waiting: list[Buffer] = []
+        self._stretches: list[list[Any]] = [[0, 0, bytearray()]]  # first byte, CRC, beginning
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        copied = bytes(data)
+        self._waiting.append(copied)
+        self.position += len(copied)
+        stretch = self._stretches[-1]
+        stretch[1] = crc32(copied, stretch[1])
+        stretch[2] += copied
+        return len(copied)
+
+    def cut(self) -> None:
+        """A stretch ends here."""
+        last = self._stretches[-1]
+        if self.position > last[0]:
+            last[2] = last[2][: _kept_bytes(last[2])]
+            self._stretches.append([self.position, 0, bytearray()])
+
+    def taken(self) -> list[Buffer]:
+        """What was written since it was last asked."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def read(self, first_byte: int, end_byte: int, /) -> bytes:  # type: ignore[override]  # as a scan reads
+        """Bytes of the shard; those that were not kept are zeros, and no scan looks at them."""
+        found = bytearray(end_byte - first_byte)
+        for begin, _, kept in self._stretches:
+            first, end = max(begin, first_byte), min(begin + len(kept), end_byte)
+            if first < end:
+                found[first - first_byte : end - first_byte] = kept[first - begin : end - begin]
+        return bytes(found)
+
+    def crcs(self, scan: ShardScan) -> np.ndarray[Any, np.dtype[np.uint32]]:
+        """The CRC of each piece; pieces are stretches."""
+        known = {begin: crc for begin, crc, _ in self._stretches}
+        return np.array([known[begin] for begin in scan.sample_starts[:-1].tolist()], dtype=np.uint32)
+
+    def frame_crc(self, scan: ShardScan) -> int | None:
+        """The CRC of what is no piece; None where pieces do not end with stretches."""
+        begins = [begin for begin, _, _ in self._stretches]
+        pieces, end = set(scan.sample_starts[:-1].tolist()), int(scan.sample_starts[-1])
+        if end not in begins:
+            return None
+        ends = [*begins[1:], self.position]
+        around = [
+            (crc, after - begin)
+            for (begin, crc, _), after in zip(self._stretches, ends, strict=True)
+            if begin not in pieces
+        ]
+        crcs, sizes = (np.array(column) for column in zip(*around, strict=True))
+        return int(joined_crcs(crcs.astype(np.uint32), sizes, np.array([0, len(sizes)]))[0])
+
+
+_KEPT_BYTES = 64 << 10
+_CONTINUATION = b"\xff\xff\xff\xff"  # before the length of the head of a message of Arrow
+
+
+def _kept_bytes(data: bytearray) -> int:
+    head_bytes = int.from_bytes(data[4:8], "little") if data.startswith(_CONTINUATION) else 0
+    return max(_KEPT_BYTES, 8 + head_bytes)
+
+
+def _row(sample: Sample) -> Record:
+    row, num_bytes = own_row(sample)
+    return Record((), num_bytes, 0, row)

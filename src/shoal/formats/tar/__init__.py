@@ -1,0 +1,1 @@
+"""Tar shards, as WebDataset reads and writes them."""

@@ -1,0 +1,134 @@
+"""Whether borders that another tool says a tar's samples have are theirs, by the first header behind each of them.
+
+The two halves of a sample that was cut begin with the same key, and no two samples that follow each other do. So a cut
+shows in the headers at the borders alone, without those in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.formats.shard_format import Buffer, ReadBytes
+from shoal.formats.tar.header_fields import BLOCK_BYTES, check_sums, header_names, pax_records, read_number, text
+from shoal.formats.tar.headers import REGULAR_KINDS, is_of_interest
+from shoal.formats.tar.names import key_and_suffix
+from shoal.index.unseen_borders import BEHIND_BYTES
+
+__all__ = ["cut_sample", "doubtful_borders"]
+
+# Of each border: a header; or an extended one, what it says, and the header of the member itself.
+_BLOCKS = BEHIND_BYTES // BLOCK_BYTES
+_AT_ONCE = 4096  # borders, so that 6 MB are held
+_GAP_BYTES = 32768  # up to here reading on costs less than another read of a file
+_SPAN_BYTES = 1 << 20
+_IS_REGULAR = np.zeros(256, dtype=np.bool_)
+_IS_REGULAR[list(REGULAR_KINDS)] = True
+_PAX_KIND, _LONG_NAME_KIND = ord("x"), ord("L")
+
+
+def doubtful_borders(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int) -> list[int] | None:
+    """Which of ``borders``, by number, only a scan can tell of, since a header there is unusual; 2 us each, 6 MB.
+
+    None where one cannot be a border: no header lies behind it, or one of the same key as behind the border before.
+    The last one, where the last sample ends, is not looked at.
+    """
+    if (borders % BLOCK_BYTES).any():
+        return None
+    doubtful: list[int] = []
+    before: str | None = ""  # no key is
+    for first in range(0, len(borders) - 1, _AT_ONCE):
+        places = borders[first : min(first + _AT_ONCE, len(borders) - 1)]
+        blocks = np.concatenate(list(_read_blocks(read, places, num_bytes)))
+        if not check_sums(blocks[:, 0]).all():
+            return None
+        for number, key in enumerate(_keys(blocks), first):
+            if number and (key is None or before is None):
+                doubtful.append(number)
+            elif key == before:
+                return None
+            before = key
+    return doubtful
+
+
+def cut_sample(buffer: Buffer, starts: Sequence[int]) -> tuple[int, str] | None:
+    """The first sample in a buffer that begins with the key of the one before, and that; None where none is seen to.
+
+    ``starts`` are offsets, shape (num_samples + 1,). What lies behind the last sample, `BEHIND_BYTES` suffice, is taken
+    for the next one. About 1 us a sample.
+    """
+    places = np.asarray(starts, dtype=np.int64)
+    if len(buffer) < starts[-1] + BLOCK_BYTES:
+        places = places[:-1]
+    if len(places) < 2 or ((places - places[0]) % BLOCK_BYTES).any() or (np.diff(places) <= 0).any():
+        return None
+    within = memoryview(buffer)[int(places[0]) :]
+    if len(within) < int(places[-1] - places[0]) + BLOCK_BYTES:
+        return None
+    blocks = _gathered(within, places - places[0])
+    for number, (before, key) in enumerate(pairwise(_keys(blocks)), 1):
+        if key is not None and key == before:
+            return number, key
+    return None
+
+
+def _read_blocks(read: ReadBytes, places: NDArray[np.int64], num_bytes: int) -> Iterator[NDArray[np.uint8]]:
+    """The blocks behind these places, in as few reads as is quick; shape (n, 3, 512) each."""
+    far_apart = np.flatnonzero(np.diff(places) > _GAP_BYTES) + 1
+    for near in np.split(places, far_apart):
+        at = 0
+        while at < len(near):
+            after = int(np.searchsorted(near, near[at] + _SPAN_BYTES))
+            first = int(near[at])
+            end = min(int(near[after - 1]) + BEHIND_BYTES, num_bytes)
+            yield _gathered(read(first, end), near[at:after] - first)
+            at = after
+
+
+def _gathered(buffer: Buffer, places: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Three blocks from each of these places on, the last one again behind the end; shape (num_places, 3, 512)."""
+    num_blocks = len(buffer) // BLOCK_BYTES
+    table = np.frombuffer(buffer, dtype=np.uint8, count=num_blocks * BLOCK_BYTES).reshape(num_blocks, BLOCK_BYTES)
+    found: NDArray[np.uint8] = table[np.minimum((places // BLOCK_BYTES)[:, None] + np.arange(_BLOCKS), num_blocks - 1)]
+    return found
+
+
+def _keys(blocks: NDArray[np.uint8]) -> list[str | None]:
+    """The key of the member that begins with each of these blocks; None where that takes more to know."""
+    heads = np.ascontiguousarray(blocks[:, 0])
+    names: list[str | None] = list(header_names(heads))
+    kinds = heads[:, 156]
+    for number in np.flatnonzero(~_IS_REGULAR[kinds]).tolist():
+        names[number] = None
+    extended = np.flatnonzero((kinds == _PAX_KIND) | (kinds == _LONG_NAME_KIND))
+    own = np.ascontiguousarray(blocks[extended, 2])
+    usable = check_sums(own) & _IS_REGULAR[own[:, 156]] if len(own) else own
+    own_names = header_names(own)
+    for place in np.flatnonzero(usable).tolist():
+        number = int(extended[place])
+        names[number] = _named(heads[number].tobytes(), blocks[number, 1].tobytes(), own_names[place])
+    keys: list[str | None] = []
+    for name in names:
+        parts = None if name is None else key_and_suffix(name)
+        keys.append(None if parts is None else parts[0])
+    return keys
+
+
+def _named(extended: bytes, payload: bytes, own_name: str) -> str | None:
+    """The name of a member behind an extended header whose payload is one block; None where that is not all."""
+    size = read_number(extended[124:136])
+    if size is None or not 0 < size <= BLOCK_BYTES:
+        return None
+    if extended[156] == _LONG_NAME_KIND:
+        return text(payload[:size].partition(b"\0")[0])
+    if not is_of_interest(payload[:size]):
+        return own_name
+    try:
+        records = pax_records(payload[:size])
+    except ValueError:
+        return None
+    path = records.get(b"path")
+    return text(path.rstrip(b"/")) if path else own_name

@@ -1,0 +1,127 @@
+"""Many members of a tar laid out at once: their headers in place, room for their bytes between them.
+
+A header made alone takes 3 us; here it is some steps of numpy over all of them, 0.5 us each, and equal to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.formats.tar.header_fields import BLOCK_BYTES
+from shoal.formats.tar.writer import plain_header
+from shoal.formats.writing.joined_checksums import joined_crcs
+from shoal.formats.writing.record_block import RecordBlock
+
+__all__ = ["MemberBlock", "laid_out"]
+
+_NAME_BYTES = 100
+_SIZE = slice(124, 135)
+_SUM = slice(148, 154)
+_SIZE_SHIFTS = np.arange(30, -1, -3, dtype=np.int64)
+_SUM_SHIFTS = np.arange(15, -1, -3, dtype=np.int64)
+_MOST_OCTAL_BYTES = 8**11 - 1
+_ZERO = ord("0")
+# A header without a name and of size 0, its digits as bytes of value 0; and what its other bytes come to.
+_TEMPLATE = np.frombuffer(plain_header(b"", 0), dtype=np.uint8).copy()
+_TEMPLATE[_SUM] = _ZERO
+_TEMPLATE_CRC = crc32(_TEMPLATE.tobytes())
+_BASE_SUM = int(plain_header(b"", 0)[_SUM], 8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemberBlock:
+    """Members laid out in ``data``: member ``i`` has its header at ``headers[i]``, its bytes go behind it.
+
+    ``header_crcs`` are the CRC-32 of the headers. All arrays have shape (num_members,).
+    """
+
+    data: bytearray
+    headers: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    header_crcs: NDArray[np.uint32]
+
+    @property
+    def payloads(self) -> NDArray[np.int64]:
+        """Where the bytes of each go; shape (num_members,)."""
+        return self.headers + BLOCK_BYTES
+
+    def records(self, *, members_each: int) -> RecordBlock:
+        """The records, of so many members each, once all bytes are in place; 0.5 us and 0.4 us for each KB."""
+        view = memoryview(self.data)
+        ends = self.ends[members_each - 1 :: members_each]
+        layouts = joined_crcs(
+            self.header_crcs,
+            np.full(len(self.headers), BLOCK_BYTES),
+            np.arange(0, len(self.headers) + 1, members_each),
+        )
+        # The CRC of the first header is known: it goes on from there.
+        spans = zip(
+            self.payloads[::members_each].tolist(),
+            ends.tolist(),
+            self.header_crcs[::members_each].tolist(),
+            strict=True,
+        )
+        crcs = [crc32(view[start:end], crc) for start, end, crc in spans]
+        sizes = ends - self.headers[::members_each]
+        return RecordBlock(self.data, sizes, layouts, np.array(crcs, dtype=np.uint32))
+
+
+def laid_out(names: Sequence[bytes], num_bytes: NDArray[np.int64]) -> MemberBlock | None:
+    """Members of these names and sizes one after the other; None where one of them needs more than a plain header.
+
+    Whether these are good names is not looked at. ``num_bytes`` has shape (len(names),).
+    """
+    if max(map(len, names)) > _NAME_BYTES or int(num_bytes.max()) > _MOST_OCTAL_BYTES:
+        return None
+    blocks = 1 + (num_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES
+    ends = np.cumsum(blocks)
+    data = bytearray(int(ends[-1]) * BLOCK_BYTES)
+    rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, BLOCK_BYTES)
+    first = ends - blocks
+    headers = _headers(names, num_bytes)
+    rows[first] = headers
+    crcs = _header_crcs(headers, longest=max(map(len, names)))
+    return MemberBlock(data, first * BLOCK_BYTES, ends * BLOCK_BYTES, crcs)
+
+
+def _header_crcs(headers: NDArray[np.uint8], *, longest: int) -> NDArray[np.uint32]:
+    """CRC-32 of headers whose names have at most ``longest`` bytes; shape (num_members,).
+
+    The CRC of a text is that of another of its length plus what each byte that differs makes of it: one look-up for
+    each of 20 to 120 bytes, over all headers at once, for 0.1 us where zlib takes 0.4 us over all 512.
+    """
+    crcs = np.full(len(headers), _TEMPLATE_CRC, dtype=np.uint32)
+    for place in (*range(longest), *range(_SIZE.start, _SIZE.stop), *range(_SUM.start, _SUM.stop)):
+        crcs ^= _byte_crcs(place)[headers[:, place]]
+    return crcs
+
+
+@cache
+def _byte_crcs(place: int) -> NDArray[np.uint32]:
+    """What a byte at a place of the header adds to its CRC, by its value; shape (256,)."""
+    header = bytearray(_TEMPLATE.tobytes())
+    found = np.empty(256, dtype=np.uint32)
+    for value in range(256):
+        header[place] = value
+        found[value] = crc32(header)
+    found ^= np.uint32(_TEMPLATE_CRC)
+    return found
+
+
+def _headers(names: Sequence[bytes], num_bytes: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Shape (num_members, 512)."""
+    headers = np.empty((len(names), BLOCK_BYTES), dtype=np.uint8)
+    headers[:] = _TEMPLATE
+    letters = np.array(names, dtype=f"S{_NAME_BYTES}").view(np.uint8).reshape(-1, _NAME_BYTES)
+    digits = (num_bytes[:, None] >> _SIZE_SHIFTS) & 7
+    headers[:, :_NAME_BYTES] = letters
+    headers[:, _SIZE] += digits.astype(np.uint8)
+    sums = _BASE_SUM + letters.sum(axis=1, dtype=np.int64) + digits.sum(axis=1)
+    headers[:, _SUM] += ((sums[:, None] >> _SUM_SHIFTS) & 7).astype(np.uint8)
+    return headers

@@ -1,0 +1,439 @@
+"""Tar shards, read as WebDataset 1.0.2 reads them, in place and by byte range.
+
+`Tar.scan` finds the samples from the headers alone and skips the payloads; `Tar.parse` opens the bytes of some
+consecutive samples. What a tar may hold is in `shoal.formats.tar.headers`, how members become samples in
+`shoal.formats.tar.names`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError
+from shoal.formats.forward_scan import About, Content, FoundSamples, StoredContent, forward_scan
+from shoal.formats.metadata.third_party_index import wrong_border
+from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
+from shoal.formats.tar.borders import cut_sample
+from shoal.formats.tar.fast_path import Pieces, Sliced, read_plain_sample
+from shoal.formats.tar.header_fields import BLOCK_BYTES, text
+from shoal.formats.tar.headers import OTHER_FILE, REGULAR_KINDS, UNKNOWN_BYTES, HeaderWalk, Members, PaxGlobals
+from shoal.formats.tar.names import Grouping, key_and_suffix
+from shoal.index.unseen_borders import is_by_borders, may_be_cut
+
+_FIRST_WINDOW_BYTES = 8192
+_SMALL_WINDOW_BYTES = 2048
+_MAX_GLOBALS = 1024
+_IS_REGULAR = np.zeros(256, dtype=np.bool_)
+_IS_REGULAR[list(REGULAR_KINDS)] = True
+
+
+class Tar:
+    """The tar format of WebDataset.
+
+    ``window_bytes`` is the most that one read of a scan asks for. ``skip_bytes`` is the distance from header to
+    header from which on payloads are skipped: below, one large read is cheaper than many small ones. The default
+    suits local files; where each read costs a round trip a larger one is faster.
+    """
+
+    name: str = "tar"
+    suffixes: tuple[str, ...] = (".tar",)
+    scan_rule = 1  # raised when shards are cut otherwise than before, so that what was kept is not used
+
+    def __init__(self, *, window_bytes: int = 1 << 20, skip_bytes: int = 32768) -> None:
+        self.window_bytes = window_bytes
+        self.skip_bytes = skip_bytes
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the samples of a tar from its headers; 3 to 4 us per member, O(window) memory beyond the result.
+
+        ``notes`` count ``directories``, ``links``, ``devices``, ``other_members``, ``meta_members`` and
+        ``members_without_extension``, none of which are samples to WebDataset; ``trailing_bytes`` behind the end of
+        the archive (tar ignores them; two archives joined by ``cat`` look like this); ``missing_end_blocks``.
+
+        Raises
+        ------
+        ShardError
+            Where the archive is damaged or cut short, or repeats a suffix inside one sample.
+        """
+        return forward_scan(self, read, num_bytes, shard=shard)
+
+    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
+        """The same of bytes whose end is not known."""
+        walk = HeaderWalk(shard=shard, num_bytes=UNKNOWN_BYTES)
+        grouping = Grouping(shard=shard)
+        for members in self._steps(walk, content):
+            grouping.add(members)
+            found.add(*grouping.taken())
+        found.add(*grouping.last())
+        if walk.ended:
+            _note_trailing(content, walk.position, self.window_bytes, grouping.notes)
+        else:
+            grouping.notes["missing_end_blocks"] = 1
+        return About(_head(walk, shard), dict(grouping.notes))
+
+    def fields(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:
+        """The fields that samples have, in the order in which they are met; as much work as a scan.
+
+        Raises
+        ------
+        ShardError
+            Where the archive is damaged or cut short.
+        """
+        found: dict[str, None] = {}
+        content = StoredContent(read, num_bytes)
+        for members in self._steps(HeaderWalk(shard=shard, num_bytes=num_bytes), content):
+            for name, kind in zip(members.names, members.kinds.tolist(), strict=True):
+                parts = key_and_suffix(name) if kind in REGULAR_KINDS else None
+                if parts is not None:
+                    found[parts[1]] = None
+        return list(found)
+
+    def keys(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:
+        """The key of each sample; as much work as a scan.
+
+        Raises
+        ------
+        ShardError
+            Where the archive is damaged or cut short.
+        """
+        found: list[str] = []
+        content = StoredContent(read, num_bytes)
+        for members in self._steps(HeaderWalk(shard=shard, num_bytes=num_bytes), content):
+            for name, kind in zip(members.names, members.kinds.tolist(), strict=True):
+                parts = key_and_suffix(name) if kind in REGULAR_KINDS else None
+                if parts is not None and found[-1:] != [parts[0]]:
+                    found.append(parts[0])
+        return found
+
+    def _steps(self, walk: HeaderWalk, content: Content) -> Iterator[Members]:
+        window_bytes = _FIRST_WINDOW_BYTES
+        while not walk.ended:
+            first = walk.position
+            window = content.read(first, first + max(window_bytes, walk.needed_bytes))
+            walk.num_bytes = UNKNOWN_BYTES if content.num_bytes is None else content.num_bytes
+            if not len(window):
+                walk.check_end()
+                return
+            members = walk.step(window)
+            yield members
+            window_bytes = self._next_window(window_bytes, (walk.position - first) // max(1, len(members)))
+
+    def _next_window(self, window_bytes: int, stride_bytes: int) -> int:
+        if stride_bytes >= self.skip_bytes:
+            return _SMALL_WINDOW_BYTES
+        return min(4 * window_bytes, self.window_bytes)
+
+    def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
+        """One sample, headers and payloads read apart: a payload of 100 KB comes in two thirds of the time.
+
+        Raises
+        ------
+        ShardError
+            As `parse` and `TarRecords.sample` do.
+        """
+        first_byte = stretch.first_byte
+        if not stretch.head.get("pax_globals"):
+            pieces: Any = read if hasattr(read, "__getitem__") else Pieces(read)
+            sample = read_plain_sample(pieces, first_byte, end_byte)
+            if sample is not None:
+                return sample
+        whole = stretch._replace(sample_starts=[0, end_byte - first_byte])
+        return self.parse(read(first_byte, end_byte), whole).sample(0)
+
+    def parse(self, buffer: Buffer, stretch: Stretch) -> TarRecords:
+        """Open the bytes of consecutive samples; O(1) where the index says where each begins.
+
+        Raises
+        ------
+        ShardError
+            Where ``sample_starts`` do not lie in the buffer; without them, where the bytes are no chain of members
+            with so many samples.
+        """
+        return TarRecords(buffer, stretch)
+
+    def parse_views(self, buffer: Buffer, payloads: memoryview, stretch: Stretch) -> TarRecords:
+        """As `parse`; values are slices of ``payloads``, which has the bytes of ``buffer``.
+
+        Raises
+        ------
+        ShardError
+            As `parse`.
+        """
+        return TarRecords(buffer, stretch, payloads)
+
+
+class TarRecords:
+    """Some consecutive samples of a tar, handed out by number.
+
+    Where borders are known a sample is read when it is asked for, by `read_plain_sample`. What is not plain there, or
+    wrong, makes the whole unit be walked through once, by `WalkedRecords`, which does it in full or says what is wrong.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_first_byte",
+        "_head",
+        "_num_samples",
+        "_payloads",
+        "_shard",
+        "_slices",
+        "_starts",
+        "_walked",
+    )
+
+    def __init__(self, buffer: Buffer, stretch: Stretch, payloads: memoryview | None = None) -> None:
+        self._payloads = payloads
+        self._slices = _sliceable(buffer)
+        self._buffer = self._slices if isinstance(self._slices, bytes) else buffer
+        self._shard, self._first_byte, self._num_samples, sample_starts, head = stretch
+        self._head = head
+        self._walked: WalkedRecords | None = None
+        self._starts = sample_starts
+        if sample_starts is None or (head and _in_force(head, stretch.first_byte, stretch.shard) != PaxGlobals()):
+            self._walked = self._walk()
+        elif len(sample_starts) != stretch.num_samples + 1 or sample_starts[0] < 0 or sample_starts[-1] > len(buffer):
+            raise self._wrong_borders()
+        elif may_be_cut(head) and (cut := cut_sample(buffer, sample_starts)) is not None:
+            number, key = cut
+            what = f"by the index a sample begins here, and it has the key of the one before, {key!r}"
+            raise wrong_border(what, shard=self._shard, byte=self._first_byte + sample_starts[number])
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def sample(self, number: int) -> Sample:
+        """Sample ``number``: its ``__key__``, and by suffix the payloads as bytes of its own; 2 us a member.
+
+        All checksums of its headers are verified, and that its members end where it does.
+
+        Raises
+        ------
+        ShardError
+            Where these members are not one sample by WebDataset's rule: then the index belongs to another file.
+        """
+        starts = self._starts
+        if self._walked is None and starts is not None:
+            sample = read_plain_sample(self._slices, starts[number], starts[number + 1], self._payloads)
+            if sample is not None:
+                return sample
+        return self._all().sample(number)
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """CRC-32 of the headers of each sample, as `Tar.scan` gives them; shape (len,)."""
+        return self._all().layout_crcs()
+
+    def _all(self) -> WalkedRecords:
+        if self._walked is None:
+            self._walked = self._walk()
+        return self._walked
+
+    def _walk(self) -> WalkedRecords:
+        """All members, each header verified."""
+        buffer = self._buffer
+        payloads = self._payloads
+        starts = np.asarray([0, len(buffer)] if self._starts is None else self._starts, dtype=np.int64)
+        if (starts[1:] <= starts[:-1]).any() and self._num_samples:
+            raise self._wrong_borders()
+        if self._num_samples == 0 and self._starts is not None:
+            buffer = b""
+        elif int(starts[0]) or int(starts[-1]) < len(buffer):
+            buffer = memoryview(buffer)[int(starts[0]) : int(starts[-1])]
+            payloads = None if payloads is None else payloads[int(starts[0]) :]
+        first_byte = self._first_byte + int(starts[0])
+        end = first_byte + len(buffer)
+        in_force = _in_force(self._head, first_byte, self._shard)
+        walk = HeaderWalk(shard=self._shard, num_bytes=end, position=first_byte, in_force=in_force)
+        members = walk.step(buffer)
+        if walk.position != end:
+            msg = "the archive ends here, and the index says that samples follow"
+            raise ShardError(msg, shard=self._shard, byte=walk.position, hint=OTHER_FILE)
+        if self._starts is None:
+            starts = _group_starts(members, self._num_samples, self._shard)
+        first_members = _first_members(members, starts - starts[0], self._shard)
+        return WalkedRecords(members, first_members, self._shard, payloads, by_borders=is_by_borders(self._head))
+
+    def _wrong_borders(self) -> ShardError:
+        num_bytes, borders = len(self._buffer), self._starts or ()
+        msg = (
+            f"the index gives {len(borders)} borders of {self._num_samples} samples in {num_bytes} bytes, some outside"
+        )
+        hint = "the index is damaged: index the shard again"
+        return ShardError(msg, shard=self._shard, byte=self._first_byte, hint=hint)
+
+
+def _sliceable(buffer: Buffer) -> Sliced:
+    """What begins with the same bytes and gives bytes when it is sliced; without a copy where that can be."""
+    if isinstance(buffer, bytes):
+        return buffer
+    # A view gives views, but what it is of, a mapping for instance, may give bytes.
+    memory: Any = buffer.obj if isinstance(buffer, memoryview) and len(buffer) else None
+    gives_bytes = hasattr(memory, "__getitem__") and type(memory[:0]) is bytes
+    return memory if gives_bytes and _address(memory) == _address(buffer) else bytes(buffer)
+
+
+def _address(buffer: Any) -> int:
+    return int(np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0])
+
+
+class WalkedRecords:
+    """Some consecutive samples of a tar whose members are all known, handed out by number."""
+
+    __slots__ = (
+        "_buffer",
+        "_by_borders",
+        "_copies",
+        "_ends",
+        "_first",
+        "_members",
+        "_names",
+        "_payloads",
+        "_shard",
+        "_values",
+    )
+
+    def __init__(
+        self,
+        members: Members,
+        first_members: list[int],
+        shard: str,
+        values: memoryview | None = None,
+        *,
+        by_borders: bool = False,
+    ) -> None:
+        self._by_borders = by_borders
+        self._members = members
+        self._buffer = members.buffer
+        self._values = members.buffer if values is None else values
+        self._copies = values is None and not isinstance(members.buffer, bytes)
+        self._first = first_members
+        self._names = members.names
+        # What is no regular file loses its name here, and so belongs to no sample.
+        for member in np.flatnonzero(~_IS_REGULAR[members.kinds]).tolist():
+            self._names[member] = ""
+        payloads = members.headers + BLOCK_BYTES
+        self._payloads = payloads.tolist()
+        self._ends = (payloads + members.sizes).tolist()
+        self._shard = shard
+
+    def __len__(self) -> int:
+        return len(self._first) - 1
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """CRC-32 of the headers of each sample, as `Tar.scan` gives them; shape (len,)."""
+        view = memoryview(self._buffer)
+        starts, payloads = self._members.starts.tolist(), self._payloads
+        crcs = np.zeros(len(self), dtype=np.uint32)
+        for number in range(len(self)):
+            crc = 0
+            for member in range(self._first[number], self._first[number + 1]):
+                crc = crc32(view[starts[member] : payloads[member]], crc)
+            crcs[number] = crc
+        return crcs
+
+    def sample(self, number: int) -> Sample:
+        """Sample ``number``: its ``__key__``, and by suffix the payloads as bytes of its own; O(its bytes).
+
+        Raises
+        ------
+        ShardError
+            Where these members are not one sample by WebDataset's rule: then the index belongs to another file.
+        IndexFileError
+            The same where it was made by that of another tool, which says so.
+        """
+        sample: Sample = {}
+        key: str | None = None
+        for member in range(self._first[number], self._first[number + 1]):
+            name = self._names[member]
+            parts = key_and_suffix(name)
+            if parts is None:
+                continue
+            member_key, field = parts
+            if key is None:
+                sample["__key__"] = key = member_key
+            if member_key != key and self._by_borders:
+                byte = self._members.first_byte + int(self._members.starts[member])
+                what = f"by the index {name!r} belongs to the sample {key!r}"
+                raise wrong_border(what, shard=self._shard, byte=byte)
+            if member_key != key or field in sample:
+                raise self._wrong(member, f"{name!r} should belong to the sample {key!r}, and cannot")
+            payload = self._values[self._payloads[member] : self._ends[member]]
+            sample[field] = bytes(payload) if self._copies else payload
+        if key is None:
+            raise self._wrong(self._first[number], "the index has a sample here, and there is no member of one")
+        return sample
+
+    def _wrong(self, member: int, msg: str) -> ShardError:
+        byte = self._members.first_byte + int(self._members.starts[member])
+        return ShardError(msg, shard=self._shard, byte=byte, hint=OTHER_FILE)
+
+
+def _group_starts(members: Members, num_samples: int, shard: str) -> NDArray[np.int64]:
+    """Where the samples of a stretch begin, found from the names; they must fill it and be as many as expected."""
+    grouping = Grouping(shard=shard)
+    grouping.add(members)
+    starts = np.concatenate([grouping.taken()[0], grouping.last()[0]]) - members.first_byte
+    found = max(0, len(starts) - 1)
+    end = int(members.ends[-1]) if len(members) else 0
+    if found != num_samples or (found and starts[-1] != end):
+        msg = f"the index says {num_samples} samples in these {end} bytes, and there are {found}"
+        raise ShardError(msg, shard=shard, byte=members.first_byte, hint=OTHER_FILE)
+    if found == 0:
+        return np.zeros(1, dtype=np.int64)
+    starts[0] = 0
+    return starts
+
+
+def _first_members(members: Members, starts: NDArray[np.int64], shard: str) -> list[int]:
+    """The number of the first member of each sample, and one behind the last; each sample must end with a member."""
+    last = np.searchsorted(members.ends, starts[1:])
+    wrong = np.flatnonzero(members.ends[last] != starts[1:]) if len(starts) > 1 else last
+    if wrong.size:
+        msg = "by the index a sample ends here, and no tar member does"
+        byte = members.first_byte + int(starts[1:][wrong[0]])
+        raise ShardError(msg, shard=shard, byte=byte, hint=OTHER_FILE)
+    return [0, *(last + 1).tolist()]
+
+
+def _head(walk: HeaderWalk, shard: str) -> dict[str, Any]:
+    """The PAX records in force, by the byte from which they hold, as JSON."""
+    if not walk.globals_log:
+        return {}
+    if len(walk.globals_log) > _MAX_GLOBALS:
+        msg = f"the PAX records for all following members change {len(walk.globals_log)} times"
+        hint = f"at most {_MAX_GLOBALS} changes are supported: write the shard again"
+        raise ShardError(msg, shard=shard, byte=walk.globals_log[_MAX_GLOBALS][0], hint=hint)
+    rows = [[byte, None if g.path is None else text(g.path), g.size] for byte, g in walk.globals_log]
+    return {"pax_globals": rows}
+
+
+def _in_force(head: Mapping[str, Any], first_byte: int, shard: str) -> PaxGlobals:
+    """The PAX records in force at ``first_byte``."""
+    in_force = PaxGlobals()
+    try:
+        for byte, path, size in head.get("pax_globals", ()):
+            if int(byte) <= first_byte:
+                name = None if path is None else str(path).encode("utf-8", "surrogateescape")
+                in_force = PaxGlobals(name, None if size is None else int(size))
+    except (TypeError, ValueError):
+        msg = "what the index keeps of the head of this shard cannot be read"
+        raise ShardError(msg, shard=shard, hint="the index is damaged: index the shard again") from None
+    return in_force
+
+
+def _note_trailing(content: Content, position: int, window_bytes: int, notes: dict[str, int]) -> None:
+    """Count what follows the end of the archive, from the first byte that is not zero."""
+    first = None
+    while len(window := np.frombuffer(content.read(position, position + window_bytes), dtype=np.uint8)):
+        if first is None and window.any():
+            first = position + int(np.argmax(window != 0))
+        if first is not None and content.num_bytes is not None:
+            position = content.num_bytes
+            break
+        position += len(window)
+    if first is not None:
+        notes["trailing_bytes"] = position - first

@@ -1,0 +1,1 @@
+"""TFRecord with its examples, and MXNet RecordIO."""

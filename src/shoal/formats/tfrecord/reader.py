@@ -1,0 +1,216 @@
+"""TFRecord shards: each record between its length and two checksums, as TensorFlow writes them.
+
+A record is 8 bytes of length, 4 bytes of masked CRC-32C over these, the data, and 4 bytes of masked CRC-32C over the
+data; all little-endian. See ``tensorflow/core/lib/io/record_writer.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from struct import Struct
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError
+from shoal.formats.compressed.codecs import packed_hint
+from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
+from shoal.formats.records import BadRecordError, CutRecords, borders_in
+from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
+from shoal.formats.tfrecord.crc32c import crc32c, crc32c_of_rows, masked
+from shoal.formats.tfrecord.example_reader import FIELD_HEAD_BYTES, NotAnExampleError, field_ends, parse_example
+
+__all__ = ["TFRecord"]
+
+_HEADER_BYTES, _FOOTER_BYTES = 12, 4
+_FRAME_BYTES = _HEADER_BYTES + _FOOTER_BYTES
+_length_of = Struct("<Q").unpack_from
+_crc_of = Struct("<I").unpack_from
+_LARGE_RECORD_BYTES = 256 << 10
+_HUGE_RECORD_BYTES = 32 << 20
+_UNKNOWN_BYTES = 1 << 62
+_CUT_SHORT = "an unfinished copy? copy the shard again"
+
+
+class TFRecord:
+    """The format of one record after the other.
+
+    Where the first undamaged record of a shard is a ``tf.train.Example`` or ``SequenceExample``, all must be, and a
+    sample has the features of its record (see `shoal.formats.tfrecord.example_reader.parse_example`). Else, or with
+    ``examples=False``, it is ``{"record": bytes}``.
+    A scan checks every length; the checksum of the data is checked whenever a sample is read.
+    """
+
+    name: str = "tfrecord"
+    suffixes: tuple[str, ...] = (".tfrecord", ".tfrecords", ".tfrec")
+    scan_rule = 1  # raised when shards are cut otherwise than before, so that what was kept is not used
+
+    def __init__(self, *, examples: bool = True, window_bytes: int = 1 << 20) -> None:
+        self.examples = examples
+        self.window_bytes = window_bytes
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the records by their lengths; the layout CRC of a sample is the CRC-32 of its first 12 bytes.
+
+        Reads whole windows where records are small, and only headers where they are larger than 256 KiB.
+
+        Raises
+        ------
+        ShardError
+            Where a length does not have its checksum, or a record ends after the shard.
+        """
+        return forward_scan(self, read, num_bytes, shard=shard)
+
+    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
+        """The same of bytes whose end is not known."""
+        first = position = num_records = 0
+        are_examples: bool | None = None
+        while True:
+            large = num_records and position / num_records > _LARGE_RECORD_BYTES
+            window = content.read(position, position + (_HEADER_BYTES if large else self.window_bytes))
+            if not len(window):
+                break
+            starts = [position]
+            places = _headers_in(window, starts, content.num_bytes or _UNKNOWN_BYTES, shard)
+            crcs = [crc32(window[at : at + _HEADER_BYTES]) for at in places]
+            found.add(np.array(starts[bool(num_records) :], dtype=np.int64), np.array(crcs, dtype=np.uint32))
+            first, position, num_records = starts[-2], starts[-1], num_records + len(places)
+            if are_examples is None:
+                are_examples = _hold_examples(content, starts)
+        if position > (content.num_bytes or 0):
+            raise _beyond(first, position, content.num_bytes or 0, shard)
+        return About({"records": "examples"} if are_examples else {})
+
+    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+        """Open the bytes of consecutive records; each is checked when its sample is asked for.
+
+        Raises
+        ------
+        ShardError
+            Where the bytes are no chain of so many records.
+        """
+        starts = borders_in(buffer, stretch, partial(_walk, buffer, stretch), what="records")
+        examples = self.examples and stretch.head.get("records") == "examples"
+        return CutRecords(
+            buffer,
+            starts,
+            stretch,
+            decode=_decode_example if examples else _decode_record,
+            crcs=partial(_header_crcs, buffer, starts),
+        )
+
+
+def _decode_record(record: bytes) -> Sample:
+    return {"record": _data_of(record)}
+
+
+def _decode_example(record: bytes) -> Sample:
+    try:
+        return parse_example(_data_of(record))
+    except NotAnExampleError as error:
+        what = f"the first record of this shard is a tf.train.Example, and this one is none: {error}"
+        hint = "the shard is damaged, or mixes records: TFRecord(examples=False) as format= gives each as it is"
+        raise BadRecordError(what, byte=_HEADER_BYTES + error.byte, hint=hint) from None
+
+
+def _data_of(record: bytes) -> bytes:
+    """What lies in the frame of a record, both checksums verified."""
+    data = record[_HEADER_BYTES:-_FOOTER_BYTES]
+    if wrong := _first_wrong(record, data):
+        raise BadRecordError(wrong[0], byte=wrong[1])
+    return data
+
+
+def _header_crcs(buffer: Buffer, starts: Sequence[int]) -> NDArray[np.uint32]:
+    view = memoryview(buffer)
+    return np.array([crc32(view[start : start + _HEADER_BYTES]) for start in starts[:-1]], dtype=np.uint32)
+
+
+def _walk(buffer: Buffer, stretch: Stretch) -> list[int]:
+    """Where records begin and the last one ends, by their lengths."""
+    starts = [0]
+    while starts[-1] < len(buffer) and len(starts) <= stretch.num_samples:
+        rest = memoryview(buffer)[starts[-1] :]
+        _headers_in(rest, starts, len(buffer), stretch.shard, before=stretch.first_byte)
+    return starts
+
+
+def _first_wrong(record: bytes, data: bytes) -> tuple[str, int] | None:
+    """What is wrong with the frame of a record, and at which of its bytes."""
+    if len(record) < _FRAME_BYTES or _length_of(record)[0] != len(data):
+        return "by the index a record lies here, and its length says otherwise", 0
+    if int(masked(crc32c(record[:8]))) != _crc_of(record, 8)[0]:
+        return "the length of this record does not have its checksum", 0
+    if int(masked(crc32c(data))) != _crc_of(record, len(record) - _FOOTER_BYTES)[0]:
+        return "the data of this record do not have their checksum", _HEADER_BYTES
+    return None
+
+
+def _headers_in(window: Buffer, starts: list[int], num_bytes: int, shard: str, *, before: int = 0) -> list[int]:
+    """The places in ``window`` of the headers that it holds whole; to ``starts`` is added where each record ends.
+
+    The window begins at the last of ``starts``; all of these count from byte ``before`` of the shard, as does
+    ``num_bytes``, where the last record has to end.
+    """
+    first = position = starts[-1]
+    places = []
+    while position < num_bytes and position + _HEADER_BYTES <= first + len(window):
+        places.append(position - first)
+        position += _length_of(window, position - first)[0] + _FRAME_BYTES
+        starts.append(position)
+    data = np.frombuffer(window, dtype=np.uint8)
+    headers = data[np.array(places, dtype=np.int64)[:, None] + np.arange(_HEADER_BYTES)]
+    stored = np.ascontiguousarray(headers[:, 8:]).view("<u4").reshape(-1)
+    wrong = np.flatnonzero(masked(crc32c_of_rows(headers[:, :8])) != stored)
+    if wrong.size:
+        msg = "no record begins here: the length does not have its checksum"
+        byte = before + first + places[int(wrong[0])]
+        packed = packed_hint(window[:6], "tfrecord") if byte == 0 else None
+        hint = packed or "this is no TFRecord shard, a compressed or a damaged one"
+        raise ShardError(msg, shard=shard, byte=byte, hint=hint)
+    if not places:
+        msg = f"{num_bytes - position} bytes are left here, too few for a record"
+        raise ShardError(msg, shard=shard, byte=before + position, hint=_CUT_SHORT)
+    if position > num_bytes:
+        raise _beyond(before + starts[-2], before + position, before + num_bytes, shard)
+    return places
+
+
+def _beyond(start: int, end: int, num_bytes: int, shard: str) -> ShardError:
+    msg = f"this record would end at byte {end}, and there are {num_bytes}"
+    return ShardError(msg, shard=shard, byte=start, hint=_CUT_SHORT)
+
+
+def _hold_examples(content: Content, starts: Sequence[int]) -> bool | None:
+    """Whether the first of these records that is not damaged is an example; None where all are.
+
+    A damaged one must not decide about the others.
+    """
+    for start, end in pairwise(starts):
+        if end - start > _HUGE_RECORD_BYTES:
+            return _is_huge_example(content, start + _HEADER_BYTES, end - _FOOTER_BYTES)
+        record = bytes(content.read(start, end))
+        data = record[_HEADER_BYTES:-_FOOTER_BYTES]
+        if _first_wrong(record, data):
+            continue
+        try:
+            parse_example(data)
+        except NotAnExampleError:
+            return False
+        return True
+    return None
+
+
+def _is_huge_example(content: Content, begin: int, end: int) -> bool:
+    """Whether the fields of an example fill these bytes, by where each ends: of such a record not all is held."""
+    at = begin
+    while at < end:
+        front = bytes(content.read(at, min(at + FIELD_HEAD_BYTES, end)))
+        following = field_ends(front, at)
+        if following is None:
+            return False
+        at = following
+    return at == end

@@ -1,0 +1,88 @@
+"""TFRecord shards written: each record between its length and two checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from zlib import crc32
+
+from shoal.errors import UsageError
+from shoal.formats.shard_format import Buffer, Sample
+from shoal.formats.tfrecord.crc32c import crc32c
+from shoal.formats.tfrecord.example_reader import NotAnExampleError, parse_example
+from shoal.formats.tfrecord.example_writer import encode_example
+from shoal.formats.writing.encoder import AppendedShard, Record
+
+__all__ = ["TFRecordEncoder"]
+
+_length, _crc = Struct("<Q").pack, Struct("<I").pack
+_MASK_DELTA = 0xA282EAD8
+
+
+class TFRecordEncoder:
+    """The format of one record after the other.
+
+    A sample of ``record`` alone, bytes, is that record; any other is a ``tf.train.Example`` of its fields, in their
+    order. Readers take all records of a shard for what the first one is: others are refused.
+    """
+
+    name: str = "tfrecord"
+    suffix: str = ".tfrecord"
+
+    def __init__(self) -> None:
+        self._are_examples: bool | None = None
+
+    def record(self, sample: Sample) -> Record:
+        """The record of a sample, framed.
+
+        Raises
+        ------
+        UsageError
+            A value is nothing that an example holds; or the first sample was of the other kind.
+        """
+        raw = sample.get("record") if len(sample) == 1 else None
+        is_raw = isinstance(raw, bytes)
+        data = raw if isinstance(raw, bytes) else encode_example(sample)
+        if is_raw or not self._are_examples:
+            self._check_alike(data, is_raw=is_raw)
+        length = _length(len(data))
+        header = length + _crc(_masked(crc32c(length)))
+        return Record((header, data, _crc(_masked(crc32c(data)))), len(data) + 16, crc32(header))
+
+    def _check_alike(self, data: bytes, *, is_raw: bool) -> None:
+        """Make sure that this record will be read as what it is, behind the first."""
+        is_example = not is_raw or (self._are_examples is not False and _is_example(data))
+        if self._are_examples is None:
+            self._are_examples = is_example
+        elif is_example != self._are_examples:
+            kinds = ("a tf.train.Example", "a record as it is")
+            first, this = kinds if self._are_examples else kinds[::-1]
+            msg = f"the first sample of the shard is {first}, and this one is {this}"
+            raise UsageError(msg, hint="readers take all records for what the first is: give samples of one kind")
+
+    def begin(self) -> TFRecordShard:
+        """A new shard."""
+        return TFRecordShard()
+
+
+class TFRecordShard(AppendedShard):
+    """One shard in the making; its head says whether its first record is an example, as a scan would find."""
+
+    def add(self, record: Record) -> Sequence[Buffer]:
+        """Add a record; its bytes."""
+        if not self.num_samples and _is_example(bytes(record.parts[1])):
+            self.head["records"] = "examples"
+        return super().add(record)
+
+
+def _is_example(data: bytes) -> bool:
+    try:
+        parse_example(data)
+    except NotAnExampleError:
+        return False
+    return True
+
+
+def _masked(crc: int) -> int:
+    """As `shoal.formats.tfrecord.crc32c.masked`, of one number."""
+    return ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + _MASK_DELTA) & 0xFFFFFFFF

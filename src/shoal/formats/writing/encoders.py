@@ -1,0 +1,67 @@
+"""Which formats can be written, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.formats.compressed.writer import COMPRESSORS, CompressedEncoder
+from shoal.formats.lines.writer import JsonLinesEncoder
+from shoal.formats.mds.writer import MdsEncoder
+from shoal.formats.tables.writer import ArrowEncoder, ParquetEncoder
+from shoal.formats.tar.writer import TarEncoder
+from shoal.formats.tfrecord.writer import TFRecordEncoder
+from shoal.formats.writing.encoder import Encoder
+from shoal.hints import did_you_mean
+
+__all__ = ["TABLE_FORMATS", "WRITTEN_FORMATS", "encoder_named", "options_of_shard"]
+
+_ROWS: Mapping[str, Callable[..., Encoder]] = MappingProxyType(
+    {"tar": TarEncoder, "jsonl": JsonLinesEncoder, "tfrecord": TFRecordEncoder, "mds": MdsEncoder}
+)
+_COLUMNS: Mapping[str, Callable[..., Encoder]] = MappingProxyType({"parquet": ParquetEncoder, "arrow": ArrowEncoder})
+
+TABLE_FORMATS = tuple(_COLUMNS)
+"""Names of those whose shards have columns of one type each, which a schema says."""
+
+WRITTEN_FORMATS = (*_ROWS, *_COLUMNS, *(f"{name}.{codec}" for name in _ROWS for codec in COMPRESSORS))
+"""Names of all formats that can be written."""
+
+
+def encoder_named(name: str, **options: Any) -> Encoder:
+    """The encoder of this name, with its options.
+
+    >>> encoder_named("jsonl.zst").suffix
+    '.jsonl.zst'
+
+    Raises
+    ------
+    UsageError
+        There is none, or it does not take the options.
+    """
+    plain, _, codec = name.partition(".")
+    make = _ROWS.get(plain) or (None if codec else _COLUMNS.get(plain))
+    if make is None or (codec and codec not in COMPRESSORS):
+        msg = f"there is no format {name!r} to write"
+        hint = f"format= takes {', '.join(_ROWS)}, each also with .{', .'.join(COMPRESSORS)}"
+        hint += f"; {', '.join(_COLUMNS)} compress themselves"
+        raise UsageError(msg, hint=did_you_mean(name, WRITTEN_FORMATS) + hint)
+    try:
+        encoder = make(**options)
+    except TypeError:
+        msg = f"the format {plain!r} does not take {', '.join(f'{option}=' for option in options)}"
+        raise UsageError(msg, hint="leave out what is not for this format") from None
+    return CompressedEncoder(encoder, codec) if codec else encoder
+
+
+def options_of_shard(name: str, head: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by which a format is written as in a shard that was written before, by the head of that.
+
+    >>> options_of_shard("mds", {"columns": [["label", "int"]]})
+    {'columns': {'label': 'int'}}
+    """
+    plain, _, codec = name.partition(".")
+    inner = head.get("inner", {}) if codec else head
+    return {"columns": dict(inner["columns"])} if plain == "mds" and "columns" in inner else {}

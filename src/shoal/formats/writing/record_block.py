@@ -1,0 +1,33 @@
+"""Many records in one stretch of bytes, with all that the index of their shard wants to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.formats.shard_format import Buffer
+
+__all__ = ["RecordBlock"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordBlock:
+    """Records of a format of rows one after the other, as `Record` has one; all arrays have shape (num_records,).
+
+    ``data`` are their bytes, ``num_bytes`` how many each has, ``layout_crcs`` what `ShardScan.layout_crcs` will say of
+    them, ``crcs`` the CRC-32 of the bytes of each. ``columns`` has values for the index, by their paths in a sample.
+    """
+
+    data: Buffer
+    num_bytes: NDArray[np.int64]
+    layout_crcs: NDArray[np.uint32]
+    crcs: NDArray[np.uint32]
+    columns: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    @property
+    def num_records(self) -> int:
+        """Records in it."""
+        return len(self.num_bytes)

@@ -1,0 +1,362 @@
+"""The index as one file, which a process maps and reads without copying it.
+
+The layout is that of safetensors: 8 bytes little-endian header length; a JSON header, padded with spaces so that what
+follows is 64-byte aligned; then the columns, little-endian, each 64-byte aligned (entries named ``padding.N`` fill
+the gaps, since safetensors allows none), so any tool that reads safetensors reads an index. ``__metadata__`` holds
+text only: ``format`` "shoal.index", ``version``, ``crc32`` and ``index``, the rest as JSON. A header of a shoal index
+needs no more than a few KB, whatever the number of shards: their names, versions and heads are columns of bytes.
+``crc32`` is that of the whole file in eight hexadecimal digits, taken with zeros in their place; files that were made
+before there was one have none.
+
+An index may come from anywhere, so nothing in it is believed: `decode` checks the header against the file, and
+`validate` the columns against each other. `confirm` finds bytes that changed by accident.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, overload
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import IndexFileError
+from shoal.index.shard_scan import Buffer
+from shoal.index.table import Index
+
+VERSION = 1
+MAGIC = "shoal.index"
+MAX_HEADER_BYTES = 16 << 20
+
+_ALIGNMENT = 64
+_LENGTH_BYTES = 8
+_KINDS = {
+    "BOOL": "|b1",
+    "I8": "|i1",
+    "U8": "|u1",
+    "I16": "<i2",
+    "U16": "<u2",
+    "I32": "<i4",
+    "U32": "<u4",
+    "I64": "<i8",
+    "U64": "<u8",
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+}
+_KIND_OF = {np.dtype(text): name for name, text in _KINDS.items()}
+_EXTENT_COLUMNS = {
+    "extent_shard": "I32",
+    "extent_first_byte": "I64",
+    "extent_end_byte": "I64",
+    "extent_num_samples": "I64",
+    "extent_decoded_bytes": "I64",
+    "extent_layout_crc": "U32",
+}
+_USER_PREFIX = "column."
+_NO_CRC = "00000000"
+_HINT = "the file is damaged or of another kind: make the index again"
+
+
+class Texts(Sequence[str]):
+    """Many short texts kept as UTF-8 with newlines between, decoded when first looked at (10^6 take 0.1 s)."""
+
+    __slots__ = ("_blob", "_is_path", "_num_texts", "_texts")
+
+    def __init__(self, blob: Buffer, *, num_texts: int, is_path: bool) -> None:
+        self._blob = blob
+        self._num_texts = num_texts
+        self._is_path = is_path
+        self._texts: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return self._num_texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._decoded())
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, number: int | slice) -> str | tuple[str, ...]:
+        return self._decoded()[number]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return tuple, (self._decoded(),)
+
+    def _decoded(self) -> tuple[str, ...]:
+        if self._texts is None:
+            texts = tuple(bytes(self._blob).decode("utf-8", "surrogateescape").split("\n")) if self._num_texts else ()
+            if len(texts) != self._num_texts:
+                msg = f"the index file has {self._num_texts} shards and {len(texts)} names or versions of shards"
+                raise IndexFileError(msg, hint=_HINT)
+            if self._is_path:
+                check_names(texts)
+            self._texts = texts
+        return self._texts
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Make sure that names of shards stay inside the directory they are joined to.
+
+    Raises
+    ------
+    IndexFileError
+        For a name that is empty or absolute, has a part ".." or holds control characters.
+    """
+    for name in names:
+        is_safe = name.isprintable() or not any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
+        if not name or name.startswith(("/", "\\")) or not is_safe or (".." in name and ".." in _parts(name)):
+            msg = f"the index names a shard {name!r}"
+            hint = "names of shards are relative, without '..' and control characters; do not use this index"
+            raise IndexFileError(msg, hint=hint)
+
+
+def _parts(name: str) -> list[str]:
+    return name.replace("\\", "/").split("/")
+
+
+def encode(index: Index) -> list[Buffer]:
+    """The bytes of the index file, as buffers to be written one after the other; the columns are not copied.
+
+    Raises
+    ------
+    IndexFileError
+        For names of shards that no reader would accept, or a column of a type that the file cannot hold.
+    """
+    header: dict[str, Any] = {"__metadata__": _described(index)}
+    parts: list[Buffer] = []
+    position = 0
+    for name, column in _columns(index):
+        data = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
+        if data.dtype not in _KIND_OF or data.ndim != 1:
+            msg = f"the column {name!r} is of type {data.dtype} and shape {data.shape}"
+            raise IndexFileError(msg, hint=f"an index holds flat columns of {', '.join(_KINDS)}")
+        end = position + data.nbytes
+        header[name] = _entry(_KIND_OF[data.dtype], len(data), position, end)
+        parts.append(data.view(np.uint8).data if len(data) else b"")
+        position = end + -end % _ALIGNMENT
+        if position > end:
+            header[f"padding.{len(parts)}"] = _entry("U8", position - end, end, position)
+            parts.append(bytes(position - end))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
+    head = len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    return [head.replace(_crc_entry(_NO_CRC), _crc_entry(f"{_crc_of(head, *parts):08x}"), 1), *parts]
+
+
+def _entry(kind: str, length: int, start: int, end: int) -> dict[str, Any]:
+    return {"dtype": kind, "shape": [length], "data_offsets": [start, end]}
+
+
+def _described(index: Index) -> dict[str, str]:
+    rest = {
+        "format": index.format,
+        "fingerprint": index.fingerprint,
+        "num_shards": index.num_shards,
+        "notes": dict(index.notes),
+        "metadata": dict(index.metadata),
+    }
+    return {"format": MAGIC, "version": str(VERSION), "crc32": _NO_CRC, "index": json.dumps(rest)}
+
+
+def _crc_entry(digits: str) -> bytes:
+    """How the header says it; before anything that could look the same."""
+    return f'"crc32":"{digits}"'.encode()
+
+
+def _crc_of(*parts: Buffer) -> int:
+    crc = 0
+    for part in parts:
+        crc = crc32(part, crc)
+    return crc
+
+
+def _columns(index: Index) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The columns of the file, in their order."""
+    check_names(index.shard_names)
+    if any("\n" in version for version in index.shard_versions):
+        msg = "a version of a shard holds a newline"
+        raise IndexFileError(msg, hint="leave the version empty")
+    yield "shard_bytes", index.shard_bytes
+    yield "shard_names", _blob("\n".join(index.shard_names))
+    yield "shard_versions", _blob("\n".join(index.shard_versions))
+    if index.shard_heads:
+        yield "shard_heads", _blob(json.dumps({str(number): dict(head) for number, head in index.shard_heads.items()}))
+    yield "extent_first_sample", index.extent_first_sample
+    for name in _EXTENT_COLUMNS:
+        yield name, getattr(index, name)
+    if index.extent_checksum is not None:
+        yield "extent_checksum", index.extent_checksum
+    if index.sample_bytes is not None:
+        yield "sample_bytes", index.sample_bytes
+    for name, column in index.columns.items():
+        yield _USER_PREFIX + name, column
+
+
+def _blob(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8) if text else np.zeros(0, np.uint8)
+
+
+def decode(buffer: Buffer) -> Index:
+    """The index a file holds; its columns are read-only views of ``buffer``, which may be a memory map.
+
+    O(header): the columns are not read, only their ranges, types and lengths checked. `validate` looks into them.
+
+    Raises
+    ------
+    IndexFileError
+        Where the bytes are no index file, one of a newer version, or one whose parts do not fit together.
+    """
+    header, data_start = _header(buffer)
+    described = _metadata(header)
+    columns = {name: _column(buffer, data_start, name, entry) for name, entry in header.items()}
+    borders = [0, *(border for entry in header.values() for border in entry["data_offsets"]), len(buffer) - data_start]
+    if borders[0::2] != borders[1::2]:
+        _refuse("its columns do not follow each other from the header to the end of the file")
+    num_shards = described["num_shards"]
+    first_sample = _expected(columns, "extent_first_sample", ("I64",))
+    num_extents, num_samples = len(first_sample) - 1, int(first_sample[-1]) if len(first_sample) else -1
+    if num_extents < 0 or num_samples < 0 or int(first_sample[0]) != 0:
+        _refuse("its column 'extent_first_sample' does not begin at 0 and ascend")
+    user = {name[len(_USER_PREFIX) :]: _expected(columns, name, tuple(_KINDS), num_samples)
+            for name in columns if name.startswith(_USER_PREFIX)}  # fmt: skip
+    names, versions = (_expected(columns, name, ("U8",)) for name in ("shard_names", "shard_versions"))
+    return Index(
+        format=described["format"],
+        shard_names=Texts(names.data, num_texts=num_shards, is_path=True),
+        shard_bytes=_expected(columns, "shard_bytes", ("I64",), num_shards),
+        shard_versions=Texts(versions.data, num_texts=num_shards, is_path=False),
+        shard_heads=_heads(columns, num_shards),
+        extent_checksum=_optional(columns, "extent_checksum", ("U32",), num_extents),
+        sample_bytes=_optional(columns, "sample_bytes", ("U32", "U64"), num_samples),
+        fingerprint=described["fingerprint"],
+        columns=user,
+        notes=described["notes"],
+        metadata=described["metadata"],
+        extent_first_sample=first_sample,
+        **{name: _expected(columns, name, (kind,), num_extents) for name, kind in _EXTENT_COLUMNS.items()},
+    )
+
+
+def confirm(buffer: Buffer, *, required: bool = False) -> None:
+    """Make sure that these are the bytes of an index as they were written; O(bytes), 0.4 s for a GB.
+
+    What is a number to `validate`, as all the columns that users gave it are, may have been another.
+
+    Raises
+    ------
+    IndexFileError
+        Where they have another CRC-32 than the header says. Without one there nothing is known, which is an error if
+        one is ``required``.
+    """
+    header, data_start = _header(buffer)
+    digits = header.get("__metadata__", {}).get("crc32")
+    if digits is None:
+        if required:
+            _refuse("its header has no CRC-32")
+        return
+    head = bytes(buffer[:data_start]).replace(_crc_entry(str(digits)), _crc_entry(_NO_CRC), 1)
+    found = f"{_crc_of(head, memoryview(buffer)[data_start:]):08x}"
+    if found != digits:
+        msg = f"its bytes have the CRC-32 {found}, and its header says {str(digits)[:20]!r}"
+        raise IndexFileError(msg, hint="the file was damaged: restore it, or make the index again")
+
+
+def _header(buffer: Buffer) -> tuple[dict[str, Any], int]:
+    """The JSON header, and the byte at which the columns begin."""
+    length = int.from_bytes(bytes(buffer[:_LENGTH_BYTES]), "little")
+    if len(buffer) < _LENGTH_BYTES or length > min(MAX_HEADER_BYTES, len(buffer) - _LENGTH_BYTES):
+        _refuse("its first 8 bytes are not the length of a header")
+    try:
+        header = json.loads(bytes(buffer[_LENGTH_BYTES : _LENGTH_BYTES + length]).decode("utf-8"))
+    except (ValueError, RecursionError):
+        _refuse("its header is not JSON")
+    if not isinstance(header, dict):
+        _refuse("its header is not a JSON object")
+    return header, _LENGTH_BYTES + length
+
+
+def _metadata(header: dict[str, Any]) -> dict[str, Any]:
+    """Take the metadata out of the header, with the types they must have."""
+    outer = header.pop("__metadata__", None)
+    if not isinstance(outer, dict) or outer.get("format") != MAGIC:
+        _refuse(f"its header does not say {MAGIC!r}")
+    version = outer.get("version")
+    if version != str(VERSION):
+        msg = f"this index file has version {version!r}, and this shoal reads version {VERSION}"
+        raise IndexFileError(msg, hint="update shoal, or make the index again with this one")
+    try:
+        rest = json.loads(outer["index"])
+        typed = {"format": str, "fingerprint": str, "num_shards": int, "notes": dict, "metadata": dict}
+        right = all(type(rest[name]) is kind for name, kind in typed.items())
+        right = right and rest["num_shards"] >= 0 and all(type(count) is int for count in rest["notes"].values())
+    except (KeyError, TypeError, ValueError, RecursionError):
+        right, rest = False, {}
+    if not right:
+        _refuse("its metadata are incomplete")
+    return dict(rest)
+
+
+def _column(buffer: Buffer, data_start: int, name: str, entry: object) -> NDArray[Any]:
+    """One column as a read-only view, its range checked against the file."""
+    shape = entry.get("shape") if isinstance(entry, dict) else None
+    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+    kind = _KINDS.get(str(entry.get("dtype"))) if isinstance(entry, dict) else None
+    if not (_are_counts(shape, 1) and _are_counts(offsets, 2) and kind) or shape is None or offsets is None:
+        _refuse(f"its header does not describe the column {name[:80]!r}")
+    start, end = offsets
+    inside = start <= end <= len(buffer) - data_start and end - start == shape[0] * np.dtype(kind).itemsize
+    if not inside or (data_start + start) % np.dtype(kind).itemsize:
+        _refuse(f"its column {name[:80]!r} of {shape[0]} values is said to lie at {start} to {end}")
+    if start == end:
+        return np.zeros(0, dtype=kind)
+    column = np.frombuffer(buffer, dtype=kind, count=shape[0], offset=data_start + start)
+    column.flags.writeable = False
+    return column
+
+
+def _are_counts(values: object, length: int) -> bool:
+    return isinstance(values, list) and len(values) == length and all(type(v) is int and v >= 0 for v in values)
+
+
+def _expected(
+    columns: Mapping[str, NDArray[Any]], name: str, kinds: tuple[str, ...], length: int | None = None
+) -> NDArray[Any]:
+    """A column that must be there, of one of these types and of this length."""
+    column = columns.get(name)
+    if column is None:
+        _refuse(f"it has no column {name!r}")
+    if _KIND_OF.get(column.dtype) not in kinds or (length is not None and len(column) != length):
+        wanted = "any length" if length is None else f"length {length}"
+        _refuse(f"its column {name!r} is {column.dtype} of length {len(column)}, not {kinds[0]} of {wanted}")
+    return column
+
+
+def _optional(
+    columns: Mapping[str, NDArray[Any]], name: str, kinds: tuple[str, ...], length: int
+) -> NDArray[Any] | None:
+    return _expected(columns, name, kinds, length) if name in columns else None
+
+
+def _heads(columns: Mapping[str, NDArray[Any]], num_shards: int) -> dict[int, dict[str, Any]]:
+    """What is kept of the heads of shards, by shard number."""
+    column = _optional(columns, "shard_heads", ("U8",), len(columns.get("shard_heads", ())))
+    if column is None:
+        return {}
+    try:
+        heads = json.loads(column.tobytes().decode("utf-8"))
+        found = {int(number): head for number, head in heads.items()}
+    except (AttributeError, ValueError, RecursionError):
+        _refuse("its column 'shard_heads' is not a JSON object")
+    if not all(0 <= number < num_shards and isinstance(head, dict) for number, head in found.items()):
+        _refuse("its column 'shard_heads' speaks of shards that there are not")
+    return found
+
+
+def _refuse(what: str) -> NoReturn:
+    msg = f"this is not a whole index file: {what}"
+    raise IndexFileError(msg, hint=_HINT) from None

@@ -1,0 +1,159 @@
+"""The index: where the samples of a dataset lie, as columns that numpy maps from one file.
+
+One row per extent, the smallest indexed byte range of a shard. Extents follow each other without a gap inside a
+shard; where they are made of frames, one may begin with the last frame of the one before. Samples are numbered through
+all shards in their order. How an index is made is in `shoal.index.cutting`, how it is stored in
+`shoal.index.index_file`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """Where the samples of a dataset lie.
+
+    Shards (sequences or arrays of length num_shards): ``shard_names`` relative to the directory of the dataset, with
+    "/" between parts; ``shard_bytes`` int64; ``shard_versions`` as the store gave them (`ObjectInfo.version`);
+    ``shard_heads``, what `Format.parse` must know of a shard, by shard number, only where there is anything.
+
+    Extents (arrays of length num_extents): ``extent_shard`` int32; ``extent_first_byte`` and ``extent_end_byte``
+    int64; ``extent_num_samples`` int64; ``extent_decoded_bytes`` int64, bytes in memory once decoded;
+    ``extent_layout_crc`` uint32, CRC-32 over the little-endian layout CRCs of its samples;
+    ``extent_checksum`` uint32, CRC-32 of its bytes, or None when they were not read.
+
+    Samples (length num_samples): ``sample_bytes`` uint32 (uint64 if one is 4 GiB or larger), or None for very large
+    datasets; ``columns``, further columns by name.
+
+    ``fingerprint`` names the dataset: base names of shards, extents and counts; not location, time or checksums.
+    ``notes`` counts what indexing met and did not index; ``metadata`` keeps the rest (creation time, cutting rule).
+
+    ``extent_first_sample``, shape (num_extents + 1,), int64: extent ``i`` holds the samples
+    ``[extent_first_sample[i], extent_first_sample[i + 1])``. It follows from the counts and is computed when not
+    given; an index file keeps it, so that opening one of 10^7 extents does not read a column.
+    """
+
+    format: str
+    shard_names: Sequence[str]
+    shard_bytes: NDArray[np.int64]
+    shard_versions: Sequence[str]
+    shard_heads: Mapping[int, Mapping[str, Any]]
+    extent_shard: NDArray[np.int32]
+    extent_first_byte: NDArray[np.int64]
+    extent_end_byte: NDArray[np.int64]
+    extent_num_samples: NDArray[np.int64]
+    extent_decoded_bytes: NDArray[np.int64]
+    extent_layout_crc: NDArray[np.uint32]
+    extent_checksum: NDArray[np.uint32] | None
+    sample_bytes: NDArray[np.unsignedinteger[Any]] | None
+    fingerprint: str
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    notes: Mapping[str, int] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    extent_first_sample: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.extent_first_sample):
+            return
+        first = np.zeros(len(self.extent_num_samples) + 1, dtype=np.int64)
+        np.cumsum(self.extent_num_samples, out=first[1:])
+        first.flags.writeable = False
+        object.__setattr__(self, "extent_first_sample", first)
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the dataset, those without samples included."""
+        return len(self.shard_names)
+
+    @property
+    def num_extents(self) -> int:
+        """Rows of the index."""
+        return len(self.extent_shard)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the dataset."""
+        return int(self.extent_first_sample[-1])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shards as they are stored."""
+        return int(self.shard_bytes.sum())
+
+    @property
+    def shard_first_extent(self) -> NDArray[np.int64]:
+        """The first extent of each shard and the end of the last one's; shape (num_shards + 1,), O(num_shards)."""
+        return np.searchsorted(self.extent_shard, np.arange(self.num_shards + 1, dtype=np.int32)).astype(np.int64)
+
+
+def own_bytes(index: Index) -> NDArray[np.int64]:
+    """How many bytes of each extent none before it has, shape (num_extents,): they add up to what extents cover."""
+    first, end = index.extent_first_byte, index.extent_end_byte
+    before = np.where(index.extent_shard[1:] == index.extent_shard[:-1], end[:-1], 0)
+    own = end - first
+    own[1:] = end[1:] - np.maximum(first[1:], before)
+    return own
+
+
+def sample_starts(index: Index, *, first_extent: int, end_extent: int) -> NDArray[np.int64] | None:
+    """Where the samples of some consecutive extents of one shard begin, as bytes of the shard.
+
+    Shape (num_samples + 1,), the last one where the last sample ends; None where the index keeps no sample sizes.
+    """
+    if index.sample_bytes is None:
+        return None
+    first, end = index.extent_first_sample[first_extent], index.extent_first_sample[end_extent]
+    starts = np.empty(end - first + 1, dtype=np.int64)
+    starts[0] = index.extent_first_byte[first_extent]
+    np.cumsum(index.sample_bytes[first:end], out=starts[1:], dtype=np.int64)
+    starts[1:] += starts[0]
+    return starts
+
+
+def locate(
+    index: Index, sample_ids: NDArray[np.integer[Any]] | Sequence[int]
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """Where these samples lie: shard numbers, first bytes and end bytes, each of shape (len(sample_ids),).
+
+    Where the index keeps no sample sizes the bytes are those of the extent that holds the sample. O(log num_extents
+    + samples of an extent) for each id, vectorised.
+
+    Raises
+    ------
+    UsageError
+        For an id that is not in 0..num_samples-1.
+    """
+    ids = np.asarray(sample_ids, dtype=np.int64)
+    outside = ids[(ids < 0) | (ids >= index.num_samples)]
+    if outside.size:
+        msg = f"there is no sample {outside[0]}: the dataset has {index.num_samples} samples"
+        raise UsageError(msg, hint=f"sample ids are 0 to {index.num_samples - 1}")
+    extents = np.searchsorted(index.extent_first_sample, ids, side="right") - 1
+    first = index.extent_first_byte[extents].astype(np.int64)
+    if index.sample_bytes is None:
+        return index.extent_shard[extents], first, index.extent_end_byte[extents].astype(np.int64)
+    before = ids - index.extent_first_sample[extents]
+    first += _sums_of_ranges(index.sample_bytes, index.extent_first_sample[extents], before)
+    return index.extent_shard[extents], first, first + index.sample_bytes[ids].astype(np.int64)
+
+
+def _sums_of_ranges(
+    values: NDArray[np.unsignedinteger[Any]], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The sums of ``values[start : start + length]``, for many ranges at once; O(sum of lengths)."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    places = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    sums = np.zeros(total + 1, dtype=np.int64)
+    np.cumsum(values[places], out=sums[1:], dtype=np.int64)
+    result: NDArray[np.int64] = sums[ends] - sums[ends - lengths]
+    return result

@@ -1,0 +1,139 @@
+"""Checksums of what shards hold: the bytes of every extent read once, by a few threads."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.index.table import Index, own_bytes
+from shoal.storage.store import Advise, ReadRange
+
+__all__ = ["extent_checksums", "record_checksums"]
+
+# A read of several extents, or a piece of a large one: many at once stay small beside any window.
+_READ_BYTES = 4 << 20
+_MOST_THREADS = 8
+_FAR_THREADS = 16  # where threads wait for answers, and not for the processor
+
+
+class _ChecksumStore(ReadRange, Advise, Protocol):
+    """What reading all bytes needs of a store."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Consecutive extents ``[first, end)`` of one shard that are read at once, or one that is larger than a read."""
+
+    shard: int
+    first: int
+    end: int
+
+
+def extent_checksums(
+    index: Index,
+    paths: Sequence[str],
+    *,
+    store: _ChecksumStore,
+    check: Callable[[int], None],
+    progress: Callable[[int, int], None] | None = None,
+) -> NDArray[np.uint32]:
+    """CRC-32 of the bytes of every extent, as `Index.extent_checksum` keeps them; shape (num_extents,).
+
+    ``paths`` has one path per shard, and ``check`` is asked before a shard is first read (`ShardCheck.check`).
+    ``progress`` is called in this thread with bytes done and bytes in all. At most 24 reads of 4 MiB are held, 48
+    from far away.
+
+    Raises
+    ------
+    ShardError
+        A shard is not the one that was indexed.
+    StorageError
+        Bytes could not be had.
+    """
+    checksums = np.zeros(index.num_extents, dtype=np.uint32)
+    new_bytes = own_bytes(index)
+    total_bytes = int(new_bytes.sum())
+    num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _FAR_THREADS
+    done_bytes = 0
+    under_way: deque[tuple[_Stretch, Future[list[int]]]] = deque()
+
+    def finish_oldest() -> None:
+        nonlocal done_bytes
+        stretch, answer = under_way.popleft()
+        checksums[stretch.first : stretch.end] = answer.result()
+        done_bytes += int(new_bytes[stretch.first : stretch.end].sum())
+        if progress is not None:
+            progress(done_bytes, total_bytes)
+
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-checksum") as threads:
+        try:
+            for stretch in _stretches(index):
+                under_way.append((stretch, threads.submit(_checksums_of, index, paths, store, check, stretch)))
+                if len(under_way) >= 3 * num_threads:
+                    finish_oldest()
+            while under_way:
+                finish_oldest()
+        finally:
+            for _, answer in under_way:
+                answer.cancel()
+    return checksums
+
+
+def record_checksums(index: Index, paths: Sequence[str], *, store: ReadRange) -> NDArray[np.uint32] | None:
+    """CRC-32 of the bytes of every sample, shape (num_samples,); None where the index does not know where each lies.
+
+    One stretch of extents after the other, of 4 MiB or one extent that is larger.
+    """
+    if index.sample_bytes is None:
+        return None
+    checksums = np.zeros(index.num_samples, dtype=np.uint32)
+    for stretch in _stretches(index):
+        begin, end = int(index.extent_first_byte[stretch.first]), int(index.extent_end_byte[stretch.end - 1])
+        view = memoryview(store.read_range(paths[stretch.shard], begin, end))
+        for extent in range(stretch.first, stretch.end):
+            first, after = index.extent_first_sample[[extent, extent + 1]].tolist()
+            at = int(index.extent_first_byte[extent]) - begin
+            for sample, num_bytes in enumerate(index.sample_bytes[first:after].tolist(), first):
+                checksums[sample] = crc32(view[at : at + num_bytes])
+                at += num_bytes
+    return checksums
+
+
+def _stretches(index: Index) -> Iterator[_Stretch]:
+    shard_first = index.shard_first_extent.tolist()
+    for shard in range(index.num_shards):
+        first, end = shard_first[shard], shard_first[shard + 1]
+        ends = index.extent_end_byte[first:end]
+        at = first
+        while at < end:
+            limit = int(index.extent_first_byte[at]) + _READ_BYTES
+            after = max(at + 1, first + int(np.searchsorted(ends, limit, side="right")))
+            yield _Stretch(shard, at, after)
+            at = after
+
+
+def _checksums_of(
+    index: Index, paths: Sequence[str], store: ReadRange, check: Callable[[int], None], stretch: _Stretch
+) -> list[int]:
+    check(stretch.shard)
+    path = paths[stretch.shard]
+    starts = index.extent_first_byte[stretch.first : stretch.end].tolist()
+    ends = index.extent_end_byte[stretch.first : stretch.end].tolist()
+    if ends[-1] - starts[0] > _READ_BYTES:
+        crc = 0
+        for first_byte in range(starts[0], ends[-1], _READ_BYTES):
+            crc = crc32(store.read_range(path, first_byte, min(first_byte + _READ_BYTES, ends[-1])), crc)
+        return [crc]
+    view = memoryview(store.read_range(path, starts[0], ends[-1]))
+    return [
+        crc32(view[first_byte - starts[0] : end_byte - starts[0]])
+        for first_byte, end_byte in zip(starts, ends, strict=True)
+    ]

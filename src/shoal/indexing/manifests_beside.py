@@ -1,0 +1,284 @@
+"""What lies beside the shards of a directory and says more of them than their suffixes do: ``index.json``.
+
+Where one is there, the shards are those it names, in its order, and must be what it says. A directory tree may have
+several, one for each stream.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from posixpath import basename, dirname
+from typing import Any, Protocol
+
+from shoal.errors import SourceError, StorageError
+from shoal.figures import counted
+from shoal.formats.folder.reader import METADATA_NAMES, Folder, metadata_rows
+from shoal.formats.known_formats import options_of
+from shoal.formats.metadata.manifests import (
+    MANIFEST_NAME,
+    Expected,
+    Manifest,
+    NamedShard,
+    check_hashes,
+    named_shards,
+    read_manifest,
+)
+from shoal.formats.metadata.third_party_index import FORMATS_WITH_INDEXES, foreign_names
+from shoal.formats.shard_format import Format
+from shoal.storage.sources.source import Source
+from shoal.storage.stat_many import find_all
+from shoal.storage.store import Advise, Find, ReadRange, Stat
+from shoal.storage.urls import join, relative
+
+__all__ = [
+    "MANIFEST_SUFFIXES",
+    "Described",
+    "compare_hashes",
+    "described",
+    "described_files",
+    "foreign_indexes",
+    "in_named_order",
+]
+
+_log = logging.getLogger("shoal")
+
+# With these, a directory gives its manifests along with its shards.
+MANIFEST_SUFFIXES = (MANIFEST_NAME,)
+
+_LIMIT_BYTES = 256 << 20
+_AT_ONCE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The shards of a source, and what was said of them: their format, and by path what to expect.
+
+    Where ``format`` is None, their suffixes say it. ``rows`` are those of tables, by the names of single files.
+    """
+
+    source: Source
+    format: Format | None = None
+    expected: Mapping[str, Expected] = field(default_factory=dict)
+    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class _Beside(ReadRange, Stat, Find, Advise, Protocol):
+    """What reading manifests needs of a store."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """The shards named so far, in order."""
+
+    formats: list[Format] = field(default_factory=list)
+    expected: dict[str, Expected] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)  # both forms of each
+
+
+def described(found: Source, store: _Beside) -> Described:
+    """The shards that the manifests of a source name, and those that no manifest speaks of.
+
+    Raises
+    ------
+    SourceError
+        A manifest cannot be used, does not name shards that lie beside it, or several say different formats.
+    StorageError
+        A shard that a manifest names is not there.
+    """
+    paths = [path for path in found.paths if basename(path) == MANIFEST_NAME]
+    others = [path for path in found.paths if not path.endswith(MANIFEST_NAME)]
+    if not paths or found.kind == "glob":
+        return Described(_with_paths(found, others) if others != list(found.paths) and others else found)
+    shards = _Found()
+    used = []
+    # Those of a directory before those below it: a merged one names the shards of all.
+    for path in sorted(paths, key=lambda path: (path.count("/"), path)):
+        manifest = read_manifest(store.read_range(path, 0, _size(path, store)), path=path)
+        if manifest is not None and _add(shards, manifest, path, store):
+            used.append(path)
+    if not used:
+        if not others:
+            msg = f"{found.asked}: no shards are there, and {paths[0]} is not the index.json of a dataset"
+            raise SourceError(msg, hint="name the directory that holds the shards, or the files by a glob")
+        return Described(_with_paths(found, others))
+    unnamed = [path for path in others if path not in shards.known]
+    _refuse_unnamed(unnamed, used)
+    _refuse_mixture(found, shards.formats, used, unnamed)
+    return Described(_with_paths(found, shards.expected), shards.formats[0], shards.expected)
+
+
+def in_named_order(found: Source, store: _Beside) -> Described:
+    """The shards of a source in the order of its manifests, which is all that these are asked for.
+
+    So it is where a format is given, as pickles and blocks of tokens need one. Names alone do not say the order:
+    ``chunk-0-10`` comes before ``chunk-0-2``.
+
+    Raises
+    ------
+    SourceError
+        A manifest cannot be read, or does not name a shard that lies beside it.
+    StorageError
+        A shard that a manifest names is not there.
+    """
+    manifests = [path for path in found.paths if basename(path) == MANIFEST_NAME]
+    others = [path for path in found.paths if basename(path) != MANIFEST_NAME]
+    if not manifests or not others:
+        return Described(found)
+    places: dict[str, int] = {}
+    used = []
+    for path in sorted(manifests, key=lambda path: (path.count("/"), path)):
+        shards = named_shards(store.read_range(path, 0, _size(path, store)), path=path)
+        used += [path] * bool(shards)
+        for shard in shards:
+            names = [join(dirname(path), name) for name in (shard.name, shard.packed_name) if name is not None]
+            if not any(name in places for name in names):
+                places.update(dict.fromkeys(names, len(places)))
+                if not any(name in others for name in names):
+                    msg = f"{path} names {names[-1]}, which is not there"
+                    raise StorageError(msg, hint="copy it too; or name by a glob those that are there")
+    _refuse_unnamed([path for path in others if path not in places], used)
+    last = len(places)
+    return Described(_with_paths(found, sorted(others, key=lambda path: places.get(path, last))))
+
+
+def described_files(found: Source, format: Folder, store: _Beside) -> Described:  # noqa: A002
+    """The single files of a folder, with their classes, and the rows of the tables among them.
+
+    Raises
+    ------
+    SourceError
+        A table cannot be used, speaks of files that are not there, or not of all that are.
+    """
+    tables = [path for path in found.paths if basename(path) in METADATA_NAMES]
+    source = _with_paths(found, [path for path in found.paths if basename(path) not in METADATA_NAMES])
+    rows: dict[str, Mapping[str, Any]] = {}
+    for path in tables:
+        data = store.read_range(path, 0, _size(path, store))
+        found_rows = metadata_rows(data, name=relative(path, found.root), path=path)
+        format.check_rows(found_rows, path=path)
+        rows |= found_rows
+    names = set(source.names)
+    if tables and (absent := rows.keys() - names):
+        msg = f"{tables[0]} speaks of {len(absent)} files that are not there; the first is {min(absent)}"
+        raise SourceError(msg, hint="copy them too, or take their rows out; file_name is relative to the table")
+    if tables and (silent := names - rows.keys()):
+        msg = f"{tables[0]} has no rows for {len(silent)} of {len(names)} files; the first is {min(silent)}"
+        raise SourceError(msg, hint="add them, or take the table away")
+    return Described(source, format.of_files(source.names, has_rows=bool(tables)), rows=rows)
+
+
+def foreign_indexes(paths: Sequence[str], format: Format, store: _Beside) -> dict[str, tuple[str, int]]:  # noqa: A002
+    """The indexes that other tools left beside shards, with their sizes, by the paths of these.
+
+    Looked for is one beside the first shard, and where there is one, beside all: 2 or 3 looks where there are none.
+    """
+    if format.name not in FORMATS_WITH_INDEXES or not paths:
+        return {}
+    try:
+        names = foreign_names(paths[0])
+        kind = next((names.index(name) for name in dict.fromkeys(names) if store.find(name) is not None), None)
+        if kind is None:
+            return {}
+        infos = find_all([foreign_names(path)[kind] for path in paths], store)
+    except StorageError as error:
+        _log.info("no index of other tools is looked for: %s", error.message)
+        return {}
+    found = {
+        path: (info.path, info.num_bytes)
+        for path, info in zip(paths, infos, strict=True)
+        if info is not None and 0 < info.num_bytes <= _LIMIT_BYTES
+    }
+    _log.info("%d of %d shards have an index of other tools beside them", len(found), len(paths))
+    return found
+
+
+def compare_hashes(what: Described, store: _Beside) -> int:
+    """Read all shards that have hashes in their manifest, and compare; how many were compared.
+
+    Raises
+    ------
+    ShardError
+        One is another.
+    """
+    num_compared = 0
+    for path, name in zip(what.source.paths, what.source.names, strict=True):
+        expected = what.expected.get(path)
+        if expected is not None and expected.hashes:
+            num_bytes = store.stat(path).num_bytes
+            starts = range(0, num_bytes, _AT_ONCE_BYTES)
+            parts = (store.read_range(path, first, min(num_bytes, first + _AT_ONCE_BYTES)) for first in starts)
+            num_compared += check_hashes(parts, expected, shard=name) > 0
+    return num_compared
+
+
+def _size(path: str, store: Stat) -> int:
+    num_bytes = store.stat(path).num_bytes
+    if num_bytes > _LIMIT_BYTES:
+        msg = f"{path}: it has {num_bytes} bytes, and is read whole"
+        raise SourceError(msg, hint=f"at most {_LIMIT_BYTES} are; name the shards by a glob")
+    return num_bytes
+
+
+def _add(shards: _Found, manifest: Manifest, path: str, store: _Beside) -> bool:
+    """Take the shards of a manifest, unless they are known already; whether they were taken."""
+    directory = dirname(path)
+    places = [join(directory, shard.name) for shard in manifest.shards]
+    if all(place in shards.known for place in places):
+        return False
+    if twice := [place for place, count in Counter(places).items() if count > 1]:
+        msg = f"{path} names {counted(len(twice), 'shard')} more than once; the first is {twice[0]}"
+        raise SourceError(msg, hint="write the index.json again, or name the shards by a glob or a list")
+    packed = [join(directory, shard.packed_name) if shard.packed_name else place
+              for shard, place in zip(manifest.shards, places, strict=True)]  # fmt: skip
+    shards.known.update(places, packed)
+    there = [info is not None for info in find_all(places, store)]
+    if all(there):
+        shards.formats.append(manifest.format)
+        shards.expected.update(zip(places, (shard.expected for shard in manifest.shards), strict=True))
+        return True
+    if manifest.packed_format is not None and all(info is not None for info in find_all(packed, store)):
+        shards.formats.append(manifest.packed_format)
+        shards.expected.update(zip(packed, map(_packed, manifest.shards), strict=True))
+        return True
+    missing = [place for place, is_there in zip(places, there, strict=True) if not is_there]
+    msg = f"{path} names {len(places)} shards, and {len(missing)} are not there; the first is {missing[0]}"
+    raise StorageError(msg, hint="copy them too; or name by a glob those that are there")
+
+
+def _packed(shard: NamedShard) -> Expected:
+    return shard.expected if shard.packed is None else shard.packed
+
+
+def _refuse_unnamed(unnamed: Iterable[str], used: Sequence[str]) -> None:
+    """A shard beside a manifest that does not name it would be left out silently."""
+    directories = {dirname(path): path for path in used}
+    left = [path for path in unnamed if dirname(path) in directories]
+    if left:
+        manifest = directories[dirname(left[0])]
+        msg = f"{manifest} does not name {len(left)} of the shards beside it; the first is {left[0]}"
+        hint = "write the index.json again (Streaming: merge_index), take them away, or name shards by a glob"
+        raise SourceError(msg, hint=hint)
+
+
+def _refuse_mixture(found: Source, formats: Sequence[Format], used: Sequence[str], unnamed: Sequence[str]) -> None:
+    kinds = [(one.name, options_of(one)) for one in formats]
+    different = [place for place, kind in enumerate(kinds) if kind != kinds[0]]
+    if unnamed:
+        what = f"shards that {used[0]} names ({formats[0].name}), and others: {unnamed[0]}"
+    elif different:
+        other = different[0]
+        what = f"{used[0]} ({kinds[0][0]}) and {used[other]} ({kinds[other][0]}) describe different formats"
+    else:
+        return
+    msg = f"{found.asked}: {what}"
+    raise SourceError(msg, hint="open one format at a time: name its directory, or its shards by a glob")
+
+
+def _with_paths(found: Source, paths: Iterable[str]) -> Source:
+    """The same source with these shards; a manifest that was named stands for its directory."""
+    chosen = tuple(paths)
+    kind = "directory" if found.kind == "file" else found.kind
+    return replace(found, kind=kind, paths=chosen, names=tuple(relative(path, found.root) for path in chosen))

@@ -1,0 +1,452 @@
+"""From what the user names to shards with an index.
+
+An index is looked for in this order: the one given, the one that is the source, `shoal.index` beside the shards, the
+one this machine made before, and else it is made and kept: on this machine, and where the user asks for it beside the
+shards of an object store. Whichever it is, a shard that it does not know is never left out silently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import IndexFileError, ShoalError, SourceError, StorageError
+from shoal.formats.compressed.reader import Compressed
+from shoal.formats.folder.reader import METADATA_NAMES, Folder
+from shoal.formats.known_formats import format_given, format_named, format_of, options_of, suffixes_in_directories
+from shoal.formats.shard_format import Format
+from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES, subset
+from shoal.index.table import Index
+from shoal.indexing.build import OPTIONS, Progress, build_index, scan_rules
+from shoal.indexing.index_store import INDEX_NAME, bound_cache, load_index, save_index
+from shoal.indexing.manifests_beside import MANIFEST_SUFFIXES, Described, described, described_files, in_named_order
+from shoal.indexing.match_shards import match_all, missing_from
+from shoal.indexing.publishing import describes, hint_at_publishing, publish_beside, was_left_by_opening
+from shoal.indexing.shard_check import ShardCheck
+from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
+from shoal.order.arrays.index_ranges import Runs
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.index_cache.bounds import mark_used
+from shoal.storage.index_cache.home import with_home
+from shoal.storage.index_cache.place import alone, cache_directory
+from shoal.storage.refusals import is_forbidden
+from shoal.storage.retry import patient, retried, rule_of
+from shoal.storage.sources.local_patterns import local_path
+from shoal.storage.sources.named_files import PACKING_PLAN
+from shoal.storage.sources.source import Source, SourceLike, expand, printed, schemes_of
+from shoal.storage.stat_many import find_all, stat_all
+from shoal.storage.store import ObjectInfo, Store
+from shoal.storage.stores import in_store, open_store
+from shoal.storage.urls import join, plain, scheme_of, without_secrets
+
+__all__ = [
+    "Opened",
+    "choose_format",
+    "described_shards",
+    "format_of_index",
+    "known_suffixes",
+    "open_source",
+    "wanted_suffixes",
+]
+
+_log = logging.getLogger("shoal")
+
+# Formats whose shards have most often no suffix for their codec at the end: what TensorFlow and LitData compressed.
+_CODEC_UNSAID = ("tfrecord", "litdata", "litdata_tokens")
+# Formats whose shards are in the order of an index.json beside them, also where the format is given.
+_IN_NAMED_ORDER = ("mds", "litdata", "jsonl", "csv", "tsv")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A dataset, ready to be read.
+
+    ``paths`` has the full path of every shard of ``index``, in its order. ``index_path`` is the file that the index
+    came from or was cached in; None when there is none. ``check`` must be asked before a shard is first used.
+    ``cache`` is where this machine keeps what was read. ``stored`` are the samples that take part, where the dataset's
+    own splits exclude some; None for all.
+    """
+
+    store: Store
+    index: Index
+    paths: tuple[str, ...]
+    format: Format
+    index_path: str | None
+    check: ShardCheck
+    cache: ChunkCache | None = None
+    stored: Runs | None = None
+
+
+def open_source(
+    source: SourceLike,
+    *,
+    split: SplitLike = None,
+    index: str | os.PathLike[str] | None = None,
+    format: str | Format | None = None,  # noqa: A002 - the word of the public interface
+    storage_options: Mapping[str, Any] | None = None,
+    publish_index: bool = False,
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Opened:
+    """Find the shards that ``source`` names, and their index; make the index if there is none.
+
+    ``source`` is what `shoal.storage.sources.source.expand` takes. With ``index=`` (a file or URL), or a
+    `shoal.index` in the directory of the shards, the shards are looked up there by relative name; what lies
+    elsewhere, by base name. ``split`` names one of the splits that a directory holds, or several, or "all"; a
+    directory of one needs none. ``storage_options`` are those of the store (see docs/guides/remote-data.md), and of
+    ``index`` in the same kind. With ``publish_index`` an index that is not beside the shards of an object store is
+    put there. ``progress`` is called while an index is made (see `build_index`). O(shards), unless an index must be
+    made.
+
+    Raises
+    ------
+    SourceError
+        The source names nothing, shards of unknown or different formats, several splits of which none was asked for, or
+        a packing that is not finished.
+    IndexFileError
+        The index does not know a shard that was asked for, or knows more than the directory holds.
+    StorageError
+        A shard is missing, or cannot be looked at.
+    ShardError
+        A shard cannot be indexed.
+    """
+    directory = cache_directory(cache_dir)
+    source = in_store(source, storage_options)
+    once = open_store(source, storage_options)
+    store = patient(once, storage_options)
+    # As a whole, and not each listing: one that is left early must not be read to its end first.
+    look = partial(expand, source, suffixes=wanted_suffixes(format), store=once)
+    found = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
+    if found.kind == "index":
+        if index is not None:
+            given = without_secrets(os.fspath(index))
+            msg = f"{found.asked}: the source is an index, and index={given} is another"
+            raise SourceError(msg, hint="give the shards as the source, or leave out index=")
+        return _beside_index(found, split, store, format, directory)
+    selected = select_split(found, split, suffixes=wanted_suffixes(format), store=store)
+    opened = _open_shards(
+        selected.source, store, directory, index, format, storage_options, progress, publish_index=publish_index
+    )
+    left = samples_left(selected, opened.index, opened.paths, store)
+    return opened if left is None else replace(opened, stored=left)
+
+
+def _open_shards(
+    found: Source,
+    store: Store,
+    directory: str,
+    index: str | os.PathLike[str] | None,
+    format: str | Format | None,  # noqa: A002
+    storage_options: Mapping[str, Any] | None,
+    progress: Progress | None,
+    *,
+    publish_index: bool,
+) -> Opened:
+    """The shards that were found, with the index that is given, lies beside them, was kept, or is made now."""
+    what = described_shards(found, format, store)
+    found, said = what.source, what.format or format
+    if index is not None:
+        known, path = _given_index(os.fspath(index), found, storage_options, directory)
+        return _with_index(found, known, path, store, said, directory)
+    beside = _beside(found, INDEX_NAME, store)
+    if beside is not None and (there := _index_in_directory(found, beside.path, store, directory)):
+        return _with_index(found, there, beside.path, store, said, directory)
+    refuse_unfinished(found, store)
+    chosen = choose_format(found, said)
+    publish = partial(
+        publish_beside if publish_index else hint_at_publishing, source=found, store=store, replaces=beside
+    )
+    made, made_path = _cached_or_made(what, store, chosen, directory, progress, publish)
+    return _opened(store, made, found.paths, chosen, made_path, directory)
+
+
+def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
+    """By which a shard in a directory is told from other files: the suffixes of ``format``, else of all formats."""
+    if format is None:
+        return suffixes_in_directories()
+    chosen = format_given(format)
+    if isinstance(chosen, Compressed) and chosen.inner.name in _CODEC_UNSAID:
+        return chosen.suffixes + chosen.inner.suffixes
+    return chosen.suffixes
+
+
+def wanted_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
+    """By which a directory is asked for shards, and for the manifests that say more of them."""
+    if format is None:
+        return known_suffixes() + MANIFEST_SUFFIXES
+    name = format_given(format).name
+    if name == Folder.name:
+        return known_suffixes(format) + METADATA_NAMES
+    return known_suffixes(format) + (MANIFEST_SUFFIXES if name.startswith(_IN_NAMED_ORDER) else ())
+
+
+def described_shards(found: Source, format: str | Format | None, store: Store) -> Described:  # noqa: A002
+    """The shards of what was found, and what manifests say of them: where a format is given, their order alone."""
+    if format is None:
+        return described(found, store)
+    chosen = format_given(format)
+    return described_files(found, chosen, store) if isinstance(chosen, Folder) else in_named_order(found, store)
+
+
+def choose_format(source: Source, format: str | Format | None = None) -> Format:  # noqa: A002
+    """The format asked for, by name or as an object, else the one that the suffixes of all shards mean.
+
+    Raises
+    ------
+    SourceError
+        A suffix means nothing, or two shards mean different formats.
+    """
+    if format is not None:
+        return format_given(format)
+    first = format_of(source.paths[0])
+    for path in source.paths:
+        other = format_of(path)
+        if other.name != first.name:
+            msg = f"{source.asked}: shards of two formats: {source.paths[0]} ({first.name}) and {path} ({other.name})"
+            raise SourceError(msg, hint="open one format at a time: a glob with a suffix, or format=")
+    return first
+
+
+def _opened(
+    store: Store,
+    index: Index,
+    paths: Sequence[str],
+    format: Format,  # noqa: A002
+    index_path: str | None,
+    cache_dir: str,
+) -> Opened:
+    check = ShardCheck(index, tuple(paths), store=store, format=format, cache_dir=cache_dir)
+    return Opened(store, index, tuple(paths), format, index_path, check)
+
+
+def _with_index(
+    found: Source,
+    known: Index,
+    index_path: str,
+    store: Store,
+    format: str | Format | None,  # noqa: A002
+    cache_dir: str,
+) -> Opened:
+    chosen = format_of_index(known, index_path, format)
+    numbers = match_all(known, found, index_path=index_path)
+    paths = found.paths
+    if found.complete:
+        # The whole directory: then its order is the index's, which may be older than a rule about sorting.
+        paths = tuple(path for _, path in sorted(zip(numbers, paths, strict=True)))
+        numbers = sorted(numbers)
+    index = _part_of(known, numbers)
+    opened = _opened(store, index, paths, chosen, index_path, cache_dir)
+    _compare(opened, stat_all(paths, store), index_path, found)
+    return opened
+
+
+def _part_of(index: Index, shards: list[int]) -> Index:
+    return index if shards == list(range(index.num_shards)) else subset(index, shards)
+
+
+def _beside_index(
+    found: Source,
+    split: SplitLike,
+    store: Store,
+    format: str | Format | None,  # noqa: A002
+    cache_dir: str,
+) -> Opened:
+    path = found.paths[0]
+    index = load_index(path, store=store, cache_dir=cache_dir)
+    chosen = format_of_index(index, path, format)
+    index = _part_of(index, shards_of_split(index, split, path=path))
+    paths = [join(found.root, name) for name in index.shard_names]
+    infos = find_all(paths, store)
+    missing = [shard for shard, info in zip(paths, infos, strict=True) if info is None]
+    if missing:
+        msg = f"{path}: {len(missing)} of its {len(paths)} shards are not beside it; the first is {missing[0]}"
+        raise StorageError(msg, hint="where the shards lie elsewhere, open them with index= this file")
+    opened = _opened(store, index, paths, chosen, path, cache_dir)
+    _compare(opened, [info for info in infos if info is not None], path, found)
+    return opened
+
+
+def format_of_index(index: Index, index_path: str, format: str | Format | None) -> Format:  # noqa: A002
+    """The format of the shards of an index: as it says itself, or ``format``, which must be the one it was made with.
+
+    Raises
+    ------
+    IndexFileError
+        It was made with another one.
+    SourceError
+        It was made with a format that is not shoal's own, and that was not given.
+    """
+    options = index.metadata.get(OPTIONS, {})
+    if format is None:
+        return format_named(index.format, options)
+    asked = format_given(format)
+    if asked.name != index.format:
+        msg = f"format={asked.name!r} was asked for, but the index {index_path} is one of {index.format!r} shards"
+        raise IndexFileError(msg, hint="leave out format=, or name another index")
+    if not isinstance(format, str) and options_of(asked) != options:
+        msg = f"format={asked.name!r} has {options_of(asked)}, and the index {index_path} was made with {options}"
+        raise IndexFileError(msg, hint="leave out format=, or make the index again with it")
+    return format_named(index.format, options) if isinstance(format, str) else asked
+
+
+def _given_index(
+    given: str, found: Source, storage_options: Mapping[str, Any] | None, cache_dir: str
+) -> tuple[Index, str]:
+    """The index that was asked for, which may lie in another store than the shards, and its path."""
+    if schemes_of([given]) == {""}:
+        path = str(Path(with_home(local_path(given))).absolute())
+        return load_index(path, store=LocalStore()), path
+    same = schemes_of([given]) == schemes_of(found.paths)
+    other = patient(open_store(given, storage_options if same else None), storage_options)
+    return load_index(plain(given), store=other, cache_dir=cache_dir), plain(given)
+
+
+def _index_in_directory(found: Source, path: str, store: Store, cache_dir: str) -> Index | None:
+    """The index that lies beside the shards, if it can be used for them."""
+    index = load_index(path, store=store, cache_dir=cache_dir)
+    if was_left_by_opening(index) and not describes(index, found, stat_all(found.paths, store)):
+        _log.info("%s was left by an earlier opening, and shards have changed since: it is made again", path)
+        return None
+    if not found.complete and (unknown := missing_from(index, found)):
+        _log.info("%s does not know %s (%d such): it is not used for %s", path, unknown[0], len(unknown), found.asked)
+        return None
+    return index
+
+
+def refuse_unfinished(found: Source, store: Store) -> None:
+    """Make sure that the shards of a directory are all that there will be.
+
+    Raises
+    ------
+    SourceError
+        A packing has not come to its end there: it has whole shards, and no index yet.
+    """
+    if found.complete and _beside(found, PACKING_PLAN, store) is not None:
+        msg = f"{found.asked}: a packing was begun here and is not finished; its shards are not all of the dataset"
+        hint = (
+            "the same `shoal pack` or `repack` again finishes it; naming shards, by a glob, reads those that are there"
+        )
+        raise SourceError(msg, hint=hint)
+
+
+def _beside(found: Source, name: str, store: Store) -> ObjectInfo | None:
+    """What lies beside the shards under this name."""
+    if found.root.endswith("://"):  # shards of several hosts or buckets
+        return None
+    path = join(found.root, name)
+    try:
+        return store.find(path)
+    except StorageError as error:
+        # Some stores, asked for what is not there, say that it is forbidden.
+        if not (is_forbidden(error) and scheme_of(path)):
+            raise
+        _log.info("nothing is read beside the shards: %s", error.message)
+        return None
+
+
+def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, found: Source) -> None:
+    """Say which shards differ from the index, and what that costs: it is paid once by every machine."""
+    index = opened.index
+    suspects = [shard for shard, info in enumerate(infos) if not opened.check.is_accepted(shard, info)]
+    if suspects:
+        num_bytes = sum(infos[shard].num_bytes for shard in suspects)
+        cost = f"{num_bytes:,} bytes" if index.extent_checksum is not None else f"up to {num_bytes:,} bytes"
+        text = (
+            "%d of %d shards differ in size or time from %s (the first is %s): each machine scans them again before "
+            "their use, and reads %s for it; `%s` writes their sizes and times into the index"
+        )
+        first, repair = infos[suspects[0]].path, _repair_command(found, index_path)
+        _log.warning(text, len(suspects), len(infos), index_path, first, cost, repair)
+    _say_unversioned(infos, index_path)
+
+
+def _repair_command(found: Source, index_path: str) -> str:
+    """What writes an index anew whose shards are sound."""
+    words = ["shoal", "verify"]
+    if index_path in (join(found.root, INDEX_NAME), *found.paths):
+        words += [index_path]
+    else:
+        words += ["SHARDS" if found.kind == "list" else found.asked, "--index", index_path]
+    words += ["--repair-index"]
+    if scheme_of(index_path) in ("http", "https"):
+        words += ["--output", "FILE"]
+    return shlex.join(words)
+
+
+def _say_unversioned(infos: Sequence[ObjectInfo], index_path: str) -> None:
+    unsaid = [info.path for info in infos if not info.version]
+    if unsaid:
+        text = "%d of %d shards have no etag and no date (the first is %s): only by their sizes are they those of %s"
+        _log.warning(text, len(unsaid), len(infos), unsaid[0], index_path)
+
+
+def _cached_or_made(
+    what: Described,
+    store: Store,
+    format: Format,  # noqa: A002
+    directory: str,
+    progress: Progress | None,
+    publish: Callable[[Index], str | None],
+) -> tuple[Index, str | None]:
+    """The index from the cache, else a new one, which is put there; its file, unless it could not be written.
+
+    ``publish`` may put it beside the shards, and says where it is then.
+    """
+    found = what.source
+    local = store if isinstance(store, LocalStore) else LocalStore()
+    infos = stat_all(found.paths, store)
+    path = str(Path(directory, "indexes", _cache_key(what, infos, format)))
+    # The ranks of one machine open the same dataset at the same moment; one of them does the work.
+    with alone(f"{path}.lock", what=f"indexes {found.asked}") as give_sign:
+        try:
+            mark_used(path)
+            if local.find(path) is not None:
+                known = load_index(path, store=local, trusted=True)
+                _say_unversioned(infos, path)
+                return known, publish(known) or path
+        except ShoalError as error:
+            _log.warning("the cached index cannot be used and is made again: %s", error.message)
+        index = build_index(
+            found,
+            store=store,
+            format=format,
+            progress=partial(_shown, progress, give_sign),
+            cache_dir=directory,
+            expected=what.expected,
+            rows=what.rows,
+        )
+        beside = publish(index)
+        try:
+            save_index(index, path, store=local)
+        except StorageError as error:
+            if beside is None:
+                _log.warning("the index cannot be kept, and is made again next time: %s", error.message)
+            return index, beside
+        bound_cache(directory)
+        return index, beside or path
+
+
+def _shown(
+    progress: Progress | None, give_sign: Callable[[], None], done_bytes: int, total_bytes: int, num_samples: int
+) -> None:
+    """How far an index is, to who watches, and to who waits for it."""
+    give_sign()
+    if progress is not None:
+        progress(done_bytes, total_bytes, num_samples)
+
+
+def _cache_key(what: Described, infos: Sequence[ObjectInfo], format: Format) -> str:  # noqa: A002
+    found = what.source
+    shards = [(info.path, info.num_bytes, info.version) for info in infos]
+    words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
+    words += [what.rows] if what.rows else []
+    return hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest() + ".index"

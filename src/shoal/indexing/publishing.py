@@ -1,0 +1,97 @@
+"""An index that opening publishes beside remote shards, so that no other machine has to make it.
+
+It is a by-product of opening, so it must not stand in anybody's way: it is used only while it describes exactly the
+shards that are there, and otherwise made again; whereas an index that somebody made with `shoal index` is believed, and
+what differs from it is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from shoal.errors import StorageError
+from shoal.index.index_file import encode
+from shoal.index.table import Index
+from shoal.indexing.index_store import INDEX_NAME, save_index
+from shoal.indexing.shard_check import looks_indexed
+from shoal.storage.objects.object_options import OBJECT_SCHEMES
+from shoal.storage.sources.source import Source
+from shoal.storage.store import Find, ObjectInfo, Put, PutIf
+from shoal.storage.urls import join, scheme_of
+
+__all__ = ["describes", "hint_at_publishing", "publish_beside", "was_left_by_opening"]
+
+_log = logging.getLogger("shoal")
+
+_MARK = "left_by_opening"
+# Elsewhere a written file may be more than a file: a commit, for instance.
+_PLAIN_STORES = (*OBJECT_SCHEMES, "memory")
+
+
+class _Place(Find, Put, Protocol):
+    """What leaving an index needs of a store."""
+
+
+def hint_at_publishing(index: Index, *, source: Source, store: _Place, replaces: ObjectInfo | None = None) -> None:
+    """Say how other machines would find the index; nothing is written beside shards unasked."""
+    del index, store, replaces
+    if _may_publish(source):
+        _log.info("%s: publish_index=True keeps the index beside the shards, for other machines to find", source.asked)
+
+
+def publish_beside(index: Index, *, source: Source, store: _Place, replaces: ObjectInfo | None = None) -> str | None:
+    """Put the index beside the shards, if these are all of a directory of an object store; where it is then.
+
+    ``replaces`` is one that was left there and is of no more use. Where another machine has written one since, that may
+    know newer shards, and stays; a store that cannot compare is told to write in any case. A refusal is said in the
+    log, and nothing else.
+    """
+    if not _may_publish(source):
+        return None
+    path = join(source.root, INDEX_NAME)
+    try:
+        is_ours = _write(replace(index, metadata={**index.metadata, _MARK: True}), path, store, replaces)
+    except StorageError as error:
+        _log.warning("the index is not published beside the shards: %s", error.message)
+        return None
+    if not is_ours:
+        _log.info("another machine has published an index meanwhile; it stays: %s", path)
+        return None
+    _log.info("the index is published beside the shards: %s", path)
+    return path
+
+
+def _may_publish(source: Source) -> bool:
+    """Whether the source is all of a directory of a store whose files are nothing but files."""
+    return source.complete and scheme_of(source.root) in _PLAIN_STORES
+
+
+def _write(index: Index, path: str, store: _Place, replaces: ObjectInfo | None) -> bool:
+    """Write an index unless another is there; whether it was written."""
+    try:
+        if isinstance(store, PutIf):
+            return store.put_if(path, encode(index), replaces=replaces)
+    except StorageError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        text = "%s is written without a condition, and would replace what another machine wrote just now: %s"
+        _log.info(text, path, error.message)
+    save_index(index, path, store=store)
+    return True
+
+
+def was_left_by_opening(index: Index) -> bool:
+    """Whether nobody asked for this index."""
+    return bool(index.metadata.get(_MARK))
+
+
+def describes(index: Index, source: Source, infos: Sequence[ObjectInfo]) -> bool:
+    """Whether the index knows every shard of ``source`` as ``infos`` say it is now, and of a directory no other."""
+    numbers = {name: number for number, name in enumerate(index.shard_names)}
+    if not numbers.keys() >= set(source.names) or (source.complete and len(numbers) > len(source.names)):
+        return False
+    return all(looks_indexed(index, numbers[name], info) for name, info in zip(source.names, infos, strict=True))

@@ -1,0 +1,1 @@
+"""HOW ARE SHARDS SCANNED? In processes and threads, locally and remotely."""

@@ -1,0 +1,143 @@
+"""The processes that scan shards, seen from the one that wants the scans."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from typing import IO, Any
+
+from shoal.formats.known_formats import options_of
+from shoal.formats.metadata.manifests import Expected
+from shoal.formats.shard_format import Format, ShardScan
+from shoal.indexing.scan.pipe_frames import error_of, read_frame, write_frame
+from shoal.processes.interpreters import start_python
+
+__all__ = ["WORKERS_VARIABLE", "ScanTask", "scan_in_processes"]
+
+WORKERS_VARIABLE = "SHOAL_INDEX_WORKERS"
+_WORKER = "shoal.indexing.scan.scan_worker"
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """One shard to be scanned."""
+
+    number: int
+    name: str
+    path: str
+    num_bytes: int
+    version: str
+    expected: Expected | None = None
+    index: tuple[str, int] | None = None  # one that others left beside it: path and bytes
+
+
+_Answer = tuple[ScanTask, dict[str, Any], ShardScan | None]
+
+
+def scan_in_processes(
+    tasks: Sequence[ScanTask],
+    format: Format,  # noqa: A002
+    *,
+    num_workers: int,
+    came_to: Callable[[ScanTask, int], None],
+) -> Iterator[tuple[ScanTask, ShardScan]]:
+    """Scan every shard in one of ``num_workers`` processes; gives the scans in the order in which they are finished.
+
+    ``came_to`` is told now and then, in this thread, how many bytes of a shard are done. When the iteration ends, for
+    whatever reason, no process and no thread is left.
+
+    Raises
+    ------
+    ShoalError
+        What a worker raised, as it raised it; or that a worker ended, with its signal and the shard.
+    """
+    num_workers = min(num_workers, len(tasks))
+    waiting: queue.SimpleQueue[ScanTask | None] = queue.SimpleQueue()
+    for task in [*tasks, *[None] * num_workers]:
+        waiting.put(task)
+    answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+    processes: list[subprocess.Popen[bytes]] = []
+    threads: list[threading.Thread] = []
+    try:
+        for _ in range(num_workers):
+            processes.append(start_python(_WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            thread = threading.Thread(
+                target=_converse, args=(processes[-1], format, waiting, answers), name="shoal-index", daemon=True
+            )
+            thread.start()
+            threads.append(thread)
+        left = len(tasks)
+        while left:
+            task, header, scan = answers.get()
+            if scan is not None:
+                left -= 1
+                yield task, scan
+            elif header["kind"] == "progress":
+                came_to(task, header["done_bytes"])
+            else:
+                raise error_of(header, shard=task.name)
+    finally:
+        # Also on Ctrl-C, and when whoever consumes this gives up: nothing is left behind.
+        for process in processes:
+            process.kill()
+        for thread in threads:
+            thread.join()
+        for process in processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                _close(pipe)
+
+
+def _close(pipe: IO[bytes] | None) -> None:
+    if pipe is not None:
+        with suppress(BrokenPipeError):
+            pipe.close()
+
+
+def _converse(
+    process: subprocess.Popen[bytes],
+    format: Format,  # noqa: A002
+    waiting: queue.SimpleQueue[ScanTask | None],
+    answers: queue.SimpleQueue[_Answer],
+) -> None:
+    """Give one worker task after task; runs in a thread, which ends when there are none or the worker is gone."""
+    if process.stdin is None or process.stdout is None:
+        return
+    while (task := waiting.get()) is not None:
+        request = {
+            "format": format.name,
+            "options": options_of(format),
+            "path": task.path,
+            "name": task.name,
+            "num_bytes": task.num_bytes,
+            "index": task.index,
+            "expected": None if task.expected is None else astuple(task.expected),
+        }
+        try:
+            write_frame(process.stdin, request)
+            while (frame := read_frame(process.stdout)) is not None:
+                answers.put((task, *frame))
+                if frame[0]["kind"] != "progress":
+                    break
+        except (OSError, ValueError):
+            frame = None
+        if frame is None:
+            answers.put((task, _epitaph(process.wait(), task), None))
+            return
+
+
+def _epitaph(status: int, task: ScanTask) -> dict[str, Any]:
+    """What to say of a worker that ended in the middle of a task."""
+    if status < 0:
+        how = f"was killed by {signal.Signals(-status).name}"
+        hint = f"out of memory? Try fewer workers ({WORKERS_VARIABLE}=1); finished shards are not scanned again"
+    else:
+        how = f"ended with exit status {status}"
+        hint = f"its own message is above; {WORKERS_VARIABLE}=0 scans without worker processes"
+    message = f"{task.path}: the process that scanned this shard {how}"
+    return {"kind": "error", "type": "ShoalError", "args": [message], "known": {"message": message, "hint": hint}}

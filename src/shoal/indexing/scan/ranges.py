@@ -1,0 +1,192 @@
+"""Reads a shard that is far away for a scan: what its format asks for, in as few requests or as few bytes as pay.
+
+A format reads on as if bytes were at hand. Here its small reads become requests: one for each header, or a stream of
+large ones with some under way ahead of it, whichever `shoal.indexing.scan.costs` finds cheaper at the moment.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from shoal.errors import StorageError
+from shoal.formats.shard_format import Buffer, ReadBytes
+from shoal.indexing.scan.costs import REACH_BYTES, ReadCosts, Way
+from shoal.storage.retry import Patience, StoppedError, patience, patience_here
+from shoal.storage.store import Advise, ReadRange
+from shoal.storage.urls import without_secrets
+
+__all__ = ["BLOCK_BYTES", "ScanReading", "ScanReads", "ScanTraffic", "reading_one"]
+
+# A request of a stream: long enough for its start to cost little, and 32 of them stay below 100 MB.
+BLOCK_BYTES = 2 << 20
+
+_ALONE_AT_ONCE = 4  # requests under way for a shard that is scanned on its own
+
+
+@dataclass(slots=True)
+class ScanTraffic:
+    """What finding samples took: requests and bytes that were read, and the bytes of the shards they were read from."""
+
+    num_requests: int = 0
+    read_bytes: int = 0
+    shard_bytes: int = 0
+    num_retries: int = 0
+
+    def __str__(self) -> str:
+        what = "headers only" if 2 * self.read_bytes < self.shard_bytes else "payloads too"
+        read, whole = self.read_bytes / 1e6, self.shard_bytes / 1e6
+        return f"{what}: read {read:,.1f} MB of {whole:,.1f} MB in {self.num_requests:,} requests" + (
+            f", {self.num_retries:,} of them tried again" if self.num_retries else ""
+        )
+
+
+class ScanReads:
+    """Requests of scans to one store: measured, counted, and refused once ``stopping`` is set. For several threads.
+
+    Where a request must be made again it waits as ``waiting`` says; by default until ``stopping`` is set.
+    """
+
+    def __init__(
+        self,
+        store: ReadRange,
+        costs: ReadCosts | None = None,
+        *,
+        traffic: ScanTraffic | None = None,
+        waiting: Patience | None = None,
+    ) -> None:
+        self.store = store
+        self.costs = ReadCosts() if costs is None else costs
+        self.traffic = ScanTraffic() if traffic is None else traffic
+        self.stopping = threading.Event()
+        self._waiting = Patience(pause=self.stopping.wait, retried=self._retried) if waiting is None else waiting
+        self._lock = threading.Lock()
+
+    def fetch(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        """The bytes ``[first_byte, end_byte)`` of ``path``, by one request."""
+        if self.stopping.is_set():
+            msg = f"{without_secrets(path)}: the scan was given up"
+            raise StoppedError(msg)
+        began_seconds = time.perf_counter()
+        with patience(self._waiting):
+            data = self.store.read_range(path, first_byte, end_byte)
+        self.costs.measured(len(data), time.perf_counter() - began_seconds)
+        with self._lock:
+            self.traffic.num_requests += 1
+            self.traffic.read_bytes += len(data)
+        return data
+
+    def _retried(self, _: StorageError) -> None:
+        with self._lock:
+            self.traffic.num_retries += 1
+
+    def finished(self, num_bytes: int) -> None:
+        """A shard of so many bytes was scanned."""
+        with self._lock:
+            self.traffic.shard_bytes += num_bytes
+
+
+class _Block:
+    """Bytes ``[first_byte, end_byte)`` of the shard: there, or on their way."""
+
+    __slots__ = ("_data", "end_byte", "first_byte")
+
+    def __init__(self, first_byte: int, end_byte: int, data: bytes | Future[bytes]) -> None:
+        self.first_byte, self.end_byte, self._data = first_byte, end_byte, data
+
+    def view(self, first_byte: int, end_byte: int) -> memoryview:
+        """The part of the shard's ``[first_byte, end_byte)`` that lies in here."""
+        if isinstance(self._data, Future):
+            self._data = self._data.result()
+        return memoryview(self._data)[max(0, first_byte - self.first_byte) : end_byte - self.first_byte]
+
+    def let_go(self) -> None:
+        """Not needed: not begun, if there is time."""
+        if isinstance(self._data, Future):
+            self._data.cancel()
+
+
+class ScanReading:
+    """Reads one shard for `Format.scan`.
+
+    ``threads`` carry out the requests of a stream, of which about ``num_at_once`` are under way beyond what was asked
+    for. Ranges may be asked for in any order; forward is what suits.
+    """
+
+    def __init__(self, reads: ScanReads, path: str, num_bytes: int, *, threads: Executor, num_at_once: int) -> None:
+        self._reads = reads
+        self._path = path
+        self._num_bytes = num_bytes
+        self._threads = threads
+        self._ahead_bytes = num_at_once * BLOCK_BYTES
+        self._way = Way(reads.costs, num_bytes, num_at_once=num_at_once)
+        self._blocks: deque[_Block] = deque()  # one behind the other, without a gap
+
+    def __call__(self, first_byte: int, end_byte: int, /) -> Buffer:
+        """The bytes ``[first_byte, end_byte)`` of the shard."""
+        if first_byte == end_byte:
+            return b""
+        self._way.asked(first_byte, end_byte)
+        blocks = self._blocks
+        while blocks and blocks[0].end_byte <= first_byte:
+            blocks.popleft().let_go()
+        if blocks and first_byte < blocks[0].first_byte:
+            self.close()
+        if self._way.streams:
+            self._stream(first_byte, end_byte + self._ahead_bytes)
+        elif not blocks or blocks[-1].end_byte < end_byte:
+            first = blocks[-1].end_byte if blocks else first_byte
+            end = min(self._num_bytes, max(end_byte, first + REACH_BYTES))
+            blocks.append(_Block(first, end, self._reads.fetch(self._path, first, end)))
+        parts = [block.view(first_byte, end_byte) for block in blocks if block.first_byte < end_byte]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def fetch_other(self, path: str, num_bytes: int) -> bytes:
+        """All bytes of another object, by one request."""
+        return self._reads.fetch(path, 0, num_bytes)
+
+    def close(self) -> None:
+        """Let go of all that is held or on its way."""
+        while self._blocks:
+            self._blocks.pop().let_go()
+
+    def _stream(self, first_byte: int, end_byte: int) -> None:
+        """Have all up to ``end_byte`` on its way."""
+        first = self._blocks[-1].end_byte if self._blocks else first_byte
+        while first < min(end_byte, self._num_bytes):
+            end = min(first + BLOCK_BYTES, self._num_bytes)
+            answer = self._threads.submit(self._reads.fetch, self._path, first, end)
+            self._blocks.append(_Block(first, end, answer))
+            first = end
+
+
+class _ReadsAhead(ReadRange, Advise, Protocol):
+    """What says whether a store is far away."""
+
+
+@contextmanager
+def reading_one(store: _ReadsAhead, path: str, num_bytes: int, *, costs: ReadCosts) -> Iterator[ReadBytes]:
+    """Reads one shard on its own, in the way that suits where it lies; no thread is left in the end.
+
+    Requests wait as others of the calling thread do (`shoal.storage.retry.patience`).
+    """
+
+    def read(first_byte: int, end_byte: int) -> Buffer:
+        return store.read_range(path, first_byte, end_byte)
+
+    if store.reads_ahead:
+        yield read
+        return
+    reads = ScanReads(store, costs, waiting=patience_here())
+    threads = ThreadPoolExecutor(_ALONE_AT_ONCE, thread_name_prefix="shoal-scan-read")
+    try:
+        yield ScanReading(reads, path, num_bytes, threads=threads, num_at_once=_ALONE_AT_ONCE)
+    finally:
+        reads.stopping.set()
+        threads.shutdown(wait=True, cancel_futures=True)

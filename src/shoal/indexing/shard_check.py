@@ -1,0 +1,326 @@
+"""Whether a shard is still the one that was indexed.
+
+A shard with the size and version that the index knows is. Any other is scanned again before its first use, its payloads
+too where the index has checksums of them: a dataset that was copied or touched is the same dataset, and one that was
+changed must never give a wrong sample.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import weakref
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError, StorageError
+from shoal.formats.metadata.scanning import scan_again
+from shoal.formats.shard_format import Format, ReadBytes, ShardScan
+from shoal.index.table import Index
+from shoal.indexing.build import SCAN_RULE
+from shoal.indexing.scan.costs import ReadCosts
+from shoal.indexing.scan.ranges import reading_one
+from shoal.storage.counted_store import Counting, counted
+from shoal.storage.http.dates import nanoseconds_of, same_time
+from shoal.storage.index_cache.place import Scratch
+from shoal.storage.store import Advise, ObjectInfo, ReadRange, Stat
+
+__all__ = ["ExtentRows", "ShardCheck", "first_difference", "head_text", "looks_indexed", "rows_of"]
+
+_log = logging.getLogger("shoal")
+
+_LOOKS_THAT_AGREE = 3  # before it is believed that a shard is another one now
+_LOOKS_OF_ONE_TIME = 2  # before a version that nobody knows is the one to come, of a shard with the time that is known
+_MOST_LOOKS = 24
+
+_HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (a new dataset to saved states)"
+_SAME_SIZE_HINT = f"copy it again if it is a copy, of which some bytes were lost on the way; else {_HINT}"
+
+
+class _Reads(ReadRange, Advise, Protocol):
+    """What scanning needs of a store."""
+
+
+class _CheckStore(_Reads, Stat, Protocol):
+    """What checking needs of a store."""
+
+
+def looks_indexed(index: Index, shard: int, info: ObjectInfo) -> bool:
+    """Whether size and version are those in the index; an index without versions is believed by the size.
+
+    A time is as good as a version: shards that were indexed as files are the same where a server shows them with the
+    times that these have, to the second (`same_time`).
+    """
+    if _has_version(index, shard, info):
+        return True
+    is_of_that_time = same_time(nanoseconds_of(index.shard_versions[shard]), info.modified_ns)
+    return is_of_that_time and info.num_bytes == int(index.shard_bytes[shard])
+
+
+def _has_version(index: Index, shard: int, info: ObjectInfo) -> bool:
+    known = index.shard_versions[shard]
+    return info.num_bytes == int(index.shard_bytes[shard]) and known in ("", info.version)
+
+
+class ShardCheck:
+    """Lets a shard be used once it is known to hold what the index says.
+
+    ``paths`` has one path per shard of ``index``. Safe to share between threads: each shard is checked once, and who
+    needs it waits. A forked child keeps what was accepted; a pickled copy checks for itself. What a scan accepted is
+    also remembered below ``cache_dir``, for the other processes of this machine and for later runs.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        paths: Sequence[str],
+        *,
+        store: _CheckStore,
+        format: Format,  # noqa: A002
+        cache_dir: str | None = None,
+    ) -> None:
+        self._cache_dir = cache_dir
+        self._memory = None if cache_dir is None else Scratch(f"{cache_dir}/accepted", suffix=".same")
+        self._index = index
+        self._paths = paths
+        self._store = store
+        self._format = format
+        self._costs = ReadCosts()
+        self._accepted = bytearray(index.num_shards)  # 1 for those that may be used
+        self._versions: dict[int, str] = {}
+        self._renew_locks()
+        _checks.add(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (self._index, self._paths, self._store, self._format, self._cache_dir)
+
+    def check(self, shard: int, counting: Counting | None = None) -> None:
+        """Return if shard number ``shard`` may be used.
+
+        O(1) once accepted; else one look at its size and version and, where they differ, a scan of it, whose reads
+        ``counting`` is told of.
+
+        Raises
+        ------
+        ShardError
+            It holds something else; the first byte that differs is named.
+        StorageError
+            It is not there, or cannot be read.
+        """
+        if self._accepted[shard]:
+            return
+        with self._locks.setdefault(shard, threading.Lock()):
+            if not self._accepted[shard]:
+                self._look(shard, counting)
+                self._accepted[shard] = 1
+        self._locks.pop(shard, None)  # a folder has as many shards as samples
+
+    def version(self, shard: int) -> str:
+        """What the store said was the version of a shard when it was checked; "" where it says nothing."""
+        kept = self._versions.get(shard)
+        if kept is not None:
+            return kept
+        return self._index.shard_versions[shard] if self._accepted[shard] else ""
+
+    def is_accepted(self, shard: int, info: ObjectInfo) -> bool:
+        """Whether a shard of this size and version may be used without a scan."""
+        return looks_indexed(self._index, shard, info) or self._was_accepted(shard, info)
+
+    def _look(self, shard: int, counting: Counting | None) -> None:
+        path = self._paths[shard]
+        # Opened before it is looked at: from here on the store itself raises if the file is replaced.
+        self._store.read_range(path, 0, 0)
+        info = self._store.stat(path)
+        if self._is_known(shard, info):
+            return
+        if look_again := getattr(self._store, "look_again", None):
+            # Of several servers behind one name, one may show another version: what most show is believed.
+            looks = Counter([info])
+            while looks[info] < (_LOOKS_THAT_AGREE if self._differs(shard, info) else _LOOKS_OF_ONE_TIME):
+                if looks.total() == _MOST_LOOKS:
+                    raise _ever_another(path, info, len(looks))
+                info = look_again(path)
+                looks[info] += 1
+                if self._is_known(shard, info):
+                    return
+        if not self._differs(shard, info):
+            return
+        rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
+        self._scan(shard, info, rows, head, self._store if counting is None else counted(self._store, counting))
+        if self._memory is not None:
+            self._memory.put(_entry(info, rows, head, self._format.name), [])
+
+    def _is_known(self, shard: int, info: ObjectInfo) -> bool:
+        """Whether what was met is the shard that was indexed, or was found to hold the same before."""
+        self._versions.pop(shard, None)
+        if info.version != self._index.shard_versions[shard]:
+            self._versions[shard] = info.version
+        return _has_version(self._index, shard, info) or self._was_accepted(shard, info)
+
+    def _differs(self, shard: int, info: ObjectInfo) -> bool:
+        """Whether neither version nor time is what was indexed."""
+        return not looks_indexed(self._index, shard, info)
+
+    def _was_accepted(self, shard: int, info: ObjectInfo) -> bool:
+        """Whether a scan on this machine has found it to be what was indexed."""
+        if self._memory is None:
+            return False
+        rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
+        return self._memory.get(_entry(info, rows, head, self._format.name)) is not None
+
+    def _scan(self, shard: int, info: ObjectInfo, rows: ExtentRows, head: str, store: _Reads) -> None:
+        name, indexed_bytes = self._index.shard_names[shard], int(self._index.shard_bytes[shard])
+        hint = _SAME_SIZE_HINT if info.num_bytes == indexed_bytes else _HINT
+        _log.info("%s differs in size or time from its index: scanning it again", info.path)
+        sizes = f"{info.num_bytes} bytes" + (f" ({indexed_bytes} when indexed)" * (info.num_bytes != indexed_bytes))
+        with reading_one(store, info.path, info.num_bytes, costs=self._costs) as read:
+            try:
+                scan = scan_again(
+                    self._format, read, info.num_bytes, shard=name, head=self._index.shard_heads.get(shard, {})
+                )
+            except ShardError as error:
+                what = f"is not the one that was indexed, and cannot be scanned: {error.args[0]}"
+                msg = f"this shard, now of {sizes}, {what}"
+                raise ShardError(msg, shard=name, byte=error.byte, hint=hint) from error
+            difference = first_difference(rows, scan)
+            if difference is None and head_text(scan.head) != head:
+                difference = (0, "what its head says of all samples differs from the index")
+            if difference is None and rows.checksums is not None:
+                difference = _first_wrong_checksum(rows, read)
+        if difference is not None:
+            byte, what = difference
+            msg = f"this shard, now of {sizes}, is not the one that was indexed: {what}"
+            raise ShardError(msg, shard=name, byte=byte, hint=hint)
+
+    def _renew_locks(self) -> None:
+        self._locks: dict[int, threading.Lock] = {}
+
+
+_checks: weakref.WeakSet[ShardCheck] = weakref.WeakSet()
+
+
+def _renew_all_locks() -> None:
+    """In a forked child: a lock that some thread of the parent held would never be released here."""
+    for check in list(_checks):
+        check._renew_locks()  # noqa: SLF001 - the same module
+
+
+os.register_at_fork(after_in_child=_renew_all_locks)
+
+
+def _ever_another(path: str, info: ObjectInfo, num_versions: int) -> StorageError:
+    msg = (
+        f"{path}: asked {_MOST_LOOKS} times which version this shard has, and told {num_versions} of which none came "
+        f"{_LOOKS_THAT_AGREE} times, the last {info.version!r}: whether it is the one that was indexed cannot be known"
+    )
+    hint = "does the server make up an etag or a date for each answer? Serve the shards by one that does not"
+    return StorageError(msg, hint=hint)
+
+
+def _restore(
+    index: Index,
+    paths: Sequence[str],
+    store: _CheckStore,
+    format: Format,  # noqa: A002
+    cache_dir: str | None,
+) -> ShardCheck:
+    return ShardCheck(index, paths, store=store, format=format, cache_dir=cache_dir)
+
+
+def _entry(info: ObjectInfo, rows: ExtentRows, head: str, format_name: str) -> str:
+    """Names the fact that this very file holds what these rows say."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps([SCAN_RULE, format_name, info.path, info.num_bytes, info.version, head]).encode())
+    for column, kind in (
+        (rows.first_byte, "<i8"),
+        (rows.end_byte, "<i8"),
+        (rows.num_samples, "<i8"),
+        (rows.layout_crc, "<u4"),
+    ):
+        digest.update(column.astype(kind).tobytes())
+    if rows.checksums is not None:
+        digest.update(rows.checksums.astype("<u4").tobytes())
+    return digest.hexdigest() + ".same"
+
+
+def _first_wrong_checksum(rows: ExtentRows, read: ReadBytes) -> tuple[int, str] | None:
+    """The first extent whose bytes are not those that were indexed; reads all of the shard, an extent at a time."""
+    for number, checksum in enumerate(rows.checksums if rows.checksums is not None else ()):
+        first, end = int(rows.first_byte[number]), int(rows.end_byte[number])
+        if zlib.crc32(read(first, end)) != int(checksum):
+            return first, f"bytes [{first}, {end}) do not have the checksum in the index"
+    return None
+
+
+def head_text(head: Mapping[str, Any]) -> str:
+    """What a shard says of all its samples, as a text by which two heads are compared."""
+    return json.dumps(head, sort_keys=True, default=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentRows:
+    """The extents of one shard, arrays of one length."""
+
+    first_byte: NDArray[np.int64]
+    end_byte: NDArray[np.int64]
+    num_samples: NDArray[np.int64]
+    layout_crc: NDArray[np.uint32]
+    checksums: NDArray[np.uint32] | None = None
+
+
+def rows_of(index: Index, shard: int) -> ExtentRows:
+    """The rows of an index that belong to one shard; O(log num_extents)."""
+    first, end = np.searchsorted(index.extent_shard, np.array([shard, shard + 1], dtype=np.int32))
+    rows = slice(int(first), int(end))
+    return ExtentRows(
+        first_byte=index.extent_first_byte[rows],
+        end_byte=index.extent_end_byte[rows],
+        num_samples=index.extent_num_samples[rows],
+        layout_crc=index.extent_layout_crc[rows],
+        checksums=None if index.extent_checksum is None else index.extent_checksum[rows],
+    )
+
+
+def first_difference(indexed: ExtentRows, found: ShardScan) -> tuple[int, str] | None:
+    """The first byte at which a scan disagrees with the index, and what to say about it; None when they agree.
+
+    The extents are laid over the scan by counting samples, so that the rule by which they were cut does not matter.
+    """
+    starts, ends = found.sample_starts, found.ends
+    cuts = np.concatenate([[0], np.cumsum(indexed.num_samples)])
+    before = found.samples_before()
+    pieces = np.searchsorted(before, cuts)
+    for extent in range(len(indexed.num_samples)):
+        first, end = int(cuts[extent]), int(cuts[extent + 1])
+        expected = [int(indexed.first_byte[extent]), int(indexed.end_byte[extent])]
+        if end > found.num_samples:
+            what = f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
+            return max(expected[0], min(expected[1], int(starts[-1]))), what
+        first_piece, end_piece = int(pieces[extent]), int(pieces[extent + 1])
+        seen = [int(starts[first_piece]), int(ends[end_piece - 1])]
+        if [before[first_piece], before[end_piece]] != [first, end]:
+            return expected[0], f"by the index a piece begins after {first} samples and ends after {end}; none does"
+        if seen != expected:
+            samples = f"samples {first} to {end - 1} of the shard"
+            byte = min(expected[0], seen[0]) if seen[0] != expected[0] else min(expected[1], seen[1])
+            what = f"{samples} lie at bytes [{expected[0]}, {expected[1]}) in the index, [{seen[0]}, {seen[1]}) now"
+            return byte, what
+        crc = zlib.crc32(found.layout_crcs[first_piece:end_piece].astype("<u4").tobytes())
+        if crc != int(indexed.layout_crc[extent]):
+            what = (
+                f"bytes [{expected[0]}, {expected[1]}) are laid out as CRC-32 {int(indexed.layout_crc[extent]):08x} in "
+                f"the index, as {crc:08x} now"
+            )
+            return expected[0], what
+    if found.num_samples > cuts[-1]:
+        return int(starts[pieces[-1]]), f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
+    return None

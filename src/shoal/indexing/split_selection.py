@@ -1,0 +1,197 @@
+"""The split of a dataset that is read: found before any shard is, so that train and test are never mixed unasked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from shoal.errors import SourceError, UsageError
+from shoal.formats.folder.reader import METADATA_NAMES
+from shoal.formats.metadata.splits import (
+    DATASET_DICT,
+    ENERGON_SPLITS,
+    Splits,
+    splits_in_dataset_dict,
+    splits_in_energon,
+    splits_in_names,
+)
+from shoal.formats.tar.reader import Tar
+from shoal.index.table import Index
+from shoal.order.arrays.index_ranges import Runs
+from shoal.storage.sources.braces import expand_braces
+from shoal.storage.sources.source import Source, expand
+from shoal.storage.store import Store
+from shoal.storage.urls import join
+
+__all__ = ["ALL_SPLITS", "SelectedSplit", "SplitLike", "samples_left", "select_split", "shards_of_split"]
+
+_log = logging.getLogger("shoal")
+
+SplitLike = str | Sequence[str] | None
+
+ALL_SPLITS = "all"
+
+_LIMIT_BYTES = 64 << 20  # a split.yaml of a million shards has 40 MB
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedSplit:
+    """The shards to read, and by path the keys of single samples in them that are left out."""
+
+    source: Source
+    left_out: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def select_split(found: Source, asked: SplitLike, *, suffixes: Sequence[str], store: Store) -> SelectedSplit:
+    """The shards of the splits that were asked for, by name; of a source without splits, all.
+
+    Of a directory, a look is taken for what declares splits: one or two requests, where its shards are tars or Arrow.
+
+    Raises
+    ------
+    SourceError
+        The source holds several splits and none was asked for, or not the one that was.
+    """
+    splits = _splits_of(found, store) if found.kind == "directory" or asked is not None else None
+    chosen = _chosen(splits, asked, what=found.asked, where=found.root)
+    if splits is None or chosen is None:
+        return SelectedSplit(found)
+    place = splits.directories.get(chosen[0]) if len(chosen) == 1 else None
+    if place is not None and found.kind == "directory":
+        # As if it had been named: with the index and the manifests that lie in it.
+        _refuse_shared_tables(found, splits)
+        return SelectedSplit(expand(join(found.root, place), suffixes=suffixes, store=store))
+    wanted = {name for split in chosen for name in splits.parts[split]}
+    if len(wanted) == len(found.names) and not splits.left_out:
+        return SelectedSplit(found)
+    _refuse_shared_tables(found, splits)
+    kept = [place for place, name in enumerate(found.names) if name in wanted]
+    names, paths = (tuple(row[place] for place in kept) for row in (found.names, found.paths))
+    left_out = {join(found.root, name): keys for name, keys in splits.left_out.items() if name in wanted}
+    return SelectedSplit(replace(found, kind="list", names=names, paths=paths), left_out)
+
+
+def shards_of_split(index: Index, asked: SplitLike, *, path: str) -> list[int]:
+    """The numbers of the shards of an index that belong to the splits asked for, told by their names.
+
+    Raises
+    ------
+    SourceError
+        As `select_split`.
+    """
+    splits = splits_in_names(index.shard_names)
+    chosen = _chosen(splits, asked, what=path, where=path)
+    if splits is None or chosen is None:
+        return list(range(index.num_shards))
+    wanted = {name for split in chosen for name in splits.parts[split]}
+    return [number for number, name in enumerate(index.shard_names) if name in wanted]
+
+
+def samples_left(selected: SelectedSplit, index: Index, paths: Sequence[str], store: Store) -> Runs | None:
+    """The samples of an index that take part: not those left out by key. None for all; reads the headers of shards.
+
+    Raises
+    ------
+    SourceError
+        A key is not in its shard.
+    ShardError, StorageError
+        A shard cannot be read.
+    """
+    left_out = selected.left_out
+    if not left_out:
+        return None
+    mask = np.ones(index.num_samples, dtype=np.bool_)
+    first_samples = index.extent_first_sample[index.shard_first_extent]
+    for number, (name, path) in enumerate(zip(index.shard_names, paths, strict=True)):
+        if keys := left_out.get(path):
+            there = Tar().keys(partial(store.read_range, path), store.stat(path).num_bytes, shard=name)
+            if unknown := sorted(keys.difference(there)):
+                msg = f"{name}: {len(unknown)} excluded samples are not in it; the first has the key {unknown[0]!r}"
+                raise SourceError(msg, hint="the file that declares the splits belongs to other shards: mend it")
+            places = [place for place, key in enumerate(there) if key in keys]
+            mask[int(first_samples[number]) + np.array(places, dtype=np.int64)] = False
+    _log.info("%d samples are excluded by the dataset's own splits", int(np.count_nonzero(~mask)))
+    return Runs.of(mask, index.num_samples)
+
+
+def _splits_of(found: Source, store: Store) -> Splits | None:
+    """What declares splits in a directory, else what its names say."""
+    if found.kind == "directory":
+        if any(name.endswith(".arrow") for name in found.names):
+            path = join(found.root, DATASET_DICT)
+            if (data := _read(path, store)) is not None:
+                return splits_in_dataset_dict(data, found.names, path=path)
+        if any(name.endswith(".tar") for name in found.names):
+            for name in ENERGON_SPLITS:
+                path = join(found.root, name)
+                if (data := _read(path, store)) is not None:
+                    return splits_in_energon(data, found.names, path=path, expand=expand_braces)
+    return splits_in_names(found.names)
+
+
+def _read(path: str, store: Store) -> bytes | None:
+    info = store.find(path)
+    if info is None:
+        return None
+    if info.num_bytes > _LIMIT_BYTES:
+        msg = f"{path}: it has {info.num_bytes} bytes, and is read whole"
+        raise SourceError(msg, hint=f"at most {_LIMIT_BYTES} are; name the shards by a glob")
+    return bytes(store.read_range(path, 0, info.num_bytes))
+
+
+def _chosen(splits: Splits | None, asked: SplitLike, *, what: str, where: str) -> list[str] | None:
+    """The names of the splits to read; None for all shards, whatever split they are of."""
+    if asked is None:
+        if splits is None or not (splits.must_be_chosen or splits.is_declared):
+            return None
+        filled = splits.filled
+        if not filled:
+            msg = f"{what}: {splits.said_by} lists the splits {splits}, and none of their shards are there"
+            raise SourceError(msg, hint="copy them too, or name the shards by a glob")
+        if len(filled) == 1:
+            _log.info("%s: %s is read, by %s", what, splits, splits.said_by)
+            return filled
+        msg = f"{what}: this holds the splits {splits}, by {splits.said_by}; which one is to be read?"
+        both = ", ".join(f'"{name}"' for name in filled[:2])
+        hint = f'split="{filled[0]}" reads one (--split {filled[0]}), split=[{both}] several, split="{ALL_SPLITS}" all'
+        raise SourceError(msg, hint=hint)
+    names = _names(asked)
+    if splits is None:
+        if names == [ALL_SPLITS]:
+            return None
+        msg = f"{what}: split={', '.join(names)} was asked for, and no splits are known below {where}"
+        hint = (
+            "splits are directories or files named train, val, test or the like, or what dataset_dict.json or "
+            "Energon's split.yaml lists; leave out split=, or name the shards by a glob"
+        )
+        raise SourceError(msg, hint=hint)
+    if names == [ALL_SPLITS] and ALL_SPLITS not in splits.parts:
+        return splits.filled if splits.is_declared else None
+    found = [splits.named(name) for name in names]
+    unknown = [name for name, split in zip(names, found, strict=True) if split is None or not splits.parts[split]]
+    if unknown:
+        msg = f"{what}: split={unknown[0]!r} was asked for; the splits, by {splits.said_by}, are {splits}"
+        raise SourceError(msg, hint=f'split="{splits.filled[0]}"' if splits.filled else "no split has a shard")
+    return list(dict.fromkeys(name for name in found if name is not None))
+
+
+def _names(asked: str | Sequence[str]) -> list[str]:
+    names = [asked] if isinstance(asked, str) or not isinstance(asked, Sequence) else list(asked)
+    if not names or "" in names or any(not isinstance(name, str) for name in names):
+        msg = f"split= takes the name of a split, or a list of names; got {asked!r:.80}"
+        raise UsageError(msg, hint=f'split="train", split=["train", "test"] or split="{ALL_SPLITS}"')
+    return names
+
+
+def _refuse_shared_tables(found: Source, splits: Splits) -> None:
+    """A table of all splits would lose its rows, were one of them read alone."""
+    taken = {name for shards in splits.parts.values() for name in shards}
+    tables: Iterable[str] = (name for name in found.names if name not in taken)
+    for name in tables:
+        if name.rpartition("/")[2] in METADATA_NAMES:
+            msg = f"{found.asked}: {name} speaks of files of all splits, and one split is asked for"
+            raise SourceError(msg, hint="put a table into the directory of each split")

@@ -1,0 +1,161 @@
+"""A dataset of Hugging Face ``datasets`` as one of ours, where that can be exact: its files, read in place.
+
+Of a `datasets.Dataset` these are the Arrow files of its cache or of ``save_to_disk``, with the rows that ``select``,
+``filter``, ``shuffle`` and slices left; of a `datasets.IterableDataset` the files that it would stream. What a function
+makes of rows is not in any file, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.integrations.huggingface.arrow_tables import Stored, refuse_decoding, refused, stored_rows
+from shoal.integrations.huggingface.datasets_library import datasets_library
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
+
+__all__ = ["from_hf"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """Where one of the library's builders keeps its files, their format, and what of its settings changes rows."""
+
+    files: str
+    format: str
+    changing: tuple[str, ...] = ()
+
+
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_BUILDERS = {
+    "Parquet": _Builder("files", "parquet", ("filters",)),
+    "Arrow": _Builder("files", "arrow"),
+    "Json": _Builder("base_files", "jsonl", ("field", "encoding_errors")),
+    "WebDataset": _Builder("tar_paths", "tar"),
+}
+
+
+def from_hf(
+    dataset: Any,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: Any = None,
+) -> Dataset:
+    """The rows of a Hugging Face dataset, read where they lie, to be shuffled, dealt out and resumed as any here.
+
+    Exactly the rows that the given dataset has, in the order of their files: what a `Dataset` was shuffled to is left
+    to `Dataset.shuffle` here. Values are those of the files: what ``decode`` and `map` make of them is said here too.
+
+    Parameters
+    ----------
+    dataset
+        A `datasets.Dataset` on disk, in any chain of ``select``, ``filter``, ``shuffle``, ``shard``,
+        ``train_test_split``, ``select_columns``, ``rename_column`` and ``concatenate_datasets``; or a
+        `datasets.IterableDataset` over Parquet, JSON Lines, Arrow or WebDataset files, with ``select_columns`` at most.
+    storage_options, cache
+        As in `shoal.open`.
+
+    Raises
+    ------
+    UsageError
+        It cannot be exact: rows are in memory, repeated, computed by a function, dealt to nodes or shuffled in a
+        buffer; the message says which, and what to do.
+    """
+    datasets = datasets_library()
+    options: dict[str, Any] = {"storage_options": storage_options, "cache": cache}
+    if isinstance(dataset, Mapping):
+        msg = f"from_hf() takes one split; got {type(dataset).__name__} with {', '.join(map(repr, dataset))}"
+        raise UsageError(msg, hint=f"from_hf(dataset[{next(iter(dataset), 'train')!r}])")
+    if isinstance(dataset, datasets.Dataset):
+        return _of_stored(stored_rows([dataset]), options)
+    if isinstance(dataset, datasets.IterableDataset):
+        return _of_iterable(dataset, options)
+    msg = f"from_hf() takes a datasets.Dataset or datasets.IterableDataset; got {type(dataset).__name__}"
+    raise UsageError(msg)
+
+
+def _of_stored(stored: Stored, options: Mapping[str, Any]) -> Dataset:
+    """The rows of Arrow files."""
+    opened = open_dataset(list(stored.paths), format="arrow", **options)
+    index = opened._description.opened.index  # noqa: SLF001  # to compare it with what the library says
+    counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
+    if counts != list(stored.num_rows):
+        msg = f"the files have {counts[:8]} rows, and the library says {list(stored.num_rows)[:8]}"
+        raise UsageError(msg, hint="a file changed while it was in use: load the dataset again")
+    if stored.rows is not None:
+        opened = opened.select(stored.rows)
+    return _named(opened, stored.names)
+
+
+def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
+    """The files of a stream."""
+    if dataset._distributed is not None:  # noqa: SLF001  # there is no other way to know
+        msg = "it is the part of one node"
+        raise refused(msg, "leave out split_dataset_by_node(): a dataset here knows its rank")
+    if dataset._starting_state_dict is not None:  # noqa: SLF001
+        msg = "a state was loaded into it, and counts its rows as they come"
+        raise refused(msg, "give from_hf() a dataset without a state; the dataset here has states of its own")
+    source, columns = dataset._ex_iterable, None  # noqa: SLF001
+    if type(source).__name__ == "SelectColumnsIterable":
+        source, columns = source.ex_iterable, list(source.column_names)
+    function = getattr(source, "generate_tables_fn", None) or getattr(source, "generate_examples_fn", None)
+    if function is None:
+        raise refused(*_why(type(source).__name__))
+    if function.__name__ == "_generate_tables_from_shards":
+        return _chosen(_of_stored(stored_rows(source.kwargs["shards"]), options), columns)
+    builder: Any = getattr(function, "__self__", None)
+    known = _BUILDERS.get(type(builder).__name__)
+    if known is None or not type(builder).__module__.startswith("datasets.packaged_modules."):
+        name = type(builder).__name__ if builder is not None else function.__qualname__
+        msg = f"its samples are made by {name}"
+        raise refused(msg, "shoal.open() the files that it reads, if it reads any")
+    config = builder.config
+    changed = [name for name in known.changing if getattr(config, name, None) is not None]
+    if changed or getattr(config, "features", None) is not None:
+        name = changed[0] if changed else "features"
+        msg = f"{name}= changes what is in the files"
+        raise refused(msg, "filter() and map() here do that")
+    if source.kwargs.get("row_groups_list") and any(group is not None for group in source.kwargs["row_groups_list"]):
+        msg = "reshard() made it parts of files"
+        raise refused(msg, "leave out reshard(): a window here mixes parts of files")
+    if known.format != "tar":
+        refuse_decoding(dataset.features or {})
+    paths = [str(path) for path in source.kwargs[known.files]]
+    packed = all(path.endswith(_PACKED) for path in paths)  # then the suffix says which way, and the one before it what
+    opened = open_dataset(paths, format=None if packed else known.format, **options)
+    if not isinstance(opened[0], dict):
+        msg = "its files are no JSON Lines"
+        raise refused(msg, "write one object a line")
+    return _chosen(opened, columns if columns is not None else getattr(config, "columns", None))
+
+
+def _why(kind: str) -> tuple[str, str]:
+    """Why a step of a stream cannot be exact here, and what to do."""
+    steps = {
+        "BufferShuffledExamplesIterable": ("it was shuffled in a buffer", "leave out shuffle(), and shuffle() here"),
+        "MappedExamplesIterable": ("map() changes its rows", "give from_hf() what map() was given, and map() here"),
+        "FilteredExamplesIterable": ("filter() chooses rows as they come", "filter() here"),
+        "TakeExamplesIterable": ("take() counts rows as they come", "take() here"),
+        "SkipExamplesIterable": ("skip() counts rows as they come", "skip() here"),
+        "Examples": ("it was made by to_hf()", "use the dataset it was made of"),
+    }
+    unknown = (f"{kind} stands between it and its files", "give from_hf() the dataset as load_dataset() made it")
+    return steps.get(kind, unknown)
+
+
+def _named(dataset: Dataset, names: Mapping[str, str] | None) -> Dataset:
+    """The columns by their new names; None where they are those of the files."""
+    if names is None:
+        return dataset
+    chosen = dataset.columns(*names.values())
+    renamed = {new: old for new, old in names.items() if new != old}
+    return chosen.rename(**renamed) if renamed else chosen
+
+
+def _chosen(dataset: Dataset, columns: list[str] | None) -> Dataset:
+    return dataset if columns is None else dataset.columns(*columns)

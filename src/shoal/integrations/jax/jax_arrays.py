@@ -1,0 +1,110 @@
+"""Batches as JAX wants them: arrays of one process, or this process's rows of arrays that lie over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.integrations.jax.jax_library import jax_library
+
+__all__ = ["Placing", "on_process", "rank_of_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Where the arrays of a batch go: to a device of this process, or, with a sharding, to all devices that it names.
+
+    ``num_rows`` counts the rows of a global batch, and ``num_local`` those that this process has of them.
+    """
+
+    sharding: Any
+    device: Any
+    num_rows: int = 0
+    num_local: int = 0
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch with arrays of numbers and truth values as `jax.Array`; what else there is stays as it is.
+
+        Raises
+        ------
+        UsageError
+            A number has no place in the type that JAX would give it, or an array has not a row for each sample.
+        """
+        with jax_library().default_device(self.device):
+            return self._placed(batch, "the batch")
+
+    def _placed(self, value: Any, name: str) -> Any:
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+            return self._array(_fitting(value, name), name)
+        if isinstance(value, Mapping):
+            return {key: self._placed(item, repr(key)) for key, item in value.items()}
+        if isinstance(value, tuple):
+            items = [self._placed(item, f"{name}[{number}]") for number, item in enumerate(value)]
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        if isinstance(value, list) and any(isinstance(item, np.ndarray | dict | tuple | list) for item in value):
+            return [self._placed(item, f"{name}[{number}]") for number, item in enumerate(value)]
+        return value
+
+    def _array(self, array: NDArray[Any], name: str) -> Any:
+        jax = jax_library()
+        if self.sharding is None:
+            return jax.device_put(array)
+        if array.ndim < 1 or len(array) != self.num_local:
+            msg = f"{name} has shape {array.shape}, and this process has {self.num_local} samples of each global batch"
+            raise UsageError(msg, hint="with sharding=, every array of a batch has a row for each of its samples")
+        return jax.make_array_from_process_local_data(self.sharding, array, (self.num_rows, *array.shape[1:]))
+
+
+def _fitting(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """The array, unless JAX would cut its integers: it has 32 bits of them where 64 are not switched on."""
+    if array.dtype.kind not in "iu" or array.dtype.itemsize < 8 or not array.size:
+        return array
+    limits = np.iinfo(jax_library().dtypes.canonicalize_dtype(array.dtype))
+    low, high = int(array.min()), int(array.max())
+    if low < limits.min or high > limits.max:
+        msg = f"{name} has integers from {low} to {high}, and JAX would cut them to {limits.dtype}"
+        raise UsageError(msg, hint='jax.config.update("jax_enable_x64", True), or .map() them to what fits')
+    return array
+
+
+def on_process(batch: Any, repeated: NDArray[np.bool_]) -> Any:
+    """The batch with its repeats marked: in all batches, since a compiled step wants all of one structure."""
+    return {**batch, "__pad__": repeated} if isinstance(batch, dict) else batch
+
+
+def rank_of_rows(sharding: Any) -> tuple[int, int]:
+    """Which of how many parts of a global batch the devices of this process hold under a sharding.
+
+    Processes whose devices hold the same rows have the same part: they differ in other axes of the mesh.
+
+    Raises
+    ------
+    UsageError
+        The sharding splits more than rows, leaves this process out, or gives two processes some rows in common.
+    """
+    jax = jax_library()
+    try:
+        held = sharding.devices_indices_map((len(sharding.device_set),))
+    except (AttributeError, IndexError, ValueError) as error:
+        msg = f"sharding={sharding!r} is none of the rows of a batch: {error}"
+        hint = 'NamedSharding(mesh, PartitionSpec("data")) splits rows, which are the first dimension, and nothing else'
+        raise UsageError(msg, hint=hint) from error
+    rows: dict[int, set[tuple[int, int]]] = {}
+    for device, (part,) in held.items():
+        start, stop, _ = part.indices(len(sharding.device_set))
+        rows.setdefault(device.process_index, set()).add((start, stop))
+    parts = sorted({tuple(sorted(own)) for own in rows.values()})
+    taken = [part for own in parts for part in own]
+    if len(set(taken)) < len(taken) or len({len(own) for own in parts}) > 1:
+        msg = f"under sharding={sharding!r} the devices of two processes hold some rows in common, and others not"
+        raise UsageError(msg, hint="make the mesh so that a process holds whole parts of the rows: jax.make_mesh does")
+    here = jax.process_index()
+    if here not in rows:
+        msg = f"no device of process {here} is in sharding={sharding!r}"
+        raise UsageError(msg, hint="iterate in the processes of the mesh only")
+    return parts.index(tuple(sorted(rows[here]))), len(parts)

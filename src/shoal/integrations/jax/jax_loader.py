@@ -1,0 +1,326 @@
+"""`shoal.jax.DataLoader`: batches of a dataset as JAX arrays, on any number of processes, exactly resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.integrations.jax.jax_arrays import Placing, on_process, rank_of_rows
+from shoal.integrations.jax.jax_library import jax_library
+from shoal.pipeline.stages import Filter
+from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
+from shoal.stats.throughput import Pace
+from shoal.stream.certificate.delivery_ledger import Proof
+from shoal.stream.checkpoint.position import Place
+from shoal.stream.dataset import Dataset
+from shoal.stream.iterating.iterator import Iteration
+from shoal.stream.iterating.iterator_spec import Pass
+from shoal.stream.workers.prefetcher import Ahead
+
+__all__ = ["DataIterator", "DataLoader", "partition"]
+
+
+class DataLoader:
+    """Batches of a dataset as `jax.Array`, in exactly the order of ``iter(dataset)``.
+
+    A thread of this process makes them ahead of their use. The position is the dataset's: ``loader.state_dict()`` is
+    ``ds.state_dict()``, the same in all processes, and counts batches that were received.
+
+    Parameters
+    ----------
+    dataset
+        With `Dataset.batch`.
+    sharding
+        Of the rows of a global batch, such as ``NamedSharding(mesh, PartitionSpec("data"))``: then batches are arrays
+        over all processes, made of the part of each with ``jax.make_array_from_process_local_data``. All of them have
+        one shape, so the dataset says ``remainder="drop"`` or ``"pad"``; with the latter, every batch marks its repeats
+        in ``__pad__``. Default: arrays of this process alone, with whatever samples it has.
+    num_epochs
+        Epochs in all, counted from epoch 0: an iterator goes on from one to the next until so many were run, also over
+        stops. Default: an iterator ends with its epoch, and the next one begins the next.
+    prefetch
+        Batches that are made, and on their way to devices, ahead of their use; 0 makes them when they are asked for.
+
+    Raises
+    ------
+    UsageError
+        The batches cannot be those of the sharding, or the ranks are not those that it makes of the processes.
+    """
+
+    def __init__(
+        self, dataset: Dataset, *, sharding: Any = None, num_epochs: int | None = None, prefetch: int = 2
+    ) -> None:
+        if not isinstance(given := cast("Any", dataset), Dataset):
+            msg = f"shoal.jax.DataLoader streams a shoal dataset; got {type(given).__name__}"
+            raise UsageError(msg, hint="shoal.open(...).batch(...)")
+        if prefetch < 0 or (num_epochs is not None and num_epochs < 1):
+            msg = f"prefetch={prefetch}, num_epochs={num_epochs}: out of range"
+            raise UsageError(msg, hint="prefetch is 0 or more, num_epochs at least 1, or None for one epoch at a time")
+        self.dataset = dataset
+        self.sharding = sharding
+        self.num_epochs = num_epochs
+        self.prefetch = prefetch
+        jax_library()
+        run = _pass_of(dataset)
+        if not run.work.recipe.partition.batched:
+            msg = "JAX takes batches, and this dataset gives single samples"
+            raise UsageError(msg, hint="ds.batch(global_batch_size=...)")
+        if sharding is not None:
+            _check_batches(run, sharding)
+
+    def __repr__(self) -> str:
+        """The dataset, and where its batches go."""
+        where = "arrays of this process" if self.sharding is None else f"arrays over {self.sharding}"
+        return f"<shoal.jax.DataLoader: {self.dataset!r}, {where}>"
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, the same in all processes."""
+        return len(self.dataset)
+
+    def __iter__(self) -> DataIterator:
+        """Begin at the loaded position if one was loaded for this epoch, else at its start."""
+        return DataIterator(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin at the start of this epoch next, unless it is the current one: then nothing moves."""
+        self.dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the newest iterator is, counting what was received; see `Dataset.state_dict`."""
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was saved; see `Dataset.load_state_dict`."""
+        self.dataset.load_state_dict(state)
+
+
+class DataIterator:
+    """Batch after batch, with the protocol of Grain's iterators: ``next``, `get_state`, `set_state`.
+
+    After an error it raises the same error again: an epoch that failed must not look like one that ended.
+    """
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
+        self.place: Place
+        self._is_stopped = False
+        self._batches: Iterator[Any] = iter(())
+        self._failure: BaseException | None = None
+        self._ahead: Ahead | None = None
+        self._begin()
+
+    def get_state(self) -> dict[str, Any]:
+        """The state after every batch that this iterator has given: a few integers, the same in all processes."""
+        return self._run.state(*self.place.position)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was saved, on any number of processes; what was made ahead is dropped.
+
+        Raises
+        ------
+        StateError
+            The state belongs to another dataset, seed or order; the iterator stays where it was.
+        """
+        self._loader.dataset.load_state_dict(state)
+        self.close()
+        self._begin()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        if self._failure is not None:
+            raise self._failure
+        taken: list[tuple[Any, Proof]] = []
+        self._before = (self.place, self.place.num_yielded, self.place.received)
+        try:
+            return self._next(taken)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._undo(error, taken)
+            if self._is_stopped and isinstance(error, Exception):
+                raise StopIteration from None
+            raise
+
+    def stop(self) -> None:
+        """Give no more batches; returns at once, and a ``next`` that waits for one ends within a moment.
+
+        Unlike `close` it may be called in a signal handler. The state stays what it is: after everything given.
+        """
+        self._is_stopped = self._closed = True
+        begin_elsewhere(self.close)
+
+    def close(self) -> None:
+        """Stop making batches, and give no more."""
+        with InterruptsHeld():
+            self._closed = True
+            self._batches = iter(())
+            self._end_line()
+            if self._ahead is not None:
+                self._ahead.close()
+            self._iteration.close()
+
+    def _end_line(self) -> None:
+        if self._line is not None:
+            self._line.close()
+
+    def _next(self, taken: list[tuple[Any, Proof]]) -> Any:
+        """The next batch; what was taken of those made ahead is noted first, for `_undo`."""
+        began = self._pace.clock()
+        try:
+            self._take(taken)
+            self._before = (self.place, self.place.num_yielded, self.place.received)  # perhaps of the next epoch
+            with InterruptsHeld():
+                self.place.num_yielded += 1
+                batch, self.place.received = taken[0]
+                if self._line is not None:
+                    self._line.step()
+                if self.place.num_yielded >= self._run.num_steps:
+                    self._end_line()
+                    self._run.ended(self.place)  # now, since a loop that counts to len() never asks for more
+            return batch
+        finally:
+            self._pace.add(began, self._pace.clock())
+
+    def _undo(self, error: BaseException, taken: list[tuple[Any, Proof]]) -> None:
+        """The batch was not given out: an interrupt came, or something failed."""
+        with InterruptsHeld():
+            place, num_yielded, received = self._before
+            place.num_yielded, place.received = num_yielded, received
+            if isinstance(error, Exception) and not taken:
+                self._failure = error
+                self.close()
+            elif self._ahead is None:
+                self._failure = _interrupted()
+                self.close()
+            elif taken:
+                self._ahead.give_back(taken[0])
+
+    def _take(self, taken: list[tuple[Any, Proof]]) -> None:
+        """The next batch, and all that was delivered with it."""
+        while not self._closed:
+            try:
+                if self._ahead is None:
+                    taken.append(next(self._batches))
+                else:
+                    self._ahead.wait()
+                    with InterruptsHeld():
+                        taken.append(self._ahead.take())
+            except StopIteration:
+                if self._is_stopped:
+                    break
+                self._run.ended(self.place)
+                self.close()
+                if self._loader.num_epochs is None or self._run.epoch + 1 >= self._loader.num_epochs:
+                    break
+                self._begin()
+            else:
+                return
+        raise StopIteration
+
+    def _begin(self) -> None:
+        """Make what is left of the epoch that the dataset is in."""
+        loader = self._loader
+        run = self._run = _pass_of(loader.dataset)
+        self._failure = None
+        self.place = run.place()
+        self._iteration: Iteration = run.silent().work.iterate(
+            run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state
+        )
+        self._pace = run.counters.pace = Pace(run.counters)
+        self._line = run.progress_line(self.place)
+        run.follow(self.place)
+        self._ahead = None
+        self._closed = loader.num_epochs is not None and run.epoch >= loader.num_epochs
+        if self._closed:
+            self.close()
+            return
+        if loader.num_epochs is not None and not run.start and not run.num_steps:
+            self.close()
+            shares = run.work.recipe.partition
+            msg = f"no epoch has a batch of {shares.global_batch}: there are {self.place.num_samples} samples"
+            raise UsageError(msg, hint='a smaller batch, or remainder="pad"')
+        # The device is that of this thread: another one may make the arrays.
+        placed = _placed(run, self._iteration, loader.sharding, jax_library().config.jax_default_device)
+        made = self._iteration.place
+        batches = ((batch, made.proof) for batch in placed)  # in the thread that makes them, so that both belong
+        if loader.prefetch:
+            self._ahead = Ahead(batches, limit=loader.prefetch, close=self._iteration.close)
+        self._batches = self._ahead or batches
+
+
+def partition(dataset: Dataset, sharding: Any) -> Dataset:
+    """The part of this process under a sharding of rows: processes whose devices hold the same rows get the same.
+
+    For meshes with tensor or pipeline parallel axes that lie over several processes. Where every process has rows of
+    its own, in the order of processes, nothing needs to be said.
+
+    Raises
+    ------
+    UsageError
+        The sharding splits more than rows, leaves this process out, or gives two processes some rows in common.
+    """
+    rank, world_size = rank_of_rows(sharding)
+    return dataset.partition(rank=rank, world_size=world_size)
+
+
+def _placed(run: Pass, batches: Iterator[Any], sharding: Any, device: Any) -> Iterator[Any]:
+    """The batches of a pass as JAX arrays."""
+    shares = run.work.recipe.partition
+    if sharding is None:
+        yield from map(Placing(None, device), batches)
+        return
+    num_local = shares.global_batch // shares.world_size
+    place = Placing(sharding, device, shares.global_batch, num_local)
+    pads = shares.remainder == "pad"
+    for step, batch in enumerate(batches):
+        yield place(on_process(batch, _repeated(run, step, num_local)) if pads else batch)
+
+
+def _repeated(run: Pass, step: int, num_local: int) -> NDArray[np.bool_]:
+    """Which of this process's samples of a step are repeats; only the last step of an epoch has any."""
+    if step < run.num_steps - 1:
+        return np.zeros(num_local, dtype=np.bool_)
+    work = run.work
+    order = work.arrangement.epoch(run.epoch)
+    return work.recipe.partition.share(order, work.recipe.rank, step, step + 1, run.start).repeated
+
+
+def _check_batches(run: Pass, sharding: Any) -> None:
+    """`UsageError` unless every batch of this process is its rows of an array under a sharding."""
+    recipe, shares = run.work.recipe, run.work.recipe.partition
+    if shares.remainder == "keep":
+        msg = f"with sharding= all batches have one shape, and remainder='keep' leaves less than {shares.global_batch}"
+        hint = 'batch(..., remainder="drop"), or "pad", which fills the last one with repeats and marks them'
+        raise UsageError(msg, hint=hint)
+    options = run.work.options
+    if any(isinstance(stage, Filter) for stage in recipe.stages) or options.skips or options.quarantine is not None:
+        msg = "with sharding= all batches have one shape, and filter() or reading() leaves samples out"
+        raise UsageError(msg, hint="map() samples to what the loss ignores, or go without sharding=")
+    rank, world_size = rank_of_rows(sharding)
+    if (rank, world_size) != (recipe.rank, shares.world_size):
+        msg = f"the sharding makes this process part {rank} of {world_size}, and the dataset rank {recipe.rank} of "
+        msg += f"{shares.world_size}"
+        raise UsageError(msg, hint="shoal.jax.DataLoader(shoal.jax.partition(ds, sharding), sharding=sharding)")
+    num_parts = len({str(part) for part in sharding.devices_indices_map((len(sharding.device_set),)).values()})
+    if shares.global_batch % max(num_parts, world_size):
+        msg = f"a global batch of {shares.global_batch} has no equal parts for the {num_parts} that the sharding makes"
+        raise UsageError(msg, hint=f"batch(global_batch_size=...) with a multiple of {num_parts}")
+
+
+def _pass_of(dataset: Dataset) -> Pass:
+    return dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before it begins
+
+
+def _interrupted() -> UsageError:
+    msg = "this iterator was interrupted while it made a batch, and has lost it"
+    return UsageError(msg, hint="iterator.set_state(iterator.get_state()): nothing is lost by that")
+
+
+def _nothing(_: object) -> None:
+    """The receiver counts, and not the maker."""

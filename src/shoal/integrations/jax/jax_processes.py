@@ -1,0 +1,44 @@
+"""What the processes of a JAX job must agree on, compared once."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.integrations.jax.jax_library import jax_library
+from shoal.integrations.jax.jax_loader import DataLoader
+from shoal.stream.dataset import Dataset
+from shoal.stream.ranks.rank_consistency import check_agreement, told_of
+
+__all__ = ["compare_ranks"]
+
+_MOST_BYTES = 4096
+
+
+def compare_ranks(source: Dataset | DataLoader) -> None:
+    """Compare what all processes are about to train on, once; call it in every process, before the loop.
+
+    Compared are dataset, seed, order, epoch, position, batch size and the number of ranks; and that each part of the
+    samples is somebody's, the same number of times. One collective call with 4 KiB from each process; with one process
+    there is nothing to compare.
+
+    Raises
+    ------
+    UsageError
+        Processes differ: in all of them, naming the ranks, the fields and both sides.
+    """
+    jax = jax_library()
+    if jax.process_count() == 1:
+        return
+    from jax.experimental import multihost_utils  # noqa: PLC0415  # optional, like jax itself
+
+    told = json.dumps(told_of(source.dataset if isinstance(source, DataLoader) else source)).encode()
+    if len(told) > _MOST_BYTES:
+        msg = f"what this process would tell the others has {len(told)} bytes; {_MOST_BYTES} are the most"
+        raise UsageError(msg, hint="an order of your own with large parameters? give it smaller ones")
+    padded = np.zeros(_MOST_BYTES, dtype=np.uint8)
+    padded[: len(told)] = np.frombuffer(told, dtype=np.uint8)
+    everybody = np.asarray(multihost_utils.process_allgather(padded))
+    check_agreement([tuple(json.loads(row.tobytes().rstrip(b"\0"))) for row in everybody])

@@ -1,0 +1,1 @@
+"""Loaders, datasets and samplers for torch."""

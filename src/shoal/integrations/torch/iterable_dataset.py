@@ -1,0 +1,189 @@
+"""`shoal.torch.IterableDataset`: a dataset for loaders of other libraries, each worker with its own part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self, cast
+
+import torch.utils.data
+
+from shoal.errors import StateError, UsageError
+from shoal.integrations.torch.shared_state import SharedState
+from shoal.integrations.torch.tensor_batches import tensors
+from shoal.stream.dataset import Dataset
+from shoal.stream.iterating.iterator import Iteration
+from shoal.stream.workers.foreign_loaders import refuse_batches_of_batches, refuse_second_dealing
+
+__all__ = ["IterableDataset"]
+
+_FIELDS = ("start", "step", "worker", "num_workers", "rank", "world_size")
+
+
+class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+    """A dataset as torch's own and other loaders take it: on each rank its part, in each worker a part of that.
+
+    In a `torch.utils.data.DataLoader` every sample of the epoch comes exactly once over all ranks and workers. In
+    torchdata's ``StatefulDataLoader`` a run resumes exactly, with the same ranks and the same number of workers. Where
+    these may change, use `shoal.torch.DataLoader`.
+
+    An epoch does not end by itself, since no worker can know whether the others are done: call `set_epoch` before each,
+    as with torch's ``DistributedSampler``, or the same order comes again. Workers that stay
+    (``persistent_workers=True``) begin where the dataset does, whoever moved it: `set_epoch` and `load_state_dict` here
+    or of the dataset itself, between two loops.
+
+    Parameters
+    ----------
+    dataset
+        With `Dataset.batch` it gives batches of tensors, and the loader needs ``batch_size=None``; else single samples,
+        which the loader makes batches of.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        if not isinstance(given := cast("Any", dataset), Dataset):
+            msg = f"shoal.torch.IterableDataset wraps a shoal dataset; got {type(given).__name__}"
+            raise UsageError(msg, hint="shoal.open(...)")
+        self.dataset = dataset
+        self._shared, self._seen = SharedState(), 0  # where the dataset begins, for workers that stay
+        self._has_begun = False
+        self._saved: dict[str, Any] | None = None
+        dataset._cursor.watch(self._tell)  # noqa: SLF001  # whoever moves it, by whichever object
+
+    def __len__(self) -> int:
+        """What this rank yields in a whole epoch: batches, or samples."""
+        return len(self.dataset)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin at the start of this epoch next, in workers too; see `Dataset.set_epoch`."""
+        self.dataset.set_epoch(epoch)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where an iterator of the same worker of the same rank was, or where `Dataset.state_dict` says.
+
+        Raises
+        ------
+        StateError
+            The state is that of another worker, rank or number of these; or of another dataset or order.
+        """
+        if "step" in state:
+            self._saved = dict(state)
+        else:
+            self.dataset.load_state_dict(state)
+
+    def __iter__(self) -> _Part:
+        """Iterate over the part of this worker."""
+        info = torch.utils.data.get_worker_info()
+        if info is not None:
+            self._begin_as_told()
+        run = self.dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before it is shared among workers
+        partition = run.work.recipe.partition
+        refuse_second_dealing(partition.world_size)
+        if partition.batched:
+            refuse_batches_of_batches()
+        saved, self._saved = self._saved, None
+        part = _Part(self, 0 if info is None else info.id, 1 if info is None else info.num_workers)
+        if saved is not None:
+            part.load_state_dict(saved)
+        return part
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A worker is told the rank, which it may not know how to ask for, and where to begin."""
+        run = self.dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before it begins
+        world_size = run.work.recipe.partition.world_size
+        refuse_second_dealing(world_size)
+        dataset = self.dataset.partition(rank=run.work.recipe.rank, world_size=world_size)
+        dataset.load_state_dict(run.state(run.epoch, run.start))
+        return {**self.__dict__, "dataset": dataset, "_seen": self._shared.number, "_has_begun": False}
+
+    def __copy__(self) -> Self:
+        """Another over the same dataset, for workers of its own."""
+        made = type(self).__new__(type(self))
+        made.__setstate__({**self.__dict__, "_shared": SharedState(), "_seen": 0, "_has_begun": False})
+        return made
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self.__dict__.update(kept)
+        self.dataset._cursor.watch(self._tell)  # noqa: SLF001
+
+    def _tell(self) -> None:
+        """The dataset will begin elsewhere: so will workers that stay."""
+        if torch.utils.data.get_worker_info() is None:  # what moves in a worker is the affair of that one
+            dataset = self.dataset
+            self._shared.put(dataset._arrangement.state_at(*dataset._cursor.begins))  # noqa: SLF001
+
+    def _begin_as_told(self) -> None:
+        """In a worker: the first pass begins where this copy was sent to, later ones where the parent's dataset does.
+
+        No worker decides for itself that a pass is over, since the others may see it otherwise.
+        """
+        if self._has_begun and self._shared.number != self._seen:
+            self._seen, state = self._shared.get()
+            self.dataset.load_state_dict(state)
+        self._has_begun = True
+
+
+class _Part:
+    """What one worker yields of an epoch, and a state that only the same worker can use."""
+
+    def __init__(self, source: IterableDataset, worker: int, num_workers: int) -> None:
+        self._source, self._worker, self._num_workers = source, worker, num_workers
+        self._begin(0)
+
+    def _begin(self, step: int) -> None:
+        self._run = self._source.dataset._pass()  # noqa: SLF001
+        work = self._run.work.of_worker(self._worker, self._num_workers)
+        self._iteration: Iteration = work.iterate(
+            self._run.counters,
+            epoch=self._run.epoch,
+            start=self._run.start,
+            ended=_nothing,
+            state=self._run.state,
+            first_step=step,
+        )
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        iteration, before = self._iteration, self._iteration.place.num_yielded
+        try:
+            made = next(iteration)
+            return tensors(made) if self._run.work.recipe.partition.batched else made
+        except StopIteration:
+            dataset = self._source.dataset
+            # A loaded position has served. No worker can say that: the loop may not have received what it made ahead.
+            if torch.utils.data.get_worker_info() is None and dataset.epoch == self._run.epoch:
+                dataset.set_epoch(self._run.epoch + 1)
+                dataset.set_epoch(self._run.epoch)
+            raise
+        except BaseException as error:  # an interrupt, too: what was made is not given out
+            iteration.fail(error, num_yielded=before)
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this worker is."""
+        recipe = self._run.work.recipe
+        start = self._run.state(self._run.epoch, self._run.start)
+        step = self._iteration.place.num_yielded
+        parts = (start, step, self._worker, self._num_workers, recipe.rank, recipe.partition.world_size)
+        return dict(zip(_FIELDS, parts, strict=True))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the same worker was."""
+        recipe = self._run.work.recipe
+        here = (self._worker, self._num_workers, recipe.rank, recipe.partition.world_size)
+        for name, ours in zip(_FIELDS[2:], here, strict=True):
+            if state.get(name) != ours:
+                msg = f"the state was saved with {name}={state.get(name)}; this is {name}={ours}"
+                hint = "keep ranks and workers as they were, or use shoal.torch.DataLoader, whose state fits any number"
+                raise StateError(msg, hint=hint)
+        self._iteration.close()
+        self._source.dataset.load_state_dict(state["start"])
+        self._begin(state["step"])
+
+    def close(self) -> None:
+        """Stop."""
+        self._iteration.close()
+
+
+def _nothing(_: object) -> None:
+    """Nobody knows in a worker whether the epoch is over."""

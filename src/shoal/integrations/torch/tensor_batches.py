@@ -1,0 +1,46 @@
+"""Batches as torch wants them: tensors where there are numbers, in the same memory; and pinned."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.pipeline.tensors import tensors
+
+__all__ = ["can_pin", "pinned", "pinned_array", "tensors"]
+
+
+def can_pin() -> bool:
+    """Whether there is an accelerator that pinned memory is for; a warning if not, as torch's own loader gives."""
+    if torch.accelerator.is_available():
+        return True
+    warnings.warn("pin_memory=True, and no accelerator is found: batches are not pinned", stacklevel=3)
+    return False
+
+
+def pinned_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array in pinned memory, of which torch makes a pinned tensor; an ordinary one where torch has no such type."""
+    try:
+        kind = torch.from_numpy(np.empty(0, dtype)).dtype
+    except TypeError:
+        return np.empty(shape, dtype)
+    array: np.ndarray[Any, Any] = torch.empty(shape, dtype=kind, pin_memory=True).numpy()
+    return array
+
+
+def pinned(value: Any) -> Any:
+    """The same with tensors in pinned memory, and whatever else knows how to pin itself."""
+    if hasattr(value, "pin_memory"):
+        return value.pin_memory()
+    if isinstance(value, Mapping):
+        return {name: pinned(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        items = [pinned(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [pinned(item) for item in value]
+    return value

@@ -1,0 +1,75 @@
+"""What ranks of a torch job must agree on, compared once; and which ranks share samples, from a device mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed
+
+from shoal.errors import UsageError
+from shoal.integrations.torch.torch_loader import DataLoader
+from shoal.stream.dataset import Dataset
+from shoal.stream.ranks.rank_consistency import check_agreement, told_of
+
+__all__ = ["compare_ranks", "partition"]
+
+
+def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = None) -> Dataset:
+    """The part of this process in a device mesh: ranks that differ in ``dims`` get different samples.
+
+    Ranks that differ in other dimensions only (tensor, pipeline, sequence parallel ones) get the same samples.
+
+    Parameters
+    ----------
+    mesh
+        A `torch.distributed.device_mesh.DeviceMesh` that has this process.
+    dims
+        The data parallel dimensions by name, outermost first; may be left out where the mesh has one dimension.
+
+    Raises
+    ------
+    UsageError
+        The mesh has no such dimension, or this process is not in it.
+    """
+    names = tuple(mesh.mesh_dim_names or ())
+    if dims is None and mesh.ndim == 1:
+        chosen = [0]
+    else:
+        wanted = [dims] if isinstance(dims, str) else list(dims or ())
+        if not wanted or any(name not in names for name in wanted):
+            msg = (
+                f"the data parallel dimensions {dims!r} of a mesh that has {', '.join(map(repr, names)) or 'no names'}"
+            )
+            raise UsageError(msg, hint='name them: partition(ds, mesh, "dp") or partition(ds, mesh, ["pod", "dp"])')
+        chosen = [names.index(name) for name in wanted]
+    here = mesh.get_coordinate()
+    if here is None:
+        msg = "this process is not in the mesh"
+        raise UsageError(msg, hint="iterate in the processes of the mesh only")
+    rank, world_size = 0, 1
+    for dim in chosen:
+        rank = rank * mesh.size(dim) + here[dim]
+        world_size *= mesh.size(dim)
+    return dataset.partition(rank=rank, world_size=world_size)
+
+
+def compare_ranks(source: Dataset | DataLoader, group: Any = None) -> None:
+    """Compare what all ranks are about to train on, once; call it on every rank, before the loop.
+
+    Compared are dataset, seed, order, epoch, position, batch size and the number of ranks; and that each part of the
+    samples is somebody's, the same number of times. One collective call with some hundred bytes from each rank; without
+    a process group there is nothing to compare.
+
+    Raises
+    ------
+    UsageError
+        Ranks differ: on all of them, naming the ranks, the fields and both sides.
+    """
+    distributed: Any = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return
+    own = told_of(source.dataset if isinstance(source, DataLoader) else source)
+    everybody: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(everybody, own, group=group)
+    check_agreement(everybody)

@@ -1,0 +1,216 @@
+"""Worker processes for a loader: torch's own, given one task for each batch, in turn.
+
+torch sees a dataset with keys and a sampler that gives them, not an iterable: it hands keys to workers in turn and
+gives out what they make in the order of the keys. So worker ``w`` of ``m`` makes the steps ``t`` with ``t % m == w``,
+no worker ever ends early, and a worker that stays for several epochs learns of each with its first key.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.utils.data
+
+from shoal.errors import WorkerError
+from shoal.processes.forks import wait_for_end, wait_for_feeders
+from shoal.processes.interrupts import interrupts_wait
+from shoal.processes.parents import end_with_parent
+from shoal.storage.retry import StoppedError
+from shoal.stream.iterating.iterator_spec import Pass, Work
+from shoal.stream.workers.snapshot import Snapshot
+from shoal.stream.workers.worker_batches import Failed, Made, StepMaker, Task
+from shoal.stream.workers.worker_cache import sharing_chunks
+
+__all__ = ["Workers", "Workshop"]
+
+_SECONDS_TO_END = 2.0
+
+
+class Workshop:
+    """What a worker holds: a maker of steps, and the last touch that turns a batch into what the loader promises."""
+
+    def __init__(self, work: Work, num_workers: int, finish: Callable[[Any], Any], stop: Any) -> None:
+        self._maker, self._finish = StepMaker(work, num_workers, stop), finish
+
+    def __getitem__(self, task: Task) -> Made:
+        made = self._maker.make(task)
+        return made if made.failed is not None else made._replace(batch=self._finish(made.batch))
+
+
+class _Begin:
+    """What a worker does first: it sees to it that it ends with the trainer, and then what the user asks for."""
+
+    def __init__(self, init: Callable[[int], None] | None) -> None:
+        self._init = init
+
+    def __call__(self, worker: int) -> None:
+        end_with_parent()
+        if self._init is not None:
+            self._init(worker)
+
+
+class _Tasks:
+    """The sampler: the steps of whatever pass is on."""
+
+    def __init__(self) -> None:
+        self.run: Pass | None = None
+
+    def __iter__(self) -> Iterator[Task]:
+        run = self.run
+        if run is None:
+            return
+        num_steps = run.num_steps
+        for step in range(num_steps):
+            yield Task(run.epoch, run.start, step, num_steps)
+
+
+class Workers:
+    """The worker processes of a loader, which serve pass after pass where they may stay.
+
+    ``options`` go to torch's DataLoader.
+    """
+
+    def __init__(self, work: Work, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> None:
+        self._made: Any = None
+        self._closed, self._has_given_up = True, False
+        self._pid = os.getpid()
+        self._given, self._num_workers = _given(work, num_workers, finish, options), num_workers
+        if num_workers > 1:
+            work = sharing_chunks(work, num_workers=num_workers)
+        self._tasks = _Tasks()
+        # An event of multiprocessing would wait for those who wait for it, of whom one may have been killed.
+        stopped, self._stop = options["multiprocessing_context"].Pipe(duplex=False)
+        workshop: Any = Workshop(work, num_workers, finish, stopped)
+        self._loader: Any = torch.utils.data.DataLoader(
+            workshop,
+            batch_size=None,
+            sampler=self._tasks,
+            num_workers=num_workers,
+            collate_fn=_as_it_is,
+            **{**options, "worker_init_fn": _Begin(options["worker_init_fn"])},
+        )
+        self._closed = False
+        _open.add(self)
+
+    def serve(self, work: Work, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> bool:
+        """Whether they are what `Workers` of these arguments would be, or others are needed."""
+        return not self._closed and not self._has_given_up and _given(work, num_workers, finish, options) == self._given
+
+    def begin(self, run: Pass) -> None:
+        """Make the batches of this pass from now on; what is left of an earlier one is dropped."""
+        self._tasks.run = run
+        self._made = iter(self._loader)
+
+    def next(self) -> Made:
+        """What was made of the next task; `StopIteration` after the last.
+
+        Raises
+        ------
+        WorkerError
+            A worker ended, or gave no answer in time.
+        """
+        try:
+            made = next(self._made, None)
+        except (RuntimeError, EOFError, OSError) as error:
+            raise self._explained(error) from error
+        if made is None:  # torch's own StopIteration would hold on to its queues until it is dealt with
+            raise StopIteration
+        return Made(*made)
+
+    def give_up(self) -> None:
+        """Have them give up what they make, for good: they answer at once, and serve no other pass."""
+        self._has_given_up = True
+        self._stop.send_bytes(b"stop")
+
+    def kill(self) -> None:
+        """End the processes where they are, and answer whoever waits in `next` in their place."""
+        made = self._made
+        for worker in getattr(made, "_workers", ()):
+            worker.kill()
+        if made is not None:  # torch would look for lost workers every five seconds
+            msg = "the loader was stopped"
+            made._worker_result_queue.put((made._rcvd_idx, Made(-1, None, {}, Failed(StoppedError(msg), ""))))  # noqa: SLF001
+
+    def close(self) -> None:
+        """End the processes, and wait until they have ended."""
+        made, self._made = self._made, None
+        self._closed = True
+        _open.discard(self)
+        if made is not None and self._pid == os.getpid():  # a forked child has no workers, only their queues
+            with interrupts_wait():
+                self._stop.send_bytes(b"stop")  # torch would wait until the batches in work are made
+                made._shutdown_workers()  # noqa: SLF001  # else it happens when the garbage collector likes
+                # torch does not wait, and a thread that is the last to know a queue gives it back after Python's end.
+                wait_for_feeders(getattr(made, "_index_queues", ()), timeout_seconds=_SECONDS_TO_END)
+                self._loader = made = None  # the last that knows the queues
+
+    def __del__(self) -> None:
+        if not self._closed:  # where Python ends, they are, and what else is in this module may be gone
+            self.close()
+
+    def _explained(self, error: Exception) -> Exception:
+        """Why torch lost a worker, as far as the system knows."""
+        workers = getattr(self._made, "_workers", ())
+        if isinstance(error, EOFError | OSError):  # what it had made cannot be had; the system may not know yet
+            wait_for_end(workers, timeout_seconds=_SECONDS_TO_END)
+        ended = [(number, worker) for number, worker in enumerate(workers) if worker.exitcode not in {None, 0}]
+        if ended:
+            number, worker = ended[0]
+            how, hint = _cause(worker.exitcode)
+            msg = f"worker {number} of {self._num_workers} (pid {worker.pid}) {how}"
+            return WorkerError(msg, hint=hint)
+        if "timed out" in str(error):
+            msg = f"no batch came within timeout={self._loader.timeout} seconds"
+            return WorkerError(msg, hint="a larger timeout=, more workers, or 0 to wait as long as it takes")
+        return error
+
+
+def _given(work: Work, *others: Any) -> Snapshot:
+    """All that workers are started with, as it is now.
+
+    Where samples lie stays what it is as long as the dataset does; how workers are started, and what seeds the random
+    numbers of the next ones, is no matter of what those that are there make.
+    """
+    options: dict[str, Any] = others[-1]
+    alone = (work.opened, work.arrangement.index, options["multiprocessing_context"], options["generator"])
+    return Snapshot((work, *others), alone=alone)
+
+
+def _cause(exitcode: int) -> tuple[str, str]:
+    if exitcode > 0:
+        hint = (
+            'its own message is on stderr. A script that starts workers needs `if __name__ == "__main__":` around '
+            "what it does, and functions for map(), filter() and collate_fn= must be importable: not of a notebook"
+        )
+        return f"ended with exit code {exitcode}", hint
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = f"signal {-exitcode}"
+    hints = {
+        "SIGKILL": "often the system was out of memory (see dmesg): fewer workers, a smaller window, or batches",
+        "SIGBUS": "often shared memory was full (df /dev/shm): in a container give more (--shm-size), or fewer workers",
+        "SIGSEGV": "a library crashed in the worker; num_workers=0 shows where",
+    }
+    return f"was ended by {name}", hints.get(name, "somebody or something ended it from outside")
+
+
+def _as_it_is(made: Any) -> Any:
+    return made
+
+
+_open: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for workers in list(_open):
+        workers.close()
+
+
+# Before multiprocessing's own end, which would remove its directory while workers still make sockets in it.
+atexit.register(_close_all)

@@ -1,0 +1,1 @@
+"""Numpy idioms of orders: permutations, ranges of integers, segments, sorting by small keys."""

@@ -1,0 +1,52 @@
+"""An order of which only some positions are delivered: what `take`, `skip` and `select` after a shuffle mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.arrays.sorting import distinct
+from shoal.order.protocol import BoundOrder, as_stretch
+
+__all__ = ["ChosenPositions"]
+
+
+class ChosenPositions:
+    """The positions of an order that are in some runs, numbered anew from 0."""
+
+    def __init__(self, order: BoundOrder, chosen: Runs) -> None:
+        self._order, self._chosen = order, chosen
+        self.num_samples = len(chosen)
+        self.stretch = order.stretch
+        self.version = order.version
+        self.parameters = order.parameters
+
+    @property
+    def num_canonical_nodes(self) -> int:
+        """Nodes of the order; positions no longer alternate over them, so dealing keeps chunks together only."""
+        return 1
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The ids at positions ``[start, stop)`` of the chosen ones."""
+        return self.locate(start, stop)[0]
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The ids at positions ``[start, stop)`` of the chosen ones and the chunk of each."""
+        first, end = as_stretch(start, stop, self.num_samples)
+        positions = self._chosen.members(np.arange(first, end))
+        ids, chunks = np.empty_like(positions), np.empty_like(positions)
+        # Ask run by run, whole stretches of the order at a time where choices are dense.
+        numbers = positions // self.stretch
+        for number in distinct(numbers):
+            mine = np.flatnonzero(numbers == number)
+            low, high = int(positions[mine[0]]), int(positions[mine[-1]]) + 1
+            stretch_ids, stretch_chunks = self._order.locate(low, high)
+            ids[mine], chunks[mine] = stretch_ids[positions[mine] - low], stretch_chunks[positions[mine] - low]
+        return ids, chunks
+
+    def positions(self, ids: Any) -> NDArray[np.int64]:
+        """The position of each id among the chosen ones, -1 where it is not delivered."""
+        return self._chosen.numbers(self._order.positions(ids))

@@ -1,0 +1,16 @@
+"""The orders by name, as `Dataset.shuffle` and states know them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shoal.order.block import Block
+from shoal.order.buffer import Buffer
+from shoal.order.sequential_and_full import Full, Sequential
+from shoal.order.window.order import Window
+
+__all__ = ["ORDERS"]
+
+ORDERS: Mapping[str, type[Block | Buffer | Full | Sequential | Window]] = {
+    order.name: order for order in (Sequential, Full, Window, Block, Buffer)
+}

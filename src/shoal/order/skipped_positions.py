@@ -1,0 +1,147 @@
+"""Positions that a run leaves out: bad batches that it resumes past, epoch by epoch; the order itself stays untouched.
+
+A gap is a range of positions of one epoch's order. What is left is numbered anew, 0, 1, 2, ..., and batches are cut
+from these numbers; states, certificates and traces name the untouched positions. So a state from before a gap was
+opened belongs to the same run as one from after it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.protocol import BoundOrder, as_stretch, chunk_starts
+
+__all__ = ["MOST_GAPS", "NO_GAPS", "Gaps", "WithoutGaps"]
+
+MOST_GAPS = 12
+"""A state names all of them, in less than 1 KB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Ranges ``(epoch, start, stop)``, ascending, none empty, none touching the next of its epoch."""
+
+    ranges: tuple[tuple[int, int, int], ...] = ()
+
+    @staticmethod
+    def of(ranges: Iterable[Any]) -> Gaps:
+        """The gaps that these ranges make together, in any order, and however they overlap.
+
+        >>> Gaps.of([(0, 20, 30), (1, 5, 6), (0, 10, 22)]).ranges
+        ((0, 10, 30), (1, 5, 6))
+
+        Raises
+        ------
+        UsageError
+            A range is empty or begins before 0, or there are more than a state can name.
+        """
+        joined: list[tuple[int, int, int]] = []
+        for epoch, start, stop in sorted(tuple(map(operator.index, each)) for each in ranges):
+            if not (0 <= epoch < 2**64 and 0 <= start < stop < 2**63):
+                msg = f"a range of positions [{start}, {stop}) of epoch {epoch} holds nothing that could be left out"
+                raise UsageError(msg, hint="ranges are half-open, and positions and epochs count from 0")
+            if joined and joined[-1][0] == epoch and start <= joined[-1][2]:
+                joined[-1] = (epoch, joined[-1][1], max(stop, joined[-1][2]))
+            else:
+                joined.append((epoch, start, stop))
+        if len(joined) > MOST_GAPS:
+            msg = f"{len(joined)} ranges of positions are left out; a state can name {MOST_GAPS}"
+            raise UsageError(msg, hint="neighbouring steps are one range; damaged samples are a matter of quarantine")
+        return Gaps(tuple(joined))
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    def plus(self, other: Gaps) -> Gaps:
+        """Both together."""
+        return Gaps.of([*self.ranges, *other.ranges]) if other.ranges else self
+
+    def left(self, epoch: int, num_samples: int) -> Runs | None:
+        """The positions of an epoch that are left; None for all.
+
+        >>> len(Gaps.of([(0, 10, 30)]).left(0, 100)), Gaps.of([(0, 10, 30)]).left(1, 100)
+        (80, None)
+        """
+        here = [(start, stop) for number, start, stop in self.ranges if number == epoch and start < num_samples]
+        if not here:
+            return None
+        edges = [0, *itertools.chain.from_iterable(here), num_samples]
+        starts, stops = np.array(edges[::2], dtype=np.int64), np.array(edges[1::2], dtype=np.int64)
+        stops, holds = np.minimum(stops, num_samples), starts < np.minimum(stops, num_samples)
+        return Runs(starts[holds], stops[holds], chunk_starts(stops[holds] - starts[holds]))
+
+    def position_of(self, number: int, epoch: int, num_samples: int) -> int:
+        """The position of what comes after so many that are left; at the end the number of samples."""
+        left = self.left(epoch, num_samples)
+        if left is None:
+            return number
+        return int(left.members(np.array([number]))[0]) if number < len(left) else num_samples
+
+    def span_of(self, first: int, stop: int, epoch: int, num_samples: int) -> tuple[int, int]:
+        """The positions from the first to behind the last of these numbers of what is left; gaps between count."""
+        left = self.left(epoch, num_samples)
+        if left is None or first >= stop:
+            return first, stop
+        begin, last = left.members(np.array([first, stop - 1])).tolist()
+        return begin, last + 1
+
+    def number_of(self, position: int, epoch: int, num_samples: int) -> int:
+        """How many positions before this one are left."""
+        left = self.left(epoch, num_samples)
+        return position if left is None else int(left.count_between(np.array([0, position]))[0])
+
+
+NO_GAPS = Gaps()
+
+
+class WithoutGaps:
+    """The positions of an order that are left, numbered anew from 0; they are dealt as if nothing were missing."""
+
+    def __init__(self, untouched: BoundOrder, left: Runs) -> None:
+        self.untouched = untouched
+        self._left = left
+        self.num_samples = len(left)
+        self.stretch = untouched.stretch
+        self.version = untouched.version
+        self.parameters = untouched.parameters
+        self.num_canonical_nodes = untouched.num_canonical_nodes
+
+    def untouched_positions(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions of the order itself."""
+        return self._left.members(numbers)
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The ids at ``[start, stop)`` of what is left."""
+        return self.locate(start, stop)[0]
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The ids at ``[start, stop)`` of what is left, and the chunk of each."""
+        first, end = as_stretch(start, stop, self.num_samples)
+        found = [self.untouched.locate(low, high) for low, high in self._spans(first, end)]
+        if not found:
+            return self.untouched.locate(0, 0)
+        return np.concatenate([ids for ids, _ in found]), np.concatenate([chunks for _, chunks in found])
+
+    def positions(self, ids: Any) -> NDArray[np.int64]:
+        """The number of each id among what is left, -1 where it is left out."""
+        return self._left.numbers(self.untouched.positions(ids))
+
+    def _spans(self, first: int, end: int) -> list[tuple[int, int]]:
+        """The stretches of untouched positions that make a stretch of numbers."""
+        left = self._left
+        cuts = [first, *left.before[(left.before > first) & (left.before < end)].tolist(), end]
+        spans = []
+        for low, high in itertools.pairwise(cuts):
+            if low < high:
+                begin = int(left.members(np.array([low]))[0])
+                spans.append((begin, begin + high - low))
+        return spans

@@ -1,0 +1,137 @@
+"""Canonical nodes: a fixed share of the chunks for each of C nodes, whatever machines there are.
+
+All chunks are permuted once and for all epochs (so that a machine's cache serves it in every epoch), their samples
+are laid in one line, and the line is cut into C nodes whose sizes differ by at most one. The sample at global
+position ``p`` is the sample at offset ``p // C`` of node ``p % C``.
+
+A chunk on a cut belongs to both nodes, each with its part. Such a part is a *piece*; every other chunk is one piece.
+Pieces are numbered along the line, so those of a node follow each other.
+
+Kept are chunk and samples of each piece (8 bytes a chunk) and sums along the line once per tile of it: at ten million
+chunks the time goes into touching fresh memory.
+
+The idea of nodes that do not depend on the machines is MosaicML Streaming's; there they must divide the machines.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.order.arrays.permutation import permute, unpermute
+from shoal.order.protocol import chunk_starts
+from shoal.order.seeds import key
+
+__all__ = ["CanonicalNodes"]
+
+_TILE = 1 << 16
+
+
+class CanonicalNodes:
+    """Which pieces each canonical node has, for one dataset and seed; bound at about 0.1 us a chunk.
+
+    Attributes
+    ----------
+    node_first_sample
+        Where each node begins on the line of all samples; shape (num_nodes + 1,).
+    node_first_piece, node_end_piece
+        The pieces of each node are ``[first, end)``; shape (num_nodes,). A node of no samples has none.
+    node_first_offset
+        Where, inside its chunk, a node's first piece begins; shape (num_nodes,).
+    piece_chunk, piece_samples
+        Chunk and number of samples of each piece; shape (num_pieces,), uint32 where that is enough.
+    """
+
+    def __init__(self, chunk_samples: NDArray[np.int64], *, seed: int, num_nodes: int) -> None:
+        self.num_nodes = num_nodes
+        self.chunk_first_id = chunk_starts(chunk_samples)
+        self.num_samples = int(self.chunk_first_id[-1])
+        counts = np.full(num_nodes, self.num_samples // num_nodes, dtype=np.int64)
+        counts[: self.num_samples % num_nodes] += 1
+        self.node_first_sample = chunk_starts(counts)
+        self._num_chunks = len(chunk_samples)
+        self._key = key(seed, 0, "assign")
+        empty = np.flatnonzero(chunk_samples == 0)
+        self._empty_places = np.sort(unpermute(empty, self._num_chunks, self._key)) if empty.size else empty
+        self._cut(*self._line(chunk_samples))
+
+    def _line(self, chunk_samples: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
+        """Chunk and samples at each place of the line, empty chunks left out, and the samples before each tile."""
+        num_places = self._num_chunks - len(self._empty_places)
+        chunk_at = np.empty(num_places, dtype=_unsigned(self._num_chunks))
+        samples_at = np.empty(num_places, dtype=_unsigned(self.num_samples))
+        filled = 0
+        for begin in range(0, self._num_chunks, _TILE):
+            numbers = np.arange(begin, min(begin + _TILE, self._num_chunks))
+            chunks = permute(numbers, self._num_chunks, self._key)
+            samples = chunk_samples[chunks]
+            if self._empty_places.size:
+                chunks, samples = chunks[samples > 0], samples[samples > 0]
+            chunk_at[filled : filled + len(chunks)] = chunks
+            samples_at[filled : filled + len(chunks)] = samples
+            filled += len(chunks)
+        tiles = [int(samples_at[i : i + _TILE].sum(dtype=np.int64)) for i in range(0, num_places, _TILE)]
+        return chunk_at, samples_at, chunk_starts(np.array(tiles, dtype=np.int64))
+
+    def _cut(self, chunk_at: NDArray[Any], samples_at: NDArray[Any], tile_first: NDArray[np.int64]) -> None:
+        """Cut the line at every node's first sample; a chunk with a cut inside gets a piece more for each."""
+        points = [_point(int(sample), samples_at, tile_first) for sample in self.node_first_sample]
+        places, offsets = np.array(points, dtype=np.int64).T
+        inner = np.stack([places, offsets])[:, offsets > 0]
+        inner = inner[:, np.concatenate([[True], (np.diff(inner) != 0).any(axis=0)])[: inner.shape[1]]]  # each once
+        self._cut_places, self._cut_offsets = inner[0], inner[1]
+        self.piece_chunk = np.insert(chunk_at, inner[0], chunk_at[inner[0]])
+        self.piece_samples = np.insert(samples_at, inner[0], samples_at[inner[0]])
+        self._shorten_cut_pieces()
+        border = places + self._cuts_up_to(places, offsets)
+        self.node_first_piece, self.node_first_offset = border[:-1], offsets[:-1]
+        self.node_end_piece = border[1:]
+
+    def _shorten_cut_pieces(self) -> None:
+        """A cut ends one piece and begins the next: hand the samples after it from the former to the latter."""
+        for number, (place, offset) in enumerate(zip(self._cut_places, self._cut_offsets, strict=True)):
+            piece = place + number
+            again = number > 0 and self._cut_places[number - 1] == place
+            begin = self._cut_offsets[number - 1] if again else 0
+            whole = int(self.piece_samples[piece])
+            self.piece_samples[piece] = offset - begin
+            self.piece_samples[piece + 1] = whole - (offset - begin)
+
+    def _cuts_up_to(self, places: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many cuts lie at or before each point of the line, given as place and offset inside its chunk."""
+        count = np.zeros(len(places), dtype=np.int64)
+        for place, offset in zip(self._cut_places, self._cut_offsets, strict=True):
+            count += (places > place) | ((places == place) & (offsets >= offset))
+        return count
+
+    def piece_first_id(self, nodes: NDArray[np.int64], pieces: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first sample id of each piece, given with its node; the ids of a piece are consecutive."""
+        offsets = np.where(pieces == self.node_first_piece[nodes], self.node_first_offset[nodes], 0)
+        first: NDArray[np.int64] = self.chunk_first_id[self.piece_chunk[pieces]] + offsets
+        return first
+
+    def pieces_of(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The node and the piece that hold each sample id; O(log num_chunks + num_nodes) each."""
+        chunks = np.searchsorted(self.chunk_first_id, ids, side="right") - 1
+        places = unpermute(chunks, self._num_chunks, self._key)
+        places -= np.searchsorted(self._empty_places, places)
+        pieces = places + self._cuts_up_to(places, ids - self.chunk_first_id[chunks])
+        # Nodes without samples, all at the end, begin where nothing does.
+        used = self.node_first_piece[: min(self.num_nodes, self.num_samples)]
+        return np.searchsorted(used, pieces, side="right") - 1, pieces
+
+
+def _point(sample: int, samples_at: NDArray[Any], tile_first: NDArray[np.int64]) -> tuple[int, int]:
+    """The place on the line that holds a sample, counted along the line, and its offset there."""
+    tile = int(np.searchsorted(tile_first, sample, side="right")) - 1
+    tile = max(min(tile, len(tile_first) - 2), 0)  # the end of the line is the end of its last tile
+    inside = samples_at[tile * _TILE : (tile + 1) * _TILE]
+    line = tile_first[tile] + chunk_starts(inside)
+    place = int(np.searchsorted(line, sample, side="right")) - 1
+    return tile * _TILE + place, sample - int(line[place])
+
+
+def _unsigned(bound: int) -> type[np.unsignedinteger[Any]]:
+    return np.uint32 if bound < 2**32 else np.uint64

@@ -1,0 +1,264 @@
+"""The default order: a window of chunks drawn from the whole dataset, as good as a perfect shuffle allows.
+
+How samples are placed is the matter of `shoal.order.window.canonical_nodes` (which chunks mix with which) and
+`shoal.order.window.timeline` (when each sample comes). Here positions are turned into offsets of nodes, and stretches
+of them are cached.
+
+On chunks that each hold one class, the variance of the mean of a batch of ``b`` samples is ``max(1, b / chunks)``
+times that of a perfect shuffle: with as many chunks in the window as samples in a global batch, the shuffle is as
+good as perfect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.arrays.permutation import permute, unpermute
+from shoal.order.arrays.sorting import distinct
+from shoal.order.protocol import as_ids, as_stretch, as_whole, check_chunk_samples
+from shoal.order.seeds import check_epoch, check_seed, key
+from shoal.order.window.canonical_nodes import CanonicalNodes
+from shoal.order.window.timeline import Timeline
+
+__all__ = ["Window", "WindowEpoch", "default_canonical_nodes"]
+
+_LEAST_STRETCH = 1 << 17  # positions: below, the calls cost more than the arrays; 12 MB of temporaries
+_MOST_STRETCH = 1 << 21
+_CACHED_STRETCHES = 2
+_EMITTED = 1 << 16  # samples made at a time: a fifth faster than twice as many, whose arrays are fresh pages
+_KEPT_BYTES, _EMITTED_BYTES = 16, 112  # of a position: two columns, and fourteen while it is made
+
+
+def default_canonical_nodes(chunks: int) -> int:
+    """How many canonical nodes a window of so many chunks has unless told: at least 16 chunks in each, at most 64."""
+    return max(1, min(64, chunks // 16))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Samples of ``chunks`` chunks mix at any time, chunks drawn at random from the whole dataset.
+
+    Parameters
+    ----------
+    chunks
+        K, the chunks alive at a time over all canonical nodes; at least 2.
+    num_canonical_nodes
+        C, the shares of the dataset that mix apart from each other, each with ``chunks // C`` chunks alive; more
+        nodes let more ranks read chunks that no other rank reads. Default ``min(64, chunks // 16)``, at least 1.
+
+    Examples
+    --------
+    >>> order = Window(chunks=4).bind([10, 10, 10, 10, 10, 10], seed=0, epoch=0)
+    >>> ids = order.ids(0, 60)
+    >>> sorted(ids.tolist()) == list(range(60))
+    True
+    >>> order.positions(ids[20:23]).tolist()
+    [20, 21, 22]
+    """
+
+    name: ClassVar[str] = "window"
+    version: ClassVar[int] = 1
+
+    chunks: int = 256
+    num_canonical_nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "chunks", as_whole("chunks", self.chunks))
+        if self.num_canonical_nodes is not None:
+            nodes = as_whole("num_canonical_nodes", self.num_canonical_nodes)
+            object.__setattr__(self, "num_canonical_nodes", nodes)
+        if self.chunks < 2:
+            msg = f"a window needs at least 2 chunks; got chunks={self.chunks}"
+            raise UsageError(msg, hint="a larger window, or smaller chunks")
+        if not 1 <= self.resolved_nodes <= self.chunks // 2:
+            most = self.chunks // 2
+            msg = f"a window of {self.chunks} chunks allows 1 to {most} canonical nodes; got {self.resolved_nodes}"
+            raise UsageError(msg, hint="every canonical node needs at least 2 chunks of the window")
+
+    @property
+    def resolved_nodes(self) -> int:
+        """The number of canonical nodes, the default filled in."""
+        asked = self.num_canonical_nodes
+        return default_canonical_nodes(self.chunks) if asked is None else asked
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """What a state keeps of this order."""
+        return {"chunks": self.chunks, "num_canonical_nodes": self.resolved_nodes}
+
+    @property
+    def stretch(self) -> int:
+        """Positions that are made at a time; a multiple of the canonical nodes."""
+        stretch = min(max(_LEAST_STRETCH, 32 * self.chunks), _MOST_STRETCH)  # 16 costs a fifth more at 16,384
+        return -(-stretch // self.resolved_nodes) * self.resolved_nodes
+
+    def kept_bytes(self, num_samples: int) -> int:
+        """What a bound order of so many samples keeps beside its tables of chunks: stretches of ids and chunks."""
+        return min(num_samples, _CACHED_STRETCHES * self.stretch) * _KEPT_BYTES
+
+    def making_bytes(self, num_samples: int) -> int:
+        """The most that it takes while it makes a stretch but the first; 0 where one holds all samples.
+
+        That are the stretches it keeps, the new one, and what the samples of some nodes take until they are in place.
+        """
+        most, together = 0, max(_EMITTED, self.stretch // self.resolved_nodes)
+        for begin in self.makings(num_samples)[:_CACHED_STRETCHES]:
+            made = min(self.stretch, num_samples - begin)
+            most = max(most, (begin + made) * _KEPT_BYTES + min(made, together) * _EMITTED_BYTES)
+        return most
+
+    def makings(self, num_samples: int) -> range:
+        """The positions at which a stretch begins that is made while samples come; not the first."""
+        return range(self.stretch, num_samples, self.stretch)
+
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> WindowEpoch:
+        """The order of one epoch; O(num_chunks) time (0.2 us each) and memory (24 bytes each)."""
+        samples = check_chunk_samples(chunk_samples)
+        seed, epoch = check_seed(seed), check_epoch(epoch)
+        nodes = CanonicalNodes(samples, seed=seed, num_nodes=self.resolved_nodes)
+        return WindowEpoch(self, nodes, seed=seed, epoch=epoch)
+
+
+class WindowEpoch:
+    """The window order of one epoch."""
+
+    version = Window.version
+
+    def __init__(self, order: Window, nodes: CanonicalNodes, *, seed: int, epoch: int) -> None:
+        self._nodes = nodes
+        self.parameters = order.parameters
+        chunks = order.chunks
+        self.num_samples = nodes.num_samples
+        self.num_canonical_nodes = nodes.num_nodes
+        width = chunks // nodes.num_nodes
+        self._timeline = Timeline(nodes, width=width, seed=seed, epoch=epoch)
+        num_pieces = nodes.node_end_piece - nodes.node_first_piece
+        # A node whose chunks all fit into its window needs no window.
+        whole = (num_pieces <= width) | (chunks >= len(nodes.chunk_first_id) - 1)
+        self._windowed = np.flatnonzero(~whole)
+        self._whole = [int(node) for node in np.flatnonzero(whole)]
+        self._whole_key = {node: key(seed, epoch, "whole", node) for node in self._whole}
+        self.stretch = order.stretch
+        self._cache: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The sample ids at positions ``[start, stop)``; about 100 ns each, O(stretch) memory beyond them."""
+        return self.locate(start, stop)[0]
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The sample ids at positions ``[start, stop)`` and the chunk of each."""
+        start, stop = as_stretch(start, stop, self.num_samples)
+        ids, chunks = np.empty(stop - start, dtype=np.int64), np.empty(stop - start, dtype=np.int64)
+        for number in range(start // self.stretch, -(-stop // self.stretch)):
+            begin = number * self.stretch
+            low, high = max(start, begin), min(stop, begin + self.stretch)
+            stretch_ids, stretch_chunks = self._stretch(number)
+            ids[low - start : high - start] = stretch_ids[low - begin : high - begin]
+            chunks[low - start : high - start] = stretch_chunks[low - begin : high - begin]
+        return ids, chunks
+
+    def positions(self, ids: Any) -> NDArray[np.int64]:
+        """The position of each sample id; O(log num_chunks + window / num_canonical_nodes) each."""
+        array = as_ids(ids, self.num_samples)
+        nodes, pieces = self._nodes.pieces_of(array)
+        offsets = np.empty(len(array), dtype=np.int64)
+        windowed = np.isin(nodes, self._windowed)
+        offsets[windowed] = self._windowed_offsets(nodes[windowed], pieces[windowed], array[windowed])
+        for node in distinct(nodes[~windowed]):
+            mine = nodes == node
+            first = self._nodes.node_first_piece[node]
+            inside = array[mine] - self._nodes.piece_first_id(nodes[mine], pieces[mine])
+            line = self._piece_line(int(node))[pieces[mine] - first] + inside
+            offsets[mine] = unpermute(line, self._node_samples(int(node)), self._whole_key[int(node)])
+        return offsets * self.num_canonical_nodes + nodes
+
+    def lanes(self, chunks: NDArray[np.int64]) -> NDArray[np.uint16]:
+        """The lane of each chunk; see `Timeline.lanes`, which is made once, when ranks first share a batch."""
+        return self._lanes[chunks]
+
+    @cached_property
+    def _lanes(self) -> NDArray[np.uint16]:
+        return self._timeline.lanes()
+
+    # ---- a stretch of positions
+
+    def _stretch(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ids and chunks of the stretch, from the cache or made; a cache hit costs no lock, only perhaps a remake."""
+        found = self._cache.get(number)
+        if found is None:
+            found = self._make(number * self.stretch, min((number + 1) * self.stretch, self.num_samples))
+            self._cache[number] = found
+            for oldest in list(self._cache)[:-_CACHED_STRETCHES]:
+                self._cache.pop(oldest, None)  # perhaps another thread did so just now
+        return found
+
+    def _make(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """All nodes' samples of positions ``[start, stop)``; ``start`` is a multiple of the number of nodes."""
+        num_nodes = self.num_canonical_nodes
+        begin = start // num_nodes
+        counts = (stop - start - np.arange(num_nodes) + num_nodes - 1) // num_nodes  # samples of each node
+        grid = np.empty((2, int(counts.max(initial=0)), num_nodes), dtype=np.int64)
+        self._fill_windowed(grid, begin, counts)
+        for node in self._whole:
+            grid[:, : counts[node], node] = self._whole_stretch(node, begin, begin + int(counts[node]))
+        flat = grid.reshape(2, -1)[:, : stop - start]
+        return flat[0], flat[1]
+
+    def _fill_windowed(self, grid: NDArray[np.int64], begin: int, counts: NDArray[np.int64]) -> None:
+        rows = self._windowed[counts[self._windowed] > 0]
+        if not rows.size:
+            return
+        together = max(1, _EMITTED // int(counts.max()))
+        for part in (rows[i : i + together] for i in range(0, len(rows), together)):
+            emitted = self._timeline.stretch(part, np.full(len(part), begin), begin + counts[part])
+            for node, first, end in zip(part, emitted.row_first, emitted.row_first[1:], strict=False):
+                grid[0, : counts[node], node] = emitted.ids[first:end]
+                grid[1, : counts[node], node] = emitted.chunks[first:end]
+
+    def _whole_stretch(self, node: int, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offsets ``[begin, end)`` of a node whose window holds all of its chunks: a permutation of its samples."""
+        samples = self._node_samples(node)
+        line = permute(np.arange(begin, end), samples, self._whole_key[node]) if samples else np.zeros(0, np.int64)
+        borders = self._piece_line(node)
+        numbers = np.searchsorted(borders, line, side="right") - 1
+        pieces = self._nodes.node_first_piece[node] + numbers
+        ids = self._nodes.piece_first_id(np.full(len(line), node), pieces) + line - borders[numbers]
+        return ids, self._nodes.piece_chunk[pieces].astype(np.int64)
+
+    # ---- offsets from ids
+
+    def _windowed_offsets(
+        self, nodes: NDArray[np.int64], pieces: NDArray[np.int64], ids: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Each slab that holds one of the samples is made once, and the samples are looked up in it."""
+        timeline = self._timeline
+        slabs = timeline.slab_of_ids(nodes, pieces, ids)
+        wanted, which = np.unique(np.stack([nodes, slabs]), axis=1, return_inverse=True)
+        which = which.reshape(-1)
+        offsets = np.empty(len(ids), dtype=np.int64)
+        most = max(1, _LEAST_STRETCH // timeline.width)  # rows at a time, each with the chunks of a window
+        for begin in range(0, wanted.shape[1], most):
+            rows, slab = wanted[0, begin : begin + most], wanted[1, begin : begin + most]
+            emitted = timeline.emit(rows, slab, slab + 1)
+            before = timeline.delivered(rows, slab) - emitted.row_first[:-1]
+            mine = np.flatnonzero((which >= begin) & (which < begin + most))
+            by_id = np.argsort(emitted.ids, kind="stable")
+            at = by_id[np.searchsorted(emitted.ids[by_id], ids[mine])]
+            offsets[mine] = at + before[which[mine] - begin]
+        return offsets
+
+    def _node_samples(self, node: int) -> int:
+        return int(self._nodes.node_first_sample[node + 1] - self._nodes.node_first_sample[node])
+
+    def _piece_line(self, node: int) -> NDArray[np.int64]:
+        """The samples before each piece of a node."""
+        first, end = self._nodes.node_first_piece[node], self._nodes.node_end_piece[node]
+        line = np.zeros(int(end - first) + 1, dtype=np.int64)
+        np.cumsum(self._nodes.piece_samples[first:end], out=line[1:])
+        return line

@@ -1,0 +1,125 @@
+"""From a request in bytes to the integers of a window order.
+
+The integers depend on the index and the arguments alone, never on the world size, the storage or the memory of a
+machine: the same call gives the same order on a laptop and on 512 GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.window.order import Window, default_canonical_nodes
+
+__all__ = ["DEFAULT_WINDOW_BYTES", "ResolvedWindow", "bytes_text", "parse_bytes", "resolve_window"]
+
+DEFAULT_WINDOW_BYTES = 512 * 2**20
+_CHUNKS_IN_WINDOW = 512
+_LARGEST_DEFAULT_CHUNK_BYTES = 8 * 2**20
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
+_UNITS |= {f"{letter}i": 2 ** (10 * power) for power, letter in enumerate("kmgt", start=1)}
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedWindow:
+    """A window in integers: ``order`` over chunks of up to ``extents_per_chunk`` extents each."""
+
+    order: Window
+    extents_per_chunk: int
+
+
+def parse_bytes(value: Any, name: str) -> int:
+    """A number of bytes from an int or a text such as "512MiB" or "2 GB".
+
+    >>> parse_bytes("1.5KiB", "window")
+    1536
+    """
+    number = 0
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        number = int(value)
+    elif isinstance(value, str) and (found := _TEXT.fullmatch(value)):
+        number = round(float(found[1]) * _UNITS[(found[2] or "").lower()])
+    if number <= 0:
+        msg = f"{name} must be a number of bytes; got {value!r}"
+        raise UsageError(msg, hint='for example 16 * 2**20, "16MiB" (binary) or "16MB" (decimal)')
+    return number
+
+
+def bytes_text(num_bytes: int, *, is_enough: Callable[[int], bool]) -> str:
+    """The shortest text that `parse_bytes` reads as a number that will do, or the number itself where none does.
+
+    >>> bytes_text(21_401_600_000, is_enough=lambda number: number // 8_360_000 == 2560)
+    '19.932GiB'
+    """
+    for digits in range(7):
+        for unit in ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB"):
+            scale = _UNITS[unit[:-1].lower()]
+            text = f"{num_bytes / scale:.{digits}f}{unit}"
+            if scale <= num_bytes < 1000 * scale and is_enough(parse_bytes(text, "bytes")):
+                return text
+    return str(num_bytes)
+
+
+def resolve_window(
+    shard_extents: NDArray[np.int64],
+    total_bytes: int,
+    *,
+    window: Any = None,
+    chunk: Any = None,
+    num_canonical_nodes: int | None = None,
+    at_least_two: bool = False,
+    largest_extent_bytes: int = 0,
+) -> ResolvedWindow:
+    """The integers for a window of ``window`` bytes in chunks of ``chunk`` bytes.
+
+    Parameters
+    ----------
+    shard_extents
+        Extents of each shard, shape (num_shards,).
+    total_bytes
+        Bytes of all extents.
+    window
+        Bytes that may mix, over the whole job; default 512 MiB.
+    chunk
+        Bytes that move as one; default a 512th of the window, at least one extent and at most 8 MiB.
+    num_canonical_nodes
+        Default: a node for every 16 chunks, at most 64.
+    at_least_two
+        Whether a window that is too small for two chunks has two all the same: then they do not lie in memory.
+    largest_extent_bytes
+        Bytes of the largest extent that is held as a whole: what the error names has room for it, too.
+    """
+    window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if window is None else window, "window")
+    extent_bytes = max(1, total_bytes) / max(1, int(shard_extents.sum()))
+    if chunk is None:
+        wanted = max(min(window_bytes / _CHUNKS_IN_WINDOW, _LARGEST_DEFAULT_CHUNK_BYTES), extent_bytes)
+    else:
+        wanted = parse_bytes(chunk, "chunk")
+        if wanted < extent_bytes / 2:
+            msg = f"chunk={chunk!r} is smaller than the extents of the index, {extent_bytes:,.0f} bytes on average"
+            raise UsageError(msg, hint=f"index again with `shoal index --extent-bytes {wanted}`, or a larger chunk")
+    extents_per_chunk = max(1, round(wanted / extent_bytes))
+    num_chunks = int((-(-shard_extents // extents_per_chunk)).sum())
+    chunk_bytes = max(1, total_bytes) / max(1, num_chunks)
+    # A window that holds all there is needs no more chunks than there are.
+    chunks = min(int(window_bytes / chunk_bytes), max(2, num_chunks))
+    if at_least_two or window_bytes >= total_bytes:
+        chunks = max(2, chunks)
+    if chunks < 2:
+        smallest = 2 * math.ceil(max(extent_bytes if chunk is None else chunk_bytes, largest_extent_bytes))
+        smallest = min(smallest, max(1, total_bytes))
+        held = "1 chunk" if chunks == 1 else f"{chunks} chunks"
+        msg = f"window={window_bytes:,} bytes holds {held} of {chunk_bytes:,.0f} bytes; it takes at least 2"
+        if largest_extent_bytes > chunk_bytes:
+            msg += f", and the largest has {largest_extent_bytes:,}"
+        raise UsageError(msg, hint=f"window={smallest} or more" + ("" if chunk is None else ", or a smaller chunk"))
+    nodes = default_canonical_nodes(chunks) if num_canonical_nodes is None else num_canonical_nodes
+    return ResolvedWindow(Window(chunks=chunks, num_canonical_nodes=nodes), extents_per_chunk)

@@ -1,0 +1,325 @@
+"""The time lines of a window: when each sample of each chunk comes, and how many have come before any time.
+
+Every canonical node has a time line on which its chunks (pieces, see `shoal.order.window.canonical_nodes`) stand at
+places 0, 1, 2, ... one unit of time apart, in an order drawn anew for each epoch. A chunk of ``m`` samples at place
+``j`` lives for ``width`` units around its place and delivers its ``r``-th sample at::
+
+    time(j, r) = j - width / 2 + width * (r + phase) / m
+
+with one random phase in [0, 1) for each chunk: evenly spaced, which keeps every stretch of time a fair sample of the
+chunks alive, and shifted against each other, without which all chunks would deliver in step. The time line is folded
+back at both ends, so that at most ``width`` chunks are alive there too. Ranks become samples by a random permutation
+inside each chunk.
+
+Time is cut into *slabs* that hold about ``width / 4`` samples; inside a slab the samples come in random order. Slabs
+of a whole chunk raise the variance of batches by three quarters, slabs of a fixed 16 samples by a third for narrow
+windows, and leave a visible echo at the period of the window for wide ones.
+
+All times are int64 in fixed point with ``bits`` bits behind the point, so that results are equal on every machine.
+Rows are the vectors here: nearly every method takes one node, one time or one slab for each row and works on all rows
+at once, since a call for one row costs as much as for hundreds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.arrays.permutation import permute, permute_each, unpermute_each
+from shoal.order.arrays.segments import expand, segment_sums
+from shoal.order.arrays.sorting import order_by
+from shoal.order.seeds import draws, key
+from shoal.order.window.canonical_nodes import CanonicalNodes
+
+__all__ = ["Emission", "Timeline"]
+
+_TILE = 1 << 16
+_RANDOM_BITS = 24  # of the order inside a slab; equal draws fall back to the order of chunk place and rank
+_PHASE, _INSIDE, _RANKS = 0, 1, 2  # which draw of a chunk's key serves what; from _RANKS on, one for each rank
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """The samples of some slabs in their final order, row after row; all arrays of shape (total,) but the last."""
+
+    ids: NDArray[np.int64]
+    chunks: NDArray[np.int64]
+    row_first: NDArray[np.int64]  # shape (num_rows + 1,): row i has the samples [row_first[i], row_first[i + 1])
+
+
+class Timeline:
+    """The time lines of all nodes for one epoch; 8 bytes and about 70 ns a chunk.
+
+    Attributes
+    ----------
+    width
+        Chunks of one node that are alive at a time.
+    num_slabs
+        Slabs of each node; shape (num_nodes,).
+    """
+
+    def __init__(self, nodes: CanonicalNodes, *, width: int, seed: int, epoch: int) -> None:
+        self._nodes = nodes
+        self.width = width
+        numbers = range(nodes.num_nodes)
+        self._first = nodes.node_first_piece
+        self._count = nodes.node_end_piece - nodes.node_first_piece
+        self._place_key = np.array([key(seed, epoch, "place", node) for node in numbers], dtype=np.uint64)
+        self._chunk_key = np.array([key(seed, epoch, "chunk", node) for node in numbers], dtype=np.uint64)
+        self._line = self._lay_out()
+        largest = int(nodes.piece_samples.max(initial=1))
+        if largest >= 2**32:
+            msg = f"a chunk of {largest} samples is too large to be permuted in one piece; at most 2**32 - 1 are"
+            raise UsageError(msg, hint="smaller chunks")
+        self._bits = _fixed_point_bits(width, largest, int(self._count.max(initial=1)))
+        self._half = width << (self._bits - 1)
+        self._end = self._count << self._bits
+        self._node_samples = np.diff(nodes.node_first_sample)
+        wanted = max(2, width // 4)
+        nodes_of = zip(self._end.tolist(), self._node_samples.tolist(), strict=True)  # Python's ints don't overflow
+        self._slab = np.array([max(1, wanted * end // max(1, samples)) for end, samples in nodes_of], dtype=np.int64)
+        self.num_slabs = -(-self._end // self._slab)
+        # About `wanted`, but more where so few samples take less than the smallest step of time.
+        self._slab_samples = -(-self._node_samples // np.maximum(1, self.num_slabs))
+
+    def _lay_out(self) -> NDArray[np.int64]:
+        """The samples before each place, through all nodes; shape (num_places + 1,)."""
+        line = np.zeros(len(self._nodes.piece_samples) + 1, dtype=np.int64)
+        for node, (first, count) in enumerate(zip(self._first, self._count, strict=True)):
+            for begin in range(0, int(count), _TILE):
+                places = np.arange(begin, min(begin + _TILE, int(count)))
+                pieces = permute(places, int(count), int(self._place_key[node])) + first
+                line[first + begin + 1 : first + begin + 1 + len(places)] = self._nodes.piece_samples[pieces]
+        for begin in range(1, len(line), _TILE):  # tile by tile: a sum in place over all of it needs a second copy
+            line[begin] += line[begin - 1]
+            np.cumsum(line[begin : begin + _TILE], out=line[begin : begin + _TILE])
+        return line
+
+    def lanes(self) -> NDArray[np.uint16]:
+        """The lane of each chunk, as a fraction of 2**16: its place modulo the window; shape (num_chunks,).
+
+        At any time a node's window has one chunk for each lane, or one that ends and one that begins. O(num_chunks),
+        0.05 us each. A chunk that is cut by the border of two nodes has the lane of one of its parts.
+        """
+        found = np.empty(len(self._nodes.chunk_first_id) - 1, dtype=np.uint16)
+        for node, (first, count) in enumerate(zip(self._first, self._count, strict=True)):
+            for begin in range(0, int(count), _TILE):
+                places = np.arange(begin, min(begin + _TILE, int(count)))
+                pieces = permute(places, int(count), int(self._place_key[node])) + first
+                found[self._nodes.piece_chunk[pieces]] = ((places % self.width) << 16) // self.width
+        return found
+
+    # ---- how many samples come before a time
+
+    def delivered(self, rows: NDArray[np.int64], slabs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many samples of node ``rows[i]`` come before slab ``slabs[i]``; O(width) each."""
+        time = np.minimum(slabs * self._slab[rows], self._end[rows])
+        total = self._before(rows, time)
+        if (time < self._half).any():  # what lies before 0 is folded to after it
+            total -= self._before(rows, -time)
+        late = self._end[rows] - time
+        if (late < self._half).any():  # and what lies after the end to before it
+            total += self._node_samples[rows] - self._before(rows, self._end[rows] + late)
+        return total
+
+    def _before(self, rows: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many samples have an unfolded time before ``time``."""
+        first = self._first[rows]
+        begin, end = self._alive(rows, time, time)
+        done: NDArray[np.int64] = self._line[first + begin] - self._line[first]  # wholly delivered
+        places, lengths = expand(begin, end)
+        if len(places):
+            nodes, times = np.repeat(rows, lengths), np.repeat(time, lengths)
+            samples, keys = self._samples(nodes, places), self._chunk_keys(nodes, places)
+            done += segment_sums(self._ranks_before(times, places, samples, self._phases(keys)), lengths)
+        return done
+
+    def _alive(
+        self, rows: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The places ``[begin, end)`` whose chunks may have samples in times ``[start, stop)``."""
+        count = self._count[rows]
+        begin = ((start - self._half) >> self._bits) + 1
+        end = -(-(stop + self._half) >> self._bits)
+        return np.minimum(np.maximum(begin, 0), count), np.minimum(np.maximum(end, 0), count)
+
+    def _ranks_before(
+        self, time: NDArray[np.int64], places: NDArray[np.int64], samples: NDArray[np.int64], phases: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """How many samples of each place's chunk have an unfolded time before ``time``."""
+        # rank r comes before time  <=>  width * (r + phase) // m < age  <=>  r + phase < age * m / width, rounded up
+        age = time - (places << self._bits) + self._half
+        age = np.minimum(np.maximum(age, 0), self.width << self._bits)
+        reached = -(-age * samples // self.width) - 1 - phases
+        ranks: NDArray[np.int64] = np.minimum(np.maximum((reached >> self._bits) + 1, 0), samples)
+        return ranks
+
+    def _guess(self, rows: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """About which slab holds each offset: the one that would if chunks came one after the other; O(log) each."""
+        first = self._first[rows]
+        line = self._line[first] + offsets
+        place = np.searchsorted(self._line, line, side="right") - 1
+        place = np.minimum(place, self._nodes.node_end_piece[rows] - 1)
+        samples = self._line[place + 1] - self._line[place]
+        time = ((place - first) << self._bits) + ((line - self._line[place]) << self._bits) // samples
+        slabs: NDArray[np.int64] = time // self._slab[rows]
+        return slabs
+
+    def _slab_beside(
+        self, rows: NDArray[np.int64], offsets: NDArray[np.int64], *, after: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """A slab that begins at or before each offset (or ``after`` it), close to it, and what is delivered before it.
+
+        Starts from a guess, and steps by turns by what is missing or too much and to the middle of what is left, so
+        that it ends in O(log num_slabs) steps whatever the chunks; for even ones, mostly in one or two. Close is what
+        costs no more to deliver than another step, or the very slab.
+        """
+        sign = 1 if after else -1
+        low, high = np.zeros_like(rows), self.num_slabs[rows]
+        delivered = self._node_samples[rows] if after else np.zeros_like(rows)  # before the end that is asked for
+        probe = np.minimum(np.maximum(self._guess(rows, offsets) + sign, low), high)
+        searched = np.arange(len(rows))
+        number_of_steps = 0
+        while searched.size:
+            mine, at, mean = rows[searched], probe[searched], self._slab_samples[rows[searched]]
+            found = self.delivered(mine, at)
+            too_much = found - offsets[searched]
+            fits = too_much * sign >= 0
+            delivered[searched[fits]] = found[fits]
+            low[searched] = np.where(fits == after, low[searched], at)
+            high[searched] = np.where(fits == after, at, high[searched])
+            aimed, middle = at - too_much // mean + sign, (low[searched] + high[searched]) // 2
+            inside = (aimed > low[searched]) & (aimed < high[searched]) & (number_of_steps % 2 == 0)
+            probe[searched] = np.where(inside, aimed, middle)
+            close = fits & (np.abs(too_much) <= 2 * (self.width + mean))
+            searched = searched[~close & (high[searched] - low[searched] > 1)]
+            number_of_steps += 1
+        return (high if after else low), delivered
+
+    def stretch(self, rows: NDArray[np.int64], begin: NDArray[np.int64], end: NDArray[np.int64]) -> Emission:
+        """The samples at offsets ``[begin[i], end[i])`` of node ``rows[i]``; no range may be empty."""
+        first_slab, before = self._slab_beside(rows, begin, after=False)
+        end_slab, _ = self._slab_beside(rows, end, after=True)
+        return self.emit(rows, first_slab, end_slab, begin - before, end - before)
+
+    # ---- which samples a slab holds
+
+    def emit(
+        self,
+        rows: NDArray[np.int64],
+        begin: NDArray[np.int64],
+        end: NDArray[np.int64],
+        skip: NDArray[np.int64] | None = None,
+        upto: NDArray[np.int64] | None = None,
+    ) -> Emission:
+        """The samples of slabs ``[begin[i], end[i])`` of node ``rows[i]``, in their final order.
+
+        Of each row's samples only ``[skip[i], upto[i])`` where given. O(width) for each row and about 60 ns for each
+        sample.
+        """
+        slab = self._slab[rows]
+        start, stop = begin * slab, np.minimum(end * slab, self._end[rows])
+        fold = 2 * self._end[rows]
+        slab_shift = np.cumsum(end - begin) - end  # slabs numbered through all rows
+        parts = [self._part(rows, start, stop, slab_shift)]
+        if (start < self._half).any():
+            parts.append(self._part(rows, -stop, -start, slab_shift, mirror=np.full_like(fold, -1)))
+        if (stop > self._end[rows] - self._half).any():
+            parts.append(self._part(rows, fold - stop, fold - start, slab_shift, mirror=fold - 1))
+        lengths = np.sum([part[0] for part in parts], axis=0)
+        ids, chunks, slabs, random = (np.concatenate(column) for column in list(zip(*parts, strict=True))[1:])
+        order = order_by((slabs, int((end - begin).sum()).bit_length()), (random, _RANDOM_BITS))
+        if skip is not None and upto is not None:
+            row_first = np.cumsum(lengths) - lengths
+            at, lengths = expand(row_first + skip, row_first + upto)
+            order = order[at]
+        return Emission(ids[order], chunks[order], np.concatenate([[0], np.cumsum(lengths)]))
+
+    def _part(
+        self,
+        rows: NDArray[np.int64],
+        start: NDArray[np.int64],
+        stop: NDArray[np.int64],
+        slab_shift: NDArray[np.int64],
+        mirror: NDArray[np.int64] | None = None,
+    ) -> tuple[NDArray[Any], ...]:
+        """The samples with an unfolded time in ``[start, stop)``, by row, place and rank.
+
+        Gives the samples of each row, and for each sample its id, its chunk, its slab (numbered through all rows)
+        and its draw for the order inside the slab. ``mirror - time`` is the folded time where there is a mirror.
+        """
+        places, row_lengths = expand(*self._alive(rows, start, stop))
+        nodes = np.repeat(rows, row_lengths)
+        samples, keys = self._samples(nodes, places), self._chunk_keys(nodes, places)
+        phases = self._phases(keys)
+        first_rank = self._ranks_before(np.repeat(start, row_lengths), places, samples, phases)
+        end_rank = self._ranks_before(np.repeat(stop, row_lengths), places, samples, phases)
+        pieces = self._pieces(nodes, places)
+        ranks, lengths = expand(first_rank, end_rank)
+
+        time = (ranks << self._bits) + np.repeat(phases, lengths)
+        time *= self.width
+        time //= np.repeat(samples, lengths)
+        born = (places << self._bits) - self._half
+        if mirror is None:
+            time += np.repeat(born, lengths)
+        else:
+            time = np.repeat(np.repeat(mirror, row_lengths) - born, lengths) - time
+        time //= np.repeat(self._slab[nodes], lengths)
+        time += np.repeat(np.repeat(slab_shift, row_lengths), lengths)
+
+        inside_keys = draws(keys, np.full_like(places, _INSIDE))
+        ids = np.repeat(self._nodes.piece_first_id(nodes, pieces), lengths)
+        ids += permute_each(ranks, samples, inside_keys, lengths)
+        chunks = np.repeat(self._nodes.piece_chunk[pieces].astype(np.int64), lengths)
+        ranks += _RANKS
+        random = draws(np.repeat(keys, lengths), ranks)
+        random >>= np.uint64(64 - _RANDOM_BITS)
+        return segment_sums(lengths, row_lengths), ids, chunks, time, random
+
+    def slab_of_ids(
+        self, rows: NDArray[np.int64], pieces: NDArray[np.int64], ids: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The slab in which each sample comes, given its node and piece; O(1) each."""
+        places = unpermute_each(pieces - self._first[rows], self._count[rows], self._place_key[rows]).astype(np.int64)
+        samples, keys = self._samples(rows, places), self._chunk_keys(rows, places)
+        inside = ids - self._nodes.piece_first_id(rows, pieces)
+        ranks = unpermute_each(inside, samples, draws(keys, np.full_like(places, _INSIDE))).astype(np.int64)
+        time = self.width * ((ranks << self._bits) + self._phases(keys)) // samples
+        time += (places << self._bits) - self._half
+        end = self._end[rows]
+        time = np.where(time < 0, -1 - time, np.where(time >= end, 2 * end - 1 - time, time))
+        slabs: NDArray[np.int64] = time // self._slab[rows]
+        return slabs
+
+    # ---- what is known of the chunk at a place of a node
+
+    def _samples(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+        at = self._first[rows] + places
+        samples: NDArray[np.int64] = self._line[at + 1] - self._line[at]
+        return samples
+
+    def _pieces(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+        inside = permute_each(places, self._count[rows], self._place_key[rows])
+        pieces: NDArray[np.int64] = self._first[rows] + inside
+        return pieces
+
+    def _chunk_keys(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return draws(self._chunk_key[rows], places)
+
+    def _phases(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        phases = draws(keys, np.full(len(keys), _PHASE)) >> np.uint64(64 - self._bits)
+        return phases.astype(np.int64)
+
+
+def _fixed_point_bits(width: int, largest: int, num_places: int) -> int:
+    """As many bits behind the point as leave all products of this module below 2**62; at most 20."""
+    bits = min(20, 62 - width.bit_length() - max(largest, num_places).bit_length() - 1)
+    if bits < 1:
+        msg = f"a window of {width} chunks over {num_places} chunks of up to {largest} samples leaves no room for time"
+        raise UsageError(msg, hint="use fewer chunks in the window, or smaller chunks")
+    return bits

@@ -1,0 +1,359 @@
+"""Where a packing goes: shards, what is known of those that are finished, and at last the index.
+
+While it lasts, a hidden directory ``.shoal-pack`` beside the shards holds what was asked for and, of each finished
+shard, the part of the index that is its own. So whoever is killed is taken up again by the same command, and what has
+no index is not finished. When the index is written, the directory goes.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import IndexFileError, StorageError, UsageError
+from shoal.figures import counted
+from shoal.formats.known_formats import suffixes_in_directories
+from shoal.formats.metadata.manifests import MANIFEST_NAME
+from shoal.formats.shard_format import Buffer
+from shoal.index.index_file import decode, encode
+from shoal.index.table import Index
+from shoal.indexing.index_store import load_index
+from shoal.indexing.publishing import was_left_by_opening
+from shoal.storage.atomic.atomic_objects import Lock, ObjectInMaking, begin_object
+from shoal.storage.index_cache.home import with_home
+from shoal.storage.retry import patient
+from shoal.storage.sources.local_patterns import local_path
+from shoal.storage.sources.named_files import INDEX_NAME, PACKING, PACKING_PLAN
+from shoal.storage.store import ObjectInfo, PutIf, Store
+from shoal.storage.stores import open_store
+from shoal.storage.urls import join, plain, scheme_of, without_secrets
+
+__all__ = ["Output"]
+
+_PLAN, _LOCK, _PART, _NOTE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note"
+_DIGEST = re.compile(r"[0-9a-f]{16,}")  # says that things differ, and nothing to people
+_WAIT_SECONDS = 20.0
+
+
+class Output:
+    """A directory, or a prefix of an object store, into which one packing writes.
+
+    ``url`` as everywhere; ``plan`` is the digest of what is asked for: only the same may go on with what is there.
+    Can be pickled for workers, which share the lock of the process that began.
+    """
+
+    def __init__(
+        self, url: str | os.PathLike[str], *, plan: str, storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        text = local_path(os.fspath(url))
+        if scheme_of(text) in ("http", "https"):
+            msg = f"{without_secrets(text)}: shards cannot be made here: nothing is written over http"
+            raise UsageError(msg, hint="make them in a directory that a server shows, or in an object store: s3://...")
+        self.url = plain(text).rstrip("/") if scheme_of(text) else str(Path(with_home(text)).absolute())
+        self.plan = plan
+        self._options = dict(storage_options or {})
+        self.store: Store = patient(open_store(text, self._options or None), self._options)
+        self._lock: Lock | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restored, (self.url, self.plan, self._options)
+
+    @property
+    def lock_descriptor(self) -> int | None:
+        """What children must inherit, so that nobody else begins while one of them is still at work."""
+        return self._lock.descriptor if self._lock is not None else None
+
+    def begin(self, *, suffix: str, asked: Mapping[str, Any], may_skip: bool = True) -> Index | None:
+        """Make sure that this packing may write here, and take up what an earlier run of it has left.
+
+        ``suffix`` is that of its shards, ``asked`` what it was asked for, in words. The index, if all is done already.
+        Unless this packing ``may_skip`` inputs, one that did is not what it would make.
+
+        Raises
+        ------
+        UsageError
+            There are shards already, or another packing was not finished.
+        StorageError
+            Nothing can be written, or another process is at work.
+        """
+        if not scheme_of(self.url):
+            if not Path(self._journal("")).exists() and (done := self._finished_index()) is not None:
+                # Nobody is at work; and nothing is written, which may not be allowed.
+                self._check_whole(done, may_skip=may_skip)
+                return done
+            self._lock = Lock(self._journal(_LOCK), wait_seconds=_WAIT_SECONDS)
+        try:
+            finished = self._begin(suffix, asked)
+            if finished is not None:
+                self._check_whole(finished, may_skip=may_skip)
+        except BaseException:
+            self.release()
+            raise
+        if finished is not None:
+            self.release()
+        return finished
+
+    def _check_whole(self, finished: Index, *, may_skip: bool) -> None:
+        """Make sure that what is finished is what would be made, and that it is still there."""
+        there = {info.path: info.num_bytes for info in self._infos(self.url)}
+        sizes = zip(finished.shard_names, finished.shard_bytes.tolist(), strict=True)
+        if lost := [name for name, num_bytes in sizes if there.get(join(self.url, name)) != num_bytes]:
+            which = f"{lost[0]} is" if len(lost) == 1 else f"{lost[0]} and {counted(len(lost) - 1, 'other')} are"
+            msg = f"{without_secrets(self.url)}: this was finished before, and {which} missing now, or not as long"
+            raise UsageError(msg, hint="restore them, `shoal verify` lists all; or pack into another directory")
+        if not may_skip and (skipped := finished.metadata.get("skipped")):
+            msg = f"{without_secrets(self.url)}: there is a dataset already, made without "
+            msg += counted(len(skipped), "input")
+            hint = f"the first of them is {skipped[0][0]}; pack into another directory, or take it as it is"
+            raise UsageError(msg, hint=hint)
+
+    def _begin(self, suffix: str, asked: Mapping[str, Any]) -> Index | None:
+        finished = self._finished_index()
+        if finished is not None:
+            self._clear()
+            return finished
+        found = self._read(_PLAN)
+        if found is None:
+            try:
+                self._refuse_shards(suffix)
+            except UsageError:
+                self._clear()
+                raise
+            self._note_plan(asked)
+            return None
+        known = _parsed(found)
+        if known.get("plan") != self.plan:
+            if scheme_of(self.url) or any(True for _ in self._made()):
+                raise self._other_plan(known.get("asked"), asked)
+            self._note_plan(asked)  # nothing was made, and whoever began it is gone: there is nothing to go on with
+        self._remove(".tmp")
+        return None
+
+    def begin_shard(self, name: str) -> ObjectInMaking:
+        """A new shard, which is seen when it is finished."""
+        return begin_object(join(self.url, name), store=self.store, scratch=self._journal(""))
+
+    def keep(self, part: Index) -> None:
+        """Note that the one shard of this index is finished."""
+        self.store.put(self._journal(part.shard_names[0] + _PART), encode(part))
+
+    def kept(self, name: str) -> Index | None:
+        """The index of a finished shard; None where it is not finished, or no longer what it was."""
+        data = self._read(name + _PART)
+        if data is None:
+            return None
+        try:
+            part = decode(data)
+        except IndexFileError:
+            return None
+        info = self.store.find(join(self.url, name))
+        same = (
+            info is not None and info.num_bytes == int(part.shard_bytes[0]) and part.metadata.get("plan") == self.plan
+        )
+        return part if same else None
+
+    def note(self, name: str, data: bytes) -> None:
+        """Keep something that this packing has found out, until it is finished."""
+        self.store.put(self._journal(self._note(name)), data)
+
+    def noted(self, name: str) -> bytes | None:
+        """What an earlier run of the same packing has kept by this name."""
+        return self._read(self._note(name))
+
+    def _note(self, name: str) -> str:
+        return f"{name}-{self.plan}{_NOTE}"
+
+    def versioned(self, index: Index) -> Index:
+        """The index with the versions that the store has of its shards."""
+        self.store.close()  # which forgets what other processes may have written anew since it was met
+        infos = [self.store.stat(join(self.url, name)) for name in index.shard_names]
+        return replace(index, shard_versions=tuple(info.version for info in infos))
+
+    def put(self, name: str, data: Sequence[Buffer]) -> None:
+        """Write a file that belongs beside the shards; like them, it is made among what goes if we are killed."""
+        making = self.begin_shard(name)
+        for buffer in data:
+            making.write([memoryview(buffer).cast("B")])
+        making.finish()
+
+    def finish(self, index: Index) -> None:
+        """Write the index; from now on the dataset is there.
+
+        Raises
+        ------
+        UsageError
+            Far away, where nobody can be locked out: another packing has written its own meanwhile.
+        """
+        if not self._put_on_condition(index):
+            self.put(INDEX_NAME, encode(index))
+        self._clear()
+
+    def discard(self, names: Sequence[str]) -> None:
+        """Remove these shards, which hold nothing, and what is noted of the packing: as if it had not begun."""
+        for name in names:
+            self.store.delete(join(self.url, name))
+        self._clear()
+
+    def _put_on_condition(self, index: Index) -> bool:
+        """Write the index unless another packing has; False where the store cannot compare."""
+        store, path = self.store, join(self.url, INDEX_NAME)
+        if not scheme_of(self.url) or not isinstance(store, PutIf):
+            return False
+        try:
+            while (there := store.find(path)) is None or self._is_in_the_way(path):
+                if store.put_if(path, encode(index), replaces=there):
+                    return True
+                store.close()  # which forgets what was there before
+        except StorageError as error:
+            if error.errno != errno.ENOTSUP:
+                raise
+            return False
+        return True
+
+    def _is_in_the_way(self, path: str) -> bool:
+        """Whether an index there is not what this packing makes; an error where it is another packing's."""
+        index = load_index(path, store=self.store)
+        if index.metadata.get("plan") == self.plan:
+            return False
+        if was_left_by_opening(index):
+            return True
+        msg = f"{without_secrets(path)}: another packing has written this while this one was under way"
+        raise UsageError(msg, hint="pack again, into another directory: shards of both may have the same names")
+
+    def release(self) -> None:
+        """Let others begin here."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _finished_index(self) -> Index | None:
+        path = join(self.url, INDEX_NAME)
+        if self.store.find(path) is None:
+            return None
+        with suppress(IndexFileError):
+            index = load_index(path, store=self.store)
+            if index.metadata.get("plan") == self.plan:
+                return index
+            if was_left_by_opening(index) and self._read(_PLAN) is not None:
+                return None  # somebody opened what was not finished
+        if self._read(_PLAN) is None:
+            with suppress(StorageError):
+                self._clear()
+        msg = f"{without_secrets(self.url)}: there is a dataset already, and it is not what this would make"
+        raise UsageError(msg, hint="pack into another directory, or remove what is there")
+
+    def _note_plan(self, asked: Mapping[str, Any]) -> None:
+        self.store.put(self._journal(_PLAN), json.dumps({"plan": self.plan, "asked": dict(asked)}).encode())
+
+    def _made(self) -> Iterator[str]:
+        """What there is but the notes of one who has only begun: shards, and what is known of them."""
+        notes = (self._journal(_PLAN), self._journal(_LOCK))
+        return (path for path in self._listed(self.url) if path not in notes and not path.endswith((".tmp", _NOTE)))
+
+    def _refuse_shards(self, suffix: str) -> None:
+        present = (path.rpartition("/")[2] for path in self._listed(self.url) if f"/{PACKING}/" not in path)
+        suffixes = (suffix, *suffixes_in_directories())
+        shard = next((name for name in present if name.lower().endswith(suffixes)), None)
+        if shard is not None:
+            msg = f"{without_secrets(self.url)}: there are shards already, {shard} for one"
+            raise UsageError(msg, hint="pack into a directory of its own: its index would hide them")
+        if self.store.find(join(self.url, MANIFEST_NAME)) is not None:
+            # Which shards of MDS would overwrite, and which says of others that they are not there.
+            msg = f"{without_secrets(self.url)}: there is an {MANIFEST_NAME}, as beside shards of MDS or LitData"
+            raise UsageError(msg, hint="pack into a directory of its own, or move that file")
+
+    def _other_plan(self, found: object, asked: Mapping[str, Any]) -> UsageError:
+        before: dict[str, Any] = found if isinstance(found, dict) else dict(asked)
+        differing = [
+            _in_words(name, before.get(name), asked.get(name))
+            for name in sorted({*before, *asked})
+            if before.get(name) != asked.get(name)
+        ]
+        msg = f"{without_secrets(self.url)}: another packing was begun here and not finished: "
+        msg += "; ".join(differing) or "its inputs were others"
+        hint = f"give the same arguments to finish it, or remove {PACKING} and the shards to begin anew"
+        return UsageError(msg, hint=hint)
+
+    def _listed(self, directory: str) -> Iterator[str]:
+        return (info.path for info in self._infos(directory))
+
+    def _infos(self, directory: str) -> Iterator[ObjectInfo]:
+        if not scheme_of(directory) and not Path(directory).is_dir():
+            return iter(())
+        return iter(self.store.list(directory))
+
+    def _clear(self) -> None:
+        """Remove the directory of the work, what says that it is one last."""
+        self._remove("")
+        self.store.delete(self._journal(_PLAN))
+        if not scheme_of(self.url):
+            self.store.delete(self._journal(_LOCK))
+            with suppress(OSError):
+                Path(self._journal("")).rmdir()
+
+    def _remove(self, suffix: str) -> None:
+        kept = (self._journal(_PLAN), self._journal(_LOCK))
+        for path in list(self._listed(self._journal("").rstrip("/"))):
+            if path.endswith(suffix) and path not in kept:
+                self.store.delete(path)
+
+    def _read(self, name: str) -> bytes | None:
+        path = self._journal(name)
+        info = self.store.find(path)
+        return None if info is None else bytes(self.store.read_range(path, 0, info.num_bytes))
+
+    def _journal(self, name: str) -> str:
+        return join(self.url, f"{PACKING}/{name}")
+
+
+def _restored(url: str, plan: str, options: dict[str, Any]) -> Output:
+    return Output(url, plan=plan, storage_options=options)
+
+
+def _in_words(name: str, before: object, now: object) -> str:
+    """How one thing that was asked for differs."""
+    if any(isinstance(value, str) and _DIGEST.fullmatch(value) for value in (before, now)):
+        return f"{name}: not the same"
+    return f"{name} was {_said(before)}, is {_said(now)}"
+
+
+def _said(value: object) -> str:
+    return "not given" if value is None else f"{value!r:.80}"
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def check_prefix(prefix: str) -> str:
+    """The beginning of the names of shards, if it can be one.
+
+    Raises
+    ------
+    UsageError
+        Shards would lie elsewhere, be hidden, or have names that an index does not take.
+    """
+    if not prefix or prefix[0] == "." or "/" in prefix or not prefix.isprintable():
+        msg = f"shards are named PREFIX-000000 in their directory, and {prefix!r} is no such prefix"
+        raise UsageError(msg, hint="a prefix has no slash, no control characters, and no dot at its beginning")
+    return prefix
+
+
+def names_of_shards(prefix: str, suffix: str, numbers: Sequence[int]) -> list[str]:
+    """The names of shards by number.
+
+    >>> names_of_shards("train", ".tar", [0, 12])
+    ['train-000000.tar', 'train-000012.tar']
+    """
+    return [f"{prefix}-{number:06d}{suffix}" for number in numbers]

@@ -1,0 +1,1 @@
+"""WHO MAKES THE SHARDS? This process, or several of this machine."""

@@ -1,0 +1,1 @@
+"""HOW ARE SHARDS MADE OF SHARDS? Modules that answer it."""

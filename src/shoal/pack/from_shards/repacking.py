@@ -1,0 +1,429 @@
+"""Shards made of shards: in another format, of another size, mixed once; values and order as they were, or as planned.
+
+The samples are read through the stream, so from anywhere and in any format it knows. Without mixing, each shard reads
+its own stretch of the source and several processes share the work. With mixing (Corgi^2), the samples come in the order
+of one window shuffle, whose window is the memory it takes: afterwards any few neighbours come from places all over that
+window, and what was alike in a chunk is spread thin.
+
+References
+----------
+E. Livne et al., "Corgi^2: A Hybrid Offline-Online Approach To Storage-Aware Data Shuffling For SGD", 2023,
+arXiv:2309.01640.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError, UsageError
+from shoal.figures import counted
+from shoal.formats.shard_format import Format
+from shoal.formats.writing.encoders import TABLE_FORMATS, WRITTEN_FORMATS, encoder_named
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.index.table import Index
+from shoal.indexing.open_source import Opened, open_source
+from shoal.order.partition import Partition
+from shoal.order.sequential_and_full import Sequential
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pack.assemble_index import finish
+from shoal.pack.column_values import Column, as_columns
+from shoal.pack.destination import Output, check_prefix, names_of_shards
+from shoal.pack.engines.jobs import Job, peak_bytes
+from shoal.pack.engines.packing_progress import Progress, Tally
+from shoal.pack.engines.running import made_shards, usable_processors
+from shoal.pack.from_shards.schema_carry_over import (
+    options_like,
+    options_of_first,
+    refuse_unheld,
+    suffixed_images,
+    with_files,
+)
+from shoal.pack.from_shards.stream_source import SAMPLE, Numbered, StretchReader, StretchSamples
+from shoal.pack.from_shards.table_schemas import Schema, schema_of_all, schema_of_tars
+from shoal.pack.output_guard import check_apart
+from shoal.pack.shard_plan import PackPlan, plan_shards
+from shoal.pack.shard_sizes import ShardSizing, shard_sizing
+from shoal.pack.unit import Shard
+from shoal.pack.writer import PackSummary, summary_of_finished
+from shoal.pipeline.stages import Decode, Stage
+from shoal.reading.checks.record_checksums import RECORD_CRCS
+from shoal.reading.options import ReadingOptions
+from shoal.reading.resolved_order import Arrangement, OrderRequest
+from shoal.storage.sources.source import SourceLike
+from shoal.storage.stores import options_of_sides
+from shoal.stream.iterating.iterator_spec import Work
+from shoal.stream.iterating.pipeline_spec import Recipe
+
+__all__ = ["MIX_MEMORY_BYTES", "RepackRequest", "Repacked", "repack", "repack_opened"]
+
+_log = logging.getLogger("shoal")
+
+MIX_MEMORY_BYTES = 1 << 30
+"""The window of a mixing pass, where nobody says another."""
+
+_SMALL_BYTES = 256 << 20  # below, starting processes costs more than they save
+
+
+@dataclass(frozen=True, slots=True)
+class RepackRequest:
+    """How shards are made of shards; all of it but ``num_workers`` decides about the bytes that are written.
+
+    Parameters
+    ----------
+    format
+        What is written; None for the format of the source, or tar where that is a folder of files.
+    shard_bytes
+        Bytes that the samples of a shard take in the source; None for the rule of `shard_sizing`.
+    num_readers
+        For that rule.
+    mix, seed, memory_bytes
+        Whether samples are mixed, by which seed, and the window in which they mix.
+    decode
+        Whether fields are decoded by their suffix first: what is text in a tar is bytes, and JSON holds text.
+    columns
+        What of the samples goes into the index, besides the columns that the source's index has.
+    """
+
+    format: str | None = None
+    shard_bytes: int | None = None
+    num_readers: int = 1
+    mix: bool = False
+    seed: int = 0
+    memory_bytes: int = MIX_MEMORY_BYTES
+    decode: bool = False
+    columns: Sequence[str | Column] = ()
+    prefix: str = "shard"
+    extent_bytes: int = EXTENT_BYTES
+    on_error: Literal["raise", "skip"] = "raise"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    num_workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repacked:
+    """What was made, and from what.
+
+    ``source`` is the arrangement of the source whose order the samples have now. ``peak_bytes`` is the most memory that
+    all processes together have had, and ``num_looked_at`` how many samples were read once more, before all others, to
+    learn which columns there are.
+    """
+
+    summary: PackSummary
+    sizing: ShardSizing
+    index: Index
+    source: Arrangement
+    num_workers: int
+    peak_bytes: int
+    num_looked_at: int = 0
+
+
+def repack(
+    source: SourceLike,
+    url: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002  # the word of the public interface
+    shard_bytes: int | str | None = None,
+    mix: bool = False,
+    seed: int = 0,
+    memory: int | str = MIX_MEMORY_BYTES,
+    decode: bool = False,
+    columns: Sequence[str | Column] = (),
+    prefix: str = "shard",
+    extent_bytes: int | str = EXTENT_BYTES,
+    on_error: Literal["raise", "skip"] = "raise",
+    num_workers: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    split: str | Sequence[str] | None = None,
+    source_format: str | Format | None = None,
+    index: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Repacked:
+    """Make new shards of the samples of old ones; finished shards of a killed run are kept.
+
+    Parameters
+    ----------
+    source, split, source_format, index, storage_options
+        As `shoal.open` takes them (``format`` is there what ``source_format`` is here); the options are those of each
+        side that is no file of this machine.
+    url
+        A directory or URL without shards as yet.
+    format, prefix, columns, extent_bytes, options
+        As for `Writer`; the format of the source where None (tar, where that is a folder of files). Columns of the
+        source's index are kept.
+    shard_bytes
+        Bytes that the samples of a shard take in the source; by the rule of `shard_sizing` where None.
+    mix, seed, memory
+        Mix the samples in a window of so many bytes; one pass over the source, and the same seed gives the same shards.
+        Without, the order stays what it is. A sample that comes right behind another of the same key into a tar gets
+        the key of a copy, ``000123~2``; the summary counts these.
+    decode
+        Decode fields by their suffix first (`Dataset.decode`), images not.
+    on_error
+        ``"skip"`` leaves out samples that are damaged, or that the format cannot hold; the summary lists them.
+    num_workers
+        Processes; where None one per processor, but one for less than 256 MiB, and one where samples are mixed: each
+        would read a window of its own for each shard.
+
+    Raises
+    ------
+    UsageError
+        Something is there already, or the format cannot hold a sample.
+    ShardError
+        A sample of the source is damaged; `shoal verify` lists all that are.
+    StorageError
+        Something cannot be read or written.
+
+    Examples
+    --------
+    >>> import tempfile, shoal
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     samples = ({"text": f"document {i}"} for i in range(200))
+    ...     old = shoal.pack.pack(samples, f"{directory}/old", format="jsonl")
+    ...     new = shoal.pack.repack(old.url, f"{directory}/new", format="jsonl.gz", shard_bytes="2KiB", num_workers=1)
+    ...     new.summary.num_samples, len(new.summary.shards), shoal.open(f"{directory}/new")[7]
+    (200, 3, {'text': 'document 7'})
+    """
+    check_apart(source, url)
+    here, there = options_of_sides(source, os.fspath(url), storage_options)
+    opened = open_source(source, split=split, index=index, format=source_format, storage_options=here)
+    request = RepackRequest(
+        format=format,
+        shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
+        mix=mix,
+        seed=seed,
+        memory_bytes=parse_bytes(memory, "memory"),
+        decode=decode,
+        columns=columns,
+        prefix=prefix,
+        extent_bytes=parse_bytes(extent_bytes, "extent_bytes"),
+        on_error=on_error,
+        options=options or {},
+        num_workers=num_workers,
+    )
+    return repack_opened(opened, url, request, storage_options=there, progress=progress)
+
+
+def repack_opened(
+    opened: Opened,
+    url: str | os.PathLike[str],
+    request: RepackRequest,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Repacked:
+    """`repack` of a dataset that is open."""
+    index = opened.index
+    _refuse_partial(opened)
+    request = _where_the_format_is_known(opened, request)
+    format_name = request.format or _format_like(index)
+    check_prefix(request.prefix)
+    like = {} if request.decode else options_like(opened, format_name)
+    opened = with_files(opened, kept=None if "columns" in request.options else like.get("columns"))
+    refuse_unheld(opened, format_name)
+    options = {**like, **request.options}
+    encoder = encoder_named(format_name, **options)
+    columns = as_columns(request.columns)
+    sizes = _record_bytes(index)
+    sizing = _sizing(request, int(sizes.sum()))
+    asked = _asked(index, request, format_name, columns, sizing)
+    plan_digest = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
+    source = _arranged(index, request)
+    out = Output(url, plan=plan_digest, storage_options=storage_options)
+    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
+    if finished is not None:
+        return Repacked(summary_of_finished(out.url, finished), sizing, finished, source, 0, peak_bytes())
+    try:
+        ids = source.epoch(0).ids(0, index.num_samples)
+        plan = plan_shards(sizes[ids], shard_bytes=sizing.shard_bytes)
+        work, to_tar = _work(opened, source, request), format_name.partition(".")[0] == "tar"
+        needs_look = format_name in TABLE_FORMATS and "schema" not in options
+        tally = Tally(plan.shard_record_bytes.tolist(), progress, num_passes=2 if needs_look else 1)
+        several = request.num_workers or (1 if int(sizes.sum()) < _SMALL_BYTES else usable_processors())
+        looked = None
+        if needs_look:
+            looked = _looked_at(opened, request, format_name, out, plan, several, tally)
+            options["schema"] = looked.schema
+        with closing(StretchReader(work, needs_keys=to_tar, goes_on=False)) as alone:
+            options |= options_of_first(format_name, options, alone.one_by_one(index.num_samples))
+        names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
+        # Of many datasets the keys begin anew in each shard.
+        common = Shard("", format_name, options, columns, request.extent_bytes, request.on_error, "rename")
+        shards = [replace(common, name=name) for name in names]
+        workers = min(request.num_workers or (1 if request.mix else several), plan.num_shards)
+        renamed = suffixed_images(opened) if to_tar else {}
+        cuts = plan.cuts.tolist()
+        with closing(StretchReader(work, needs_keys=to_tar, renamed=renamed)) as reader:
+            made = made_shards(_jobs(reader, shards, plan), out, num_workers=workers, tally=tally)
+        stretches = [ids[first:stop] for first, stop in pairwise(cuts)]
+        parts = [_with_columns(part, index, numbers) for part, numbers in zip(made.parts, stretches, strict=True)]
+        joined = finish(out, parts, about=_classes(index, [column.name for column in columns]))
+        summary = PackSummary(out.url, joined.format, made.summaries, joined.fingerprint)
+        num_looked_at, peak = (0, 0) if looked is None else (looked.num_looked_at, looked.peak_bytes)
+        return Repacked(summary, sizing, joined, source, workers, max(made.peak_bytes, peak), num_looked_at)
+    finally:
+        out.release()
+
+
+def _where_the_format_is_known(opened: Opened, request: RepackRequest) -> RepackRequest:
+    """In this process alone where the class of the format stands in the script itself, which others do not run."""
+    if type(opened.format).__module__ != "__main__" or request.num_workers == 1:
+        return request
+    text = "shards are made in one process: %s stands in the script itself; in a module of its own, several can know it"
+    _log.warning(text, type(opened.format).__qualname__)
+    return replace(request, num_workers=1)
+
+
+def _refuse_partial(opened: Opened) -> None:
+    index = opened.index
+    if not index.num_samples:
+        msg = f"{counted(index.num_shards, 'shard')} without a single sample"
+        raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
+    if opened.stored is not None:
+        excluded = index.num_samples - len(opened.stored)
+        msg = f"the splits of the source exclude {counted(excluded, 'sample')}, and shards are repacked whole"
+        raise UsageError(msg, hint="take these samples out of the exclude list of the splits, or out of the shards")
+
+
+def _format_like(index: Index) -> str:
+    """The format of the source, where that is written; single files go where `shoal.pack.pack` puts them."""
+    if index.format == "folder":
+        return "tar"
+    if index.format not in WRITTEN_FORMATS:
+        plain = [name for name in WRITTEN_FORMATS if "." not in name]
+        msg = f"shards of {index.format} are read, and not written"
+        raise UsageError(msg, hint=f"say what is written (--to, or format= in Python): {', '.join(plain)}")
+    return index.format
+
+
+def _looked_at(
+    opened: Opened,
+    request: RepackRequest,
+    format_name: str,
+    out: Output,
+    plan: PackPlan,
+    workers: int,
+    tally: Tally,
+) -> Schema:
+    """The schema of all samples, which are read as they lie, whatever order they will be written in."""
+    if not request.decode:
+        # Of a damaged one the whole look says which samples are lost.
+        with suppress(ShardError):
+            if (found := schema_of_tars(opened)) is not None:
+                tally.pass_over()
+                return found
+    as_stored = replace(request, mix=False)
+    work = _work(opened, _arranged(opened.index, as_stored), as_stored)
+    with closing(StretchReader(work, needs_keys=False)) as reader:
+        found = schema_of_all(
+            reader,
+            out,
+            cuts=plan.cuts.tolist(),
+            format_name=format_name,
+            skips=request.on_error == "skip",
+            workers=min(workers, plan.num_shards),
+            came_to=tally.came_to,
+        )
+    if not found.num_looked_at:
+        tally.pass_over()
+    return found
+
+
+def _jobs(reader: StretchReader, shards: Sequence[Shard], plan: PackPlan) -> Iterator[Job]:
+    cuts, record_bytes = plan.cuts.tolist(), plan.shard_record_bytes.tolist()
+    for number, (shard, first, stop) in enumerate(zip(shards, cuts[:-1], cuts[1:], strict=True)):
+        yield Job(number, shard, StretchSamples(reader, first, stop), stop - first, record_bytes[number])
+
+
+def _work(opened: Opened, source: Arrangement, request: RepackRequest) -> Work:
+    stages: tuple[Stage, ...] = (*([Decode(())] if request.decode else []), Numbered())
+    recipe = Recipe(Partition(1, 1, batched=False), 0, stages, ())
+    # Damage must not be given a new checksum under which it passes.
+    return Work(opened, source, recipe, ReadingOptions(on_error=request.on_error, verify="always"))
+
+
+def _arranged(index: Index, request: RepackRequest) -> Arrangement:
+    """The order in which samples are written; the memory of a mixing pass is its window."""
+    if not request.mix:
+        return Arrangement(index, OrderRequest(order=Sequential()))
+    mixed = Arrangement(index, OrderRequest(seed=request.seed, window=request.memory_bytes, num_canonical_nodes=1))
+    try:
+        mixed.epoch(0)
+    except UsageError as error:
+        msg = f"memory={request.memory_bytes} is too little to mix these shards: {error.message}"
+        enough = error.hint.partition(";")[0].replace("window=", "memory=")
+        raise UsageError(msg, hint=f"{enough}; on the command line --memory") from None
+    return mixed
+
+
+def _record_bytes(index: Index) -> NDArray[np.int64]:
+    """The bytes of each sample; of those that have none of their own, their part of an extent."""
+    if index.sample_bytes is not None:
+        return index.sample_bytes.astype(np.int64)
+    each = np.maximum(1, index.extent_decoded_bytes // np.maximum(1, index.extent_num_samples))
+    return np.repeat(each, index.extent_num_samples)
+
+
+def _sizing(request: RepackRequest, num_bytes: int) -> ShardSizing:
+    if request.shard_bytes is None:
+        return shard_sizing(num_bytes, num_readers=request.num_readers)
+    if request.shard_bytes < 1:
+        msg = f"shard_bytes={request.shard_bytes} is not positive"
+        raise UsageError(msg, hint="256MiB, for instance")
+    return ShardSizing(request.shard_bytes, None, 0.0, "as asked for")
+
+
+def _asked(
+    index: Index, request: RepackRequest, format_name: str, columns: Sequence[Column], sizing: ShardSizing
+) -> dict[str, Any]:
+    """All that decides about what is written, for an unfinished repacking to be recognised."""
+    versions = hashlib.blake2b("\0".join(index.shard_versions).encode(), digest_size=8).hexdigest()
+    return {
+        "repack": 3,
+        "source": index.fingerprint,
+        "source (times)": versions,
+        "format": format_name,
+        "shard_bytes": sizing.shard_bytes,
+        "mix": request.mix,
+        **({"seed": request.seed, "memory": request.memory_bytes} if request.mix else {}),
+        "decode": request.decode,
+        "columns": [[column.name, column.path] for column in columns],
+        "prefix": request.prefix,
+        "extent_bytes": request.extent_bytes,
+        "options": {name: repr(value) for name, value in request.options.items()},
+    }
+
+
+def _classes(source: Index, asked: Sequence[str]) -> dict[str, Any]:
+    """What the numbers of classes mean, for those columns of the source that go along."""
+    found = source.metadata.get("classes")
+    if not isinstance(found, Mapping):
+        return {"classes": found} if found and "label" in source.columns and "label" not in asked else {}
+    kept = {name: names for name, names in found.items() if name not in asked}
+    return {"classes": kept} if kept else {}
+
+
+def _with_columns(part: Index, source: Index, ids: NDArray[np.int64]) -> Index:
+    """The part of the index of one shard, with columns of the source; those that were asked for anew go before.
+
+    Checksums of records do not go along: they are those of other bytes.
+    """
+    if not (names := [name for name in source.columns if name != RECORD_CRCS and name not in part.columns]):
+        return part
+    skipped = [int(str(name).removeprefix(SAMPLE)) for name, _ in part.metadata["skipped"]]
+    kept = ids[~np.isin(ids, skipped)]
+    words = source.metadata.get("texts", {})
+    texts = {name: words[name] for name in names if name in words} | dict(part.metadata["texts"])
+    carried = {name: source.columns[name][kept] for name in names}
+    return replace(part, columns={**carried, **part.columns}, metadata={**part.metadata, "texts": texts})

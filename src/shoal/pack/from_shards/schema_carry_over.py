@@ -1,0 +1,193 @@
+"""What new shards take over from the old ones: types of columns, encodings, which their values alone do not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.formats.compressed.reader import Compressed
+from shoal.formats.mds.encoded_values import is_written
+from shoal.formats.mds.encodings import array_of, files_of, is_list
+from shoal.formats.mds.reader import Mds
+from shoal.formats.mds.writer import MdsEncoder
+from shoal.formats.shard_format import Format, Sample
+from shoal.formats.tables.pyarrow_library import arrow_library
+from shoal.formats.tables.rows import partition_fields
+from shoal.formats.writing.encoders import TABLE_FORMATS, options_of_shard
+from shoal.indexing.open_source import Opened
+from shoal.pack.unit import Named, Unreadable
+
+__all__ = ["options_like", "options_of_first", "refuse_unheld", "suffixed_images", "with_files"]
+
+_SUFFIXES = {"jpeg": "jpg", "png": "png", "pil": "png"}
+_KEPT_METADATA = b"huggingface"  # what columns mean; other metadata tell of files that were
+
+
+def options_like(opened: Opened, format_name: str) -> dict[str, Any]:
+    """The options of a format by which shards made of ``opened`` have columns of the same types; else none.
+
+    From tables to tables that is a schema: a number of 32 bits stays one, and a column without a value in one shard
+    has a type all the same. From MDS to MDS these are the encodings, where all shards have the same. O(shards): heads
+    are in the index.
+    """
+    source, target = (name.partition(".")[0] for name in (opened.index.format, format_name))
+    heads = [head for _, head in sorted(opened.index.shard_heads.items())]
+    if source in TABLE_FORMATS and target in TABLE_FORMATS and hasattr(opened.format, "schema"):
+        schema = _schema(map(opened.format.schema, heads), opened)
+        return {} if schema is None else {"schema": schema}
+    if source == target == "mds" and heads:
+        options = [options_of_shard(opened.index.format, head) for head in heads]
+        return options[0] if all(other == options[0] for other in options) else {}
+    if source == "mds" and target in TABLE_FORMATS and heads:
+        columns = [options_of_shard(opened.index.format, head)["columns"] for head in heads]
+        schema = _schema_of_mds(columns[0]) if all(other == columns[0] for other in columns) else None
+        return {} if schema is None else {"schema": schema}
+    return {}
+
+
+def options_of_first(
+    format_name: str, options: Mapping[str, Any], samples: Iterable[Sample | Named | Unreadable]
+) -> dict[str, Any]:
+    """The options by which all shards are written as the first sample would have it, where a format asks that.
+
+    Shards of MDS have one description of their columns; each would take it from its own first sample. Samples that
+    cannot be read are passed over.
+    """
+    if format_name.partition(".")[0] != "mds" or "columns" in options:
+        return {}
+    for given in samples:
+        if not isinstance(given, Unreadable):
+            encoder = MdsEncoder()
+            with suppress(UsageError):  # said again when it is written
+                encoder.record(given.sample if isinstance(given, Named) else given)
+            return {} if encoder.columns is None else {"columns": encoder.columns}
+    return {}
+
+
+def with_files(opened: Opened, *, kept: Mapping[str, str] | None = None) -> Opened:
+    """The same dataset, of which images are the bytes of their files: what is written is what was stored.
+
+    ``kept`` are the encodings of columns of MDS shards that are written with the same: those that only go from shard to
+    shard are not even decoded.
+    """
+    stored = {encoding for encoding in (kept or {}).values() if not is_written(encoding)}
+    return replace(opened, format=_with_files(opened.format, stored))
+
+
+def _with_files(format: Format, stored: Collection[str]) -> Format:  # noqa: A002
+    if isinstance(format, Mds):
+        return format.with_files(stored)
+    if isinstance(format, Compressed):
+        return Compressed(_with_files(format.inner, stored), format.codec, limit_bytes=format.limit_bytes)
+    return format
+
+
+def refuse_unheld(opened: Opened, format_name: str) -> None:
+    """Make sure that there is no column of MDS shards that the format does not hold, before anything is read.
+
+    Raises
+    ------
+    UsageError
+        There is: lists of images in tar, JSON Lines or TFRecord shards; any image or bytes in JSON Lines.
+    """
+    target = format_name.partition(".")[0]
+    if target in ("mds", *TABLE_FORMATS):
+        return
+    for name, encoding in _encodings(opened).items():
+        if is_list(encoding):
+            msg = f"the column {name!r} is {encoding}, and {target} shards do not hold lists of images"
+            raise UsageError(msg, hint="mds, parquet and arrow shards do (--to, or format= in Python)")
+        if target == "jsonl" and (encoding == "bytes" or files_of(encoding) is not None):
+            msg = f"the column {name!r} is {encoding}, and JSON holds no bytes"
+            raise UsageError(msg, hint="mds, parquet, arrow, tar and tfrecord shards do (--to, or format= in Python)")
+
+
+def _encodings(opened: Opened) -> dict[str, str]:
+    """The encoding of each column that some shard of MDS has."""
+    heads = [head for _, head in sorted(opened.index.shard_heads.items())]
+    found: dict[str, str] = {}
+    for head in heads:
+        found |= options_of_shard(opened.index.format, head).get("columns", {})
+    return found
+
+
+def suffixed_images(opened: Opened) -> dict[str, str]:
+    """Other names for columns that hold files of images, by which the members of a tar say what they are."""
+    found: dict[str, str] = {}
+    for name, encoding in _encodings(opened).items():
+        suffix = _SUFFIXES.get(encoding)
+        if suffix is not None and name.rpartition(".")[2].lower() not in ("jpg", "jpeg", "png"):
+            found[name] = f"{name}.{suffix}"
+    return found
+
+
+def _schema(schemas: Iterable[Any], opened: Opened) -> Any:
+    """One schema for the rows of all shards; None where they have none in common, or one that rows do not tell."""
+    pa = arrow_library("Arrow")
+    different = list({schema.serialize().to_pybytes(): schema for schema in schemas}.values())
+    try:
+        schema = pa.unify_schemas([schema.remove_metadata() for schema in different])
+        fields = [pa.field(field.name, _plain(pa, field.type), field.nullable) for field in schema]
+    except (pa.ArrowException, ValueError, TypeError):
+        return None
+    chosen = getattr(opened.format, "columns", None)
+    fields = [field for field in fields if chosen is None or field.name in chosen]
+    constants = dict.fromkeys(name for shard in opened.index.shard_names for name in partition_fields(shard))
+    names = {field.name for field in fields}
+    fields += [pa.field(name, pa.string()) for name in constants if name not in names]
+    kept = (different[0].metadata or {}).get(_KEPT_METADATA) if different else None
+    return pa.schema(fields, metadata=None if kept is None else {_KEPT_METADATA: kept})
+
+
+def _schema_of_mds(columns: Mapping[str, str]) -> Any:
+    """The schema of rows with these encodings; None where only values tell their types."""
+    pa = arrow_library("Parquet")
+    known = {"str": pa.string(), "bytes": pa.binary(), "str_float": pa.float64()}
+    fields = []
+    for name, encoding in columns.items():
+        array = array_of(encoding)
+        if array is not None and len(array[1]) < 2:
+            kind = pa.from_numpy_dtype(array[0].newbyteorder("="))
+            kind = pa.list_(kind) if array[1] else kind
+        elif files_of(encoding) is not None:
+            kind = pa.list_(pa.binary()) if is_list(encoding) else pa.binary()
+        else:
+            kind = known.get(encoding)
+        if kind is None:
+            return None
+        fields.append(pa.field(name, kind))
+    return pa.schema(fields)
+
+
+def _plain(pa: Any, kind: Any) -> Any:
+    """A type as rows are written with it: dictionaries and views are their values.
+
+    Raises
+    ------
+    ValueError
+        What a row has of it does not say how it was stored.
+    """
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType) or types.is_union(kind):
+        msg = f"{kind} is more than its values"
+        raise ValueError(msg)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _plain(pa, kind.value_type)
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain(pa, field.type), field.nullable) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_plain(pa, kind.key_type), _plain(pa, kind.item_type))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_plain(pa, kind.value_type), kind.list_size)
+    if types.is_large_list(kind) or types.is_large_list_view(kind):
+        return pa.large_list(_plain(pa, kind.value_type))
+    if types.is_nested(kind):
+        return pa.list_(_plain(pa, kind.value_type))
+    return kind

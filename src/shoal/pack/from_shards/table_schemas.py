@@ -1,0 +1,109 @@
+"""The columns of tables that are made of other shards: known before the first row is written.
+
+Row groups of Parquet and batches of Arrow have the columns of their shard, and all shards the same. What rows have is
+known of some formats; of others all samples are looked at first, by as many processes as make the shards, and only
+names and types are kept. So no run ends after hours at a field that comes late.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from shoal.formats.tables.column_kinds import ColumnKinds, Kind, joined_kinds, schema_of_kinds
+from shoal.formats.tables.pyarrow_library import arrow_library
+from shoal.formats.tar.reader import Tar
+from shoal.indexing.open_source import Opened
+from shoal.indexing.scan.costs import ReadCosts
+from shoal.indexing.scan.ranges import reading_one
+from shoal.pack.destination import Output
+from shoal.pack.engines.jobs import CameTo, Look, Looked, peak_bytes
+from shoal.pack.engines.running import done_jobs
+from shoal.pack.from_shards.stream_source import StretchReader, StretchSamples
+
+__all__ = ["Schema", "schema_of_all", "schema_of_tars"]
+
+_NOTE = "schema"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema of pyarrow, how many samples were looked at for it, and the most memory that took in all processes."""
+
+    schema: Any
+    num_looked_at: int
+    peak_bytes: int
+
+
+def schema_of_all(
+    reader: StretchReader,
+    out: Output,
+    *,
+    cuts: list[int],
+    format_name: str,
+    skips: bool,
+    workers: int,
+    came_to: CameTo,
+) -> Schema:
+    """The schema that holds all samples of ``reader``.
+
+    None are looked at, if an earlier run of the same had done so. ``cuts``, from 0 to all, are where one piece of work
+    ends; with ``skips`` samples that are damaged, or do not go into columns with those before them, say nothing.
+    Memory: 1 MiB of samples for each of the ``workers``, and the names.
+
+    Raises
+    ------
+    UsageError
+        No columns hold all samples; which does not go with those before it.
+    ShardError
+        A sample is damaged.
+    """
+    pa = arrow_library(format_name)
+    known = out.noted(_NOTE)
+    if known is not None:
+        return Schema(pa.ipc.read_schema(pa.py_buffer(known)), 0, 0)
+    found: dict[int, Looked] = {}
+    peaks: dict[int, int] = {}
+    looks = _looks(reader, cuts, format_name, skips=skips)
+    for looked in done_jobs(looks, out, num_workers=workers, came_to=came_to):
+        found[looked.number] = looked
+        peaks[looked.process] = looked.peak_bytes
+        came_to(looked.number, 1.0)
+    kinds: ColumnKinds = {}
+    for number in range(len(cuts) - 1):
+        kinds = joined_kinds(kinds, found[number].kinds, skips=skips)
+    schema = schema_of_kinds(kinds)
+    out.note(_NOTE, schema.serialize().to_pybytes())
+    peaks[os.getpid()] = peak_bytes()
+    return Schema(schema, cuts[-1], sum(peaks.values()))
+
+
+def schema_of_tars(opened: Opened) -> Schema | None:
+    """The schema of all samples of tars as they are stored, by the names of their members: no payload is read.
+
+    None where shards are something else.
+
+    Raises
+    ------
+    UsageError
+        There are more fields than a table should have columns.
+    ShardError
+        A shard is damaged.
+    """
+    index, tar = opened.index, opened.format
+    if not isinstance(tar, Tar):
+        return None
+    pa, costs = arrow_library("a table"), ReadCosts()
+    kinds: dict[str, Kind] = {"__key__": Kind(pa.string())}
+    for name, path, num_bytes in zip(index.shard_names, opened.paths, index.shard_bytes.tolist(), strict=True):
+        with reading_one(opened.store, path, num_bytes, costs=costs) as read:
+            kinds |= dict.fromkeys(tar.fields(read, num_bytes, shard=name), Kind(pa.binary()))
+    return Schema(schema_of_kinds(joined_kinds({}, kinds, skips=False)), index.num_samples, peak_bytes())
+
+
+def _looks(reader: StretchReader, cuts: list[int], format_name: str, *, skips: bool) -> Iterator[Look]:
+    for number, (first, stop) in enumerate(pairwise(cuts)):
+        yield Look(number, StretchSamples(reader, first, stop), stop - first, first, format_name, skips)

@@ -1,0 +1,1 @@
+"""WHAT IS PACKED? Files, tables of paths, saved datasets."""

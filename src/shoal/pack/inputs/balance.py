@@ -1,0 +1,205 @@
+"""How often is each input packed? Rare classes repeated, with counts that are promised exactly.
+
+A class that should come 2.5 times as often has every input twice, and half of its inputs, chosen at random under the
+seed, once more. So no input of a class is packed more than once oftener than another, and the number of samples of a
+class is known before anything is read but the labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.arrays.permutation import permute
+from shoal.order.seeds import check_seed, key
+
+__all__ = ["ClassCount", "Repeats", "balanced", "oversampled", "parse_factor"]
+
+_MOST_SAMPLES = 1 << 40
+_MOST_NAMED = 8  # classes that an error lists
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCount:
+    """What becomes of the inputs of one class: so many samples, of which some may have been left out."""
+
+    name: str
+    num_inputs: int
+    num_samples: int
+    num_left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeats:
+    """How often each input is packed.
+
+    Parameters
+    ----------
+    times
+        Shape (num_inputs,), int64, each at least 1.
+    classes
+        Each class in the order of its first input, with what it had and what it gets.
+    class_of
+        Shape (num_inputs,): the place of the class of each input among ``classes``.
+
+    Examples
+    --------
+    >>> repeats = balanced(["cat", "dog", "dog", "dog"], seed=0)
+    >>> repeats.times.tolist(), repeats.classes[0]
+    ([3, 1, 1, 1], ClassCount(name='cat', num_inputs=1, num_samples=3, num_left_out=0))
+    >>> repeats.inputs(0, 4).tolist(), repeats.copies(0, 4).tolist()
+    ([0, 0, 0, 1], [0, 1, 2, 0])
+    """
+
+    times: NDArray[np.int64]
+    classes: tuple[ClassCount, ...]
+    class_of: NDArray[np.int32]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that will be packed."""
+        return int(self.times.sum())
+
+    def inputs(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
+        """The input of each of the samples ``[start, stop)``, all copies of an input after each other."""
+        return self.inputs_of(np.arange(start, self.num_samples if stop is None else stop))
+
+    def inputs_of(self, samples: NDArray[Any]) -> NDArray[np.int64]:
+        """The input of each of these samples, in any order; shape (num_samples,), O(log num_inputs) for each."""
+        return np.searchsorted(np.cumsum(self.times), samples, side="right").astype(np.int64)
+
+    def copies(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
+        """Which copy of its input each of the samples ``[start, stop)`` is; the first is 0."""
+        return self.copies_of(np.arange(start, self.num_samples if stop is None else stop))
+
+    def copies_of(self, samples: NDArray[Any]) -> NDArray[np.int64]:
+        """Which copy of its input each of these samples is, in any order."""
+        ends = np.cumsum(self.times)
+        inputs = np.searchsorted(ends, samples, side="right")
+        result: NDArray[np.int64] = samples - (ends - self.times)[inputs]
+        return result
+
+
+def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | int], *, seed: int = 0) -> Repeats:
+    """Some classes come so many times as often as they are; every other input once.
+
+    Parameters
+    ----------
+    labels
+        The class of each input, or None for one without.
+    factors
+        Times, by class; at least 1. A class of ``n`` inputs gets ``n * factor`` samples, halves rounded up.
+    seed
+        Which inputs are repeated once oftener than others of their class.
+
+    Raises
+    ------
+    UsageError
+        A class that no input has, or a factor below 1.
+
+    Examples
+    --------
+    >>> repeats = oversampled(["a", "b", "b", "b"], {"b": Fraction("1.5")}, seed=3)
+    >>> repeats.times.tolist(), repeats.classes[1]
+    ([1, 2, 1, 2], ClassCount(name='b', num_inputs=3, num_samples=5, num_left_out=0))
+    """
+    names, codes, counts = _classes(labels)
+    for name, factor in factors.items():
+        if name not in names:
+            some = ", ".join(sorted(map(str, names))[:_MOST_NAMED])
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            msg = f"no input is of the class {name!r}, which is to be oversampled; there are {some or 'none'}{more}"
+            raise UsageError(msg, hint="classes are compared as text, letter by letter")
+        if factor < 1:
+            msg = f"class {name!r} is to be repeated {factor} times; oversampling drops nothing, so 1 is the least"
+            raise UsageError(msg, hint="leave inputs out of what you pack to have fewer of them")
+    promised = [_rounded(int(counts[code]) * Fraction(factors.get(str(name), 1))) for code, name in enumerate(names)]
+    return _spread(names, codes, counts, promised, check_seed(seed))
+
+
+def balanced(labels: Sequence[str | None], *, seed: int = 0) -> Repeats:
+    """Every class gets as many samples as the largest has inputs.
+
+    Raises
+    ------
+    UsageError
+        An input has no class.
+    """
+    names, codes, counts = _classes(labels)
+    if None in names:
+        number = labels.index(None)
+        msg = f"input {number} has no value to balance by, and so have {int(counts[names.index(None)])} inputs in all"
+        raise UsageError(msg, hint="leave them out, or give them a value of their own")
+    return _spread(names, codes, counts, [int(counts.max(initial=0))] * len(names), check_seed(seed))
+
+
+def parse_factor(text: str) -> tuple[str, Fraction]:
+    """``"class=times"`` as typed on a command line; the class may itself hold "=".
+
+    Raises
+    ------
+    UsageError
+        It is something else, or the factor is below 1.
+
+    Examples
+    --------
+    >>> parse_factor("zebra=2.5")
+    ('zebra', Fraction(5, 2))
+    """
+    name, sign, times = text.rpartition("=")
+    try:
+        factor = Fraction(times.strip())
+    except (ValueError, ZeroDivisionError):
+        factor = Fraction(0)
+    if not sign or factor < 1:
+        msg = f"oversampling is said as class=times, with times at least 1; got {text!r}"
+        raise UsageError(msg, hint="for example zebra=3 or zebra=2.5")
+    return name, factor
+
+
+def _classes(labels: Sequence[str | None]) -> tuple[list[str | None], NDArray[np.int64], NDArray[np.int64]]:
+    """The classes in the order of their first inputs, the class of each input by number, and inputs of each class."""
+    numbers: dict[str | None, int] = {}
+    codes = np.fromiter((numbers.setdefault(label, len(numbers)) for label in labels), np.int64, len(labels))
+    return list(numbers), codes, np.bincount(codes, minlength=len(numbers)).astype(np.int64)
+
+
+def _spread(
+    names: list[str | None], codes: NDArray[np.int64], counts: NDArray[np.int64], promised: list[int], seed: int
+) -> Repeats:
+    """``promised`` samples of each class over its inputs, as evenly as can be."""
+    if sum(promised) > _MOST_SAMPLES:
+        msg = f"{int(counts.sum())} inputs would become more than {_MOST_SAMPLES} samples"
+        raise UsageError(msg, hint="repeat them less often")
+    wanted = np.array(promised, dtype=np.int64)
+    each, over = wanted // np.maximum(counts, 1), wanted % np.maximum(counts, 1)
+    times = each[codes]
+    by_class = np.argsort(codes, kind="stable")
+    first = np.cumsum(counts) - counts
+    for code in np.flatnonzero(over).tolist():
+        members = by_class[first[code] : first[code] + counts[code]]
+        # The key knows the class by its name: classes that come or go leave the choice in others as it was.
+        places = permute(np.arange(len(members)), len(members), key(seed, 0, "pack-balance", *_words(names[code])))
+        times[members[places < over[code]]] += 1
+    return Repeats(
+        times,
+        tuple(
+            ClassCount("(none)" if name is None else name, int(count), number)
+            for name, count, number in zip(names, counts, promised, strict=True)
+        ),
+        codes.astype(np.int32),
+    )
+
+
+def _words(name: str | None) -> list[int]:
+    return [] if name is None else [1, *name.encode("utf-8", "surrogatepass")]
+
+
+def _rounded(number: Fraction) -> int:
+    return int(number + Fraction(1, 2))  # halves up; numbers here are not negative

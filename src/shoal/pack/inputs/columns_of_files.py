@@ -1,0 +1,42 @@
+"""The columns of tables that are made of files: known from names and manifests, before a file is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from shoal.formats.tables.column_kinds import ColumnKinds, kinds_of_rows, schema_of_kinds
+from shoal.formats.writing.encoders import TABLE_FORMATS
+
+__all__ = ["columns_of_files"]
+
+_AT_ONCE = 4096  # rows of a manifest
+
+
+def columns_of_files(
+    format_name: str,
+    *,
+    fields: Iterable[str],
+    labelled: bool,
+    extra: Sequence[Mapping[str, Any]] = (),
+    skips: bool,
+) -> dict[str, Any]:
+    """The options by which all shards have the columns of all samples; none where shards are no tables.
+
+    ``fields`` hold files, ``extra`` is what a manifest says of each sample. O(samples) with a manifest.
+
+    Raises
+    ------
+    UsageError
+        A column of the manifest has values of which no column holds all; unless ``skips``.
+    """
+    if format_name not in TABLE_FORMATS:
+        return {}
+    row: dict[str, Any] = {"key": "", **dict.fromkeys(fields, b"")}
+    if labelled:
+        row |= {"label": 0, "class": ""}
+    kinds: ColumnKinds = kinds_of_rows({}, [row], first=0, format_name=format_name, skips=False)
+    for start in range(0, len(extra), _AT_ONCE):
+        rows = [dict(values) for values in extra[start : start + _AT_ONCE]]
+        kinds = kinds_of_rows(kinds, rows, first=start, format_name=format_name, skips=skips)
+    return {"schema": schema_of_kinds(kinds)}

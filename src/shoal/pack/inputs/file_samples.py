@@ -1,0 +1,109 @@
+"""What becomes of the files of a sample, by the format it is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from shoal.errors import UsageError
+from shoal.formats.shard_format import Sample
+
+__all__ = ["fields_beside", "maker_of"]
+
+
+class _Maker(Protocol):
+    """Makes a sample: of its key, its files by field, its class and what else is known of it."""
+
+    def __call__(
+        self,
+        key: str,
+        values: dict[str, bytes],
+        label: int,
+        classes: tuple[str, ...],
+        extra: Mapping[str, Any] | None,
+        *,
+        grouped: bool,
+    ) -> Sample: ...
+
+
+def maker_of(format_name: str) -> _Maker:
+    """What makes samples for shards of this format."""
+    return {"tar": _as_members, "jsonl": _as_line}.get(format_name.partition(".")[0], _as_row)
+
+
+def fields_beside(
+    format_name: str, *, labelled: bool = False, extra: bool = False, grouped: bool = False
+) -> dict[str, str]:
+    """The fields that samples of files have besides these, where a file could have the same name, and what they are.
+
+    Rows that are not grouped have their file as ``data`` (or ``text``), whatever its name.
+    """
+    if format_name.partition(".")[0] == "tar":
+        found = {"__key__": "its key"}
+        return (
+            found | ({"cls": "its class"} if labelled else {}) | ({"json": "the row of the manifest"} if extra else {})
+        )
+    if not grouped:
+        return {}
+    return {"key": "its key"} | (dict.fromkeys(("label", "class"), "its class") if labelled else {})
+
+
+def _as_members(
+    key: str,
+    values: dict[str, bytes],
+    label: int,
+    classes: tuple[str, ...],  # noqa: ARG001  # their names are in the key
+    extra: Mapping[str, Any] | None,
+    *,
+    grouped: bool,  # noqa: ARG001  # members have their suffixes always
+) -> Sample:
+    """A sample of a tar: files as they are, the class as its number, what else is known as JSON."""
+    sample: Sample = {"__key__": key, **values}
+    if label >= 0:
+        sample["cls"] = b"%d" % label
+    if extra:
+        sample["json"] = dict(extra)
+    return sample
+
+
+def _as_row(
+    key: str,
+    values: dict[str, bytes],
+    label: int,
+    classes: tuple[str, ...],
+    extra: Mapping[str, Any] | None,
+    *,
+    grouped: bool,
+) -> Sample:
+    """A row: the file as ``data`` (of those that are grouped each by its suffix), its class as a number and a name."""
+    sample: Sample = {"key": key}
+    if not grouped:
+        sample["data"] = next(iter(values.values()))
+    else:
+        sample |= values
+    if label >= 0:
+        sample |= {"label": label, "class": classes[label]}
+    return sample | dict(extra or {})
+
+
+def _as_line(
+    key: str,
+    values: dict[str, bytes],
+    label: int,
+    classes: tuple[str, ...],
+    extra: Mapping[str, Any] | None,
+    *,
+    grouped: bool,
+) -> Sample:
+    """A row whose files are texts."""
+    row = _as_row(key, values, label, classes, extra, grouped=grouped)
+    if not grouped:
+        row = {"key": key, "text": row["data"], **{name: row[name] for name in row if name not in ("key", "data")}}
+    for name, value in row.items():
+        if isinstance(value, bytes):
+            try:
+                row[name] = value.decode("utf-8")
+            except UnicodeDecodeError as error:
+                msg = f"{key}: byte {error.start} of the file is no UTF-8 text, and JSON holds no bytes"
+                raise UsageError(msg, hint="pack into tar, mds, parquet, arrow or tfrecord") from None
+    return row

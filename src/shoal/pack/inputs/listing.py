@@ -1,0 +1,166 @@
+"""All files below a directory: looked for by some processes, where there are many; in one order, whoever looked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.connection import wait
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import StorageError, WorkerError
+from shoal.storage.files import scandir as looking
+from shoal.storage.files.file_tree import FileTree, tree_of
+from shoal.storage.files.os_errors import explained
+from shoal.storage.files.scandir import Found, look
+
+__all__ = ["files_below"]
+
+_ALONE_FILES = 4096  # an interpreter begins in the time in which these are looked at
+_AT_ONCE_DIRECTORIES = 64
+_AT_ONCE_LETTERS = 8192  # of their names; with two requests under way, less than a pipe holds
+_AHEAD = 2
+
+
+def files_below(root: str, *, num_workers: int = 1) -> FileTree:
+    """All files at any depth, sorted by name, without hidden ones and what hidden directories hold.
+
+    Links are followed, except back to a directory that holds them. 2.7 us a file and process, 60 bytes a file.
+
+    Raises
+    ------
+    StorageError
+        A directory cannot be listed.
+    """
+    found: dict[str, Found] = {}
+    pending: deque[_Asked] = deque([("", ())])
+    num_files = 0
+    try:
+        while pending and (num_workers <= 1 or num_files < _ALONE_FILES):
+            directory, above = pending.popleft()
+            num_files += _take(look(root, directory, above), above, found, pending)
+    except OSError as error:
+        raise explained(error, f"{root}/{directory}", verb="list") from error
+    if pending:
+        _look_in_processes(root, pending, found, num_workers)
+    ordered = list(_in_order(found, ""))
+    sizes = b"".join([size for _, _, _, size, _ in ordered])
+    times = b"".join([time for _, _, _, _, time in ordered])
+    runs = [(directory, count, names) for directory, count, names, _, _ in ordered]
+    return tree_of(root, runs, np.frombuffer(sizes, np.int64), np.frombuffer(times, np.int64))
+
+
+_Asked = tuple[str, tuple[tuple[int, int], ...]]
+
+
+def _take(
+    answer: Found | None, above: tuple[tuple[int, int], ...], found: dict[str, Found], pending: deque[_Asked]
+) -> int:
+    """Keep what is in a directory, and ask for what is below; how many files there are."""
+    if answer is None:
+        return 0
+    directory, count, _, _, _, inside, identity = answer
+    found[directory] = answer
+    deeper = (*above, identity)
+    pending.extend((f"{directory}{name}/", deeper) for _, name in inside)
+    return count
+
+
+def _look_in_processes(root: str, pending: deque[_Asked], found: dict[str, Found], num_workers: int) -> None:
+    lookers = [_Looker() for _ in range(num_workers)]
+    try:
+        while pending or any(looker.asked for looker in lookers):
+            for looker in lookers * _AHEAD:
+                if pending and len(looker.asked) < _AHEAD:
+                    looker.ask(root, _some(pending, len(lookers)))
+            busy = [looker for looker in lookers if looker.asked]
+            ready = wait([looker.answers for looker in busy])
+            for looker in busy:
+                if looker.answers in ready:
+                    for above, answer in looker.told(root):
+                        _take(answer, above, found, pending)
+    finally:
+        for looker in lookers:
+            looker.end()
+
+
+def _some(pending: deque[_Asked], num_lookers: int) -> list[_Asked]:
+    """A fair part of what is to be looked at."""
+    most = min(_AT_ONCE_DIRECTORIES, 1 + len(pending) // (2 * _AHEAD * num_lookers))
+    some, letters = [pending.popleft()], 0
+    while pending and len(some) < most and letters < _AT_ONCE_LETTERS:
+        some.append(pending.popleft())
+        letters += len(some[-1][0])
+    return some
+
+
+class _Looker:
+    """A process that looks at directories."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(  # noqa: S603  # this very interpreter
+            [sys.executable, "-I", "-S", looking.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            process_group=0,
+        )
+        self.answers: Any = self._process.stdout
+        self.asked: deque[list[_Asked]] = deque()
+        self._buffer = bytearray()
+
+    def ask(self, root: str, some: list[_Asked]) -> None:
+        """Let it look at some directories."""
+        self.asked.append(some)
+        requests: Any = self._process.stdin
+        with suppress(BrokenPipeError):  # that it is gone is seen when its answer is wanted
+            requests.write(looking.frame((root, some)))
+
+    def told(self, root: str) -> Iterator[tuple[tuple[tuple[int, int], ...], Found | None]]:
+        """What it has found since; nothing where it is in the middle of saying so."""
+        data = self.answers.read(1 << 20)
+        if not data:
+            msg = f"{root}: the process that lists it ended with exit status {self._process.wait()}"
+            raise WorkerError(msg, hint="out of memory? --workers 1 lists in one process")
+        self._buffer += data
+        for answers in looking.parsed_frames(self._buffer):
+            asked = self.asked.popleft()
+            if answers and answers[0] is not None and len(answers[0]) == 3:
+                raise _failure(root, *answers[0])
+            for (_, above), answer in zip(asked, answers, strict=True):
+                yield above, answer
+
+    def end(self) -> None:
+        """Leave nothing of it."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _failure(root: str, directory: str, number: int, words: str) -> StorageError:
+    return explained(OSError(number, words), f"{root}/{directory}", verb="list")
+
+
+def _in_order(found: dict[str, Found], directory: str) -> Iterator[tuple[str, int, bytes, bytes, bytes]]:
+    """Runs of files, as their whole names sort: what is in a subdirectory comes among the files beside it."""
+    if directory not in found:
+        return
+    _, count, joined, sizes, times, inside, _ = found.pop(directory)
+    if all(place in (0, count) for place, _ in inside):
+        names: list[bytes] = []
+    else:
+        names = joined.split(b"\0")
+    at = 0
+    for place, name in [*inside, (count, "")]:
+        if place > at:
+            part = joined if place - at == count else b"\0".join(names[at:place])
+            yield directory, place - at, part, sizes[8 * at : 8 * place], times[8 * at : 8 * place]
+            at = place
+        if name:
+            yield from _in_order(found, f"{directory}{name}/")

@@ -1,0 +1,264 @@
+"""Inputs from a dataset that Hugging Face's ``save_to_disk`` has written: Arrow shards, and a description of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import SourceError, UsageError
+from shoal.formats.shard_format import Sample
+from shoal.formats.tables.pyarrow_library import arrow_library
+from shoal.hints import did_you_mean
+from shoal.pack.from_shards.schema_carry_over import options_like
+from shoal.pack.inputs.repeat_keys import copy_of
+from shoal.pack.unit import Unreadable
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.index_cache.home import with_home
+from shoal.stream.open_dataset import Dataset, open_dataset
+
+__all__ = ["DatasetInputs", "dataset_inputs", "is_dataset_on_disk"]
+
+_STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+_HEADER_BYTES = 1024
+_FILE = {"bytes", "path"}
+# How files begin; for members of tar shards, whose names say what they are.
+_BEGINNINGS = ((b"\xff\xd8\xff", "jpg"), (b"\x89PNG", "png"), (b"GIF8", "gif"), (b"fLaC", "flac"), (b"ID3", "mp3"))
+
+
+def is_dataset_on_disk(path: str) -> bool:
+    """Whether a directory is one that ``save_to_disk`` has written."""
+    return any((Path(path) / name).is_file() for name in (_STATE, _SPLITS))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DatasetInputs:
+    """The rows of a dataset, by number."""
+
+    paths: tuple[str, ...]
+    format: str
+    classes: Mapping[str, Sequence[str]]
+    num_samples: int
+    sample_bytes: NDArray[np.int64]
+    known: str
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def key(self, number: int) -> str:
+        """Its number."""
+        return f"row {number}"
+
+    def field_sets(self) -> None:
+        """Nothing: all rows have all columns."""
+        return
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """Nothing."""
+        return ()
+
+    def record_bytes(self) -> NDArray[np.int64]:
+        """The mean of the record batch in which a row lies."""
+        return self.sample_bytes + (_HEADER_BYTES if self.format.partition(".")[0] == "tar" else 0)
+
+    def labels(self, key: str) -> Sequence[str | None]:
+        """The values of a column; classes by their names."""
+        names = self.classes.get(key)
+        found: list[str | None] = []
+        for row in self._dataset():
+            if key not in row:
+                msg = f"the rows have no {key!r}; they have {', '.join(row)}"
+                raise UsageError(msg, hint=did_you_mean(key, row) + "name one of their columns")
+            value = row[key]
+            found.append(None if value is None else names[value] if names else str(value))
+        return found
+
+    def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> DatasetSamples:
+        """The rows of these numbers."""
+        return DatasetSamples(self.paths, self.format, numbers, copies)
+
+    def digest(self) -> str:
+        """Of the rows' places, and how large the shards are."""
+        return self.known
+
+    def about(self) -> Mapping[str, Any]:
+        """The names of classes, by column."""
+        return {"classes": {name: list(names) for name, names in self.classes.items()}} if self.classes else {}
+
+    def label_column(self) -> str | None:
+        """None: rows have whatever columns they have."""
+        return None
+
+    def column_path(self, name: str) -> str:
+        """Where a column is in a sample: under its own name."""
+        return name
+
+    def refuse_copies(self, times: NDArray[np.int64]) -> None:
+        """Keys are numbers, and all are well."""
+
+    def options(self, *, skips: bool) -> dict[str, Any]:  # noqa: ARG002  # all rows fit
+        """The options of the format by which columns keep their types, where rows go into columns again."""
+        options = options_like(self._dataset()._opened, self.format)  # noqa: SLF001  # as below
+        if "schema" in options:
+            options["schema"] = _with_files(options["schema"])
+        return options
+
+    def _dataset(self) -> Dataset:
+        return _opened(self.paths)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DatasetSamples:
+    """Some rows of a dataset, read in the order in which they lie, given in the order asked for."""
+
+    paths: tuple[str, ...]
+    format: str
+    numbers: NDArray[np.int64]
+    copies: NDArray[np.int64]
+
+    def __iter__(self) -> Iterator[Sample | Unreadable]:
+        chosen = np.unique(self.numbers)
+        rows = zip(chosen.tolist(), _opened(self.paths).select(chosen), strict=True)
+        wanted: Iterator[tuple[int, Sample]]
+        if len(chosen) == len(self.numbers) and bool((np.diff(self.numbers) > 0).all()):
+            wanted = rows
+        else:
+            # All rows of the shard that is made: as much memory as it has bytes.
+            held = dict(rows)
+            wanted = ((number, held[number]) for number in self.numbers.tolist())
+        is_tar = self.format.partition(".")[0] == "tar"
+        for (number, row), copy in zip(wanted, self.copies.tolist(), strict=True):
+            try:
+                values = dict(_value(name, value, is_tar=is_tar) for name, value in row.items())
+            except UsageError as refused:
+                yield Unreadable(f"row {number}", refused, refused.message)
+                continue
+            yield {"__key__": copy_of(f"{number:09d}", copy), **values} if is_tar else values
+
+
+def dataset_inputs(path: str, *, format: str) -> DatasetInputs:  # noqa: A002
+    """The rows of a directory that ``save_to_disk`` has written.
+
+    Raises
+    ------
+    SourceError
+        It holds several splits, or is not whole.
+    """
+    directory = Path(with_home(path)).absolute()
+    if (directory / _SPLITS).is_file():
+        splits = _json(directory / _SPLITS).get("splits", [])
+        msg = f"{directory}: this holds the splits {', '.join(splits)}"
+        raise SourceError(msg, hint=f"pack each on its own: {directory / (splits or ['train'])[0]}")
+    state = _json(directory / _STATE)
+    if state.get("_indices_data_files"):
+        msg = f"{directory}: its rows are those of another order, which an old release of datasets wrote beside them"
+        raise SourceError(msg, hint="load it with that release, and save it again after flatten_indices()")
+    try:
+        paths = tuple(str(directory / entry["filename"]) for entry in state.get("_data_files", []))
+    except (TypeError, KeyError):
+        msg = f"{directory / _STATE}: this does not say which files hold the dataset"
+        raise SourceError(msg, hint="save the dataset again with save_to_disk") from None
+    dataset = _opened(paths)
+    index = dataset._opened.index  # noqa: SLF001  # what it knows of the places of samples
+    means = index.extent_decoded_bytes // np.maximum(index.extent_num_samples, 1)
+    return DatasetInputs(
+        paths,
+        format,
+        _classes(directory / _INFO),
+        index.num_samples,
+        np.repeat(means, index.extent_num_samples).astype(np.int64),
+        hashlib.blake2b(
+            json.dumps([index.fingerprint, index.shard_bytes.tolist(), list(index.shard_versions), format]).encode(),
+            digest_size=16,
+        ).hexdigest(),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """What one of the small files beside the shards says."""
+    store = LocalStore()
+    data = store.read_range(str(path), 0, store.stat(str(path)).num_bytes)
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        msg = f"{path}: this is no description of a dataset"
+        raise SourceError(msg, hint="save the dataset again with save_to_disk")
+    return found
+
+
+def _opened(paths: tuple[str, ...]) -> Dataset:
+    return open_dataset(list(paths), format="arrow").partition(rank=0, world_size=1)
+
+
+def _classes(info: Path) -> dict[str, list[str]]:
+    """Columns whose numbers have names."""
+    if not info.is_file():
+        return {}
+    features = _json(info).get("features") or {}
+    return {
+        name: list(feature["names"])
+        for name, feature in features.items()
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
+    }
+
+
+def _with_files(schema: Any) -> Any:
+    """The schema of rows as `_value` makes them: an image or a sound is bytes."""
+    pa = arrow_library("Arrow")
+    fields = [field.with_type(_kind_with_files(pa, field.type)) for field in schema]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def _kind_with_files(pa: Any, kind: Any) -> Any:
+    if pa.types.is_struct(kind):
+        inner = {field.name: field.with_type(_kind_with_files(pa, field.type)) for field in kind}
+        return inner["bytes"].type if inner.keys() == _FILE else pa.struct(list(inner.values()))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        element = _kind_with_files(pa, kind.value_type)
+        if element == kind.value_type:
+            return kind
+        if pa.types.is_fixed_size_list(kind):
+            return pa.list_(element, kind.list_size)
+        return pa.large_list(element) if pa.types.is_large_list(kind) else pa.list_(element)
+    return kind
+
+
+def _value(name: str, value: Any, *, is_tar: bool) -> tuple[str, Any]:
+    """A field; an image or a sound is its file, of which the path on somebody's machine is left out."""
+    found = _files_in(name, value)
+    if is_tar and found is not value and isinstance(found, bytes):
+        return f"{name}.{_suffix(found, value['path'] or '')}", found
+    return name, found
+
+
+def _files_in(name: str, value: Any) -> Any:
+    """A value whose images and sounds, wherever they are inside of it, are the bytes of their files."""
+    if isinstance(value, dict):
+        if value.keys() != _FILE:
+            return {key: _files_in(name, inner) for key, inner in value.items()}
+        data, path = value["bytes"], value["path"] or ""
+        if data is None:
+            msg = f"the column {name!r} names a file, {path.rpartition('/')[2]!r}, which is not in the dataset"
+            raise UsageError(msg, hint="save it with its files: dataset.map(lambda row: row).save_to_disk(...)")
+        return data
+    if isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
+        return [_files_in(name, inner) for inner in value]
+    return value
+
+
+def _suffix(data: bytes, path: str) -> str:
+    last = path.rpartition("/")[2]
+    if "." in last:
+        return last.rpartition(".")[2].lower()
+    if data[:4] == b"RIFF":
+        return "webp" if data[8:12] == b"WEBP" else "wav"
+    return next((suffix for begin, suffix in _BEGINNINGS if data.startswith(begin)), "bin")

@@ -1,0 +1,318 @@
+"""Files below a directory, each of which is a sample: the usual inputs, in little memory and a block at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.formats.shard_format import Sample
+from shoal.formats.tar.member_blocks import laid_out
+from shoal.formats.tar.writer import is_safe_name
+from shoal.formats.writing.record_block import RecordBlock
+from shoal.pack.inputs.columns_of_files import columns_of_files
+from shoal.pack.inputs.field_counts import FieldSets, sets_of_fields
+from shoal.pack.inputs.file_samples import fields_beside
+from shoal.pack.inputs.numbered_inputs import FileSamples, label_field, name_of, refuse_collisions, refuse_taken
+from shoal.pack.inputs.repeat_keys import MARK, refuse_copies
+from shoal.pack.unit import Shard, Unreadable
+from shoal.storage.files.file_tree import FileTree
+from shoal.storage.files.small_files import read_tree_into
+
+__all__ = ["TreeInputs", "TreeSamples", "tree_inputs"]
+
+_BLOCK_BYTES = 1 << 20
+_TAR_BLOCK = 512
+_ROW_BYTES = 64  # of a record that is not its payload: names, lengths, checksums
+_DOT = ord(".")
+_SHARD_SUFFIXES = (b".tar", b".parquet", b".arrow", b".mds", b".tfrecord", b".rec", b".tar.gz", b".tar.zst")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeInputs:
+    """Files below a directory, one a sample; ``label``, int32, is the class of each in ``classes``."""
+
+    files: FileTree
+    format: str
+    label: NDArray[np.int32] | None = None
+    classes: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def key(self, number: int) -> str:
+        """The name of the file without its suffix."""
+        return name_of(self.files.part(number, number + 1).names()[0])[0]
+
+    def field_sets(self) -> FieldSets:
+        """By the suffixes of the files; 0.4 us each."""
+        return sets_of_fields(name_of(part.decode("utf-8", "surrogateescape"))[1] for part in self.files.last_parts())
+
+    def record_bytes(self) -> NDArray[np.int64]:
+        """From the sizes of files, and what a record has besides."""
+        if self.format.partition(".")[0] == "tar":
+            return _tar_bytes(self.files.num_bytes, labelled=self.label is not None)
+        return np.maximum(self.files.num_bytes, 0) + _key_bytes(self.files) + _ROW_BYTES
+
+    def labels(self, key: str) -> Sequence[str | None]:
+        """The classes."""
+        if self.label is not None and key in ("label", "class", "cls"):
+            return [self.classes[code] for code in self.label.tolist()]
+        msg = (
+            f"the inputs have no {key!r}; they have {'label' if self.label is not None else 'nothing but their names'}"
+        )
+        raise UsageError(msg, hint="classes are the directories in which files lie, or columns of a manifest")
+
+    def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> TreeSamples:
+        """The samples of these inputs."""
+        label = None if self.label is None else self.label[numbers]
+        return TreeSamples(self.files.take(numbers), self.format, copies, label, self.classes)
+
+    def digest(self) -> str:
+        """Of names, sizes and times of all files, and all else."""
+        files = self.files
+        found = hashlib.blake2b(digest_size=16)
+        found.update("\0".join(files.directories).encode("utf-8", "surrogateescape"))
+        found.update(files.joined)
+        for column in (files.first_file, files.num_bytes, files.modified_ns, self.label):
+            found.update(b"" if column is None else column.tobytes())
+        found.update(repr((self.format, self.classes)).encode())
+        return found.hexdigest()
+
+    def about(self) -> Mapping[str, Any]:
+        """The classes."""
+        return {"classes": list(self.classes)} if self.classes else {}
+
+    def shard_suffix(self) -> str | None:
+        """What the names of all files end in, if that is what shards do: each would become a sample as it is."""
+        parts = self.files.last_parts()
+        suffixes = (suffix for suffix in _SHARD_SUFFIXES if parts and parts[0].lower().endswith(suffix))
+        found = next(suffixes, None)
+        return found.decode() if found and all(part.lower().endswith(found) for part in parts) else None
+
+    def label_column(self) -> str | None:
+        """``cls`` in tar shards, else ``label``."""
+        return None if self.label is None else label_field(self.format)
+
+    def column_path(self, name: str) -> str:
+        """``label`` is the class."""
+        return self.label_column() or name if name == "label" else name
+
+    def refuse_copies(self, times: NDArray[np.int64]) -> None:
+        """As `shoal.pack.inputs.repeat_keys.refuse_copies`."""
+        if MARK.encode() in self.files.joined:
+            refuse_copies([name_of(name)[0] for name in self.files.names()], times)
+
+    def options(self, *, skips: bool) -> dict[str, Any]:
+        """The columns of tables."""
+        return columns_of_files(self.format, fields=["data"], labelled=self.label is not None, skips=skips)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeSamples:
+    """The samples of some files: one by one, or in `blocks` of records of a tar."""
+
+    files: FileTree
+    format: str
+    copies: NDArray[np.int64]
+    label: NDArray[np.int32] | None
+    classes: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[Sample | Unreadable]:
+        names = self.files.names()
+        named = [name_of(name) for name in names]
+        return iter(
+            FileSamples(
+                root=self.files.root,
+                format=self.format,
+                keys=[key for key, _ in named],
+                copies=self.copies.tolist(),
+                counts=[1] * len(names),
+                names=names,
+                fields=[suffix for _, suffix in named],
+                num_bytes=self.files.num_bytes.tolist(),
+                modified_ns=self.files.modified_ns.tolist(),
+                labels=[-1] * len(names) if self.label is None else self.label.tolist(),
+                classes=self.classes,
+                extra=None,
+            )
+        )
+
+    def part(self, start: int, stop: int) -> TreeSamples:
+        """The samples ``[start, stop)``."""
+        label = None if self.label is None else self.label[start:stop]
+        return TreeSamples(self.files.part(start, stop), self.format, self.copies[start:stop], label, self.classes)
+
+    def blocks(self, shard: Shard) -> Iterator[Sample | Unreadable | RecordBlock]:
+        """The samples as ``shard`` wants them: of a tar, records of about 1 MiB together, a third of the time.
+
+        Where anything is unusual in a block, its samples come one by one, and with them whatever is to be said.
+        """
+        known = {"length"} if self.label is None else {"length", "cls"}
+        if shard.format != "tar" or not {column.path for column in shard.columns} <= known:
+            yield from self
+            return
+        ends = np.cumsum(_tar_bytes(self.files.num_bytes, labelled=self.label is not None))
+        start = 0
+        while start < len(self.files):
+            before = int(ends[start - 1]) if start else 0
+            stop = min(len(ends), int(np.searchsorted(ends, before + _BLOCK_BYTES)) + 1)
+            part = self.part(start, stop)
+            try:
+                block = _block_of(part)
+            except MemoryError:  # of which file, is said of them one by one
+                block = None
+            if block is None:
+                yield from part
+            else:
+                yield block
+            start = stop
+
+
+def tree_inputs(
+    files: FileTree,
+    *,
+    format: str,  # noqa: A002  # the word of the public interface
+    labelled: bool | None = None,
+    left_out: tuple[tuple[str, str], ...] = (),
+) -> TreeInputs:
+    """Inputs from files, each a sample; the first directory of a name is the class of its sample.
+
+    ``left_out`` are files that were chosen not to be packed.
+
+    Raises
+    ------
+    UsageError
+        There are none, or two would have the same name in a shard.
+    """
+    if not len(files):
+        msg = f"{files.root}: there are no files to pack"
+        raise UsageError(msg, hint="hidden files are left out")
+    if not _surely_apart(files):
+        names = files.names()
+        refuse_collisions(names, [name_of(name)[0] for name in names], None)
+    label, classes = _classes(files, labelled)
+    beside, joined = fields_beside(format, labelled=label is not None), files.joined.lower()
+    if any(f".{field}\0".encode() in joined for field in beside):
+        names = files.names()
+        refuse_taken(names, [name_of(name)[1] for name in names], beside)
+    return TreeInputs(files, format, label, classes, left_out)
+
+
+def _classes(files: FileTree, labelled: bool | None) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:  # noqa: FBT001
+    if labelled is False:
+        return None, ()
+    found = [directory.partition("/")[0] for directory in files.directories]
+    if "" in found:
+        if labelled:
+            lone = files.part(*files.first_file[found.index("") :][:2].tolist()).names()[0]
+            msg = f"the sample {name_of(lone)[0]!r} lies in no directory that could be its class"
+            raise UsageError(msg, hint="leave out labels with --no-label, or move it into a directory")
+        return None, ()
+    classes = tuple(sorted(set(found)))
+    places = {name: place for place, name in enumerate(classes)}
+    codes = np.array([places[name] for name in found], dtype=np.int32)
+    return np.repeat(codes, np.diff(files.first_file)), classes
+
+
+def _surely_apart(files: FileTree) -> bool:
+    """Whether no two samples can have one key: so it is where all names have one dot, and the same behind it.
+
+    Else keys are compared, by numbers that are equal where keys are.
+    """
+    joined = files.joined
+    suffix = joined[: joined.index(b"\0") + 1].rpartition(b".")[2]
+    if joined.count(b".") == joined.count(b"." + suffix) == len(files):
+        return True
+    seen = np.fromiter((hash(name_of(name)[0]) for name in files.names()), dtype=np.int64, count=len(files))
+    seen.sort()
+    return bool((seen[1:] != seen[:-1]).all())
+
+
+def _one_dot_each(files: FileTree) -> bool:
+    """Whether each last part of a name has one dot, with something before and behind it."""
+    dots = np.flatnonzero(np.frombuffer(files.joined, dtype=np.uint8) == _DOT)
+    if len(dots) != len(files):
+        return False
+    return bool(((dots > files.starts[:-1]) & (dots < files.starts[1:] - 2)).all())
+
+
+def _key_bytes(files: FileTree) -> NDArray[np.int64]:
+    """The length of each key: of a name up to its last dot, if there is one; shape (num_files,)."""
+    dots = np.flatnonzero(np.frombuffer(files.joined, dtype=np.uint8) == _DOT)
+    begins, ends = files.starts[:-1], files.starts[1:] - 1
+    last = np.concatenate([[-1], dots])[np.searchsorted(dots, ends)]
+    directories = np.array([len(directory) for directory in files.directories], dtype=np.int64)
+    own: NDArray[np.int64] = np.where(last >= begins, last, ends) - begins
+    return own + np.repeat(directories, np.diff(files.first_file))
+
+
+def _tar_bytes(num_bytes: NDArray[np.int64], *, labelled: bool) -> NDArray[np.int64]:
+    """What each file takes in a tar: a header and whole blocks, and as much again for its class."""
+    padded = (np.maximum(num_bytes, 0) + _TAR_BLOCK - 1) // _TAR_BLOCK * _TAR_BLOCK
+    return padded + _TAR_BLOCK * (3 if labelled else 1)
+
+
+def _block_of(samples: TreeSamples) -> RecordBlock | None:
+    """All samples as one block; None where that cannot be."""
+    names = None if bool((samples.files.num_bytes < 0).any()) else _member_names(samples)
+    if names is None:
+        return None
+    sizes, digits = samples.files.num_bytes, None
+    columns = {"length": sizes}
+    if samples.label is not None:
+        digits = [b"%d" % code for code in samples.label.tolist()]
+        lengths = np.array([len(text) for text in digits], dtype=np.int64)
+        columns = {"length": sizes + lengths, "cls": samples.label.astype(np.int64)}
+        sizes = np.stack([sizes, lengths], axis=1).ravel()
+        names = [name for own in names for name in (own, own[: own.rindex(b".")] + b".cls")]
+    block = laid_out(names, sizes)
+    if block is None:
+        return None
+    members_each = 1 if digits is None else 2
+    places = block.payloads.tolist()
+    if not read_tree_into(samples.files, memoryview(block.data), places[::members_each]):
+        return None
+    for place, text in zip(places[1::2], digits or (), strict=False):
+        block.data[place : place + len(text)] = text
+    return replace(block.records(members_each=members_each), columns=columns)
+
+
+def _member_names(samples: TreeSamples) -> list[bytes] | None:
+    """The names of members; None where one of them is for `TarEncoder` to judge."""
+    joined = samples.files.joined
+    if b".__" in joined or (samples.label is not None and b".cls" in joined.lower()) or b".length\0" in joined.lower():
+        return None
+    try:
+        text = joined.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if not text.replace("\0", "").isprintable():
+        return None
+    for directory in samples.files.directories:
+        if not is_safe_name(f"{directory}x") or not directory.isprintable() or directory[:2] == "__":
+            return None
+        if not directory and (text[:2] == "__" or "\0__" in text):
+            return None
+    parts = text.split("\0")[:-1]
+    if text != text.lower() or not _one_dot_each(samples.files):
+        parts = [".".join(name_of(part)) for part in parts]
+    copied = np.flatnonzero(samples.copies).tolist()
+    for place in copied:
+        stem, _, suffix = parts[place].rpartition(".")
+        parts[place] = f"{stem}~{samples.copies[place] + 1}.{suffix}"
+    borders = samples.files.first_file.tolist()
+    try:
+        return [
+            (directory + part).encode()
+            for run, directory in enumerate(samples.files.directories)
+            for part in parts[borders[run] : borders[run + 1]]
+        ]
+    except UnicodeEncodeError:
+        return None

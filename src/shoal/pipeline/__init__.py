@@ -1,0 +1,1 @@
+"""WHAT BECOMES OF SAMPLES? Stages, decoding, collation, output formats."""

@@ -1,0 +1,143 @@
+"""From a list of samples to one batch: numbers, equal-shaped arrays and tensors are stacked, the rest stays a list.
+
+Nested values go by the rules of torch's ``default_collate``, with three exceptions. Lists stay lists, unless they hold
+tensors: a list of numbers may be longer in the next sample, and whether a batch is turned around must not hang on the
+samples that happen to be in it. Tuples stay tuples, and what torch refuses is a list.
+"""
+
+from __future__ import annotations
+
+import numbers
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shoal.pipeline.tensors import tensors
+
+__all__ = ["collate", "column_of", "nested"]
+
+Allocate = Callable[..., Any]
+
+
+def collate(samples: Sequence[Any], allocate: Allocate = np.empty) -> Any:
+    """A batch of samples that are dicts (by field), tuples (by place), or anything else (one column).
+
+    A field that some samples lack is a list with None there. ``allocate`` makes the memory of what is stacked, given a
+    shape and a type of numpy's.
+
+    >>> collate([{"x": 1, "s": b"a"}, {"x": 2, "s": b"b"}])
+    {'x': array([1, 2]), 's': [b'a', b'b']}
+    """
+    first = samples[0]
+    if isinstance(first, Mapping):
+        names: Iterable[Any] = first.keys()
+        if any(sample.keys() != names for sample in samples):
+            names = {name: None for sample in samples for name in sample}.keys()
+            return {name: column_of([sample.get(name) for sample in samples], allocate) for name in names}
+        return {name: column_of([sample[name] for sample in samples], allocate) for name in names}
+    if isinstance(first, tuple) and _are_alike(samples):
+        return _tuple_of(first, [column_of(list(column), allocate) for column in zip(*samples, strict=True)])
+    return column_of(list(samples), allocate)
+
+
+def nested(batch: Any, allocate: Allocate = np.empty) -> Any:
+    """A batch that `collate` made, whose lists of dicts or tuples are dicts or tuples of columns, however deep.
+
+    >>> nested(collate([{"x": {"y": 1, "z": ("a",)}}, {"x": {"y": 2, "z": ("b",)}}]))
+    {'x': {'y': array([1, 2]), 'z': (['a', 'b'],)}}
+    """
+    if isinstance(batch, dict):
+        return {name: _by_part(column, allocate) for name, column in batch.items()}
+    if isinstance(batch, tuple):
+        return _tuple_of(batch, [_by_part(column, allocate) for column in batch])
+    return _by_part(batch, allocate)
+
+
+def column_of(values: list[Any], allocate: Allocate = np.empty) -> Any:
+    """One field of a batch: an array where the values are numbers, or arrays or tensors that are alike; else the list.
+
+    >>> column_of([1, 2.5]), column_of([1, None])
+    (array([1. , 2.5]), [1, None])
+    """
+    first = values[0]
+    if isinstance(first, (bytes, str)):
+        return values
+    if isinstance(first, np.ndarray):
+        same = all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values)
+        return _stacked_arrays(values, allocate) if same else values
+    if isinstance(first, (numbers.Number, np.bool_)):
+        if not all(isinstance(value, (numbers.Number, np.bool_)) for value in values):
+            return values
+        if any(isinstance(v, (bool, np.bool_)) != isinstance(first, (bool, np.bool_)) for v in values):
+            return values  # truth values are not numbers
+        array = np.asarray(values)
+        if array.dtype.kind == "f" and all(isinstance(value, numbers.Integral) for value in values):
+            return values  # some fit only int64, others only uint64: numpy would round them
+        return array if array.dtype.kind in "biufc" else values  # integers beyond 64 bits stay what they are
+    return _stacked_tensors(values, allocate) if _is_tensor(first) else values
+
+
+def _by_part(column: Any, allocate: Allocate) -> Any:
+    """A column of dicts or tuples as dicts or tuples of columns; any other as it is."""
+    if not isinstance(column, list) or not column:
+        return column
+    first = column[0]
+    if isinstance(first, Mapping):
+        names = first.keys()
+        if not names or not all(isinstance(value, Mapping) and value.keys() == names for value in column):
+            return column
+        parts = {name: [value[name] for value in column] for name in names}
+        return {name: _by_part(column_of(values, allocate), allocate) for name, values in parts.items()}
+    goes_by_place = isinstance(first, tuple) or (isinstance(first, list) and any(map(_is_tensor, first)))
+    if not goes_by_place or not first or not _are_alike(column):
+        return column
+    places = [_by_part(column_of(list(values), allocate), allocate) for values in zip(*column, strict=True)]
+    return places if isinstance(first, list) else _tuple_of(first, places)
+
+
+def _are_alike(values: Sequence[Any]) -> bool:
+    """Whether these are tuples (or lists) of one type and length."""
+    kind, length = type(values[0]), len(values[0])
+    return all(type(value) is kind and len(value) == length for value in values)
+
+
+def _tuple_of(first: Any, columns: list[Any]) -> Any:
+    """Columns in a tuple of the kind of the first sample, if its places have names."""
+    return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
+
+
+def _stacked_arrays(values: list[Any], allocate: Allocate) -> Any:
+    first = values[0]
+    if first.dtype.kind not in "biufc" or not first.dtype.isnative:
+        return np.stack(values)
+    return np.stack(values, out=allocate((len(values), *first.shape), first.dtype))
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether it is one of torch's, which only those have who imported it."""
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def _stacked_tensors(values: list[Any], allocate: Allocate) -> Any:
+    """One tensor of tensors that are alike; the list where they are not."""
+    torch, first = sys.modules["torch"], values[0]
+    for value in values:
+        alike = _is_tensor(value) and value.shape == first.shape and value.dtype == first.dtype
+        if not alike or value.device != first.device or value.layout is not torch.strided or value.is_nested:
+            return values
+    return torch.stack(values, out=_room_for(torch, values, allocate))
+
+
+def _room_for(torch: Any, values: list[Any], allocate: Allocate) -> Any:
+    """Where a stack of tensors goes; None where torch is to find the place."""
+    first = values[0]
+    if allocate is np.empty or first.device.type != "cpu" or any(value.requires_grad for value in values):
+        return None
+    try:
+        kind = torch.empty(0, dtype=first.dtype).numpy().dtype
+    except TypeError:  # numpy has no such type: bfloat16
+        return None
+    return tensors(allocate((len(values), *first.shape), kind))

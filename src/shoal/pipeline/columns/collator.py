@@ -1,0 +1,194 @@
+"""From chunks to batches: units are copied into tables as they arrive, and each batch is gathered from them at once.
+
+There is Python for each unit and each batch, and none for a sample, but where units of different kinds meet in a batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.formats.field_columns import Columns, Kind
+from shoal.formats.shard_format import Records, Sample
+from shoal.formats.tables.arrow_columns import arrow_array
+from shoal.order.partition import Share
+from shoal.pipeline.columns.lifetimes_of_rows import Stretch
+from shoal.pipeline.columns.unit_columns import Rows, Table
+from shoal.pipeline.output_format import Formatting
+from shoal.reading.checks.damaged import Damaged, ForgivingRecords
+from shoal.reading.fetcher import Fetch
+from shoal.reading.schedule.units import UnitRead
+
+__all__ = ["Gathering"]
+
+_PARTS = 16  # a batch is gathered in parts of at most this share of the rows in memory
+_LEAST_PART = 64
+_SHARDS_AT_HAND = 1024
+
+
+class _Held(NamedTuple):
+    """A unit in memory: its rows in a table, or its records where they are no columns (and ``table`` is -1)."""
+
+    table: int
+    first: int
+    num_rows: int
+    first_sample: int
+    records: Records | ForgivingRecords | None
+
+
+class Gathering:
+    """Makes the batches of one rank, stretch by stretch.
+
+    Parameters
+    ----------
+    fetch
+        Where units come from.
+    num_units
+        Units of the dataset, which have ``unit_rows`` samples each, more or less.
+    formatting
+        What becomes of gathered columns.
+    allocate
+        Makes the arrays that batches are gathered into, given a shape and a type.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        *,
+        num_units: int,
+        unit_rows: float,
+        formatting: Formatting,
+        allocate: Callable[..., NDArray[Any]] = np.empty,
+    ) -> None:
+        self._fetch, self._formatting, self._allocate = fetch, formatting, allocate
+        self._index, self._format = fetch.opened.index, fetch.opened.format
+        self._shards: dict[int, tuple[int | None, int]] = {}
+        self._num_units, self._unit_rows = num_units, unit_rows
+        self._tables: list[Table] = []
+        self._numbers: dict[tuple[tuple[str, Kind], ...], int] = {}
+        self._held: dict[int, _Held] = {}
+        self._gapped: set[str] = set()  # columns that had no common kind once, and are cells from then on
+
+    def batches(self, share: Share, units: NDArray[np.int64], last: NDArray[np.bool_]) -> Iterator[Any]:
+        """The batches of a stretch, whose samples lie in ``units`` and are the last use of theirs where ``last``.
+
+        A batch is a dict of columns; or a list of samples, where these are not all columns of one kind.
+        """
+        stretch = Stretch(share.ids, units, last, num_units=self._num_units, held=list(self._held))
+        for unit, held in self._held.items():
+            stretch.lies(unit, held.table, held.first, held.first_sample)
+        rows_in_use = int(stretch.num_live * self._unit_rows)
+        most = max(_LEAST_PART, rows_in_use // _PARTS)
+        firsts = share.batch_first.tolist()
+        for begin, end in itertools.pairwise(firsts):
+            yield self._batch(stretch, begin, end, most, rows_in_use)
+
+    def _batch(self, stretch: Stretch, begin: int, end: int, most: int, rows_in_use: int) -> Any:
+        rows: Rows | None = None
+        samples: list[Sample | Damaged] | None = None
+        for at in range(begin, end, most):
+            stop = min(at + most, end)
+            for unit in stretch.arrivals(stop):
+                self._take(unit, stretch, rows_in_use)
+            number = stretch.table(at, stop)
+            if number >= 0 and samples is None and (rows is None or rows.table is self._tables[number]):
+                if rows is None:
+                    rows = self._tables[number].rows(end - begin, self._allocate)
+                firsts = stretch.firsts(at, stop) if rows.table.has_cells else None
+                rows.gather(at - begin, stretch.rows(at, stop), firsts)
+            else:
+                if samples is None:
+                    samples = [] if rows is None else list(rows.samples(at - begin))
+                samples += [self._sample(unit, sample_id) for unit, sample_id in stretch.pairs(at, stop)]
+            for unit in stretch.departures(stop):
+                self._let_go(unit)
+        if samples is None and rows is not None:
+            return self._formatting.columns(rows.table.kinds, rows.arrays())
+        return samples
+
+    def _take(self, unit: int, stretch: Stretch, rows_in_use: int) -> None:
+        placed: list[_Held] = []
+
+        def place(read: UnitRead) -> memoryview | None:
+            number = self._table_of_records(read, rows_in_use)
+            if number is None:
+                return None
+            first, buffer = self._tables[number].place(read.num_samples)
+            placed.append(_Held(number, first, read.num_samples, read.first_sample, None))
+            return buffer
+
+        read, records = self._fetch.take(unit, place)
+        held = placed[0] if records is None else self._put(read, records, rows_in_use)
+        self._held[unit] = held
+        stretch.lies(unit, held.table, held.first, held.first_sample)
+
+    def _put(self, read: UnitRead, records: Records | ForgivingRecords, rows_in_use: int) -> _Held:
+        num_rows = len(records)
+        columns = records.columns() if hasattr(records, "columns") else None
+        if columns is None:
+            return _Held(-1, 0, num_rows, read.first_sample, records)
+        number, columns = self._table_of(columns, rows_in_use)
+        return _Held(number, self._tables[number].put(columns, num_rows), num_rows, read.first_sample, None)
+
+    def _table_of_records(self, read: UnitRead, rows_in_use: int) -> int | None:
+        """The table into which the bytes of a read can go as they are; None where they must be parsed."""
+        number, record_bytes = self._shards.get(read.shard) or self._met(read.shard, rows_in_use)
+        return number if number is not None and read.num_bytes == read.num_samples * record_bytes else None
+
+    def _met(self, shard: int, rows_in_use: int) -> tuple[int | None, int]:
+        """What is known of a shard from now on: the table of its records, if it holds records, and the bytes of one."""
+        name, head = self._index.shard_names[shard], self._index.shard_heads.get(shard, {})
+        record = self._format.record(head, shard=name) if hasattr(self._format, "record") else None
+        number, record_bytes = None, 0
+        if record is not None:
+            number, record_bytes = self._numbers.get(record.kinds), record.layout.itemsize
+            if number is None:
+                number = self._numbers[record.kinds] = len(self._tables)
+                self._tables.append(Table(record.kinds, num_rows=rows_in_use, layout=record.layout))
+        if len(self._shards) >= _SHARDS_AT_HAND:
+            self._shards.clear()
+        self._shards[shard] = number, record_bytes
+        return number, record_bytes
+
+    def _let_go(self, unit: int) -> None:
+        held = self._held.pop(unit)
+        if held.records is None:
+            self._tables[held.table].drop(held.first, held.num_rows)
+        self._fetch.release(unit)
+
+    def _table_of(self, columns: Columns, rows_in_use: int) -> tuple[int, Columns]:
+        """The table for columns of these kinds, and the columns as it takes them."""
+        number = self._numbers.get(columns.kinds)
+        if number is not None:
+            return number, columns
+        columns = self._alike(columns)
+        number = self._numbers.get(columns.kinds)
+        if number is None:
+            number = self._numbers[columns.kinds] = len(self._tables)
+            self._tables.append(Table(columns.kinds, num_rows=rows_in_use))
+        return number, columns
+
+    def _alike(self, columns: Columns) -> Columns:
+        """Columns of one Arrow type as cells where they have gaps or other lengths in one unit and not in another."""
+        for table in self._tables:
+            if [(name, kind.arrow) for name, kind in table.kinds] != [(n, kind.arrow) for n, kind in columns.kinds]:
+                continue
+            pairs = zip(table.kinds, columns.kinds, strict=True)
+            self._gapped |= {name for (name, one), (_, other) in pairs if one != other and one.arrow is not None}
+        kinds, arrays = list(columns.kinds), list(columns.arrays)
+        for place, (name, kind) in enumerate(kinds):
+            if name in self._gapped and kind.how != "cells":
+                kinds[place], arrays[place] = (name, Kind("cells", arrow=kind.arrow)), arrow_array(kind, arrays[place])
+        return Columns(tuple(kinds), tuple(arrays))
+
+    def _sample(self, unit: int, sample_id: int) -> Sample | Damaged:
+        """One sample, where a batch has to be made of samples."""
+        held = self._held[unit]
+        number = sample_id - held.first_sample
+        if held.records is not None:
+            return held.records.sample(number)
+        return self._tables[held.table].sample(held.first, number)

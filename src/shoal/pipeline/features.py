@@ -1,0 +1,42 @@
+"""What Hugging Face ``datasets`` says of the columns of a dataset, by the heads of its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.indexing.open_source import Opened
+
+__all__ = ["class_labels", "features_of"]
+
+
+def features_of(opened: Opened) -> dict[str, Any]:
+    """The features of the first shard that has samples; those of all are taken to be the same. Reads no shard.
+
+    Raises
+    ------
+    UsageError
+        The format has none, or nobody described them.
+    """
+    found = _found(opened)
+    if found is None:
+        msg = f'decode("hf") needs the features that datasets keeps in shards; these {opened.index.format} have none'
+        raise UsageError(msg, hint="they are in what save_to_disk(), to_parquet() and push_to_hub() write")
+    return found
+
+
+def class_labels(opened: Opened) -> dict[str, Sequence[str]]:
+    """The names of classes of each column that the features call a ClassLabel; empty where nobody described them."""
+    return {
+        name: feature["names"]
+        for name, feature in (_found(opened) or {}).items()
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
+    }
+
+
+def _found(opened: Opened) -> dict[str, Any] | None:
+    describe = getattr(opened.format, "features", None)
+    heads = opened.index.shard_heads
+    found = next((describe(head) for _, head in sorted(heads.items())), None) if describe is not None else None
+    return None if found is None else dict(found)

@@ -1,0 +1,154 @@
+"""What a batch is made of for whoever receives it: Python's values, numpy's arrays, an Arrow table, torch's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.formats.field_columns import Kind, bytes_of_rows
+from shoal.formats.tables.arrow_columns import arrow_array, arrow_table, is_number, numpy_cells, plain_cells
+from shoal.formats.tables.pyarrow_library import arrow_library
+from shoal.formats.tables.typed_arrays import is_time, typed_array
+from shoal.formats.tables.values import python_values
+from shoal.hints import did_you_mean
+from shoal.indexing.open_source import Opened
+from shoal.pipeline.collate import collate, column_of
+from shoal.pipeline.stages import Stage
+from shoal.pipeline.stored_types import StoredTypes, stored_types
+from shoal.pipeline.tensors import tensors, torch_library
+
+__all__ = ["FORMATS", "Formatting"]
+
+FORMATS = ("python", "numpy", "arrow", "torch")
+
+
+@dataclass(frozen=True, slots=True)
+class Formatting:
+    """From columns or samples to a batch; of either it makes the same.
+
+    ``name`` is one of `FORMATS`, or None: then a batch is what `collate` makes of samples as they are stored. ``types``
+    are those in which fields are stored, for values that do not carry their type through a sample.
+    """
+
+    name: str | None = None
+    types: StoredTypes = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in (None, *FORMATS):
+            msg = f"format() takes one of {', '.join(map(repr, FORMATS))}; got {self.name!r}"
+            raise UsageError(msg, hint=did_you_mean(self.name, FORMATS).rstrip())
+        if self.name == "arrow":
+            arrow_table({})  # what is not installed is said here, not when iterating
+        elif self.name == "torch":
+            torch_library()
+
+    def of(self, opened: Opened, stages: Sequence[Stage]) -> Formatting:
+        """The same for samples of this dataset after these stages."""
+        needs_types = self.name not in (None, "python")
+        return replace(self, types=stored_types(opened, stages)) if needs_types else self
+
+    @property
+    def nests(self) -> bool:
+        """Whether dicts and tuples in samples become dicts and tuples of columns, and not values of Python or Arrow."""
+        return self.name not in ("python", "arrow")
+
+    def columns(self, kinds: Sequence[tuple[str, Kind]], arrays: Sequence[Any]) -> dict[str, Any]:
+        """Gathered columns by name, before stages and `finished`."""
+        return {name: self._column(kind, array) for (name, kind), array in zip(kinds, arrays, strict=True)}
+
+    def finished(self, batch: Any) -> Any:
+        """The batch as it is handed out."""
+        if self.name is None:
+            return batch
+        if self.name == "python":
+            return _plain(batch)
+        if self.name != "arrow":
+            batch = self._with_types(batch, _numpy_times)
+            return tensors(batch) if self.name == "torch" else batch
+        if not isinstance(batch, Mapping):
+            msg = f'format("arrow") needs batches with names; got {type(batch).__name__}'
+            raise UsageError(msg, hint="leave out to_tuple(), or what else makes something of a sample")
+        return arrow_table(self._with_types(batch, _stored_array))
+
+    def sample(self, sample: Any) -> Any:
+        """One sample as it is handed out where there are no batches; an Arrow table has one row."""
+        if self.name is None:
+            return sample
+        if self.name == "python":
+            return _plain(sample)
+        if self.name == "arrow":
+            return self.finished(collate([sample]) if isinstance(sample, Mapping) else sample)
+        sample = self._with_types(_scalars(sample), lambda value, kind: _numpy_times([value], kind)[0])
+        return tensors(sample) if self.name == "torch" else sample
+
+    def _with_types(self, batch: Any, typed: Callable[[Any, Any], Any]) -> Any:
+        """A batch or sample with ``typed`` of each field and its type, where that is known."""
+        types = self.types
+        if isinstance(batch, dict) and isinstance(types, dict):
+            return {
+                name: value if types.get(name) is None else typed(value, types[name]) for name, value in batch.items()
+            }
+        if type(batch) is tuple and isinstance(types, tuple) and len(types) == len(batch):
+            return tuple(
+                value if kind is None else typed(value, kind) for value, kind in zip(batch, types, strict=True)
+            )
+        return batch
+
+    def _column(self, kind: Kind, array: Any) -> Any:
+        if self.name == "arrow":
+            return array if kind.how == "cells" or kind.arrow is None else arrow_array(kind, array)
+        if kind.how == "cells":
+            if self.name == "python":
+                return python_values(array)
+            if self.name is None and not is_number(arrow_library("Arrow"), kind.arrow):
+                return column_of(plain_cells(array))
+            values = numpy_cells(array)
+            return column_of(values) if isinstance(values, list) else values
+        if kind.how == "bytes":
+            return bytes_of_rows(array)
+        return array.tolist() if self.name == "python" else array
+
+
+def _numpy_times(values: Any, kind: Any) -> Any:
+    """A field of times as an array of numpy's, where no value is missing; any other as it is."""
+    if not isinstance(values, list) or not is_time(kind) or any(value is None for value in values):
+        return values
+    array = typed_array(values, kind)
+    return values if array is None else numpy_cells(array)
+
+
+def _stored_array(values: Any, kind: Any) -> Any:
+    """A field as Arrow's array of this type, where its values are of it; else as it is."""
+    array = typed_array(values, kind) if isinstance(values, list | np.ndarray) else None
+    return values if array is None else array
+
+
+def _plain(value: Any) -> Any:
+    """The same in Python's own types, as far as they are numpy's."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        plain = value.item()
+        # Of a time that Python cannot hold it is a number that no longer says of what.
+        return value if isinstance(plain, int) and value.dtype.kind in "mM" else plain
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    return value
+
+
+def _scalars(value: Any) -> Any:
+    """The same with Python's numbers as numpy's."""
+    if isinstance(value, dict):
+        return {name: _scalars(item) for name, item in value.items()}
+    if type(value) is tuple:
+        return tuple(map(_scalars, value))
+    if isinstance(value, bool | int | float | complex):
+        array = np.asarray(value)
+        return value if array.dtype.kind == "O" else array[()]  # whole numbers beyond 64 bits stay what they are
+    return value

@@ -1,0 +1,151 @@
+"""Samples that are left out: because they turn out to be damaged, or because a quarantine file says that they are.
+
+They are counted, listed, and written down for a later run. A quarantine file has one JSON object a line: the
+fingerprint of the dataset, the sample id, shard and byte, and what was wrong. Lines of other datasets are let be, so
+that several may share a file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError, UsageError
+from shoal.index.table import Index, locate
+from shoal.pipeline.stages import Stage, run_stages
+from shoal.reading.checks.damaged import Damaged
+from shoal.reading.options import ReadingOptions
+from shoal.stats.counters import Counters
+from shoal.storage.files.line_files import append_line, make_line_file, read_lines
+
+__all__ = ["MOST_LISTED", "QUARANTINED", "SKIPPED", "Skips", "skips_of"]
+
+MOST_LISTED = 1000
+QUARANTINED = object()
+"""What stands in the place of a sample that is not to be read."""
+SKIPPED = object()
+"""What becomes of a sample that is left out."""
+_MOST_ERROR_CHARACTERS = 500
+
+
+class Skips:
+    """What is left out of one run, and told of it.
+
+    ``known`` are the ids that the quarantine file lists, sorted; ``finds`` says whether damage that is met on the way
+    is left out as well.
+    """
+
+    def __init__(self, options: ReadingOptions, index: Index, counters: Counters, known: NDArray[np.int64]) -> None:
+        self.known = known
+        self.finds = options.skips
+        self._path = options.quarantine
+        self._index, self._counters = index, counters
+        self._written = set(known.tolist())
+
+    def among(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these samples are known to be damaged; O(log known) each."""
+        places = np.searchsorted(self.known, ids)
+        return self.known[np.minimum(places, len(self.known) - 1)] == ids if len(self.known) else places < 0
+
+    def made(self, stages: Sequence[Stage], sample: Any, sample_id: int) -> Any:
+        """What becomes of a sample that is due: through all stages, `DROPPED`, or `SKIPPED`."""
+        if sample is QUARANTINED:
+            self.left_out(sample_id, None)
+            return SKIPPED
+        made = run_stages(stages, sample, sample_id, index=self._index, forgiving=self.finds)
+        if type(made) is Damaged:
+            self.left_out(sample_id, made.error)
+            return SKIPPED
+        return made
+
+    def left_out(self, sample_id: int, error: Exception | None) -> None:
+        """One sample was due and is left out; ``error`` is None where it was known beforehand.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written into the quarantine file.
+        """
+        counters = self._counters
+        counters.num_skipped += 1
+        if len(counters.skipped_ids) < MOST_LISTED and sample_id not in counters.skipped_ids:
+            counters.skipped_ids.append(sample_id)
+        if error is None or self._path is None or sample_id in self._written:
+            return
+        append_line(self._path, json.dumps(self._told(sample_id, error)))
+        self._written.add(sample_id)
+
+    def _told(self, sample_id: int, error: Exception) -> dict[str, Any]:
+        (shard,), (first_byte,), (end_byte,) = (c.tolist() for c in locate(self._index, [sample_id]))
+        byte = error.byte if isinstance(error, ShardError) else None
+        return {
+            "dataset": self._index.fingerprint,
+            "id": sample_id,
+            "shard": self._index.shard_names[shard],
+            "first_byte": first_byte,
+            "end_byte": end_byte,
+            "byte": byte,
+            "error": _in_a_line(error),
+        }
+
+
+def skips_of(options: ReadingOptions, index: Index, counters: Counters) -> Skips | None:
+    """What a run with these options leaves out; None where it leaves out nothing.
+
+    Raises
+    ------
+    UsageError
+        The quarantine file is not there (with ``on_error="raise"``, where nothing would be written into it), or has a
+        line that is none.
+    StorageError
+        It cannot be read, or cannot be written where it should.
+    """
+    known = np.zeros(0, dtype=np.int64)
+    if options.quarantine is not None:
+        if options.skips:
+            make_line_file(options.quarantine)  # what cannot be written is found now, and not after a night
+        known = _known(options.quarantine, index)
+    if not options.skips and not len(known):
+        return None
+    return Skips(options, index, counters, known)
+
+
+def _known(path: str, index: Index) -> NDArray[np.int64]:
+    """The ids that a quarantine file lists for a dataset, sorted, each once."""
+    lines = read_lines(path)
+    if lines is None:
+        msg = f"reading(quarantine={path!r}): there is no such file"
+        raise UsageError(msg, hint='it is made by reading(on_error="skip", quarantine=...)')
+    ids = set()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        told = _object_of(line)
+        sample_id = told.get("id")
+        if not isinstance(told.get("dataset"), str) or type(sample_id) is not int:
+            msg = f"line {number} of the quarantine file {path} names no sample of a dataset: {line[:80]!r}"
+            raise UsageError(msg, hint="take the line out, or name the right file")
+        if told["dataset"] != index.fingerprint:
+            continue
+        if not 0 <= sample_id < index.num_samples:
+            msg = f"line {number} of the quarantine file {path} names sample {sample_id}; there are {index.num_samples}"
+            raise UsageError(msg, hint="the line was changed after it was written")
+        ids.add(sample_id)
+    return np.array(sorted(ids), dtype=np.int64)
+
+
+def _object_of(line: str) -> dict[str, Any]:
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _in_a_line(error: Exception) -> str:
+    text = error.message if isinstance(error, ShardError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:_MOST_ERROR_CHARACTERS]

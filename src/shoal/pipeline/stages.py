@@ -1,0 +1,320 @@
+"""What happens to a sample between its bytes and its batch: each stage is a small function of one sample.
+
+A stage takes the sample and its id and gives the sample on, or `DROPPED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from shoal.errors import ShardError, ShoalError, UsageError
+from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of
+from shoal.formats.decoding.hf_features import feature_decoders
+from shoal.hints import did_you_mean
+from shoal.index.table import Index, locate
+from shoal.reading.checks.damaged import Damaged
+
+__all__ = [
+    "DROPPED",
+    "FEATURES",
+    "Columns",
+    "Decode",
+    "Filter",
+    "Map",
+    "Rename",
+    "Stage",
+    "ToTuple",
+    "WithIds",
+    "in_epoch",
+    "run_stages",
+]
+
+FEATURES = ("hf", "hf-names")
+"""Decoders of what Hugging Face says of its columns."""
+
+_MOST_NAMES = 1 << 12  # of fields whose decoder is kept
+
+DROPPED = object()
+"""What a filter gives in place of a sample it does not want."""
+
+# Errors of a decoder that say nothing about the data: a lack of memory, a missing library, a slip in the decoder, a
+# connection it wanted; and what shoal itself says.
+_NO_DAMAGE = (MemoryError, ImportError, NameError, ConnectionError, TimeoutError, ShoalError)
+
+
+class Stage(Protocol):
+    """One step of a sample's way."""
+
+    def __call__(self, sample: Any, sample_id: int, /) -> Any:
+        """The sample after this step."""
+        ...
+
+
+class _FieldError(Exception):
+    """A field that shoal's own decoders cannot decode; its cause is what they raised."""
+
+
+def run_stages(
+    stages: Sequence[Stage], sample: Any, sample_id: int, *, index: Index | None, forgiving: bool = False
+) -> Any:
+    """The sample after all stages, or `DROPPED`; an error of a stage says which sample it met, and where it lies.
+
+    ``index`` is that of the dataset, if the sample is of one. With ``forgiving`` a sample that `Decode` cannot decode
+    becomes `Damaged`; no other error is taken for damage.
+
+    Raises
+    ------
+    ShardError
+        A decoder of shoal's own cannot decode a field. Errors of functions that were given are raised as they are.
+    """
+    if type(sample) is Damaged:
+        return sample
+    try:
+        for stage in stages:
+            sample = stage(sample, sample_id)
+            if sample is DROPPED:
+                break
+    except _FieldError as bad:
+        undecodable = _undecodable(bad, sample_id, index)
+        if forgiving:
+            return Damaged(undecodable)
+        raise undecodable from bad.__cause__
+    except Exception as error:
+        error.add_note(f"shoal: in {stage!r} of the sample with id {sample_id}{_in_words(_place(sample_id, index))}")
+        if forgiving and isinstance(stage, Decode) and not isinstance(error, _NO_DAMAGE):
+            return Damaged(error)
+        raise
+    return sample
+
+
+def _undecodable(bad: _FieldError, sample_id: int, index: Index | None) -> ShardError:
+    cause = bad.__cause__
+    msg = f"{bad} of the sample with id {sample_id} cannot be decoded: {type(cause).__name__}: {cause}"
+    hint = 'reading(on_error="skip") leaves out such samples; decode({"suffix": function}) decodes fields otherwise'
+    shard, byte = _place(sample_id, index) or ("a sample of no dataset", None)
+    return ShardError(msg, shard=shard, byte=byte, hint=hint)
+
+
+def _place(sample_id: int, index: Index | None) -> tuple[str, int] | None:
+    """The shard that holds a sample, and the byte at which it begins, or its extent where no more is known."""
+    if index is None:
+        return None
+    (shard,), (first_byte,), _ = locate(index, [sample_id])
+    return index.shard_names[int(shard)], int(first_byte)
+
+
+def _in_words(place: tuple[str, int] | None) -> str:
+    return "" if place is None else f", which begins at byte {place[1]} of {place[0]}"
+
+
+def in_epoch(stages: Iterable[Stage], epoch: int) -> tuple[Stage, ...]:
+    """The stages as they are in one epoch, which only `WithIds` tells of."""
+    return tuple(WithIds(epoch) if isinstance(stage, WithIds) else stage for stage in stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Every sample through a function."""
+
+    function: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        _check_callable("map()", self.function)
+
+    def __repr__(self) -> str:
+        return f"map({_name_of(self.function)})"
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """What the function makes of it."""
+        return self.function(sample)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Only samples for which a function is true."""
+
+    function: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        _check_callable("filter()", self.function)
+
+    def __repr__(self) -> str:
+        return f"filter({_name_of(self.function)})"
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """The sample, or `DROPPED`."""
+        return sample if self.function(sample) else DROPPED
+
+
+@dataclass(frozen=True, slots=True)
+class WithIds:
+    """The sample id as the field ``__id__``, and the epoch in which it comes as ``__epoch__``."""
+
+    epoch: int = 0
+
+    def __call__(self, sample: Any, sample_id: Any) -> Any:
+        """The sample, or columns with an id for each row, with both; refused where others have these names."""
+        fields = _fields(sample, "with_ids()")
+        epoch = np.full(len(sample_id), self.epoch) if isinstance(sample_id, np.ndarray) else self.epoch
+        added: dict[str, Any] = {"__id__": sample_id, "__epoch__": epoch}
+        has_id = "__id__" in fields
+        for name, value in added.items():
+            # A stored field that happens to be right in epoch 0 is refused there, and not in epoch 1.
+            if name in fields and not (has_id and np.array_equal(fields[name], value)):
+                msg = f"with_ids() adds {name!r}, and the samples have a field of that name"
+                hint = f'.rename(own_{name.strip("_")}="{name}") before with_ids() keeps it under another name'
+                raise UsageError(msg, hint=hint)
+        return {**fields, **added}
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Fields under other names: ``new`` takes the value of the first of some old ones that is there."""
+
+    names: Mapping[str, str]
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """The sample with fields renamed; an old name may list alternatives with ";"."""
+        fields = _fields(sample, "rename()")
+        chosen = {new: _found(fields, old, "rename()") for new, old in self.names.items()}
+        used = set(chosen.values())
+        renamed = {name: value for name, value in fields.items() if name not in used and name not in chosen}
+        return renamed | {new: fields[old] for new, old in chosen.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Only some fields."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """The sample with these fields alone, in this order."""
+        fields = _fields(sample, "columns()")
+        return {name: fields[_found(fields, name, "columns()")] for name in self.names}
+
+
+@dataclass(frozen=True, slots=True)
+class ToTuple:
+    """The values of some fields as a tuple."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """The values; a name may list alternatives with ";"."""
+        fields = _fields(sample, "to_tuple()")
+        return tuple(fields[_found(fields, name, "to_tuple()")] for name in self.names)
+
+
+class Decode:
+    """Bytes to what they mean, by the last part of each field's name ("seg.png" is a png).
+
+    ``specs`` are names of image decoders ("pil", "rgb8", ...) or mappings from suffix to function; later ones win.
+    Values that are no bytes, and fields that nothing is known of, stay as they are. ``features`` are those that
+    Hugging Face describes, where "hf" or "hf-names" is among the specs: they are decoded by their own names.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[str | Mapping[str, Decoder]],
+        *,
+        allow_pickle: bool = False,
+        features: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._specs, self._allow_pickle, self._features = tuple(specs), allow_pickle, features
+        self._decoders: dict[str, Decoder] = decoders_of(None, allow_pickle=allow_pickle)
+        self._given: dict[str, Decoder] = {}
+        self._of_features: dict[str, Callable[[Any], Any]] = {}
+        for spec in specs:
+            if spec in FEATURES:
+                self._of_features = feature_decoders(features or {}, names=spec == "hf-names")
+            elif isinstance(spec, str):
+                named = decoders_of(spec)
+                self._decoders |= named
+                self._given = {suffix: given for suffix, given in self._given.items() if suffix not in named}
+            else:
+                self._decoders |= spec
+                self._given |= spec
+        self._found: dict[str, Decoder | None] = {}
+
+    @property
+    def has_functions(self) -> bool:
+        """Whether it calls functions that were given to it."""
+        return any(not isinstance(spec, str) for spec in self._specs)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether it decodes images, which is done outside of the interpreter."""
+        return any(isinstance(spec, str) for spec in self._specs)
+
+    def __repr__(self) -> str:
+        return f"decode({', '.join(map(repr, self._specs))})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _decode, (self._specs, self._allow_pickle, self._features)
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """The sample with its fields decoded."""
+        decoded = {}
+        for name, value in _fields(sample, "decode()").items():
+            try:
+                decoded[name] = self._value(name, value)
+            except Exception as error:
+                size = f" ({len(value)} bytes)" if isinstance(value, bytes | memoryview) else ""
+                what = f"the field {name!r}{size}"
+                if not isinstance(error, _NO_DAMAGE) and self._is_own(name):
+                    raise _FieldError(what) from error
+                error.add_note(f"shoal: decoding {what}")
+                raise
+        return decoded
+
+    def _is_own(self, name: str) -> bool:
+        """Whether no function that was given decodes this field."""
+        return name in self._of_features or decoder_for(name, self._given) is None
+
+    def _value(self, name: str, value: Any) -> Any:
+        if name in self._of_features:
+            return None if value is None else self._of_features[name](value)
+        if not isinstance(value, bytes | memoryview):
+            return value
+        if name not in self._found and len(self._found) < _MOST_NAMES:
+            self._found[name] = decoder_for(name, self._decoders)
+        decoder = self._found[name] if name in self._found else decoder_for(name, self._decoders)
+        return value if decoder is None else decoder(bytes(value))
+
+
+def _decode(
+    specs: Sequence[str | Mapping[str, Decoder]],
+    allow_pickle: bool,  # noqa: FBT001
+    features: Mapping[str, Any] | None,
+) -> Decode:
+    return Decode(specs, allow_pickle=allow_pickle, features=features)
+
+
+def _check_callable(verb: str, function: object) -> None:
+    if not callable(function):
+        msg = f"{verb} takes a function; got {function!r}"
+        raise UsageError(msg)
+
+
+def _name_of(function: Callable[[Any], Any]) -> str:
+    return getattr(function, "__qualname__", "") or repr(function)
+
+
+def _fields(sample: Any, verb: str) -> Mapping[str, Any]:
+    if not isinstance(sample, Mapping):
+        msg = f"{verb} needs samples that are dicts; got {type(sample).__name__}"
+        raise UsageError(msg, hint="put it before map() or to_tuple() that makes something else of a sample")
+    return sample
+
+
+def _found(fields: Mapping[str, Any], names: str, verb: str) -> str:
+    for name in names.split(";"):
+        if name in fields:
+            return name
+    msg = f"{verb} wants the field {names!r}; this sample has {', '.join(map(repr, fields))}"
+    raise UsageError(msg, hint=did_you_mean(names, fields) + 'alternatives are given with ";": "jpg;jpeg;png"')

@@ -1,0 +1,50 @@
+"""The type in which each field of a batch is stored, from the schema and through the stages that rename and choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.formats.tables.rows import partition_fields
+from shoal.formats.tables.typed_arrays import types_of
+from shoal.indexing.open_source import Opened
+from shoal.pipeline.stages import Columns, Rename, Stage, ToTuple
+
+__all__ = ["StoredTypes", "stored_types"]
+
+StoredTypes = dict[str, Any] | tuple[Any, ...]
+"""Arrow's types by name, or by place where samples are tuples; None for a field of which no schema says anything."""
+
+
+def stored_types(opened: Opened, stages: Sequence[Stage]) -> StoredTypes:
+    """The types of fields after these stages; those of the first shard are taken to be those of all. Reads no shard.
+
+    A function given to `map` may put anything under a name: whether values still are of the type is for others to see.
+    """
+    describe = getattr(opened.format, "schema", None)
+    heads = opened.index.shard_heads
+    if describe is None or not heads:
+        return {}
+    shard = min(heads)
+    constants = dict.fromkeys(partition_fields(opened.index.shard_names[shard]))
+    types: StoredTypes = constants | types_of(describe(heads[shard]))
+    for stage in stages:
+        if isinstance(types, tuple):
+            break
+        if isinstance(stage, Columns):
+            types = {name: _type_of(types, name) for name in stage.names}
+        elif isinstance(stage, ToTuple):
+            types = tuple(_type_of(types, name) for name in stage.names)
+        elif isinstance(stage, Rename):
+            types = _renamed(types, stage)
+    return types
+
+
+def _type_of(types: dict[str, Any], names: str) -> Any:
+    return next((types[name] for name in names.split(";") if name in types), None)
+
+
+def _renamed(types: dict[str, Any], stage: Rename) -> dict[str, Any]:
+    used = {next((name for name in names.split(";") if name in types), "") for names in stage.names.values()}
+    kept = {name: kind for name, kind in types.items() if name not in used and name not in stage.names}
+    return kept | {new: _type_of(types, names) for new, names in stage.names.items()}

@@ -1,0 +1,286 @@
+"""What a cluster will read: the dealing of an epoch, or of a part of it, simulated rank by rank; no byte is read.
+
+A rank reads a chunk when it first needs one of its samples, and keeps it until it has needed the last. So the reads of
+a rank are the chunks it meets, and what it holds follows from their first and last uses. All that is a matter of the
+order and of how global batches are dealt, so it can be known beforehand, and is here by doing what a run would do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shoal.order.block import Block
+from shoal.order.partition import Partition
+from shoal.order.protocol import BoundOrder
+from shoal.order.window.order import Window
+from shoal.planning.chunk_reads import TIMES, Meetings, meetings
+
+__all__ = ["ClusterReads", "OverTime", "simulate_reads"]
+
+_MOST_POSITIONS = 1 << 21  # that are simulated
+_MOST_OF_A_NODE = 8  # times as many of one node before its samples are thinned: 3 seconds
+_WINDOWS = 3  # of a longer dataset, so many of its windows; the chunks of the middle ones are counted
+_NEARLY = 0.98  # of what the fullest rank has
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OverTime:
+    """What was simulated, in 50 parts of equal length.
+
+    Parameters
+    ----------
+    held_chunks
+        The most chunks in use on a rank, shape (50,).
+    num_reads
+        Chunks that a rank reads for the first time, over all ranks, shape (50,).
+    heat
+        Samples delivered from each 64th of the chunks, shape (50, 64).
+    """
+
+    held_chunks: NDArray[np.int64]
+    num_reads: NDArray[np.int64]
+    heat: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReads:
+    """Reads of an epoch.
+
+    Parameters
+    ----------
+    num_reads, num_bytes
+        Over all ranks and the whole epoch.
+    amplification
+        Reads for each chunk: how many ranks read it, on average.
+    held_chunks
+        The most chunks that a rank holds in use; what is read ahead comes on top.
+    first_chunks
+        Chunks that a rank needs for its first batch, on average.
+    num_positions
+        Positions that were simulated.
+    is_exact
+        Whether the whole epoch was simulated; else three windows of it, and perhaps only some canonical nodes.
+    thinned
+        1 where all samples of these were, else only every so manieth one of a chunk: readers that a chunk has for a few
+        of its samples only may then be missed.
+    error
+        By what share ``num_reads`` may be wrong, a standard deviation: chance between the chunks that were counted,
+        and what thinning changes. 0 where the whole epoch was simulated.
+    held_error
+        The same of ``held_chunks``: what thinning changes.
+    over_time
+        The same over the stretch that was simulated.
+    meetings
+        Which rank meets which chunk when, where the whole epoch was simulated.
+    """
+
+    num_reads: float
+    num_bytes: float
+    amplification: float
+    held_chunks: int
+    first_chunks: float
+    num_positions: int
+    is_exact: bool
+    thinned: float
+    error: float
+    held_error: float
+    over_time: OverTime = field(repr=False, compare=False)
+    meetings: Meetings | None = field(repr=False, compare=False)
+
+
+def simulate_reads(
+    order: Window | Block,
+    chunk_samples: ArrayLike,
+    chunk_bytes: ArrayLike,
+    partition: Partition,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    most_positions: int = _MOST_POSITIONS,
+) -> ClusterReads:
+    """The reads of an epoch: exactly where it is short, else from three windows of some canonical nodes of it.
+
+    Positions alternate over the canonical nodes, and a global batch is dealt node by node. So which rank gets a sample
+    follows from its node alone and from how many samples the nodes before it have in the batch, which is arithmetic:
+    some nodes can be simulated without the others. Only where one node is still too long is every so manieth sample of
+    its chunks simulated.
+
+    Parameters
+    ----------
+    order
+        An order that keeps to some chunks at a time.
+    chunk_samples, chunk_bytes
+        Of each chunk, shape (num_chunks,).
+    partition
+        Global batch and world size.
+    most_positions
+        Positions to simulate, 0.2 us each; of a single canonical node up to eight times as many.
+
+    Examples
+    --------
+    >>> found = simulate_reads(Window(chunks=32), [50] * 200, [6000] * 200, Partition(64, world_size=2))
+    >>> found.thinned, found.amplification
+    (1.0, 1.0)
+    """
+    samples, sizes = np.asarray(chunk_samples, dtype=np.int64), np.asarray(chunk_bytes, dtype=np.int64)
+    found = _simulated(order, samples, sizes, partition, seed=seed, epoch=epoch, most_positions=most_positions)
+    if found.thinned == 1.0:
+        return found
+    half, quarter = (
+        _simulated(order, samples, sizes, partition, seed=seed, epoch=epoch, most_positions=most_positions // part)
+        for part in (2, 4)
+    )
+    reads = _by_thinning([each.num_reads for each in (found, half, quarter)], found.thinned)
+    held = _by_thinning([each.held_chunks for each in (found, half, quarter)], found.thinned)
+    return replace(found, error=math.hypot(found.error, reads), held_error=held)
+
+
+def _by_thinning(found: Sequence[float], thinned: float) -> float:
+    """By what share a number is wrong that was found with samples thinned, twice and four times as much thinned.
+
+    What thinning misses are rare meetings, at the far ends of a distribution. These move with the logarithm of the
+    number of samples, so each doubling changes about as much as the one before.
+    """
+    once, twice = abs(found[1] / found[0] - 1.0), abs(found[2] / found[0] - 1.0)
+    return max(once, twice / 2.0) * max(1.0, math.log2(thinned))
+
+
+def _simulated(
+    order: Window | Block,
+    samples: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    partition: Partition,
+    *,
+    seed: int,
+    epoch: int,
+    most_positions: int,
+) -> ClusterReads:
+    holds = samples > 0  # chunks without samples are never read, but have their places in the order
+    model = _model(order, samples, most_positions)
+    bound = model.order.bind(model.chunk_samples, seed=seed, epoch=epoch)
+    num_chunks, exact = len(model.chunk_samples), model.is_exact
+    met = meetings(bound, model.nodes, partition, num_chunks)
+    readers = np.bincount(met.chunks, minlength=num_chunks)
+    if exact and met.num_positions < bound.num_samples and partition.remainder != "drop":
+        num_steps = met.num_positions // partition.global_batch
+        readers = readers + _readers_of_rest(bound, partition, num_steps, met, num_chunks)
+    total = int(np.count_nonzero(holds))
+    if exact:
+        mean, error = float(readers[holds].mean()), 0.0
+    else:
+        mean, error = _mean_readers(readers, met, total * model.share_of_nodes)
+    in_first = max(1, partition.global_batch * bound.num_canonical_nodes // model.nodes)
+    held = _held(met, partition, model.share_of_nodes)
+    return ClusterReads(
+        num_reads=float(readers.sum()) if exact else mean * total,
+        num_bytes=float(readers @ sizes) if exact else mean * float(sizes[holds].sum()),
+        amplification=mean,
+        held_chunks=int(held.max(initial=0)),
+        first_chunks=np.count_nonzero(met.first < in_first) / in_first * partition.global_batch / partition.world_size,
+        num_positions=met.num_positions,
+        is_exact=exact,
+        thinned=model.thinned,
+        error=error,
+        held_error=0.0,
+        over_time=OverTime(held, np.bincount(met.first * TIMES // met.num_positions, minlength=TIMES), met.heat),
+        meetings=met if exact else None,
+    )
+
+
+class _Model(NamedTuple):
+    """What is simulated: an order over some chunks, whose nodes are the first of ``nodes``."""
+
+    order: Window | Block
+    chunk_samples: NDArray[np.int64]
+    nodes: int
+    is_exact: bool
+    thinned: float
+
+    @property
+    def share_of_nodes(self) -> float:
+        """What part of the dataset the nodes have that are simulated."""
+        return (self.order.resolved_nodes if isinstance(self.order, Window) else 1) / self.nodes
+
+
+def _model(order: Window | Block, samples: NDArray[np.int64], most_positions: int) -> _Model:
+    nodes = order.resolved_nodes if isinstance(order, Window) else 1
+    if int(samples.sum()) <= most_positions:
+        return _Model(order, samples, nodes, is_exact=True, thinned=1.0)
+    each = order.chunks // nodes
+    # Chunks. At the end of an epoch lanes are shared as the last, incomplete turn of the window has it: with 64 chunks
+    # in the window of 8 ranks each is read 1.43 times if there are 1024, and 1.36 times if there are 1000.
+    of_node = min(_WINDOWS * each + len(samples) // nodes % each, len(samples) // nodes)
+    some = min(nodes, max(1, int(most_positions / max(1.0, of_node * float(samples.mean())))))
+    if isinstance(order, Window):
+        order = Window(some * each, some)
+    # Nodes of whole chunks are dealt more neatly than nodes that share some, so they share some here if they do there.
+    wanted = min(len(samples), of_node * some + (1 if some > 1 and len(samples) % nodes else 0))
+    looked = np.maximum(1, samples[np.arange(wanted) * len(samples) // wanted])
+    thinned = float(looked.sum()) / (most_positions if some > 1 else _MOST_OF_A_NODE * most_positions)
+    if thinned <= 1.0:
+        thinned = 1.0
+    else:
+        looked = np.maximum(2, np.rint(looked / thinned)).astype(np.int64)
+    return _Model(order, looked, nodes, is_exact=False, thinned=thinned)
+
+
+def _mean_readers(readers: NDArray[np.int64], met: Meetings, num_chunks: float) -> tuple[float, float]:
+    """Of how many ranks a chunk is read, where the nodes have so many chunks and not the few that were simulated.
+
+    And the standard error of that, as a share of it.
+
+    Those that live in the middle third stand for all that are missing; both ends are what they are, since fewer chunks
+    are alive there.
+    """
+    used = np.flatnonzero(readers)
+    first, last = np.full(len(readers), met.num_positions), np.zeros(len(readers), dtype=np.int64)
+    np.minimum.at(first, met.chunks, met.first)
+    np.maximum.at(last, met.chunks, met.last)
+    half = (first[used] + last[used]) / 2
+    in_middle = (half > met.num_positions / 3) & (half < met.num_positions * 2 / 3)
+    middle, ends = readers[used[in_middle]], readers[used[~in_middle]]
+    if num_chunks <= len(used) or not len(middle):
+        return float(readers[used].mean()), 0.0
+    share = 1.0 - len(ends) / num_chunks
+    mean = float(ends.sum() / num_chunks + middle.mean() * share)
+    # Chunks that live at the same time have readers in common, so they are not as many draws as there are chunks.
+    early = half[in_middle] < np.median(half[in_middle])
+    apart = abs(float(middle[early].mean() - middle[~early].mean())) / 2.0 if early.any() else 0.0
+    return mean, max(float(middle.std()) / math.sqrt(len(middle)), apart) * share / mean
+
+
+def _held(met: Meetings, partition: Partition, share_of_nodes: float) -> NDArray[np.int64]:
+    """The most chunks in use at a time on one rank, in each part of the time.
+
+    Where only some nodes are simulated, a rank may have others too: ranks are taken of which the most is there, and
+    what they hold in proportion.
+    """
+    there = met.samples_of_rank
+    known = there[met.ranks] >= _NEARLY * there.max()
+    owners, first, last = met.ranks[known], met.first[known], met.last[known]
+    times = np.concatenate([last + 1, first])  # one is let go before another is taken
+    change = np.concatenate([-np.ones_like(last), np.ones_like(first)])
+    by_rank = np.lexsort((times, np.concatenate([owners, owners])))  # which begin and end with nothing in use
+    most = np.zeros(TIMES + 1, dtype=np.int64)
+    np.maximum.at(most, times[by_rank] * TIMES // met.num_positions, np.cumsum(change[by_rank]))
+    whole = met.num_positions / share_of_nodes / partition.world_size  # samples of a rank
+    found: NDArray[np.int64] = np.rint(most[:TIMES] * max(1.0, _NEARLY * whole / int(there.max()))).astype(np.int64)
+    return found
+
+
+def _readers_of_rest(
+    bound: BoundOrder, partition: Partition, num_steps: int, met: Meetings, num_chunks: int
+) -> NDArray[np.int64]:
+    """Further readers of each chunk in the last, incomplete batch."""
+    more = np.zeros(num_chunks, dtype=np.int64)
+    pairs = met.ranks * num_chunks + met.chunks
+    for rank in range(partition.world_size):
+        chunks = np.unique(partition.share(bound, rank, num_steps, num_steps + 1).chunks)
+        more[chunks[~np.isin(rank * num_chunks + chunks, pairs)]] += 1
+    return more

@@ -1,0 +1,135 @@
+"""How reads become requests where the store is far away: in groups, of which neighbours share one; large ones in parts.
+
+What may be read ahead is asked for a group at a time, as soon as there is room for one. So which reads can share a
+request follows from the order of their first uses, and how many requests there will be is known before any is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.planning.chunk_reads import Meetings
+from shoal.reading.schedule.coalescing import Request, coalesce
+from shoal.reading.schedule.groups import groups_with_room
+from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.request_sizes import LARGE_BYTES, PART_BYTES, RequestSizes, in_parts
+from shoal.reading.schedule.units import UnitRead, Units
+
+__all__ = [
+    "count_requests",
+    "likely_requests_for_each_read",
+    "requests_for_each_read",
+]
+
+_MOST_READS = 1 << 15  # that are put into groups to see what becomes of them: 6 us each
+
+
+def count_requests(stretches: Iterable[Sequence[UnitRead]], sizes: RequestSizes) -> int:
+    """How many requests a rank makes for its reads, given by stretch and in the order of their first use; O(n log n).
+
+    The reads of a stretch are planned before the samples of the stretch before come, and each makes room for others
+    when it is used.
+    """
+    ledger = Ledger(ahead_limit_bytes=sizes.ahead_bytes)
+    waiting: deque[UnitRead] = deque()
+    asked: deque[_Asked] = deque()  # for each read that is ahead, the request that it is in
+    num_requests = 0
+
+    def ask(group: Sequence[UnitRead]) -> None:
+        nonlocal num_requests
+        answers: dict[int, _Asked] = {}
+        for request in coalesce(group, most_bytes=sizes.most_bytes):
+            num_requests += len(in_parts(request))
+            ledger.reserve(request.num_bytes)
+            answers |= dict.fromkeys(request.places, _Asked(request))
+        asked.extend(answers[place] for place in range(len(group)))
+
+    def first() -> UnitRead | None:
+        return waiting[0] if waiting else None
+
+    def read_ahead() -> None:
+        for group in groups_with_room(ledger, sizes.group_bytes, first=first, take=waiting.popleft):
+            ask(group)
+
+    def use(num_reads: int) -> None:
+        for _ in range(num_reads):
+            if not asked:  # there was no room for it
+                ask([waiting.popleft()])
+            if asked[0].take():
+                ledger.drop(asked[0].num_bytes)
+            asked.popleft()
+            read_ahead()
+
+    before = 0
+    for reads in stretches:
+        waiting.extend(reads)
+        read_ahead()
+        use(before)
+        before = len(reads)
+    use(before)
+    return num_requests
+
+
+class _Asked:
+    """A request, and how many of its reads are still to be used."""
+
+    def __init__(self, request: Request) -> None:
+        self.num_bytes, self._num_takers = request.num_bytes, len(request.places)
+
+    def take(self) -> bool:
+        """Use one of its reads; whether that was the last."""
+        self._num_takers -= 1
+        return not self._num_takers
+
+
+def requests_for_each_read(met: Meetings, units: Units, sizes: RequestSizes, *, stretch_positions: int) -> float:
+    """How many requests ranks make for each chunk that they meet in an epoch, whose stretches have so many positions.
+
+    Ranks are taken from all over, until 32,768 reads were looked at.
+    """
+    borders = np.searchsorted(met.ranks, np.arange(len(met.samples_of_rank) + 1))
+    num_reads = num_requests = 0
+    for rank in _from_all_over(len(met.samples_of_rank)):
+        mine = slice(borders[rank], borders[rank + 1])
+        in_turn = np.argsort(met.first[mine])
+        chunks, stretch = met.chunks[mine][in_turn], met.first[mine][in_turn] // stretch_positions
+        num_stretches = int(stretch[-1]) + 1 if len(stretch) else 0
+        parts = np.split(chunks, np.searchsorted(stretch, np.arange(1, num_stretches)))
+        num_requests += count_requests(map(units.reads, parts), sizes)
+        num_reads += len(chunks)
+        if num_reads >= _MOST_READS:
+            break
+    return num_requests / max(1, num_reads)
+
+
+def _from_all_over(num_ranks: int) -> list[int]:
+    """All ranks, neighbours far apart.
+
+    >>> _from_all_over(8)
+    [0, 5, 2, 7, 4, 1, 6, 3]
+    """
+    step = next(step for step in range(int(num_ranks * 0.618) + 1, 2 * num_ranks + 1) if math.gcd(step, num_ranks) == 1)
+    return [number * step % num_ranks for number in range(num_ranks)]
+
+
+def likely_requests_for_each_read(chunk_bytes: NDArray[np.int64], num_chunks: int, sizes: RequestSizes) -> float:
+    """The same where it is not known which chunk lies beside which: they come in random order.
+
+    Each of a group has the chunk behind it there with the same chance as any other of the dataset.
+
+    >>> from shoal.reading.schedule.request_sizes import request_sizes
+    >>> chunk_bytes, sizes = np.full(1000, 32 << 10), request_sizes(32 << 20)
+    >>> [likely_requests_for_each_read(chunk_bytes * many, 1000, sizes) for many in (1, 100, 300)]
+    [0.969, 1.0, 3.0]
+    """
+    mean_bytes = float(chunk_bytes.mean())
+    parts = np.where(chunk_bytes <= LARGE_BYTES, 1, -(-chunk_bytes // PART_BYTES))
+    shared = 0.0
+    if 2 * mean_bytes <= sizes.most_bytes:
+        shared = min(1.0, (-(-sizes.group_bytes // mean_bytes) - 1) / max(1, num_chunks))
+    return float(parts.mean()) - shared

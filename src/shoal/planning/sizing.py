@@ -1,0 +1,201 @@
+"""How large should chunks, windows and shards be, and what do they cost? Arithmetic for a cluster.
+
+Times follow from one model of a store: a request takes ``latency + bytes / connection bandwidth``, requests run side by
+side, and a node receives no more than its own bandwidth.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shoal.planning.rank_memory import BYTES_OF_A_CHUNK
+
+__all__ = ["Cluster", "Sizing", "Textbook", "Traffic", "recommend", "textbook", "traffic"]
+
+_CHUNK_BYTES = tuple(1 << power for power in (23, 22, 21, 20, 19, 18))  # 8 MiB to 256 KiB
+_WINDOW_SHARE = 0.75  # of the memory; the rest is for reading ahead
+_CHUNKS_OF_A_SAMPLE = 1.25  # of a global batch: with as many, batches are as good as in a perfect shuffle
+_LEAST_CHUNKS_OF_A_RANK = 8  # fewer, and ranks often need the same chunks
+_SPARE = 1.5  # times the concurrency that would do on average
+_MOST_CONCURRENCY = 256
+_OVERHEAD = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Machines, their training, and the store that they read.
+
+    Parameters
+    ----------
+    num_nodes, ranks_per_node
+        Machines, and processes that train on each.
+    global_batch
+        Samples of a step over all ranks.
+    memory_bytes
+        What the stream may hold on each node.
+    latency_seconds
+        From a request to its first byte.
+    connection_bytes_per_second, node_bytes_per_second
+        What one connection carries, and all of a node's together.
+    step_seconds
+        Of a training step; None for as fast as the data come.
+    request_price, byte_price
+        In any currency.
+    """
+
+    num_nodes: int = 1
+    ranks_per_node: int = 1
+    global_batch: int = 256
+    memory_bytes: float = 8 * 2**30
+    latency_seconds: float = 0.03
+    connection_bytes_per_second: float = 90e6
+    node_bytes_per_second: float = 1.25e9
+    step_seconds: float | None = None
+    request_price: float = 0.0
+    byte_price: float = 0.0
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job."""
+        return self.num_nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """A window: ``chunks`` chunks of about ``chunk_bytes``, over so many canonical nodes."""
+
+    chunk_bytes: int
+    chunks: int
+    num_canonical_nodes: int
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes that mix at a time, over the whole job."""
+        return self.chunk_bytes * self.chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What reading costs; per node and second where it says so.
+
+    ``waiting_share`` is the part of the time in which steps wait for data, ``first_batch_seconds`` the time from
+    nothing, or from a loaded state, to the first batch. ``concurrency`` is of a node.
+    """
+
+    concurrency: int
+    epoch_seconds: float
+    waiting_share: float
+    requests_per_second: float
+    node_bytes_per_second: float
+    first_batch_seconds: float
+    epoch_price: float
+
+
+@dataclass(frozen=True, slots=True)
+class Textbook:
+    """The questions of interviews: shards read one after the other, and a buffer of samples.
+
+    ``shard_bytes`` is the smallest size at which requests cost at most 1 % of the time; ``buffer_samples`` the largest
+    buffer in the memory of a node, ``buffer_share`` of all samples.
+    """
+
+    shard_bytes: float
+    num_shards: int
+    buffer_samples: int
+    buffer_share: float
+
+
+def recommend(cluster: Cluster, *, dataset_bytes: float, least_chunk_bytes: int = _CHUNK_BYTES[-1]) -> Sizing:
+    """The largest chunks with which a window in memory mixes global batches as well as a perfect shuffle does.
+
+    A window of 1.25 times as many chunks as a global batch has samples does so whatever the data, and with at least 8
+    chunks for each rank few chunks are read by two. Where memory is too small for that, there are as many chunks in
+    the window as fit, beside the table of all chunks that each rank has.
+
+    >>> recommend(Cluster(num_nodes=4, ranks_per_node=8, global_batch=2048), dataset_bytes=1e13)
+    Sizing(chunk_bytes=8388608, chunks=2560, num_canonical_nodes=64)
+    """
+    wanted = max(math.ceil(_CHUNKS_OF_A_SAMPLE * cluster.global_batch), _LEAST_CHUNKS_OF_A_RANK * cluster.world_size)
+    sizes = [size for size in _CHUNK_BYTES if size >= least_chunk_bytes] or [least_chunk_bytes]
+
+    def possible(chunk_bytes: int) -> int:
+        """Chunks that fit beside the table of all of them, which each rank has."""
+        tables = cluster.world_size * dataset_bytes / chunk_bytes * BYTES_OF_A_CHUNK
+        return int((cluster.num_nodes * cluster.memory_bytes * _WINDOW_SHARE - tables) / chunk_bytes)
+
+    fitting = [size for size in sizes if possible(size) >= wanted]
+    chunk_bytes = fitting[0] if fitting else max(sizes, key=possible)
+    chunks = max(2, wanted if fitting else possible(chunk_bytes))
+    chunks = min(chunks, max(2, math.ceil(dataset_bytes / chunk_bytes)))
+    return Sizing(chunk_bytes, chunks, _canonical_nodes(chunks, cluster.world_size))
+
+
+def _canonical_nodes(chunks: int, world_size: int) -> int:
+    """So many that each rank has whole ones, or whole ranks one of them: then few chunks are read by two ranks.
+
+    1000 ranks with 10 chunks each read each chunk 2.7 times with 64 nodes, 1.3 times with 500, and once with 1000.
+
+    >>> [_canonical_nodes(*case) for case in ((2560, 32), (2560, 24), (10_000, 1000), (500, 100))]
+    [64, 48, 1000, 50]
+    """
+    usual = max(1, min(64, chunks // 16))
+    if world_size <= usual:
+        return usual // world_size * world_size
+    most = chunks // _LEAST_CHUNKS_OF_A_RANK
+    return next(
+        (
+            world_size // ranks
+            for ranks in range(1, world_size)
+            if world_size % ranks == 0 and world_size // ranks <= most
+        ),
+        usual,
+    )
+
+
+def traffic(
+    cluster: Cluster, *, num_samples: int, num_requests: float, read_bytes: float, first_requests: float
+) -> Traffic:
+    """What an epoch means for nodes, time and money; ``first_requests`` are those of a rank for its first batch.
+
+    >>> cluster = Cluster(num_nodes=2, global_batch=100, step_seconds=0.1, node_bytes_per_second=1e9)
+    >>> found = traffic(cluster, num_samples=10_000, num_requests=1000, read_bytes=1e9, first_requests=8)
+    >>> found.epoch_seconds, found.waiting_share, round(found.node_bytes_per_second), found.concurrency
+    (10.0, 0.0, 50000000, 4)
+    """
+    request_bytes = read_bytes / num_requests
+    request_seconds = cluster.latency_seconds + request_bytes / cluster.connection_bytes_per_second
+    node_bytes = read_bytes / cluster.num_nodes
+    training = math.ceil(num_samples / cluster.global_batch) * (cluster.step_seconds or 0.0)
+    wanted = node_bytes / training if training else cluster.node_bytes_per_second
+    concurrency = math.ceil(_SPARE * min(wanted, cluster.node_bytes_per_second) * request_seconds / request_bytes)
+    concurrency = min(_MOST_CONCURRENCY, max(4, concurrency))
+    possible = min(cluster.node_bytes_per_second, concurrency * request_bytes / request_seconds)
+    reading = node_bytes / possible
+    epoch_seconds = max(training, reading)
+    first = first_requests * cluster.ranks_per_node
+    rounds = math.ceil(first / concurrency)
+    first_seconds = max(rounds * request_seconds, cluster.latency_seconds + first * request_bytes / possible)
+    return Traffic(
+        concurrency=concurrency,
+        epoch_seconds=epoch_seconds,
+        waiting_share=1.0 - training / epoch_seconds if training else 0.0,
+        requests_per_second=num_requests / cluster.num_nodes / epoch_seconds,
+        node_bytes_per_second=node_bytes / epoch_seconds,
+        first_batch_seconds=first_seconds,
+        epoch_price=num_requests * cluster.request_price + read_bytes * cluster.byte_price,
+    )
+
+
+def textbook(cluster: Cluster, *, num_samples: int, sample_bytes: float) -> Textbook:
+    """Shards read whole, one request each, over one connection: how large for 1 % overhead, and how large a buffer.
+
+    >>> cluster = Cluster(latency_seconds=0.02, connection_bytes_per_second=1e9, memory_bytes=64e9)
+    >>> found = textbook(cluster, num_samples=2_000_000_000, sample_bytes=8000)
+    >>> round(found.shard_bytes / 1e9, 2), found.num_shards, found.buffer_samples, found.buffer_share
+    (1.98, 8081, 8000000, 0.004)
+    """
+    shard_bytes = cluster.latency_seconds * cluster.connection_bytes_per_second * (1 - _OVERHEAD) / _OVERHEAD
+    buffer_samples = min(num_samples, int(cluster.memory_bytes / sample_bytes))
+    num_shards = max(1, math.ceil(num_samples * sample_bytes / max(shard_bytes, 1.0)))
+    return Textbook(shard_bytes, num_shards, buffer_samples, buffer_samples / num_samples)

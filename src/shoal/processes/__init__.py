@@ -1,0 +1,1 @@
+"""HOW DO PROCESSES AND THREADS BEGIN AND END? Forks, interpreters, parents, interrupts."""

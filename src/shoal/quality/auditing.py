@@ -1,0 +1,328 @@
+"""Audit any loader by the ids it emits: what is missing, how well samples mix, which traces of an order there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shoal.errors import UsageError
+from shoal.quality.cross_epoch import remet_neighbours
+from shoal.quality.curves import Keys, variance_curve
+from shoal.quality.epoch_counts import TIME_PARTS, Survey
+from shoal.quality.epoch_tests import PARTS, Epoch, compared, end_distances, rank_correlation, start_distances
+from shoal.quality.findings import Finding, findings_of, headline_of, heaviest_first, verdict_of
+from shoal.quality.id_arrays import as_epochs, as_stream
+from shoal.quality.keyed_samples import KeyTable
+from shoal.quality.metrics import expected_distinct_of
+from shoal.quality.statistical_tests import Look
+
+__all__ = ["Audit", "audit"]
+
+_MOST_SPARSE = 1000
+_MOST_COUNTED = 4096  # samples of batches whose labels are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What an audit found.
+
+    Attributes
+    ----------
+    num_samples
+        Samples of the dataset.
+    num_epochs, num_delivered
+        Epochs that were audited, and samples delivered in them.
+    missing, repeated, unknown
+        Over all epochs: samples that do not come, deliveries of what came before, ids outside of the dataset.
+    key
+        What the variance is of: "labels", or "position" of storage.
+    batch
+        Samples of the batches that findings are judged by.
+    vr
+        The variance ratio VR(b) by batch size; 1 is a perfect shuffle.
+    vr_error
+        The standard deviation of each for a perfect shuffle.
+    effective_batch
+        ``batch / VR(batch)``: batches of how many samples of a perfect shuffle vary as much.
+    distinct, expected_distinct
+        Different labels in a batch (64ths of the dataset, without labels), and in one of a perfect shuffle, by batch
+        size up to 4096.
+    start_vr, end_vr
+        VR(batch) over the first and the last twentieth of the epochs; NaN where that is too short.
+    displacement
+        How far samples are moved, later (positive) or earlier, as a share of the epoch: quantiles 0.01, 0.5 and 0.99.
+        -0.9, 0 and 0.9 for a perfect shuffle.
+    start_distance, end_distance
+        How far the first and the last samples are from all in where they are stored (Kolmogorov and Smirnov), by share
+        of the first epoch: 0 is alike, 1 is apart.
+    remet, expected_remet
+        What part of the pairs of samples that share a batch share one in the next epoch again, and after a perfect
+        shuffle; NaN without a second epoch.
+    rank_correlation
+        Of where a sample is stored and when it comes (Spearman); 0 for a shuffle.
+    num_looks
+        How many looks were taken; all together they raise a false alarm in at most 0.1 % of audits.
+    findings
+        What a perfect shuffle does not do, the heaviest first, each with its usual cause and cure.
+    grade
+        "good", "fair" or "poor": by what is likely to cost a training; "unknown" of few samples.
+    headline
+        The grade and its reason in a line, as "Poor: VR 25 at 64".
+    verdict
+        All this in a few sentences.
+    is_part
+        Whether this is one rank or worker, of which most samples are missing.
+    heat
+        Samples delivered in each 200th of the epochs (rows) from each 64th of the dataset.
+    """
+
+    num_samples: int
+    num_epochs: int
+    num_delivered: int
+    missing: int
+    repeated: int
+    unknown: int
+    key: str
+    batch: int
+    vr: Mapping[int, float]
+    vr_error: Mapping[int, float]
+    effective_batch: float
+    distinct: Mapping[int, float]
+    expected_distinct: Mapping[int, float]
+    start_vr: float
+    end_vr: float
+    start_distance: Mapping[float, float]
+    end_distance: Mapping[float, float]
+    remet: float
+    expected_remet: float
+    displacement: tuple[float, float, float]
+    rank_correlation: float
+    num_looks: int
+    findings: tuple[Finding, ...]
+    grade: str
+    headline: str
+    verdict: str
+    is_part: bool
+    heat: NDArray[np.int64] = field(repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it; all but the heat map."""
+        found = {name: getattr(self, name) for name in self.__slots__ if name != "heat"}
+        return found | {"findings": [finding.to_dict() for finding in self.findings]}
+
+    def __str__(self) -> str:
+        """The headline, the verdict, and the findings one a line."""
+        signs = {True: "serious", False: "mild   "}
+        lines = [f"{signs[each.is_serious]}  {each.name} ({each.where}): {each.text}" for each in self.findings]
+        return "\n".join([self.headline, self.verdict, *lines])
+
+
+def audit(
+    ids: Any,
+    *,
+    num_samples: int | None = None,
+    keys: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+    epochs: int = 1,
+    batch: int = 64,
+    others: Mapping[str, Any] | None = None,
+    is_part: bool = False,
+) -> Audit:
+    """Whether some ids are those of a good shuffle; of shoal or of any other loader.
+
+    Parameters
+    ----------
+    ids
+        The number of each sample in storage order, from 0, in the order of delivery: an array of shape (N,) or
+        (num_epochs, N), memory-mapped if large; or an iterable of ids or of batches of ids. Above 2**24 samples, counts
+        and the heat map are of all, and the looks of four stretches of 2**22.
+    num_samples
+        Samples of the dataset; default one more than the largest id.
+    keys
+        The key of each sample in storage order, shape (num_samples,), where ``ids`` (and ``others``) are keys.
+    labels
+        The label of each sample by id, shape (num_samples,), that batches should have in fair shares; numbers with a
+        fraction count as numbers. Default: where a sample is stored, which is the worst that data can be sorted by.
+    epochs
+        How many epochs a flat stream of ids holds.
+    batch
+        Samples of a global batch.
+    others
+        Other streams that should have nothing in common with this one, by name: of another seed, another source. Each
+        has as many epochs as it is a multiple of ``ids``' length.
+    is_part
+        The ids are those of one rank or worker, so that most samples are missing.
+
+    Returns
+    -------
+    Audit
+        About 1 us a sample and epoch up to 2**24, then 0.1 us, in at most 1 GB beside labels.
+
+    Raises
+    ------
+    UsageError
+        The ids are no integers, labels are missing, or keys are not those of the dataset.
+
+    Examples
+    --------
+    >>> from shoal.orders import Full
+    >>> print(audit(Full().bind([10_000], seed=1).ids(0, 10_000)).verdict)  # doctest: +ELLIPSIS
+    Each of 10,000 samples comes exactly once in an epoch. ... found a trace of an order ...
+    >>> audit([0, 1, 2, 3, 5] * 100).missing
+    1
+    """
+    table = None if keys is None else KeyTable.of(keys)
+    rows = as_epochs(ids, epochs, table)
+    if num_samples is None and table is not None:
+        num_samples = len(table)
+    total = 1 + max(int(row.max()) for row in rows) if num_samples is None else num_samples
+    if num_samples is None and total > _MOST_SPARSE * max(len(rows[0]), 1 << 20):
+        msg = (
+            f"ids go up to {total - 1:,}, and there are {len(rows[0]):,} of them: these are not the numbers of samples"
+        )
+        raise UsageError(msg, hint="number the samples from 0 in storage order, or give num_samples=")
+    if total < 1 or batch < 1:
+        msg = f"a dataset has samples and a batch has samples; got num_samples={total}, batch={batch}"
+        raise UsageError(msg)
+    codes = _label_keys(labels, total)
+    parts = [Epoch.of(row, total, codes, batch) for row in rows]
+    looks = [(f"epoch {number}", look) for number, part in enumerate(parts) for look in part.looks()]
+    for number in range(len(parts) - 1):
+        looks += compared(parts[number], parts[number + 1], (f"epoch {number}", f"epoch {number + 1}"))
+    for name, stream in (others or {}).items():
+        cut = _cut_alike(stream, len(rows[0]), table)
+        for index, row in enumerate(cut):
+            other = Epoch.of(row, total, codes, batch)
+            title = name if len(cut) == 1 else f"{name}, epoch {index}"
+            for number, part in enumerate(parts):
+                looks += compared(part, other, (f"epoch {number}", title))
+    counted = _counted([part.survey for part in parts], total, is_part=is_part)
+    findings = heaviest_first([*counted, *findings_of(looks)])
+    return _summed(parts, looks, findings, total, is_part=is_part)
+
+
+def _cut_alike(stream: Any, num_delivered: int, keys: KeyTable | None) -> list[NDArray[np.int64]]:
+    """The epochs of another stream, cut at the length of this one's where that fits."""
+    if isinstance(stream, np.ndarray) and stream.ndim == 2:
+        return as_epochs(stream, 1, keys)
+    flat = as_stream(stream, keys)
+    return as_epochs(flat, len(flat) // num_delivered if len(flat) % num_delivered == 0 else 1)
+
+
+def _label_keys(labels: ArrayLike | None, num_samples: int) -> Keys | None:
+    """The keys of all samples by id."""
+    if labels is None:
+        return None
+    array = np.asarray(labels)
+    if array.ndim != 1 or len(array) < num_samples:
+        msg = f"labels has the label of each of {num_samples:,} samples by id; got shape {array.shape}"
+        raise UsageError(msg)
+    if array.dtype.kind == "f":
+        values = array.astype(np.float64) - float(array.mean())
+        return _varying(Keys(values, None, float(values.var())))
+    names, codes = np.unique(array, return_inverse=True)
+    shares = np.bincount(codes, minlength=len(names)) / len(array)
+    return _varying(Keys(codes.astype(np.int64, copy=False), shares, 1.0 - float(shares @ shares)))
+
+
+def _varying(keys: Keys) -> Keys:
+    if keys.variance <= 0.0:
+        msg = f"all {len(keys.values)} labels are equal: no batch can differ from another"
+        raise UsageError(msg, hint="measure a label that differs between samples")
+    return keys
+
+
+def _counted(surveys: list[Survey], num_samples: int, *, is_part: bool) -> list[Finding]:
+    """What is wrong with the counts, which need no statistics."""
+    findings = []
+    missing = sum(found.num_missing for found in surveys)
+    repeated = sum(found.num_repeated for found in surveys)
+    unknown = sum(found.num_unknown for found in surveys)
+    delivered = sum(found.num_delivered for found in surveys)
+    times = "" if len(surveys) == 1 else f" in {len(surveys)} epochs"
+    if missing and not is_part:
+        examples = ", ".join(map(str, next(found.missing for found in surveys if found.missing)))
+        text = f"{missing:,} of {num_samples:,} samples do not come{times}: {examples}{' ...' if missing > 5 else ''}"
+        findings.append(
+            Finding("missing", True, text, "all", missing, 0, 0.0, _part(missing, len(surveys) * num_samples))
+        )
+    if repeated:
+        examples = ", ".join(map(str, next((found.repeated for found in surveys if found.repeated), ())))
+        text = f"{repeated:,} deliveries{times} are of samples that came before" + (f": {examples}" if examples else "")
+        findings.append(Finding("repeated", True, text, "all", repeated, 0, 0.0, _part(repeated, delivered)))
+    if unknown:
+        text = f"{unknown:,} ids{times} are not among the {num_samples:,} of the dataset"
+        findings.append(Finding("unknown", True, text, "all", unknown, 0, 0.0, _part(unknown, delivered)))
+    return findings
+
+
+def _part(count: int, total: int) -> float:
+    """The size of a finding by what share it is of; its root, since a hundredth of the samples is much already."""
+    return math.sqrt(min(1.0, count / max(1, total)))
+
+
+def _summed(
+    epochs: list[Epoch],
+    looks: list[tuple[str, Look]],
+    findings: list[Finding],
+    num_samples: int,
+    *,
+    is_part: bool,
+) -> Audit:
+    first, batch = epochs[0], epochs[0].batch
+    curves = [epoch.curve(epoch.keys) for epoch in epochs if epoch.keys is not None]
+    sizes = [] if not curves else curves[0].sizes.tolist()
+    means = np.mean([curve.ratios for curve in curves], axis=0).tolist() if sizes else []
+    ratios = dict(zip(sizes, means, strict=True))
+    errors = np.sqrt(2.0 / sum(curve.freedom for curve in curves)).tolist() if sizes else []
+    spread = dict(zip(sizes, errors, strict=True))
+    counted = first.keys if first.keys is not None and first.keys.shares is not None else first.parts
+    small = [size for size in sizes if size <= max(batch, _MOST_COUNTED)]
+    distinct = variance_curve(counted, small).distinct.tolist()
+    counts = np.bincount(counted.values.astype(np.int64, copy=False))
+    ends = [[epoch.end(first=at) for epoch in epochs] for at in (True, False)]
+    start, end = (float(np.mean([c.ratios[0] for c in curve if c])) if any(curve) else math.nan for curve in ends)
+    places, positions = first.places(), first.positions()
+    low, middle, high = np.quantile((positions - places) / first.survey.num_delivered, (0.01, 0.5, 0.99)).tolist()
+    again = remet_neighbours(first.ids, epochs[1].ids, batch) if len(epochs) > 1 else (math.nan, math.nan, 0)
+    verdict = verdict_of(
+        findings, ratios, spread, batch=batch, num_looks=len(looks), num_samples=num_samples, is_part=is_part
+    )
+    heat = np.sum([epoch.survey.heat for epoch in epochs], axis=0).reshape(TIME_PARTS, PARTS, -1).sum(axis=2)
+    part_of = float(np.mean(heat.any(axis=0))) if is_part else None
+    grade, headline = headline_of(findings, ratios, batch=batch, num_looks=len(looks), part_of=part_of)
+    return Audit(
+        num_samples=num_samples,
+        num_epochs=len(epochs),
+        num_delivered=sum(epoch.survey.num_delivered for epoch in epochs),
+        missing=sum(epoch.survey.num_missing for epoch in epochs),
+        repeated=sum(epoch.survey.num_repeated for epoch in epochs),
+        unknown=sum(epoch.survey.num_unknown for epoch in epochs),
+        key="position" if first.keys is None or counted is first.parts else "labels",
+        batch=batch,
+        vr=ratios,
+        vr_error=spread,
+        effective_batch=batch / max(ratios[batch], 1e-9) if ratios else math.nan,
+        distinct=dict(zip(small, distinct, strict=True)),
+        expected_distinct={size: expected_distinct_of(counts[counts > 0], size) for size in small},
+        start_vr=start,
+        end_vr=end,
+        start_distance=start_distances(first.survey),
+        end_distance=end_distances(first.survey),
+        remet=again[0] if again[2] else math.nan,
+        expected_remet=again[1] if again[2] else math.nan,
+        displacement=(low, middle, high),
+        rank_correlation=rank_correlation(places, positions),
+        num_looks=len(looks),
+        findings=tuple(findings),
+        grade=grade,
+        headline=headline,
+        verdict=verdict,
+        is_part=is_part,
+        heat=heat,
+    )

@@ -1,0 +1,146 @@
+"""Do two orders know of each other? Epochs of one run, or two runs that should have nothing in common.
+
+A seed that does not reach some part of a loader, ``seed + epoch`` used as a seed, or an epoch that is never told to the
+dataset show as two orders that agree more than chance allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.quality.p_values import normal_tail, poisson_tail
+from shoal.quality.statistical_tests import Look
+
+__all__ = ["looks_between", "remet_neighbours"]
+
+_SHIFTS = 8
+
+
+def looks_between(
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
+    codes: tuple[NDArray[np.int64], NDArray[np.int64]],
+    *,
+    names: tuple[str, str],
+    batch: int,
+) -> Iterator[Look]:
+    """All looks at two streams, position by position.
+
+    Parameters
+    ----------
+    first, second
+        Ids, or numbers from 0, in the order of delivery; compared over the shorter one's length.
+    codes
+        The label of each sample of both, as codes from 0; of equal lengths with the ids.
+    names
+        What the two are called: "epoch 0", "epoch 1".
+    batch
+        Samples of the batches in which neighbours are looked for.
+    """
+    size = min(len(first), len(second))
+    first, second, pair = first[:size], second[:size], " and ".join(names)
+    yield from _equal(first, second, pair)
+    yield from _shifted(first, second, pair)
+    yield _in_step(first, second, pair)
+    if (look := _labels_agree(codes[0][:size], codes[1][:size], pair)) is not None:
+        yield look
+    found, expected, pairs = remet_neighbours(first, second, batch)
+    if pairs:
+        text = (
+            f"of all pairs of samples that share a batch of {batch} in {names[0]}, {found:.3%} share one in {names[1]} "
+            f"again, and {expected:.3%} after a perfect shuffle"
+        )
+        rare = poisson_tail(round(found * pairs), expected * pairs)
+        yield Look("neighbours met again", found, expected, rare, found >= 2 * expected + 0.01, found - expected, text)
+
+
+def remet_neighbours(first: NDArray[np.int64], second: NDArray[np.int64], batch: int) -> tuple[float, float, int]:
+    """What share of the pairs of samples that shared a batch share one again.
+
+    Returns
+    -------
+    tuple
+        The share, the one that is expected in a perfect shuffle, and the number of pairs (0 where there are none, or
+        where samples come more than once). Of samples that both epochs hold. O(N log N).
+    """
+    _, at, other = np.intersect1d(first, second, return_indices=True)
+    whole = len(np.unique(first)) == len(first) and len(np.unique(second)) == len(second)
+    if not whole or len(at) < 2 * batch:
+        return 0.0, 0.0, 0
+    mine, theirs = np.unique(at // batch, return_inverse=True)[1], np.unique(other // batch, return_inverse=True)[1]
+    before, after = np.bincount(mine).astype(np.float64), np.bincount(theirs).astype(np.float64)
+    pairs = float(before @ (before - 1)) / 2
+    if not pairs:
+        return 0.0, 0.0, 0
+    _, together = np.unique(mine * len(after) + theirs, return_counts=True)
+    again = float(together.astype(np.float64) @ (together - 1.0)) / 2
+    size = len(at)
+    return again / pairs, float(after @ (after - 1)) / (size * (size - 1.0)), int(pairs)
+
+
+def _equal(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Iterator[Look]:
+    size = len(first)
+    same = int(np.count_nonzero(first == second))
+    text = f"{pair} have the same sample at {same:,} of {size:,} positions"
+    if same == size:
+        text = f"{pair} have the same order"
+    yield _sameness(same, size, text)
+
+
+def _shifted(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Iterator[Look]:
+    """The same order, begun elsewhere."""
+    size = len(first)
+    tried = set()
+    for place in range(0, size, max(1, size // _SHIFTS)):
+        found = np.flatnonzero(second == first[place])
+        if len(found) and (shift := int(found[0]) - place) and shift not in tried:
+            tried.add(shift)
+            same = int(np.count_nonzero(first == np.roll(second, -shift)))
+            text = f"{pair} have the same order, shifted by {shift:,}, at {same:,} of {size:,} positions"
+            # One is the same because the shift was chosen so.
+            yield _sameness(same - 1, size, text)
+
+
+def _sameness(same: int, size: int, text: str) -> Look:
+    """A few equal positions come from being in the same part of the dataset, many from being the same order."""
+    serious = same >= 0.001 * size
+    return Look("same order" if serious else "in step", same, 1.0, poisson_tail(same, 1.0), serious, same / size, text)
+
+
+def _in_step(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Look:
+    """Whether they are in the same part of the dataset at the same time."""
+    size = len(first)
+    one, two = first - first.mean(), second - second.mean()
+    power = math.sqrt(float(one @ one) * float(two @ two))
+    correlation = float(one @ two) / power if power > 0.0 else 0.0
+    text = (
+        f"{pair} are in the same parts of the dataset at the same time: the correlation is {correlation:.3f}, and 0 "
+        f"give or take {1 / math.sqrt(size):.3f} for unrelated orders"
+    )
+    return Look("in step", correlation, 0.0, normal_tail(correlation * math.sqrt(size - 1.0)),
+                abs(correlation) >= 0.05, abs(correlation), text)  # fmt: skip
+
+
+def _labels_agree(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Look | None:
+    """Whether labels come in the same order, even if samples do not: sources, files, parts of the dataset."""
+    size = len(first)
+    num_labels = int(max(first.max(initial=0), second.max(initial=0))) + 1
+    mine, theirs = (np.bincount(codes, minlength=num_labels).astype(np.float64) for codes in (first, second))
+    # How often two sequences in random order agree, exactly (the moments of a sum over a random permutation).
+    pairs = float(mine @ theirs)
+    mean = pairs / size
+    squares = pairs - float(mine @ theirs**2) / size - float(theirs @ mine**2) / size + pairs**2 / size**2
+    if squares <= 0.0 or mean < 50.0:
+        return None
+    same = int(np.count_nonzero(first == second))
+    score = (same - mean) / math.sqrt(squares / (size - 1.0))
+    text = (
+        f"{pair} have samples of the same kind, or part of the dataset, at {same / size:.1%} of all positions; "
+        f"unrelated orders at {mean / size:.1%}"
+    )
+    more = (same - mean) / size
+    return Look("in step", same / size, mean / size, normal_tail(score), more >= 0.05, abs(more), text)

@@ -1,0 +1,128 @@
+"""Variance ratios over all batch sizes at once: b, 2b, 4b ... up to half an epoch; the curve is the picture.
+
+A curve costs one sort of the labels (none for numbers) and then a pass for each size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Keys", "VarianceCurve", "batch_sizes", "variance_curve"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Keys:
+    """The keys of samples in the order of delivery, ready to be cut into batches of any size.
+
+    Parameters
+    ----------
+    values
+        Numbers that are centred already, or codes of labels from 0; shape (N,).
+    shares
+        Each label's share of the dataset, shape (num_labels,); None where keys are numbers.
+    variance
+        Of the numbers; for labels ``1 - sum p_c^2``.
+    """
+
+    values: NDArray[np.float64] | NDArray[np.integer[Any]]
+    shares: NDArray[np.float64] | None
+    variance: float
+
+    @property
+    def spread(self) -> float:
+        """How many independent numbers the key is worth, inverted: 1 for a number, 1 / (labels - 1) for even labels.
+
+        The mean square of ``1[x = y] - p_x - p_y + sum p^2`` for two independent samples, over ``variance^2``: the
+        part of the variance of a mean square that is not fixed by which samples there are.
+        """
+        if self.shares is None or self.variance <= 0.0:
+            return 1.0
+        squares = float(self.shares @ self.shares)
+        return (squares - 2.0 * float(self.shares @ self.shares**2) + squares**2) / self.variance**2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VarianceCurve:
+    """Variance ratios by batch size, and what chance makes of a perfect shuffle's.
+
+    All of shape (num_sizes,). ``freedom`` are the degrees of freedom of each ratio: that of a perfect shuffle is
+    distributed like chi-square over its degrees of freedom, so its standard deviation is ``sqrt(2 / freedom)``.
+    ``distinct`` are the different labels of a batch on average, or all 0 where keys are numbers.
+    """
+
+    sizes: NDArray[np.int64]
+    ratios: NDArray[np.float64]
+    freedom: NDArray[np.float64]
+    distinct: NDArray[np.float64]
+
+
+def batch_sizes(batch: int, num_samples: int) -> list[int]:
+    """``batch`` and its doubles, up to half of the samples.
+
+    >>> batch_sizes(64, 1000)
+    [64, 128, 256]
+    """
+    sizes = []
+    while 2 <= 2 * batch <= num_samples:
+        sizes.append(batch)
+        batch *= 2
+    return sizes
+
+
+def variance_curve(keys: Keys, sizes: list[int], *, population: int | None = None) -> VarianceCurve:
+    """Variance ratios (`shoal.quality.metrics.variance_ratio`) for many batch sizes.
+
+    Parameters
+    ----------
+    keys
+        In the order of delivery.
+    sizes
+        Batch sizes, each at most half of the samples.
+    population
+        Samples that the keys' mean or shares are of, where they are only a part of an epoch; default: all of them.
+
+    Returns
+    -------
+    VarianceCurve
+        O(N log N) for labels, O(N) for numbers; 25 bytes a sample.
+    """
+    whole = population is None
+    total = len(keys.values) if population is None else population
+    by_label: NDArray[np.integer[Any]] | None = None
+    if keys.shares is not None:
+        by_label = np.argsort(keys.values, kind="stable")
+        if len(by_label) < 2**31:  # half the memory, of which there are several more arrays below
+            by_label = by_label.astype(np.int32)
+    ratios, freedom, distinct = [], [], []
+    for size in sizes:
+        num_batches = len(keys.values) // size
+        if by_label is None:
+            sums = keys.values[: num_batches * size].reshape(num_batches, size).sum(axis=1)
+            square, labels = float(sums @ sums) / num_batches / size**2, 0.0
+        else:
+            square, labels = _of_labels(keys, by_label, size, num_batches)
+        scale = size * (total - 1.0) / (total - size)
+        # Keys that are all equal have labels to count, and nothing that could vary.
+        ratios.append(max(0.0, square) * scale / keys.variance if keys.variance > 0.0 else np.nan)
+        # Batches that are a whole epoch have the mean of the dataset together, so one of them is not free.
+        free = num_batches - 1.0 if whole else float(num_batches)
+        freedom.append(free / keys.spread / max(1e-9, 1.0 - 1.0 / size))
+        distinct.append(labels)
+    return VarianceCurve(np.array(sizes, dtype=np.int64), np.array(ratios), np.array(freedom), np.array(distinct))
+
+
+def _of_labels(keys: Keys, by_label: NDArray[np.integer[Any]], size: int, num_batches: int) -> tuple[float, float]:
+    """The mean over batches of ``sum_c (share_c - p_c)^2``, and how many labels a batch holds."""
+    assert keys.shares is not None  # noqa: S101  # the caller has looked
+    places = by_label[by_label < num_batches * size]
+    # Sorted by label, and by place within one: what one batch holds of a label stands together.
+    batches, codes = places // size, keys.values[places]
+    first = np.flatnonzero(np.concatenate([[True], (batches[1:] != batches[:-1]) | (codes[1:] != codes[:-1])]))
+    counts = np.diff(first, append=len(places)).astype(np.float64)
+    inside = float(counts @ counts) / size**2 / num_batches
+    crossed = float(keys.shares[codes].sum()) / size / num_batches
+    return inside - 2.0 * crossed + float(keys.shares @ keys.shares), len(first) / num_batches

@@ -1,0 +1,237 @@
+"""From looks to findings, and from findings to words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.quality.diagnosis import ADVICE
+from shoal.quality.statistical_tests import Look
+
+__all__ = ["FALSE_ALARMS", "Finding", "as_sentence", "findings_of", "headline_of", "heaviest_first", "verdict_of"]
+
+FALSE_ALARMS = 0.001
+"""The chance that an audit of perfect shuffles finds anything at all."""
+
+_FINE = 1.2  # VR up to which nobody will see a difference
+_POOR = 0.5  # weight from which an order is poor
+_ALL_OVER = 0.95  # of the dataset: a rank that gets samples from so much of it is not tied to some shards
+_COUNTED = {
+    "missing": ("sample missing", "samples missing"),
+    "repeated": ("delivery repeated", "deliveries repeated"),
+    "unknown": ("id unknown", "ids unknown"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that a perfect shuffle does not do.
+
+    Parameters
+    ----------
+    name
+        What was looked for: "missing", "repeated", "variance", "echo", "parity", "steps", "locality", "storage order",
+        "runs", "start and end", "same order", "in step", "neighbours met again" ...
+    is_serious
+        Whether it is likely to matter to a training, judged by its size.
+    text
+        What was found, in words: the clearest of the looks of this name.
+    where
+        "epoch 0", or the two that were compared.
+    found, expected, probability
+        The number, what a perfect shuffle has, and how likely that goes so far by chance.
+    size
+        How much it is: 0 is a perfect shuffle, 1 the worst that there can be.
+    num_looks
+        How many looks of this name found something.
+    """
+
+    name: str
+    is_serious: bool
+    text: str
+    where: str
+    found: float
+    expected: float
+    probability: float
+    size: float
+    num_looks: int = 1
+
+    @property
+    def weight(self) -> float:
+        """What it is likely to cost a training, by its kind and size: from 0, nothing, to above 1."""
+        return ADVICE[self.name].importance * self.size
+
+    @property
+    def cause(self) -> str:
+        """Where this usually comes from."""
+        return ADVICE[self.name].cause
+
+    @property
+    def cure(self) -> str:
+        """What usually helps."""
+        return ADVICE[self.name].cure
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {name: getattr(self, name) for name in (*self.__slots__, "weight", "cause", "cure")}
+
+
+def findings_of(looks: Sequence[tuple[str, Look]]) -> list[Finding]:
+    """The looks (with where each was taken) that chance does not explain; one finding for each name, heaviest first.
+
+    Bonferroni's bound: a look counts when its probability is below `FALSE_ALARMS` over the number of looks. However
+    the looks depend on each other, perfect shuffles are then found fault with in at most that share of audits.
+    """
+    limit = FALSE_ALARMS / max(1, len(looks))
+    found: dict[str, list[tuple[str, Look]]] = {}
+    for where, look in looks:
+        if look.probability < limit:
+            found.setdefault(look.name, []).append((where, look))
+    findings = []
+    for name, these in found.items():
+        # Serious ones first; then what is farthest from chance; of equally rare ones about the
+        # farthest in size, and of these the first: the lowest bit, the shortest lag.
+        where, worst = min(
+            these, key=lambda item: (not item[1].is_serious, item[1].probability, -round(_far(item[1]), 1))
+        )
+        findings.append(
+            Finding(
+                name,
+                worst.is_serious,
+                worst.text,
+                where,
+                worst.found,
+                worst.expected,
+                worst.probability,
+                worst.size,
+                len(these),
+            )
+        )
+    return heaviest_first(findings)
+
+
+def heaviest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Serious findings before mild ones, and of both those first that weigh most."""
+    return sorted(findings, key=lambda finding: (not finding.is_serious, -finding.weight))
+
+
+def headline_of(
+    findings: Sequence[Finding],
+    ratios: Mapping[int, float],
+    *,
+    batch: int,
+    num_looks: int,
+    part_of: float | None = None,
+) -> tuple[str, str]:
+    """A grade, "good", "fair", "poor" or "unknown", and what it is for, in a line.
+
+    ``findings`` are sorted, the heaviest first; ``ratios`` are VR by batch size. ``part_of`` is from how much of the
+    dataset the samples of one rank or worker come; None where all were audited.
+    """
+    serious = [finding for finding in findings if finding.is_serious]
+    grade = "good" if not serious else "poor" if serious[0].weight >= _POOR else "fair"
+    mixing = f"VR {_ratio(ratios[batch])} at {batch:,}" if batch in ratios and num_looks else ""
+    if not num_looks and not serious:
+        return "unknown", "Too few samples to judge how they are mixed"
+    has_variance = any(finding.name == "variance" for finding in serious)
+    parts: list[str] = []
+    for finding in serious:
+        if finding.name == "variance":
+            parts.append(mixing)
+        elif finding.name in _COUNTED:
+            parts.append(_brief(finding))
+        elif finding is serious[0] or not (has_variance or parts):
+            parts.append(_brief(finding))  # what else is wrong is mostly told by VR
+    if mixing not in parts:
+        parts.append(mixing)
+    within = "" if part_of is None else " within one part"
+    if part_of is not None and part_of < _ALL_OVER:
+        parts.append(f"from {part_of:.0%} of the dataset")
+    return grade, f"{grade.capitalize()}{within}: {', '.join(filter(None, parts)) or 'no trace of an order'}"
+
+
+def _brief(finding: Finding) -> str:
+    if finding.name in _COUNTED:
+        share = finding.size**2
+        said = f"{share:.0%}" if share >= 0.01 else "less than 1%"
+        return f"{int(finding.found):,} {_COUNTED[finding.name][finding.found != 1]} ({said})"
+    return ADVICE[finding.name].brief
+
+
+def _ratio(ratio: float) -> str:
+    """VR in two or three digits.
+
+    >>> _ratio(0.987), _ratio(2.04), _ratio(25.3), _ratio(1234.0)
+    ('0.99', '2.0', '25', '1,234')
+    """
+    return f"{ratio:.2f}" if ratio < 2 else f"{ratio:.1f}" if ratio < 10 else f"{ratio:,.0f}"
+
+
+def verdict_of(
+    findings: Iterable[Finding],
+    ratios: Mapping[int, float],
+    errors: Mapping[int, float],
+    *,
+    batch: int,
+    num_looks: int,
+    num_samples: int,
+    is_part: bool = False,
+) -> str:
+    """The audit in a few sentences."""
+    found = list(findings)
+    counted = [finding for finding in found if finding.name in _COUNTED]
+    others = [finding for finding in found if finding not in counted]
+    said = [as_sentence(finding.text) for finding in counted] or [_all_once(num_samples, is_part=is_part)]
+    if ratios:
+        said.append(_mixing(ratios, errors, batch))
+    if not num_looks:
+        said.append("There are too few samples to look for traces of an order.")
+    elif not others:
+        said.append(
+            f"None of {num_looks} looks found a trace of an order (all together raise a false alarm in "
+            f"{FALSE_ALARMS:.1%} of audits)."
+        )
+    else:
+        serious = [finding for finding in others if finding.is_serious]
+        names = ", ".join(finding.name for finding in serious or others)
+        if serious:
+            said.append(f"It is no perfect shuffle, in ways that are likely to matter: {names}.")
+        else:
+            said.append(f"It is no perfect shuffle, in ways that seldom matter: {names}.")
+    return " ".join(said)
+
+
+def _all_once(num_samples: int, *, is_part: bool) -> str:
+    if is_part:
+        return (
+            f"Of {num_samples:,} samples, none comes twice in an epoch of this part; what other parts get is unknown."
+        )
+    return f"Each of {num_samples:,} samples comes exactly once in an epoch."
+
+
+def _mixing(ratios: Mapping[int, float], errors: Mapping[int, float], batch: int) -> str:
+    here = ratios[batch]
+    if here <= _FINE + 3.0 * errors[batch]:
+        # Three standard deviations: an epoch has few large batches, whose ratio says little.
+        worse = [size for size, ratio in ratios.items() if ratio > _FINE + 3.0 * errors[size]]
+        upto = max(size for size in ratios if not worse or size < worse[0])
+        words = f"Batches of up to {upto:,} samples vary no more than in a perfect shuffle (VR at most {_FINE:g})"
+        return words + (f", batches of {worse[0]:,} {ratios[worse[0]]:.1f} times as much." if worse else ".")
+    return (
+        f"Batches of {batch:,} samples vary {here:.1f} times as much as in a perfect shuffle, as if they had "
+        f"{batch / here:,.0f}."
+    )
+
+
+def _far(look: Look) -> float:
+    return abs(look.found - look.expected)
+
+
+def as_sentence(text: str) -> str:
+    """A text with a capital and a full stop.
+
+    >>> as_sentence("two: 1, 2"), as_sentence("many: 1, 2 ...")
+    ('Two: 1, 2.', 'Many: 1, 2 ...')
+    """
+    return text[:1].upper() + text[1:] + ("" if text.endswith("...") else ".")

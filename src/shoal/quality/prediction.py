@@ -1,0 +1,276 @@
+"""How well will it mix? Variance ratios before a run, from the order's numbers and the sizes of the chunks alone.
+
+Batches are cluster samples: what they vary by beyond a perfect shuffle is owed to samples of one chunk that meet in
+one batch. Call *companions* how many other samples of its own chunk a sample has in its batch on average, ``s``. When
+the chunks stand in random order, with the correlation ``rho`` between two samples of one chunk,
+
+    VR(b) = (1 + rho s + rho' (b - 1 - s)) / (1 - (b - 1) / (N - 1))
+
+is exact, where ``rho'`` is the small negative correlation that is left for samples of different chunks, because all
+of them together have the mean of the dataset. So an order is described by ``s`` as a function of the batch size, and
+`companions` has that for each of shoal's orders.
+
+References
+----------
+L. Kish, "Survey Sampling", 1965, section 5.4, for the design effect ``1 + (m - 1) rho`` of whole clusters of ``m``.
+W. G. Cochran, "Sampling Techniques", 3rd edition, 1977, section 8.3, for systematic samples, which a window's are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shoal.errors import UsageError
+from shoal.order.block import Block
+from shoal.order.buffer import Buffer
+from shoal.order.protocol import Order
+from shoal.order.sequential_and_full import Full, Sequential
+from shoal.order.window.order import Window
+from shoal.quality.metrics import check_correlation, chunk_borders
+
+__all__ = ["ChunkLayout", "companions", "effective_chunks", "predicted_variance_ratio", "variance_ratio_of"]
+
+_MOST_BORDERS = 1 << 20
+_MOST_SIZES = 64  # of chunks: more different ones are grouped
+_MOST_SORTED = 1 << 16
+_SLAB_POINTS = 32
+_QUADRATURE = 512
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkLayout:
+    """The sizes of a dataset's chunks, summed up once for many predictions.
+
+    Parameters
+    ----------
+    samples
+        Samples of each chunk that holds any, shape (num_chunks,).
+    num_samples
+        Of all chunks.
+    num_pairs
+        Ordered pairs of different samples of one chunk.
+    sizes, counts
+        Sizes of chunks and how many chunks have about that size; at most 64 of them.
+    """
+
+    samples: NDArray[np.int64]
+    num_samples: float
+    num_pairs: float
+    sizes: NDArray[np.float64]
+    counts: NDArray[np.float64]
+
+    @staticmethod
+    def of(chunk_samples: ArrayLike | ChunkLayout) -> ChunkLayout:
+        """The layout of chunks with so many samples each; 0.1 us a chunk."""
+        if isinstance(chunk_samples, ChunkLayout):
+            return chunk_samples
+        samples = np.asarray(chunk_samples, dtype=np.int64)
+        samples = samples[samples > 0]
+        if samples.ndim != 1 or not len(samples):
+            msg = f"chunk_samples holds the samples of each chunk, shape (num_chunks,); got {np.shape(chunk_samples)}"
+            raise UsageError(msg)
+        some = samples[:: -(-len(samples) // _MOST_SORTED)]  # a sort of all would take a second for 10^7
+        sizes, counts = np.unique(some, return_counts=True)
+        if len(sizes) > _MOST_SIZES:
+            parts = np.array_split(np.sort(some), _MOST_SIZES)
+            sizes, counts = np.array([part.mean() for part in parts]), np.array([len(part) for part in parts])
+        each = samples.astype(np.float64)
+        weights = np.asarray(counts, dtype=np.float64) * (len(samples) / len(some))
+        return ChunkLayout(samples, float(each.sum()), float(each @ (each - 1.0)), sizes.astype(np.float64), weights)
+
+
+def predicted_variance_ratio(
+    order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int, *, rho: float = 1.0
+) -> float:
+    """What VR(b) an order will have on a dataset cut into these chunks; 1.0 is a perfect shuffle.
+
+    Within 10 % of what simulated orders have: for windows of at least 8 chunks in each canonical node, and buffers of
+    at most an eighth of the dataset. `Sequential` does not reorder chunks, so for it the chunks of a dataset are taken
+    to be in random order already; sorted data are worse, and a `Buffer` leaves runs inside of chunks together, so that
+    for it ``chunk_samples`` are best those of natural runs. Both are better measured
+    (`shoal.quality.metrics.variance_ratio`).
+
+    Parameters
+    ----------
+    order
+        `Window`, `Full`, `Block`, `Buffer` or `Sequential`.
+    chunk_samples
+        Samples of each chunk, shape (num_chunks,), or their `ChunkLayout`.
+    batch
+        Samples of a global batch, ``b``; less than all.
+    rho
+        Correlation inside chunks (`shoal.quality.metrics.chunk_correlation`); 1 where the samples of a chunk are all
+        alike, the worst case.
+
+    Returns
+    -------
+    float
+        O(num_chunks), and O(b / chunks) for a window.
+
+    Raises
+    ------
+    UsageError
+        The batch does not fit, or the order is of another kind.
+
+    Examples
+    --------
+    >>> chunks = [64] * 4096
+    >>> round(predicted_variance_ratio(Window(chunks=64), chunks, 256), 1)
+    3.9
+    >>> round(predicted_variance_ratio(Window(chunks=64), chunks, 256, rho=0.01), 2)
+    1.03
+    >>> predicted_variance_ratio(Full(), chunks, 256)
+    1.0
+    """
+    layout = ChunkLayout.of(chunk_samples)
+    return variance_ratio_of(companions(order, layout, batch), layout, batch, rho=rho)
+
+
+def variance_ratio_of(
+    companions: float, chunk_samples: ArrayLike | ChunkLayout, batch: int, *, rho: float = 1.0
+) -> float:
+    """VR(b) of an order under which a sample has so many companions of its own chunk in its batch; exact.
+
+    >>> round(variance_ratio_of(63, [64] * 4096, 256, rho=0.5), 2)  # whole chunks in every batch
+    32.51
+    """
+    layout = ChunkLayout.of(chunk_samples)
+    check_correlation(rho)
+    total, pairs = layout.num_samples, layout.num_pairs
+    _check_batch(batch, total)
+    if pairs >= total * (total - 1.0):  # one chunk: any order inside it that is random is perfect
+        return 1.0
+    apart = -(total + rho * pairs) / (total * (total - 1.0) - pairs)
+    ratio = (1.0 + rho * companions + apart * (batch - 1.0 - companions)) / (1.0 - (batch - 1.0) / (total - 1.0))
+    return max(0.0, round(ratio, 12))
+
+
+def effective_chunks(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int) -> float:
+    """As how many chunks, drawn independently, the samples of a batch come from.
+
+    >>> round(effective_chunks(Window(chunks=64), [64] * 4096, 1024))
+    69
+    """
+    return batch / (1.0 + companions(order, chunk_samples, batch))
+
+
+def companions(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int) -> float:
+    """How many other samples of its own chunk a sample has in its batch, on average over an epoch.
+
+    ``batch - 1`` where batches are cut from single chunks, and ``(batch - 1) (m - 1) / (N - 1)`` in a perfect shuffle
+    of N samples in chunks of m.
+    """
+    layout = ChunkLayout.of(chunk_samples)
+    samples, total = layout.samples, layout.num_samples
+    _check_batch(batch, total)
+    perfect = (batch - 1.0) * layout.num_pairs / total / max(1.0, total - 1.0)
+    if isinstance(order, Full):
+        return perfect
+    if isinstance(order, Sequential):
+        return _in_chunks(samples, batch)
+    if isinstance(order, Block):
+        return _in_blocks(layout, batch, order.chunks)
+    if isinstance(order, Buffer):
+        return perfect if order.samples >= total else max(perfect, _in_buffer(layout, batch, order.samples))
+    if isinstance(order, Window):
+        return perfect if order.chunks >= len(samples) else _in_window(layout, batch, order)
+    msg = f"there is no formula for the order {order.name!r}"
+    raise UsageError(msg, hint="measure it: shoal.measure.audit(ds.ids())")
+
+
+def _in_chunks(samples: NDArray[np.int64], batch: int) -> float:
+    """Batches cut from chunks one after the other."""
+    lengths = _overlaps(chunk_borders(samples), batch)
+    return float(lengths @ (lengths - 1.0)) / float(lengths.sum())
+
+
+def _in_blocks(layout: ChunkLayout, batch: int, chunks: int) -> float:
+    """Blocks of whole chunks, each permuted: two samples of a block are of one chunk with the same chance anywhere."""
+    samples, inside = layout.samples, layout.num_pairs / layout.num_samples
+    mean = layout.num_samples / len(samples)
+    if (samples != samples[0]).any():  # blocks then end anywhere in a batch
+        size = chunks * mean
+        overlap = batch * (1 - batch / size / 3) if batch <= size else size * (1 - size / batch / 3)
+        return max(0.0, overlap - 1.0) * min(1.0, inside / max(1.0, size - 1.0))
+    counts = np.full(-(-len(samples) // chunks), chunks)
+    counts[-1] -= len(counts) * chunks - len(samples)
+    borders = chunk_borders(counts * mean)
+    lengths = _overlaps(borders, batch)
+    # Which block each piece lies in, for the last block is smaller and its chunks meet more often.
+    block = np.minimum(np.searchsorted(borders[1:], np.cumsum(lengths)), len(counts) - 1)
+    together = np.minimum(1.0, inside / np.maximum(1.0, counts[block] * mean - 1.0))
+    return float((lengths * (lengths - 1.0)) @ together) / float(lengths.sum())
+
+
+def _in_buffer(layout: ChunkLayout, batch: int, slots: int) -> float:
+    """A reservoir: a sample stays for ``slots`` steps on average, so two that came together leave Laplace apart."""
+    total, found = layout.num_samples, 0.0
+    for size, count in zip(layout.sizes.tolist(), layout.counts.tolist(), strict=True):
+        # Two samples of a chunk arrive `apart` steps apart, up to its size; how often follows a triangle.
+        edges = np.linspace(0.0, size, min(_QUADRATURE, int(size)) + 1)
+        apart = (edges[1:] + edges[:-1]) / 2
+        weight = (size - apart) * np.diff(edges) * 2 / size
+        weight *= (size - 1.0) / weight.sum()  # and so a chunk of one sample has none
+        found += count * size * float(weight @ _same_batch_after_buffer(apart, batch, slots))
+    # At the end the slots are emptied at random, which lasts half as long as they would have stayed.
+    return found / total * (1.0 + slots / (2.0 * total))
+
+
+def _same_batch_after_buffer(apart: NDArray[np.float64], batch: int, slots: int) -> NDArray[np.float64]:
+    """The chance that two samples that come so far apart leave a reservoir in the same batch."""
+
+    def twice_integrated(steps: NDArray[np.float64]) -> NDArray[np.float64]:
+        return slots / 2.0 * np.expm1(-np.abs(steps) / slots) + np.abs(steps) / 2.0
+
+    around = twice_integrated(apart - batch) - 2 * twice_integrated(apart) + twice_integrated(apart + batch)
+    # Less its own place: no two samples leave at one step.
+    return np.maximum(0.0, around / batch - np.exp(-apart / slots) / (2.0 * slots))
+
+
+def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
+    """A window: a chunk's samples come evenly spaced, jittered by the random order inside a slab.
+
+    See `shoal.order.window.timeline` for spacing, slabs and the fold at both ends.
+    """
+    total, num_chunks, nodes = layout.num_samples, len(layout.samples), order.resolved_nodes
+    inside = layout.num_pairs / total
+    width, node_batch = order.chunks // nodes, batch / nodes
+    if width * nodes >= num_chunks:  # every node is permuted as a whole
+        return max(0.0, node_batch - 1.0) * inside / max(1.0, total / nodes - 1.0)
+    slab = float(max(2, width // 4))
+    points = np.arange(1 - slab, slab) if slab <= _SLAB_POINTS else np.linspace(-slab, slab, 2 * _SLAB_POINTS + 1)
+    weight = slab - np.abs(points)
+    weight /= weight.sum()
+    found = 0.0
+    for size, count in zip(layout.sizes.tolist(), layout.counts.tolist(), strict=True):
+        gap = width * total / num_chunks / size  # samples of the node between two of a chunk
+        steps = np.arange(1.0, min(size - 1.0, (node_batch + 2 * slab) / gap + 2.0) + 1.0)
+        whole = np.floor(steps * gap / slab)
+        part = steps * gap / slab - whole
+        near, far = (
+            np.maximum(0.0, 1.0 - np.abs((whole + more)[:, None] * slab + points) / node_batch) @ weight
+            for more in (0.0, 1.0)
+        )
+        found += count * 2 * float((size - steps) @ ((1 - part) * near + part * far))
+    found /= total
+    # Both ends are folded: half a window of chunks delivers twice as fast, and the two halves are not in step.
+    folded = batch / (2.0 * num_chunks) * max(0.0, 1.0 - found / max(inside, 1e-9))
+    return min(inside, found + folded)
+
+
+def _overlaps(borders: NDArray[np.float64], batch: int) -> NDArray[np.float64]:
+    """The lengths of the pieces that batches and these borders cut an epoch into; of a part where there are many."""
+    end = min(float(borders[-1]), float(_MOST_BORDERS) * batch)
+    end = min(end, float(borders[min(len(borders) - 1, _MOST_BORDERS)]))
+    end -= end % batch  # full batches only
+    cuts = np.union1d(borders[borders < end], np.arange(0.0, end + batch / 2, batch))
+    return np.diff(cuts)
+
+
+def _check_batch(batch: int, num_samples: float) -> None:
+    if not 1 <= batch < num_samples:
+        msg = f"batches of {batch} cannot be cut from {num_samples:.0f} samples and compared"
+        raise UsageError(msg, hint=f"a batch of 1 to {num_samples - 1:.0f} samples")

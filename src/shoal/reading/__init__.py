@@ -1,0 +1,1 @@
+"""WHICH BYTES, WHEN, IN HOW MUCH MEMORY, THROUGH WHICH FAULTS? Modules that answer it."""

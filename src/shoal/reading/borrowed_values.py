@@ -1,0 +1,83 @@
+"""Values that are views of the bytes of their chunk, which they keep alive: no copy is made of them."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.formats.shard_format import (
+    Buffer,
+    ReadBytes,
+    Records,
+    Sample,
+    ShardScan,
+    Stretch,
+    ViewingFormat,
+    reading_alone,
+)
+from shoal.indexing.open_source import Opened
+from shoal.stats.pinned_views import Pins
+
+__all__ = ["with_views"]
+
+
+def with_views(opened: Opened, pins: Pins) -> Opened:
+    """The same dataset with values that are views; as it was, where its format cannot give them."""
+    if not isinstance(opened.format, ViewingFormat):
+        return opened
+    return replace(opened, format=_Viewing(opened.format, pins))
+
+
+class _Viewing:
+    """A format that gives views."""
+
+    def __init__(self, format: Any, pins: Pins) -> None:  # noqa: A002  # both a Format and a ViewingFormat
+        self._format, self._pins = format, pins
+        self._alone = reading_alone(format)
+        self.name: str = format.name
+        self.suffixes: tuple[str, ...] = format.suffixes
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """As the format does it."""
+        found: ShardScan = self._format.scan(read, num_bytes, shard=shard)
+        return found
+
+    def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
+        """As the format does it; values are views of bytes that are theirs alone."""
+        sample = self._alone(read, end_byte, stretch)
+        return {name: memoryview(value) if type(value) is bytes else value for name, value in sample.items()}
+
+    def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
+        """Records whose values are views."""
+        data = bytes(buffer) if isinstance(buffer, bytearray) else buffer
+        # An array between the bytes and their views, since bytes cannot be asked whether they are still wanted.
+        array = np.frombuffer(data, dtype=np.uint8) if data else np.zeros(0, dtype=np.uint8)
+        found: Records = self._format.parse_views(data, array.data, stretch)
+        return _ViewedRecords(found, weakref.ref(array), self._pins)
+
+
+class _ViewedRecords:
+    """Records that say when they are let go."""
+
+    __slots__ = ("_array", "_pins", "_records", "sample")
+
+    def __init__(self, records: Records, array: weakref.ref[NDArray[np.uint8]], pins: Pins) -> None:
+        self._records: Records | None = records
+        self._array, self._pins = array, pins
+        self.sample = records.sample
+
+    def __len__(self) -> int:
+        return len(self._records) if self._records is not None else 0
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """As the records say it."""
+        return self._records.layout_crcs() if self._records is not None else np.zeros(0, dtype=np.uint32)
+
+    def __del__(self) -> None:
+        self._records = None
+        del self.sample
+        self._pins.keep(self._array)

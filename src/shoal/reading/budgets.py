@@ -1,0 +1,112 @@
+"""What is read at once, how much ahead, and how much is kept: an order's needs, within the memory there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.index.table import Index
+from shoal.reading.resolved_order import Arrangement
+from shoal.reading.schedule.belady import Keeping
+from shoal.reading.schedule.read_ahead import ahead_limit_bytes, divide
+from shoal.reading.schedule.units import ChunkUnits, RecordUnits, SlicedUnits, SpilledRecords, Units
+from shoal.reading.spilled.large_chunks import PART_OF_LIMIT, too_large
+
+__all__ = ["Budget", "budget_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What is read at once (``units``), and how many bytes of it ahead of its use.
+
+    ``keeping`` plans what is let go early; None where all that the order has in use may be kept.
+    """
+
+    units: Units
+    ahead_bytes: int
+    keeping: Keeping | None
+    chunks_are_units: bool
+
+    def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The unit that holds each sample id, given the chunk of the order that does."""
+        return chunks if self.chunks_are_units else self.units.of(ids)
+
+
+def budget_of(
+    arrangement: Arrangement, memory_limit_bytes: int | None, *, is_far: bool, verifies: bool = False
+) -> Budget:
+    """The budget for reading in an order, from a store that is far away or not.
+
+    A chunk larger than half the window (or an eighth of the limit) is read sample by sample, where the index knows
+    where they are, or where it can be spilled (see `shoal.reading.spilled.large_chunks`). With ``verifies``, what would
+    be the read of a single sample is that of its whole extent, since only that has a checksum.
+
+    Raises
+    ------
+    UsageError
+        The limit is too small for what must be read at once.
+    """
+    table, index = arrangement.chunks, arrangement.index
+    chunk_bytes = table.decoded_bytes
+    window_bytes = int(arrangement.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(table) else 0
+    most_bytes = min(
+        window_bytes // 2 or int(chunk_bytes.max(initial=0)),
+        int(chunk_bytes.max(initial=0)) if memory_limit_bytes is None else memory_limit_bytes // PART_OF_LIMIT,
+    )
+    units, is_sliced = arrangement.units, chunk_bytes > most_bytes
+    alone = replace(index, sample_bytes=None) if verifies and index.extent_checksum is not None else index
+    largest_bytes = int(chunk_bytes.max(initial=1))
+    if isinstance(units, RecordUnits):
+        is_sliced[:] = True
+        units = units if alone is index else RecordUnits(alone)
+    elif is_sliced.any() and index.sample_bytes is not None and not arrangement.by_singles:
+        units = SlicedUnits(RecordUnits(alone), table, is_sliced)
+    elif index.sample_bytes is None and not arrangement.by_singles:
+        is_sliced = too_large(arrangement, memory_limit_bytes)
+        if is_sliced.any() and arrangement.spills:
+            units = SlicedUnits(SpilledRecords(index), table, is_sliced)
+            window_bytes = min(window_bytes, arrangement.window_bytes or window_bytes)  # two chunks may be far more
+        else:
+            is_sliced[:] = False
+    else:
+        is_sliced[:] = False
+    if memory_limit_bytes is not None or isinstance(units, SlicedUnits):
+        spills = isinstance(units, SlicedUnits) and units.spills
+        largest_bytes = _largest(arrangement, is_sliced, alone, spills=spills)
+    ahead_bytes, keeping = ahead_limit_bytes(window_bytes, largest_bytes, is_far=is_far), None
+    if memory_limit_bytes is not None:
+        try:
+            ahead_bytes, keep_bytes = divide(memory_limit_bytes, ahead_bytes, largest_bytes)
+        except UsageError as error:
+            if index.sample_bytes is None and not arrangement.spills:
+                error.hint = (
+                    f"{error.hint}; or cache= in shoal.open(), where chunks that are too large are kept decoded"
+                )
+            raise
+
+        def bytes_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.array([units.held_bytes(read) for read in units.reads(numbers)], dtype=np.int64)
+
+        keeping = Keeping(keep_bytes, bytes_of)
+    return Budget(units, ahead_bytes, keeping, isinstance(units, ChunkUnits) and not arrangement.by_shards)
+
+
+def _largest(arrangement: Arrangement, is_sliced: NDArray[np.bool_], index: Index, *, spills: bool) -> int:
+    """The bytes of the largest unit; without sample sizes in ``index``, samples are read with their whole extents."""
+    table = arrangement.chunks
+    largest = int(table.decoded_bytes[~is_sliced].max(initial=1))
+    if spills:
+        samples = table.decoded_bytes[is_sliced] // np.maximum(1, table.num_samples[is_sliced])
+        return max(largest, int(samples.max(initial=1)))
+    if not is_sliced.any():
+        return largest
+    if index.sample_bytes is None:
+        return max(largest, int(index.extent_decoded_bytes.max(initial=1)))
+    if is_sliced.all():
+        return max(largest, int(index.sample_bytes.max(initial=1)))
+    starts = table.first_sample
+    sizes = (index.sample_bytes[starts[c] : starts[c + 1]].max(initial=1) for c in np.flatnonzero(is_sliced).tolist())
+    return max(largest, int(max(sizes)))

@@ -1,0 +1,165 @@
+"""What `shoal.open(cache=)` means, and how bytes of a shard go through the cache of this machine."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.hints import did_you_mean
+from shoal.indexing.open_source import Opened
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.reading.resolved_order import Arrangement
+from shoal.reading.schedule.units import UnitRead
+from shoal.reading.spilled.large_chunks import too_large
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
+from shoal.storage.chunk_cache.directory import place_for_sharing
+from shoal.storage.chunk_cache.known_caches import remember
+from shoal.storage.urls import scheme_of, without_secrets
+
+__all__ = ["cache_counts", "chunk_cache_of", "expect_windows", "is_cached", "place_key", "read_cached"]
+
+_SHARING_BYTES = 1 << 30
+_SPILLED_BY_DECODED = 1.1  # a file has offsets and checksums, too
+_KEYS = ("directory", "budget", "keep")
+
+
+def chunk_cache_of(asked: Any, *, dataset: str) -> ChunkCache | None:
+    """The cache that ``cache=`` asks for: none, a path, True, or a dict of directory, budget and keep.
+
+    Raises
+    ------
+    UsageError
+        It is something else, or the directory cannot be used.
+    """
+    if asked is None or asked is False:
+        return None
+    given = _given(asked)
+    budget = given.get("budget")
+    budget_bytes = None if budget is None else parse_bytes(budget, 'cache["budget"]')
+    directory = given.get("directory")
+    if isinstance(directory, str) and scheme_of(directory):
+        msg = f"cache= is a directory of this machine; got {without_secrets(directory)}"
+        raise UsageError(msg, hint='for example cache="/nvme/cache"')
+    if directory is None:  # for as long as the run lasts
+        budget_bytes = budget_bytes or _SHARING_BYTES
+        directory = place_for_sharing(budget_bytes)
+        keep = given.get("keep", False)
+    else:
+        keep = given.get("keep", True)
+    cache = ChunkCache(directory, budget_bytes=budget_bytes, dataset=dataset, keep=keep)
+    remember(cache.path)
+    return cache
+
+
+def _given(asked: Any) -> Mapping[str, Any]:
+    if asked is True:
+        return {}
+    if isinstance(asked, str | os.PathLike) and os.fspath(asked):
+        return {"directory": asked}
+    if isinstance(asked, Mapping):
+        if unknown := [key for key in asked if key not in _KEYS]:
+            msg = f"cache= has {', '.join(map(repr, unknown))}; it may have {', '.join(map(repr, _KEYS))}"
+            raise UsageError(msg, hint=did_you_mean(unknown[0], _KEYS).rstrip())
+        if not isinstance(asked.get("keep", True), bool):
+            msg = f'cache["keep"] is True or False; got {asked["keep"]!r}'
+            raise UsageError(msg)
+        directory = asked.get("directory")
+        if directory is None or (isinstance(directory, str | os.PathLike) and os.fspath(directory)):
+            return asked
+    msg = f"cache= is a directory, True, or a dict; got {asked!r}"
+    raise UsageError(msg, hint='for example cache={"directory": "/nvme/cache", "budget": "200GiB"}')
+
+
+def read_cached(
+    opened: Opened, place: tuple[int, int, int], fetch: Callable[[], bytes], *, again: bool = False
+) -> bytes:
+    """The bytes at a ``place`` (shard, first byte, end byte) from the cache, else from ``fetch``; both if ``again``.
+
+    The shard must have been checked: bytes are kept for the state of the shard that this process saw. Of shards whose
+    store gives no sign of change nothing is kept, since it could not be told when that is no longer true.
+    """
+    cache = opened.cache
+    if cache is None:
+        return fetch()
+    shard, first_byte, end_byte = place
+    if not opened.check.version(shard):
+        cache.counts.num_bypasses += 1
+        return fetch()
+    read = cache.read_again if again else cache.read
+    return read(place_key(opened, place), end_byte - first_byte, fetch)
+
+
+def is_cached(opened: Opened, read: UnitRead) -> bool:
+    """Whether the cache has a file for these bytes."""
+    place = (read.shard, read.first_byte, read.end_byte)
+    return opened.cache is not None and opened.cache.has(place_key(opened, place))
+
+
+def place_key(opened: Opened, place: tuple[int, int, int]) -> str:
+    """What these bytes of a shard, in the state that this process saw it in, are called in a cache."""
+    shard, first_byte, end_byte = place
+    size = int(opened.index.shard_bytes[shard])
+    return "\n".join(map(str, (opened.paths[shard], opened.check.version(shard), size, first_byte, end_byte)))
+
+
+def expect_windows(
+    opened: Opened, arrangement: Arrangement, world_size: int, memory_limit_bytes: int | None = None
+) -> None:
+    """Tell the cache how many bytes the ranks of this machine mix at a time.
+
+    Raises
+    ------
+    UsageError
+        Its budget is smaller.
+    """
+    if opened.cache is None:
+        return
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    ranks_here = min(world_size, int(local)) if local.isdecimal() and int(local) else 1
+    table = arrangement.chunks
+    chunks = min(arrangement.order.parameters.get("chunks", 0), len(table))
+    window_bytes = chunks * arrangement.index.num_bytes / max(1, len(table))
+    largest_bytes = 0.0
+    if arrangement.spills:  # what is spilled lies there decoded
+        stored, is_spilled = table.end_byte - table.first_byte, too_large(arrangement, memory_limit_bytes)
+        if opened.store.reads_ahead:  # from far away, as it was stored, too
+            stored = np.zeros_like(stored)
+        decoded = np.where(is_spilled, table.decoded_bytes * _SPILLED_BY_DECODED + stored, 0)
+        window_bytes += chunks * float(decoded.sum()) / max(1, len(table))
+        # Two of the largest may be alive at a time, however rare they are.
+        largest_bytes = float(np.sort(decoded)[-2:].sum()) * world_size / ranks_here
+        window_bytes = max(window_bytes, largest_bytes)
+    try:
+        opened.cache.expect(math.ceil(window_bytes * ranks_here / world_size))
+    except UsageError as error:
+        if largest_bytes:
+            here_bytes = math.ceil(largest_bytes * ranks_here / world_size)
+            error.hint += f"; of that, the largest chunks take {here_bytes:,}, decoded, whatever the window: "
+            error.hint += "`shoal repack` makes smaller row groups or shards"
+        raise
+
+
+def cache_counts(opened: Opened, of_workers: dict[str, int] | None = None) -> dict[str, int]:
+    """For `Dataset.stats`: what was read from the cache, here and by workers, and what not; nothing where is none."""
+    own = _own_counts(opened.cache) if opened.cache is not None else {}
+    theirs = of_workers or {}
+    return {name: own.get(name, 0) + theirs.get(name, 0) for name in own | theirs}
+
+
+def _own_counts(cache: ChunkCache) -> dict[str, int]:
+    counts, spills = cache.counts, cache.spills
+    return {
+        "num_cache_hits": counts.num_hits,
+        "num_cache_fills": counts.num_fills,
+        "num_cache_bypasses": counts.num_bypasses,
+        "num_cache_damaged": counts.num_damaged,
+        "num_spills": spills.num_fills,
+        "spilled_bytes": spills.num_bytes,
+        "num_spill_reads": spills.num_reads,
+        "num_spill_bypasses": spills.num_bypasses,
+    }

@@ -1,0 +1,57 @@
+"""Whether bytes are those that were indexed, as far as the index knows."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import numpy as np
+
+from shoal.index.table import Index
+from shoal.reading.schedule.units import UnitRead, starts_in
+
+__all__ = ["FRAMES", "RECORD_CRCS", "knows_records", "wrong_extent", "wrong_records"]
+
+RECORD_CRCS = "record_crc32"
+"""The column of an index that holds a CRC-32 of the bytes of each sample, where shards were written by shoal."""
+
+FRAMES = "frames"
+"""In the metadata of such an index, by the name of a shard: a CRC-32 of all that lies before and behind its samples."""
+
+
+def wrong_extent(index: Index, shard: int, first_byte: int, data: bytes | memoryview) -> tuple[int, int] | None:
+    """The bytes of the first extent that has another checksum in the index than in ``data``; None if there is none.
+
+    ``data`` begins at ``first_byte`` of the shard. Extents of which it holds only a part are not looked at, nor is
+    anything where the index has no checksums. O(log num_extents), and half a millisecond a megabyte, in which other
+    threads may run.
+    """
+    if index.extent_checksum is None:
+        return None
+    begin, end = np.searchsorted(index.extent_shard, np.array([shard, shard + 1], dtype=np.int32)).tolist()
+    first = begin + int(np.searchsorted(index.extent_first_byte[begin:end], first_byte))
+    last = begin + int(np.searchsorted(index.extent_end_byte[begin:end], first_byte + len(data), side="right"))
+    view = memoryview(data)
+    starts, ends = index.extent_first_byte[first:last].tolist(), index.extent_end_byte[first:last].tolist()
+    for start, stop, checksum in zip(starts, ends, index.extent_checksum[first:last].tolist(), strict=True):
+        if crc32(view[start - first_byte : stop - first_byte]) != checksum:
+            return start, stop
+    return None
+
+
+def knows_records(index: Index, read: UnitRead) -> bool:
+    """Whether the index has a checksum of each record of a read, and knows where in its bytes each of them lies."""
+    starts = starts_in(index, read)
+    return RECORD_CRCS in index.columns and starts is not None and starts[-1] == read.num_bytes
+
+
+def wrong_records(index: Index, read: UnitRead, data: bytes | memoryview) -> list[int]:
+    """Which samples of a read have other checksums in the index than in its ``data``, counted from its first.
+
+    None of them where the index has no checksums of records, or does not say where in the data they lie.
+    """
+    starts = starts_in(index, read)
+    if starts is None or not knows_records(index, read):
+        return []
+    known = index.columns[RECORD_CRCS][read.first_sample : read.first_sample + read.num_samples].tolist()
+    view = memoryview(data)
+    return [at for at, checksum in enumerate(known) if crc32(view[starts[at] : starts[at + 1]]) != checksum]

@@ -1,0 +1,220 @@
+"""One unit: its bytes, checked where they come from far away, and the samples in them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError, StorageError
+from shoal.formats.field_columns import Columns
+from shoal.formats.shard_format import Buffer, Records, Sample, Stretch
+from shoal.indexing.open_source import Opened
+from shoal.reading.cached_ranges import read_cached
+from shoal.reading.checks.record_checksums import wrong_extent
+from shoal.reading.remote.request_stats import Traffic
+from shoal.reading.schedule.units import UnitRead, starts_in
+from shoal.stats.counters import Counters
+from shoal.storage.retry import reading_of, retried, tries_of
+
+__all__ = [
+    "MOST_PARSES",
+    "check_shard",
+    "fills",
+    "parse_again",
+    "parse_unit",
+    "read_bytes",
+    "read_records",
+    "read_unit",
+]
+
+# Bytes that are wrong in the same way every time lie wrong, and waiting for them to heal would only hide it. Those that
+# are wrong in another way each time are damaged on the way, and tried until the deadline as everything else is.
+_MOST_MISMATCHES = 5
+MOST_PARSES = 3
+_MOST_SCANS = 3
+
+
+def parse_unit(opened: Opened, read: UnitRead, data: Buffer) -> Records:
+    """The samples in the bytes of one unit."""
+    index = opened.index
+    return opened.format.parse(
+        data,
+        Stretch(
+            index.shard_names[read.shard],
+            read.first_byte,
+            read.num_samples,
+            starts_in(index, read),
+            index.shard_heads.get(read.shard, {}),
+        ),
+    )
+
+
+def read_unit(opened: Opened, read: UnitRead, *, traffic: Traffic | None = None, again: bool = False) -> bytes:
+    """The bytes of one unit, once its shard is known to be the one that was indexed; not what a cache has, if again."""
+    place = (read.shard, read.first_byte, read.end_byte)
+    if not opened.store.reads_ahead:
+        return read_bytes(opened, *place, traffic or Traffic(Counters()), again=again)
+    path = opened.paths[read.shard]
+    try:
+        opened.check.check(read.shard, traffic)
+        fetch = partial(opened.store.read_range, path, read.first_byte, read.end_byte)
+        return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
+    except Exception as error:
+        error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
+        raise
+
+
+def read_records(opened: Opened, read: UnitRead) -> Records:
+    """The samples of one unit that is read for itself, counted nowhere."""
+    traffic = Traffic(Counters())
+    data = read_unit(opened, read, traffic=traffic)
+    return parse_unit(opened, read, data) if opened.store.reads_ahead else parse_again(opened, read, data, traffic)
+
+
+def read_bytes(
+    opened: Opened,
+    shard: int,
+    first_byte: int,
+    end_byte: int,
+    traffic: Traffic,
+    *,
+    again: bool = False,
+    buffer: memoryview | None = None,
+) -> bytes:
+    """Bytes of a shard from far away: asked for again where that may help, and compared with the index's checksums.
+
+    With a ``buffer`` they are put there, and nothing is given back: only for stores that `fills`, and without a cache.
+
+    Raises
+    ------
+    ShardError
+        They are not those that were indexed, at several attempts.
+    StorageError
+        They could not be had before the deadline.
+    """
+    path, place = opened.paths[shard], (shard, first_byte, end_byte)
+    store, rule = tries_of(opened.store)
+    num_mismatches: Counter[int] = Counter()
+
+    def once() -> bytes:
+        traffic.began(end_byte - first_byte)
+        try:
+            if buffer is None:
+                data = store.read_range(path, first_byte, end_byte)
+            else:
+                store.fill(path, first_byte, buffer)  # type: ignore[attr-defined]  # see `fills`
+        finally:
+            traffic.ended(end_byte - first_byte)
+        read = data if buffer is None else buffer
+        if (wrong := wrong_extent(opened.index, shard, first_byte, read)) is not None:
+            traffic.corrupt()
+            num_mismatches[digest := crc32(read)] += 1
+            if traffic.lying.get(place) == digest:  # found out before, for another sample of these bytes
+                num_mismatches[digest] = _MOST_MISMATCHES
+            if num_mismatches[digest] >= _MOST_MISMATCHES:
+                traffic.lying[place] = digest
+            raise _mismatch(opened, shard, wrong, num_mismatches[digest])
+        if traffic.lying:
+            traffic.lying.pop(place, None)
+        return data if buffer is None else b""
+
+    what = partial(reading_of, path, first_byte, end_byte)
+    try:
+        check_shard(opened, shard, traffic)
+        # From now on, since another process may be waited for that gets no answer either.
+        fetch = partial(retried, once, rule, what=what, began_seconds=time.monotonic())
+        return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
+    except Exception as error:
+        error.add_note(f"shoal: reading {what().removeprefix('read ')}")
+        raise
+
+
+def fills(opened: Opened) -> bool:
+    """Whether `read_bytes` can put bytes of this dataset into a buffer."""
+    return opened.cache is None and hasattr(tries_of(opened.store)[0], "fill")
+
+
+def check_shard(opened: Opened, shard: int, traffic: Traffic) -> None:
+    """Ask whether the shard is the one that was indexed; more than once if not, for a scan may meet damage, too."""
+    for _ in range(_MOST_SCANS - 1):
+        try:
+            return opened.check.check(shard, traffic)
+        except ShardError:
+            traffic.corrupt()
+    return opened.check.check(shard, traffic)
+
+
+def parse_again(opened: Opened, read: UnitRead, data: Buffer, traffic: Traffic) -> Records:
+    """The samples in bytes that came from far away.
+
+    Bytes that cannot be parsed are read again before that is believed: without checksums only the format notices that
+    a byte was lost on the way.
+    """
+
+    def again() -> Records:
+        traffic.corrupt()
+        return parse_unit(opened, read, read_unit(opened, read, traffic=traffic, again=True))
+
+    for _ in range(MOST_PARSES - 1):
+        try:
+            return _ReadAgain(parse_unit(opened, read, data), again)
+        except ShardError:
+            traffic.corrupt()
+            data = read_unit(opened, read, traffic=traffic, again=True)
+    return _ReadAgain(parse_unit(opened, read, data), again)
+
+
+class _ReadAgain:
+    """Records that are read again when one of them cannot be parsed."""
+
+    __slots__ = ("_again", "_num_left", "_records")
+
+    def __init__(self, records: Records, again: Callable[[], Records]) -> None:
+        self._records, self._again, self._num_left = records, again, MOST_PARSES - 1
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """Of what was read last."""
+        return self._records.layout_crcs()
+
+    def sample(self, number: int) -> Sample:
+        """Sample ``number``."""
+        while True:
+            try:
+                return self._records.sample(number)
+            except ShardError as error:
+                self._read_again(error)
+
+    def columns(self) -> Columns | None:
+        """The samples as columns, where their records have them."""
+        while True:
+            try:
+                return self._records.columns() if hasattr(self._records, "columns") else None
+            except ShardError as error:
+                self._read_again(error)
+
+    def _read_again(self, error: ShardError) -> None:
+        if not self._num_left:
+            raise error
+        self._num_left -= 1
+        self._records = self._again()
+
+
+def _mismatch(opened: Opened, shard: int, wrong: tuple[int, int], num_mismatches: int) -> ShardError | StorageError:
+    first_byte, end_byte = wrong
+    what = f"bytes [{first_byte}, {end_byte}) do not have the checksum in the index"
+    name = opened.index.shard_names[shard]
+    if num_mismatches < _MOST_MISMATCHES:
+        msg = f"{name}: {what}"
+        return StorageError(msg, hint="they were damaged on the way, or lie damaged", transient=True)
+    msg = f"{what}, at none of {num_mismatches} attempts, which all gave the same bytes"
+    hint = "they lie damaged in the store, or the shard was written anew: restore it, or index it again"
+    return ShardError(msg, shard=name, byte=first_byte, hint=hint)

@@ -1,0 +1,1 @@
+"""Reads of files of this machine."""

@@ -1,0 +1,121 @@
+"""How bytes are read and what becomes of those that are damaged: `Dataset.reading`, checked.
+
+Nothing here changes which sample comes when, or what a state says.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from shoal.errors import UsageError
+from shoal.hints import did_you_mean
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.storage.index_cache.home import with_home
+from shoal.storage.urls import scheme_of, without_secrets
+
+__all__ = ["ReadingOptions", "reading_options"]
+
+OnError = Literal["raise", "skip"]
+Verify = Literal["arrival", "always"]
+
+_ON_ERROR = ("raise", "skip")
+_VERIFY = ("arrival", "always")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingOptions:
+    """What `Dataset.reading` was asked for; the defaults are those of a dataset that was not asked.
+
+    ``on_error`` says what becomes of a damaged sample, ``quarantine`` is the file that lists such samples, ``copy``
+    whether values own their bytes, ``progress`` whether a line on stderr shows how it goes. ``memory_limit_bytes``
+    is the most that this process may hold of chunks (None: what the order needs), ``hedge`` whether a late request
+    is made a second time, ``deadline_seconds`` how long one read may be tried again (None: as the store),
+    ``verify`` whether checksums are compared when bytes arrive over a network or a cache is filled, or always.
+    """
+
+    on_error: OnError = "raise"
+    quarantine: str | None = None
+    copy: bool = True
+    progress: bool = False
+    memory_limit_bytes: int | None = None
+    hedge: bool = False
+    deadline_seconds: float | None = None
+    verify: Verify = "arrival"
+
+    @property
+    def skips(self) -> bool:
+        """Whether a damaged sample is left out, and not an error."""
+        return self.on_error == "skip"
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some samples may be left out, found damaged now or before."""
+        return self.skips or self.quarantine is not None
+
+
+def reading_options(**asked: Any) -> ReadingOptions:
+    """The options asked for by the names of `Dataset.reading`, checked; what is not given has its default.
+
+    Raises
+    ------
+    UsageError
+        A value is none that the option can have.
+    """
+    given: dict[str, Any] = {}
+    for name, value in asked.items():
+        if name == "memory_limit":
+            given["memory_limit_bytes"] = None if value is None else parse_bytes(value, "memory_limit")
+        elif name == "deadline":
+            given["deadline_seconds"] = None if value is None else _seconds(name, value)
+        elif name == "quarantine":
+            given[name] = None if value is None else _path(name, value)
+        else:
+            given[name] = _CHECKS[name](name, value)
+    return ReadingOptions(**given)
+
+
+def _truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        msg = f"reading({name}=) is True or False; got {value!r}"
+        raise UsageError(msg)
+    return value
+
+
+def _on_error(name: str, value: Any) -> OnError:
+    return cast("OnError", _word(name, value, _ON_ERROR))
+
+
+def _verify(name: str, value: Any) -> Verify:
+    return cast("Verify", _word(name, value, _VERIFY))
+
+
+def _word(name: str, value: Any, words: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in words:
+        msg = f"reading({name}=) is {' or '.join(map(repr, words))}; got {value!r}"
+        raise UsageError(msg, hint=did_you_mean(value, words).rstrip())
+    return value
+
+
+def _seconds(name: str, value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value <= 0:
+        msg = f"reading({name}=) is a positive number of seconds; got {value!r}"
+        raise UsageError(msg)
+    return float(value)
+
+
+def _path(name: str, value: Any) -> str:
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        msg = f"reading({name}=) is the path of a file; got {value!r}"
+        raise UsageError(msg, hint='for example quarantine="damaged.jsonl"')
+    path: str | bytes = os.fspath(value)
+    if isinstance(path, str) and scheme_of(path):
+        msg = f"reading({name}=) is the path of a file of this machine; got {without_secrets(path)}"
+        raise UsageError(msg, hint="processes of several machines each write one of their own; join them by `cat`")
+    return os.path.abspath(with_home(os.fsdecode(path)))  # noqa: PTH100
+
+
+_CHECKS = {"on_error": _on_error, "copy": _truth, "progress": _truth, "hedge": _truth, "verify": _verify}

@@ -1,0 +1,35 @@
+"""How fast the bytes of a run come when nothing is made of them: what the run is measured against."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from shoal.indexing.open_source import Opened
+from shoal.order.partition import Partition
+from shoal.reading.resolved_order import Arrangement
+from shoal.reading.schedule.lifetimes import first_uses
+
+__all__ = ["plain_bytes_per_second"]
+
+_READS_AT_ONCE = 256
+
+
+def plain_bytes_per_second(
+    opened: Opened, arrangement: Arrangement, partition: Partition, *, rank: int, num_steps: int, most_seconds: float
+) -> float:
+    """Bytes a second of reading, one after another, what a rank needs for its first steps of epoch 0.
+
+    Each unit is read once, in the order of its first use, by one thread, until ``most_seconds`` are over.
+    """
+    share = partition.share(arrangement.epoch(0), rank, 0, num_steps)
+    units = arrangement.units_of(arrangement.stored_ids(share.ids), share.chunks)
+    wanted = first_uses(units, np.zeros(0, dtype=np.int64))
+    num_bytes, began = 0, time.perf_counter()
+    for first in range(0, len(wanted), _READS_AT_ONCE):
+        for read in arrangement.units.reads(wanted[first : first + _READS_AT_ONCE]):
+            num_bytes += len(opened.store.read_range(opened.paths[read.shard], read.first_byte, read.end_byte))
+        if time.perf_counter() - began > most_seconds:
+            break
+    return num_bytes / max(time.perf_counter() - began, 1e-9)

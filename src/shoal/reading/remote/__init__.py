@@ -1,0 +1,1 @@
+"""Reads from remote stores: requests, their pool, their parts."""

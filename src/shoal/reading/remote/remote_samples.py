@@ -1,0 +1,109 @@
+"""Reads one sample at a time from far away: those as large as a chunk, and orders in which no two neighbours share one.
+
+Nothing is kept, so there is nothing to plan: the next samples are asked for a group at a time, as long as they fit into
+what may be read ahead, and each is waited for when its turn comes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError
+from shoal.formats.shard_format import Sample
+from shoal.indexing.open_source import Opened
+from shoal.reading.checks.damaged import Damaged, sound_or_lost
+from shoal.reading.options import ReadingOptions
+from shoal.reading.remote.remote_readers import FarReaders, Promise
+from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.units import UnitRead, Units
+from shoal.stats.counters import Counters
+
+__all__ = ["FarSingles"]
+
+_MOST_IN_GROUP = 256
+_PLANNED_AT_ONCE = 256
+
+
+class FarSingles:
+    """Samples by id, each with a read of its own.
+
+    Parameters
+    ----------
+    ahead_limit_bytes
+        How many bytes may be asked for before they are used.
+    """
+
+    def __init__(
+        self, opened: Opened, units: Units, counters: Counters, *, ahead_limit_bytes: int, options: ReadingOptions
+    ) -> None:
+        self._options = options
+        self._opened, self._units, self._counters = opened, units, counters
+        self._ledger = Ledger(ahead_limit_bytes=ahead_limit_bytes)
+        self._readers = FarReaders(opened, counters, self._ledger, options)
+
+    def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
+        """The samples with these ids, in turn; ``units`` are the reads they are in."""
+        get, release = self._readers.sample, self._ledger.release
+        wanted = iter(ids)
+        for group, promises in self._asked(_groups(self._units, units, self._readers.group_bytes)):
+            # Of the ids, those behind the last of the group are wanted next.
+            for read, promise, sample_id in zip(group.reads, promises, wanted, strict=False):
+                try:
+                    sample: Sample | Damaged = get(read, promise, sample_id)
+                except ShardError as error:
+                    if not self._options.skips:
+                        raise
+                    sample = sound_or_lost(self._opened, read, sample_id, error)
+                release(read.end_byte - read.first_byte)
+                yield sample
+
+    def close(self) -> None:
+        """Stop; no thread is left when this returns."""
+        self._readers.close()
+
+    def _asked(self, groups: Iterator[_Group]) -> Iterator[tuple[_Group, list[Promise]]]:
+        """The groups, with others asked for behind each, as many as fit into what may be read ahead."""
+        ledger = self._ledger
+        asked: deque[tuple[_Group, list[Promise]]] = deque()
+        for group in groups:
+            # The first of them has begun when it is handed out, and is done with when the next one is asked for.
+            while asked and not ledger.has_room(group.num_bytes):
+                yield asked.popleft()
+            asked.append((group, self._ask(group)))
+        yield from asked
+
+    def _ask(self, group: _Group) -> list[Promise]:
+        counters = self._counters
+        counters.num_reads += len(group.reads)
+        counters.read_bytes += group.num_bytes
+        promises = self._readers.ask(group.reads)
+        counters.peak_held_bytes = max(counters.peak_held_bytes, self._ledger.peak_bytes)
+        return promises
+
+
+class _Group(NamedTuple):
+    """Reads that are asked for at once, and their bytes."""
+
+    reads: list[UnitRead]
+    num_bytes: int
+
+
+def _groups(units: Units, numbers: NDArray[np.int64], group_bytes: int) -> Iterator[_Group]:
+    """The reads of some units in groups of at most so many bytes, or of one read."""
+    reads: list[UnitRead] = []
+    sum_bytes = 0
+    for start in range(0, len(numbers), _PLANNED_AT_ONCE):
+        for read in units.reads(numbers[start : start + _PLANNED_AT_ONCE]):
+            num_bytes = read.end_byte - read.first_byte
+            if reads and (sum_bytes + num_bytes > group_bytes or len(reads) == _MOST_IN_GROUP):
+                yield _Group(reads, sum_bytes)
+                reads, sum_bytes = [], 0
+            reads.append(read)
+            sum_bytes += num_bytes
+    if reads:
+        yield _Group(reads, sum_bytes)

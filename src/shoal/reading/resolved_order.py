@@ -1,0 +1,265 @@
+"""From a description of a dataset to integers: which chunks, which order over them, which reads, what a state says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import StateError, UsageError
+from shoal.index.chunks import ChunkTable, cut_chunks
+from shoal.index.table import Index
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.buffer import Buffer
+from shoal.order.delivered_subset import ChosenPositions
+from shoal.order.protocol import BoundOrder, Order
+from shoal.order.sequential_and_full import Full, Sequential
+from shoal.order.skipped_positions import NO_GAPS, Gaps, WithoutGaps
+from shoal.order.state import State
+from shoal.order.window.order import Window
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
+from shoal.reading.schedule.units import ChunkUnits, RecordUnits, Units
+
+__all__ = ["Arrangement", "OrderRequest"]
+
+# Below this share of the bytes of the chunks around them, single records cost less than those.
+_SPARSE = 1 / 16
+_MOST_LOOKED_AT = 1 << 20  # samples, by which that is known well enough
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRequest:
+    """What `shuffle` was asked for: an order, or a window in bytes; and what a state made of the latter.
+
+    ``extents_per_chunk`` is None until a state has fixed it.
+    """
+
+    order: Order | None = None
+    seed: int = 0
+    window: Any = None
+    chunk: Any = None
+    num_canonical_nodes: int | None = None
+    extents_per_chunk: int | None = None
+
+    def adopting(self, state: State) -> OrderRequest:
+        """The request with the numbers of a state, if it left them open: a request in bytes yields to them."""
+        saved = state.order
+        if self.order is not None or saved.get("name") != Window.name or saved.get("version") != Window.version:
+            return self
+        numbers = [saved.get(name) for name in ("chunks", "num_canonical_nodes", "extents_per_chunk")]
+        if not all(isinstance(number, int) and number > 0 for number in numbers):
+            msg = f"the state's window order lacks its numbers: {dict(saved)}"
+            raise StateError(msg, hint="the state was changed after it was saved")
+        chunks, nodes, extents_per_chunk = (int(number or 0) for number in numbers)
+        if (asked := self.num_canonical_nodes) not in (None, nodes):
+            msg = f"the state was saved with order num_canonical_nodes={nodes}; this stream has {asked}"
+            raise StateError(msg, hint="give shuffle() what it was given then")
+        try:
+            order = Window(chunks, nodes)
+        except UsageError as error:
+            msg = f"the state's window order cannot be: {error.message}"
+            raise StateError(msg, hint="the state was changed after it was saved") from None
+        return replace(self, order=order, extents_per_chunk=extents_per_chunk)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A dataset with its order resolved.
+
+    ``stored`` are the stored samples that take part, ``delivered`` the positions of each epoch that are delivered;
+    None is all of them. ``gaps`` are positions that are left out of some epochs. ``spills`` says that chunks which are
+    too large for the window are kept decoded on the disk, and so may be too large for two of them, too.
+    """
+
+    index: Index
+    request: OrderRequest
+    stored: Runs | None = None
+    delivered: Runs | None = None
+    gaps: Gaps = NO_GAPS
+    spills: bool = False
+    _epochs: dict[int, BoundOrder] = field(default_factory=dict, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what is quickly found again: bound orders and chunks may be large, and a pickle goes to processes."""
+        kept = ("index", "request", "stored", "delivered", "gaps", "spills")
+        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}}
+
+    @cached_property
+    def _resolved(self) -> tuple[Order, int]:
+        """The order, and the extents of a chunk."""
+        request, index = self.request, self.index
+        if request.order is not None and request.extents_per_chunk is not None:
+            return request.order, request.extents_per_chunk
+        shard_extents = np.diff(index.shard_first_extent)
+        is_shared = index.sample_bytes is None
+        total_bytes = int(index.extent_decoded_bytes.sum())  # what a window takes in memory, not what it takes to read
+        if request.order is None:
+            together = index.extent_num_samples > (1 if is_shared else np.inf)  # those of which no sample is read alone
+            largest_bytes = int(index.extent_decoded_bytes[together].max(initial=0))
+            try:
+                resolved = resolve_window(
+                    shard_extents,
+                    total_bytes,
+                    window=request.window,
+                    chunk=request.chunk,
+                    num_canonical_nodes=request.num_canonical_nodes,
+                    at_least_two=self.spills,
+                    largest_extent_bytes=largest_bytes,
+                )
+            except UsageError as error:
+                if is_shared and error.hint:
+                    error.hint += "; or cache= in shoal.open(), where chunks that are too large are kept decoded"
+                raise
+            return resolved.order, resolved.extents_per_chunk
+        chunk_bytes = DEFAULT_WINDOW_BYTES // 512 if request.chunk is None else parse_bytes(request.chunk, "chunk")
+        extent_bytes = total_bytes / max(1, index.num_extents)
+        return request.order, max(1, round(chunk_bytes / extent_bytes)) if extent_bytes else 1
+
+    @property
+    def order(self) -> Order:
+        """The order, in integers."""
+        return self._resolved[0]
+
+    @property
+    def extents_per_chunk(self) -> int:
+        """The most extents a chunk has."""
+        return self._resolved[1]
+
+    @property
+    def window_bytes(self) -> int | None:
+        """What was asked for as bytes that may mix; None where it was chunks, or an order without a window."""
+        request = self.request
+        in_bytes = request.order is None or request.extents_per_chunk is not None  # by itself, or by a state
+        if request.window is None and not (in_bytes and isinstance(self.order, Window)):
+            return None
+        return parse_bytes(DEFAULT_WINDOW_BYTES if request.window is None else request.window, "window")
+
+    @cached_property
+    def chunks(self) -> ChunkTable:
+        """The chunks of the dataset."""
+        return cut_chunks(self.index, extents_per_chunk=self.extents_per_chunk)
+
+    @property
+    def by_shards(self) -> bool:
+        """Whether whole shards are the chunks of the order, as they are for the buffer of today's loaders."""
+        return isinstance(self.order, Buffer) and self.request.chunk is None
+
+    @cached_property
+    def order_borders(self) -> NDArray[np.int64]:
+        """The first sample id of each chunk of the order, and the number of samples; shape (num_chunks + 1,)."""
+        if self.by_shards:
+            return self.index.extent_first_sample[self.index.shard_first_extent]
+        return self.chunks.first_sample
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, over all ranks, before any gap."""
+        return len(self.delivered) if self.delivered is not None else self.num_stored
+
+    @property
+    def num_stored(self) -> int:
+        """Stored samples that take part."""
+        return self.index.num_samples if self.stored is None else len(self.stored)
+
+    def num_samples_of(self, epoch: int) -> int:
+        """Samples of one epoch, over all ranks, without what is left out."""
+        left = self.gaps.left(epoch, self.num_samples)
+        return self.num_samples if left is None else len(left)
+
+    def number_of(self, epoch: int, position: int) -> int:
+        """How many positions before this one are left in an epoch: what iterators count."""
+        return self.gaps.number_of(position, epoch, self.num_samples)
+
+    def position_of(self, epoch: int, number: int) -> int:
+        """The position that comes after so many of an epoch that are left: what states name."""
+        return self.gaps.position_of(number, epoch, self.num_samples)
+
+    def epoch(self, epoch: int) -> BoundOrder:
+        """The order of one epoch without its gaps, numbered anew from 0; see `untouched`."""
+        left, order = self.gaps.left(epoch, self.num_samples), self.untouched(epoch)
+        return order if left is None else WithoutGaps(order, left)
+
+    def untouched(self, epoch: int) -> BoundOrder:
+        """The order of one epoch, over the stored samples that take part, numbered from 0; the last two are kept."""
+        found = self._epochs.get(epoch)
+        if found is None:
+            borders = self.order_borders
+            counts = np.diff(borders) if self.stored is None else self.stored.count_between(borders)
+            bound = self.order.bind(counts, seed=self.request.seed, epoch=epoch)
+            found = bound if self.delivered is None else ChosenPositions(bound, self.delivered)
+            for earlier in sorted(list(self._epochs))[:-1]:  # noqa: C414  # at once, while other threads add theirs
+                self._epochs.pop(earlier, None)
+            self._epochs[epoch] = found
+        return found
+
+    def stored_ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample ids of samples numbered among those that take part."""
+        return numbers if self.stored is None else self.stored.members(numbers)
+
+    @cached_property
+    def units(self) -> Units:
+        """What is read at once."""
+        if isinstance(self.order, Full) or self._is_sparse:
+            return RecordUnits(self.index)
+        return ChunkUnits(self.chunks)
+
+    @property
+    def _is_sparse(self) -> bool:
+        """Whether samples read one by one are far fewer bytes than the chunks in which they lie.
+
+        A stretch is not sparse, however short: its chunks are read once for all of it. Nor are a few rows of large row
+        groups, of which each would read its own again.
+        """
+        num_samples = self.num_samples
+        if num_samples >= _SPARSE * self.index.num_samples:
+            return False
+        ids = self.stored_ids(self.epoch(0).ids(0, min(num_samples, _MOST_LOOKED_AT, self.num_samples_of(0))))
+        chunks = self.chunks
+        counts = np.bincount(np.searchsorted(chunks.first_sample, ids, side="right") - 1, minlength=len(chunks))
+        chunk_bytes = chunks.end_byte - chunks.first_byte
+        is_shared = self.index.sample_bytes is None
+        parts = np.diff(chunks.first_extent) if is_shared else chunks.num_samples
+        alone_bytes = float((counts * (chunk_bytes / np.maximum(parts, 1))).sum())
+        return alone_bytes < _SPARSE * float(chunk_bytes[counts > 0].sum())
+
+    @property
+    def by_singles(self) -> bool:
+        """Whether every read serves one sample only, so that nothing is kept for another."""
+        return isinstance(self.units, RecordUnits) or int(self.chunks.num_samples.max(initial=0)) <= 1
+
+    def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The unit that holds each sample id, given the chunk of the order that does."""
+        same = isinstance(self.units, ChunkUnits) and not self.by_shards
+        return chunks if same else self.units.of(ids)
+
+    @cached_property
+    def state_order(self) -> Mapping[str, Any]:
+        """What a state keeps of all this: two streams with equal values and seeds have equal orders."""
+        order = self.order
+        told: dict[str, Any] = {"name": order.name, "version": order.version, **order.parameters}
+        if not isinstance(order, (Full, Sequential)):
+            told["extents_per_chunk"] = None if self.by_shards else self.extents_per_chunk
+        if self.stored is not None:
+            told["stored"] = self.stored.digest()
+        if self.delivered is not None:
+            told["delivered"] = self.delivered.digest()
+        return told
+
+    def state_at(self, epoch: int, number: int) -> dict[str, Any]:
+        """The state of a run that has come to this number of what is left of an epoch."""
+        position, seed = self.position_of(epoch, number), self.request.seed
+        return State(epoch, position, seed, self.state_order, self.index.fingerprint, self.gaps).to_dict()
+
+    def __repr__(self) -> str:
+        """The order as a call that can be pasted, also at a prompt: the same integers, whatever the defaults become."""
+        order = self.order
+        arguments = ", ".join(f"{name}={value}" for name, value in order.parameters.items())
+        call = f"shuffle(shoal.orders.{type(order).__name__}({arguments}), seed={self.request.seed}"
+        if isinstance(order, (Full, Sequential)) or self.by_shards:
+            return call + ")"
+        extent_bytes = int(self.index.extent_decoded_bytes.sum()) / self.index.num_extents  # as a chunk is asked for
+        return f"{call}, chunk={round(self.extents_per_chunk * extent_bytes)})"

@@ -1,0 +1,1 @@
+"""WHICH BYTES, WHEN? The plan of reads: units, lifetimes, memory, concurrency."""

@@ -1,0 +1,1 @@
+"""Pieces that are too large for the window: spilled decoded, or refused."""

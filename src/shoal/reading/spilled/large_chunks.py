@@ -1,0 +1,107 @@
+"""Chunks that are too large for the window, of which no sample can be read alone: spilled decoded, or refused.
+
+Such are row groups, record batches and compressed shards. A window holds at least two chunks of the mean size, so only
+uneven ones are too large; or, where they are spilled, all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.figures import format_bytes
+from shoal.formats.shard_format import SpillingFormat
+from shoal.indexing.open_source import Opened
+from shoal.reading.resolved_order import Arrangement
+from shoal.reading.schedule.units import RecordUnits
+
+__all__ = ["PART_OF_LIMIT", "can_spill", "refuse_too_large", "too_large"]
+
+# A chunk larger than this part of a limit is read sample by sample.
+PART_OF_LIMIT = 8
+_TRIES = 24  # each doubles a window
+
+
+def can_spill(opened: Opened) -> bool:
+    """Whether pieces of this dataset can be kept decoded: it was opened with a cache, and its format knows how."""
+    return opened.cache is not None and opened.index.sample_bytes is None and isinstance(opened.format, SpillingFormat)
+
+
+def too_large(arrangement: Arrangement, memory_limit_bytes: int | None) -> NDArray[np.bool_]:
+    """Which chunks take more than half of the window, or an eighth of the limit; shape (num_chunks,).
+
+    None, where a window in bytes has room for all there is; nor any of a single sample, which cannot be less.
+    """
+    chunk_bytes, num_samples = arrangement.chunks.decoded_bytes, arrangement.chunks.num_samples
+    window_bytes = arrangement.window_bytes
+    if window_bytes is None:
+        window_bytes = (
+            int(arrangement.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(chunk_bytes) else 0
+        )
+    largest_bytes = int(chunk_bytes.max(initial=0))
+    most_bytes = window_bytes // 2 if 0 < window_bytes < int(chunk_bytes.sum()) else largest_bytes
+    if memory_limit_bytes is not None:
+        most_bytes = min(most_bytes, memory_limit_bytes // PART_OF_LIMIT)
+    found: NDArray[np.bool_] = (chunk_bytes > most_bytes) & (num_samples > 1)
+    return found
+
+
+def refuse_too_large(opened: Opened, arrangement: Arrangement, memory_limit_bytes: int | None) -> None:
+    """Raise if a chunk would take the memory of the window, as it was asked for in bytes, over by more than half.
+
+    While the largest chunk is alive, the others of the window are of the mean size: so it may have half of the window
+    more than these. Not where samples can be read alone or chunks are spilled; nor where memory is limited, which has
+    rules of its own.
+
+    Raises
+    ------
+    UsageError
+        One is larger; with the smallest window that has room for it.
+    """
+    is_shared = arrangement.index.sample_bytes is None and not isinstance(arrangement.units, RecordUnits)
+    if not is_shared or arrangement.spills or memory_limit_bytes is not None or (over := _over(arrangement)) is None:
+        return
+    chunk_bytes, window_bytes = over
+    table, index = arrangement.chunks, arrangement.index
+    chunk = int(np.argmax(np.where(table.num_samples > 1, table.decoded_bytes, 0)))
+    msg = (
+        f"{index.shard_names[table.shard[chunk]]}: bytes [{table.first_byte[chunk]}, {table.end_byte[chunk]}) can only "
+        f"be decoded together, to {format_bytes(chunk_bytes)}; that is more than half of the window of "
+        f"{format_bytes(window_bytes)}, and chunks have {format_bytes(float(table.decoded_bytes.mean()))} on average"
+    )
+    hints = [f'window="{_smallest_window(arrangement, chunk_bytes) >> 20}MiB" or more']
+    if isinstance(opened.format, SpillingFormat):
+        hints.append("cache= in shoal.open(), where such chunks are kept decoded")
+    hints.append("`shoal repack` the dataset into smaller row groups or shards")
+    raise UsageError(msg, hint="; or ".join(hints))
+
+
+def _over(arrangement: Arrangement) -> tuple[int, int] | None:
+    """The bytes of the largest chunk and those of the window, if one is too large for the other."""
+    asked_bytes = arrangement.window_bytes
+    table = arrangement.chunks
+    is_shared = table.num_samples > 1
+    if asked_bytes is None or not is_shared.any():
+        return None
+    chunk_bytes = table.decoded_bytes
+    mean_bytes, largest_bytes = float(chunk_bytes.mean()), int(chunk_bytes[is_shared].max())
+    # The numbers of a state win over a request in bytes.
+    window_bytes = max(asked_bytes, int(arrangement.order.parameters.get("chunks", 0) * mean_bytes))
+    fits = window_bytes >= int(chunk_bytes.sum()) or largest_bytes <= window_bytes / 2 + mean_bytes
+    return None if fits else (largest_bytes, window_bytes)
+
+
+def _smallest_window(arrangement: Arrangement, chunk_bytes: int) -> int:
+    """A window that has room for the largest chunk, in MiB: chunks may grow with it."""
+    request, mean_bytes = arrangement.request, float(arrangement.chunks.decoded_bytes.mean())
+    window_bytes = int(2 * (chunk_bytes - mean_bytes))
+    for _ in range(_TRIES):
+        window_bytes = -(-window_bytes // 2**20) * 2**20
+        wider = replace(request, order=None, extents_per_chunk=None, window=window_bytes)
+        if _over(Arrangement(arrangement.index, wider)) is None:
+            break
+        window_bytes = window_bytes * 9 // 8
+    return window_bytes

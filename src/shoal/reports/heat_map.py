@@ -1,0 +1,147 @@
+"""Heat maps: where samples come from over time, beside what a perfect shuffle would have there.
+
+A field of the map is lit where it has more or fewer samples than chance explains. The fields are so large that a
+perfect shuffle puts 25 samples or more into each: of fewer, even an empty field would be nothing unusual, and an order
+that leaves a third of the map empty would look like a perfect one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.reports.marks import Cells, Drawing, Mark, Stroke, Text
+from shoal.reports.svg_figures import ACROSS, HEIGHT, LEFT, LOW, RIGHT, TOP, WIDTH, Axis, Figure, label_marks
+
+__all__ = ["HeatMap", "heat_figure", "heat_map"]
+
+_LEAST = 25.0  # samples that a perfect shuffle has in a field
+_CLASSES = 3  # shades of more, and as many of less
+_MOST_TIMES = 50
+_FALSE_FIELDS = 0.05  # that a perfect shuffle lights in a map, on average
+_SWATCH = 15.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeatMap:
+    """A map in fields, shape (num_times, num_sources).
+
+    Parameters
+    ----------
+    levels
+        How many times as many as a perfect shuffle has, in doublings from -3 to 3; 0 where chance does as much.
+    expected
+        Samples in a field of a perfect shuffle, on average.
+    absent
+        Which sources never come and are not expected to, shape (num_sources,).
+    """
+
+    levels: NDArray[np.int64]
+    expected: float
+    absent: NDArray[np.bool_]
+
+    @property
+    def words(self) -> str:
+        """What a person sees in it."""
+        more, less = int((self.levels > 0).sum()), int((self.levels < 0).sum())
+        said = f"Of {self.levels.size:,} fields, each about {self.expected:,.0f} samples in a perfect shuffle, "
+        said += f"{more:,} have more and {less:,} fewer than chance explains"
+        missing = float(self.absent.mean())
+        return said + (f"; {missing:.0%} of the dataset are not in this part." if missing else ".")
+
+
+def heat_map(heat: NDArray[np.int64], shares: NDArray[np.float64] | None = None) -> HeatMap:
+    """Judge counts of shape (times, sources), in fields that are large enough for that.
+
+    Parameters
+    ----------
+    heat
+        Samples delivered from each part of the dataset at each time.
+    shares
+        The share of the dataset that each part is, shape (sources,): a part that never comes is then fewer than a
+        perfect shuffle has. None: expected is from each part as much as comes at all.
+    """
+    counts = _in_fields(heat)
+    total = max(1.0, float(counts.sum()))
+    of_sources = counts.sum(axis=0, dtype=np.float64) / total
+    absent = of_sources == 0.0
+    if shares is not None:
+        of_sources = shares.reshape(counts.shape[1], -1).sum(axis=1)
+        # What comes in place of parts that never come should not look like too much of all the others.
+        of_sources[~absent] /= max(1e-12, float(of_sources[~absent].sum()))
+        absent &= of_sources == 0.0
+    usual = counts.sum(axis=1, keepdims=True, dtype=np.float64) * of_sources
+    doublings = np.log2(np.maximum(counts, 0.05) / np.maximum(usual, 0.05))
+    levels = np.rint(doublings).clip(-_CLASSES, _CLASSES).astype(np.int64)
+    levels[np.abs(counts - usual) <= _most_by_chance(counts.size) * np.sqrt(usual)] = 0
+    return HeatMap(levels, float(usual.mean()), absent)
+
+
+def heat_figure(title: str, note: str, heat: HeatMap, *, x_label: str, y_label: str, says: str = "") -> Figure:
+    """A map whose shades are half, a quarter and an eighth, or 2, 4 and 8 times, of what a perfect shuffle has."""
+    levels = heat.levels
+    wide, high = ACROSS / levels.shape[0], (LOW - TOP) / levels.shape[1]
+    marks: list[Mark] = []
+    for level in (-3, -2, -1, 1, 2, 3):
+        boxes = [
+            (LEFT + first * wide, LOW - (source + 1) * high, (stop - first) * wide, high)
+            for source in range(levels.shape[1])
+            for first, stop in _runs(levels[:, source] == level)
+        ]
+        marks.append(Cells(boxes, *_shade(level)))
+    unseen = [(LEFT, LOW - stop * high, ACROSS, (stop - first) * high) for first, stop in _runs(heat.absent)]
+    marks.append(Cells(unseen, "rule"))
+    corners = [(LEFT, TOP), (WIDTH - RIGHT, TOP), (WIDTH - RIGHT, LOW), (LEFT, LOW), (LEFT, TOP)]
+    marks.append(Stroke([corners], "rule"))
+    marks += label_marks(
+        Axis(x_label, 0, 1, [(0, "start"), (1, "end")]), Axis(y_label, 0, 1, [(0, "first"), (1, "last")])
+    )
+    marks += _legend(is_part=bool(unseen))
+    return Figure(title, note, Drawing(WIDTH, HEIGHT, marks, f"{says} {heat.words}".strip()))
+
+
+def _legend(*, is_part: bool) -> list[Mark]:
+    marks: list[Mark] = [Text(LEFT - 6, 9, "less", anchor="end")]
+    for number in range(2 * _CLASSES + 1):
+        left = LEFT + _SWATCH * number
+        if level := number - _CLASSES:
+            marks.append(Cells([(left, 1, _SWATCH, 9)], *_shade(level)))
+    right = LEFT + _SWATCH * (2 * _CLASSES + 1)
+    marks.append(Stroke([[(LEFT, 1), (right, 1), (right, 10), (LEFT, 10), (LEFT, 1)]], "rule"))
+    marks.append(Text(right + 6, 9, "more than perfect" if is_part else "more than a perfect shuffle"))
+    if is_part:
+        left = WIDTH - RIGHT - 76
+        marks += [Cells([(left, 1, _SWATCH, 9)], "rule"), Text(left + _SWATCH + 6, 9, "not in it")]
+    return marks
+
+
+def _shade(level: int) -> tuple[str, float]:
+    return ("more" if level > 0 else "less"), abs(level) / _CLASSES
+
+
+def _in_fields(heat: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The counts in as many fields as are large enough, and as nearly square ones as that leaves."""
+    times, sources = heat.shape
+    most = max(1.0, float(heat.sum()) / _LEAST)
+    shapes = [
+        (across, up)
+        for across in range(1, min(times, _MOST_TIMES) + 1)
+        for up in range(1, sources + 1)
+        if not times % across and not sources % up and across * up <= most
+    ]
+    across, up = max(shapes, key=lambda shape: (shape[0] * shape[1], -abs(shape[0] - shape[1])))
+    found: NDArray[np.int64] = heat.reshape(across, times // across, up, sources // up).sum(axis=(1, 3))
+    return found
+
+
+def _most_by_chance(num_fields: int) -> float:
+    """Standard deviations beyond which the largest of so many fields lies in few maps of perfect shuffles."""
+    return NormalDist().inv_cdf(1.0 - _FALSE_FIELDS / num_fields / 2.0)
+
+
+def _runs(chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

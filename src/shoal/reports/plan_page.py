@@ -1,0 +1,193 @@
+"""A plan as a page and as a picture: what to read, how that mixes, what it holds and moves over time, and what if."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.reports.heat_map import heat_figure, heat_map
+from shoal.reports.marks import Drawing
+from shoal.reports.page_document import document, facts, figures, paragraph, section, table
+from shoal.reports.sheet import in_pairs, sheet
+from shoal.reports.svg_figures import Axis, Figure, Line, Numbers, curve_figure, log_axis, plain_axis, size_axis
+
+__all__ = ["PlanFigures", "WhatIf", "plan_page", "plan_picture"]
+
+_UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanFigures:
+    """What is drawn of a plan.
+
+    Parameters
+    ----------
+    batch
+        Samples of a global batch.
+    vr
+        VR by batch size, predicted.
+    rank_bytes, node_bytes_per_second
+        Held by the fullest rank, and received by a node on average, over parts of the time of equal length.
+    node_limit
+        What a node can receive in a second.
+    heat
+        Samples from each part of the dataset at each time, shape (times, parts).
+    is_whole
+        Whether the time is that of the epoch, or of a stretch that stands for it.
+    """
+
+    batch: int
+    vr: Mapping[int, float]
+    rank_bytes: NDArray[np.float64]
+    node_bytes_per_second: NDArray[np.float64]
+    node_limit: float
+    heat: NDArray[np.int64] = field(repr=False)
+    is_whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A table of other settings: heads, and a row of texts for each; the first row is the plan itself."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def plan_page(
+    drawn: PlanFigures,
+    groups: Mapping[str, Mapping[str, str]],
+    what_if: WhatIf,
+    *,
+    title: str,
+    about: str,
+    call: str,
+    lead: str,
+    notes: Sequence[str] = (),
+    made_by: str = "shoal plan",
+) -> str:
+    """The page of a plan, as HTML that needs nothing else.
+
+    Parameters
+    ----------
+    drawn
+        Numbers of the figures.
+    groups
+        Names and values under headings.
+    what_if
+        Other settings.
+    title, about, call, lead
+        The head of the page; ``call`` is the order as code.
+    notes
+        Sentences below.
+    made_by
+        The command that makes the page again.
+    """
+    body = [
+        section("In pictures", figures(_figures(drawn))),
+        section("What if", table("Each row changes one thing of the plan", what_if.heads, what_if.rows, here=0)),
+        *(section(name, facts(pairs)) for name, pairs in groups.items()),
+        section("How far to trust it", *(paragraph(note) for note in notes)),
+    ]
+    return document(title=title, lead=lead, about=about, call=call, body=body, made_by=made_by)
+
+
+def plan_picture(drawn: PlanFigures, *, title: str, about: str, lead: str) -> Drawing:
+    """The same figures as one drawing, which `shoal.reports.matplotlib_figures.rendered` makes a file of."""
+    return sheet(title, about=about, rows=in_pairs(_figures(drawn)), lead=lead)
+
+
+def _figures(drawn: PlanFigures) -> list[Figure]:
+    return [_variance(drawn), _memory(drawn), _traffic(drawn), _heat(drawn)]
+
+
+def _variance(drawn: PlanFigures) -> Figure:
+    sizes, ratios = list(drawn.vr), list(drawn.vr.values())
+    lines = [
+        Line("predicted", sizes, ratios, "data", has_dots=True),
+        Line("perfect", [sizes[0], sizes[-1]], [1.0, 1.0], "perfect"),
+    ]
+    rows = [[f"{size:,}", f"{ratio:.2f}"] for size, ratio in drawn.vr.items()]
+    here = sizes.index(drawn.batch)
+    numbers = Numbers("Predicted VR by samples in a batch", ["Batch", "VR"], rows, here)
+    return curve_figure(
+        "How much batches vary",
+        "Variance of batches against a perfect shuffle.",
+        lines,
+        x=size_axis("samples in a batch", sizes),
+        y=log_axis("VR", ratios, least=0.5, most=4.0),
+        mark=(drawn.batch, "global batch"),
+        says=f"Curve of the predicted VR: {ratios[here]:.2f} at the global batch of {drawn.batch:,}, from "
+        f"{ratios[0]:.2f} at {sizes[0]:,} to {ratios[-1]:.2f} at {sizes[-1]:,} samples.",
+        numbers=numbers,
+    )
+
+
+def _memory(drawn: PlanFigures) -> Figure:
+    values = drawn.rank_bytes.tolist()
+    unit, scale = _unit(max(values))
+    return curve_figure(
+        "Memory of a rank",
+        f"Of the fullest rank's process, in {unit}.",
+        [Line("held", _middles(values), values, "data", has_area=True)],
+        x=_time(drawn),
+        y=plain_axis(unit, values, unit=scale),
+        says=f"Memory over time: at most {max(values) / scale:.3g} {unit}, {values[0] / scale:.3g} at the start, "
+        f"{np.median(values) / scale:.3g} in the middle.",
+        numbers=_over_time("Memory of the fullest rank over time", unit, values, scale),
+    )
+
+
+def _traffic(drawn: PlanFigures) -> Figure:
+    values = drawn.node_bytes_per_second.tolist()
+    unit, scale = _unit(max(values))
+    lines = [Line("read", _middles(values), values, "data", has_area=True)]
+    shown = list(values)
+    limit, limit_scale = _unit(drawn.node_limit)
+    if drawn.node_limit < 3 * max(values):
+        lines.append(Line("limit of a node", [0.0, 1.0], [drawn.node_limit] * 2, "bad"))
+        shown.append(drawn.node_limit)
+    can_take = f"{drawn.node_limit / limit_scale:.3g} {limit}"
+    says = f"Traffic over time: {max(values) / scale:.3g} {unit} a second at most, {np.mean(values) / scale:.3g} on "
+    return curve_figure(
+        "Traffic of a node",
+        f"Bytes a second, in {unit}; a node can take {can_take}.",
+        lines,
+        x=_time(drawn),
+        y=plain_axis(f"{unit}/s", shown, unit=scale),
+        says=says + f"average; the limit of a node is {can_take}.",
+        numbers=_over_time("Traffic of a node over time", f"{unit}/s", values, scale),
+    )
+
+
+def _heat(drawn: PlanFigures) -> Figure:
+    heat = heat_map(drawn.heat)
+    across, up = heat.levels.shape
+    note = f"Each part of the dataset at each time, in {across} by {up} fields. Empty is a perfect shuffle."
+    x_label, y_label = _time(drawn).label, "place in the dataset"
+    says = "Heat map of the dataset over time."
+    return heat_figure("Where samples come from", note, heat, x_label=x_label, y_label=y_label, says=says)
+
+
+def _time(drawn: PlanFigures) -> Axis:
+    label = "time in the epoch" if drawn.is_whole else "time in the simulated stretch"
+    return Axis(label, 0.0, 1.0, [(0.0, "start"), (1.0, "end")])
+
+
+def _middles(values: Sequence[float]) -> list[float]:
+    return [(place + 0.5) / len(values) for place in range(len(values))]
+
+
+def _over_time(caption: str, unit: str, values: Sequence[float], scale: float) -> Numbers:
+    step = max(1, len(values) // 10)
+    rows = [
+        [f"{100 * place / len(values):.0f} %", f"{values[place] / scale:.3g}"] for place in range(0, len(values), step)
+    ]
+    return Numbers(caption, ["Time", unit], rows)
+
+
+def _unit(most: float) -> tuple[str, float]:
+    """The unit in which the largest value has one to four digits."""
+    return next(((name, float(scale)) for name, scale in _UNITS if most >= scale), ("B", 1.0))

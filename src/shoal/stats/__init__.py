@@ -1,0 +1,1 @@
+"""HOW IS THE RUN GOING? Counters, throughput, progress lines, metrics."""

@@ -1,0 +1,142 @@
+"""`Dataset.stats` in the text format that Prometheus reads; no library is needed for it.
+
+References
+----------
+Prometheus documentation, "Exposition formats", text format version 0.0.4.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.storage.atomic.whole_files import write_whole
+from shoal.storage.files.os_errors import explained
+
+__all__ = ["CONTENT_TYPE", "text", "write"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""What an HTTP answer that holds `text` says it is."""
+
+_PREFIX = "shoal_"
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_HELP = {
+    "num_samples": "Samples delivered, repeats included.",
+    "num_batches": "Batches delivered.",
+    "num_repeats": "Samples delivered a second time, marked in __pad__.",
+    "num_filtered": "Samples that a filter dropped.",
+    "num_skipped": "Samples that were due and left out because they are damaged.",
+    "num_reads": "Units that the order needed.",
+    "num_rereads": "Units that were read again after they had been let go.",
+    "read_bytes": "Bytes that the order needed.",
+    "num_requests": "Requests made to the store, second tries included.",
+    "requested_bytes": "Bytes asked of the store, second tries included.",
+    "in_flight_bytes": "Bytes that are asked for at this moment.",
+    "peak_in_flight_bytes": "The most bytes that were asked for at a time.",
+    "peak_held_bytes": "The most bytes of shards held in memory at a time.",
+    "pinned_bytes": "Bytes that the budget let go and views in the consumer's hands keep alive.",
+    "peak_pinned_bytes": "The most bytes that such views kept alive at a time.",
+    "num_retries": "Requests that failed and were made again.",
+    "num_throttled": "Requests that were refused because the store was asked too much.",
+    "num_corrupt": "Answers that held other bytes than were indexed.",
+    "num_hedges": "Second requests made because the first was late.",
+    "num_hedges_won": "Second requests that were answered first.",
+    "concurrency": "Requests that may be under way at a time.",
+    "wait_seconds": "Time in which the making of batches waited for bytes.",
+    "make_seconds": "Time in which batches were made, waiting for bytes included.",
+    "num_cache_hits": "Reads that the chunk cache of the machine answered.",
+    "num_cache_fills": "Reads whose bytes were put into the chunk cache of the machine.",
+    "num_cache_bypasses": "Reads that went past the chunk cache of the machine.",
+    "num_cache_damaged": "Entries of the chunk cache of the machine that were damaged.",
+    "num_spills": "Chunks too large for the window that were decoded into the chunk cache.",
+    "spilled_bytes": "Bytes of the files that these were decoded to.",
+    "num_spill_reads": "Samples read of chunks that lie decoded in the chunk cache.",
+    "num_spill_bypasses": "Samples whose chunk the chunk cache could not take decoded.",
+    "elapsed_seconds": "Time of the newest iterator, from its first batch asked for to its latest delivered.",
+}
+# What goes up and down; all else that is counted only goes up. Rates and shares follow from counters over time, which
+# is what Prometheus is for.
+_GAUGES = ("peak_", "in_flight_", "pinned_", "concurrency", "elapsed_")
+_DERIVED = ("_per_second", "_share")
+
+
+def text(stats: Mapping[str, Any], *, labels: Mapping[str, object] | None = None) -> str:
+    r"""The numbers of ``stats`` as metrics, each with its HELP and TYPE line; about 0.1 ms.
+
+    ``labels`` are put on every metric: ``{"rank": 0, "job": "run-7"}``. A count ``num_x`` becomes the counter
+    ``shoal_x_total``, ``x_bytes`` and ``x_seconds`` keep their units, and what can fall again is a gauge. Lists, words
+    and rates are left out.
+
+    Raises
+    ------
+    UsageError
+        The name of a label is none that Prometheus allows.
+
+    Examples
+    --------
+    >>> print(text({"num_samples": 7, "wait_seconds": 0.5}, labels={"rank": 0}), end="")
+    # HELP shoal_samples_total Samples delivered, repeats included.
+    # TYPE shoal_samples_total counter
+    shoal_samples_total{rank="0"} 7
+    # HELP shoal_wait_seconds_total Time in which the making of batches waited for bytes.
+    # TYPE shoal_wait_seconds_total counter
+    shoal_wait_seconds_total{rank="0"} 0.5
+    """
+    marks = _labels(labels or {})
+    lines = []
+    for name, value in stats.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or name.endswith(_DERIVED):
+            continue
+        is_gauge = name.startswith(_GAUGES)
+        metric = _PREFIX + name.removeprefix("num_") + ("" if is_gauge else "_total")
+        lines.append(f"# HELP {metric} {_HELP.get(name, f'{name} of Dataset.stats.')}")
+        lines.append(f"# TYPE {metric} {'gauge' if is_gauge else 'counter'}")
+        lines.append(f"{metric}{marks} {_number(value)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def write(
+    path: str | os.PathLike[str], stats: Mapping[str, Any], *, labels: Mapping[str, object] | None = None
+) -> None:
+    """Put `text` into a file, for the textfile collector of the node exporter; nobody ever sees half of it.
+
+    The collector reads files that end in ``.prom``. Give every process a file of its own.
+
+    Raises
+    ------
+    UsageError
+        As `text`.
+    StorageError
+        The file cannot be written.
+    """
+    data = text(stats, labels=labels).encode("utf-8", "replace")
+    try:
+        write_whole(os.fspath(path), [data], durable=False)
+    except OSError as error:
+        raise explained(error, os.fspath(path), verb="write") from error
+
+
+def _labels(labels: Mapping[str, object]) -> str:
+    for name in labels:
+        if not _LABEL_NAME.fullmatch(name) or name.startswith("__"):
+            msg = f"{name!r} is no name of a label"
+            raise UsageError(msg, hint="letters, digits and underscores, not a digit or two underscores first")
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int):
+        return repr(int(value))
+    if math.isfinite(value):
+        return repr(float(value))  # numpy's own would say its type, too
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

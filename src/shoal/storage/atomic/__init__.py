@@ -1,0 +1,1 @@
+"""HOW DOES AN OBJECT APPEAR WHOLE OR NOT AT ALL? Modules that answer it."""

@@ -1,0 +1,355 @@
+"""Chunks kept on this machine, shared by all of its processes: each is fetched once, within one budget of bytes.
+
+The processes know of each other by locks on files alone: there is no server, no named memory and nothing to clean up.
+A chunk is a file that appears when it is whole; the file it grows in carries the lock of who fetches it, and the system
+lets go of that when the process ends in whatever way. design/cache.md says why it is as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from shoal.errors import StorageError, UsageError
+from shoal.storage.chunk_cache.cache_files import FOOTER_BYTES, read_checked, write_checked
+from shoal.storage.chunk_cache.directory import open_folder
+from shoal.storage.chunk_cache.eviction import sweep
+from shoal.storage.chunk_cache.file_locks import let_go, lock_now, open_for_lock
+from shoal.storage.chunk_cache.fill_locks import CacheCounts, Claim, Claims
+from shoal.storage.chunk_cache.leaving import abandon, leave, tell_now
+from shoal.storage.chunk_cache.spill_file import NoRoomError, Spill, SpilledPart, SpillFile, read_part
+from shoal.storage.chunk_cache.usage import Book
+
+__all__ = ["CacheCounts", "ChunkCache", "SpillCounts", "close_all_as_heir"]
+
+_log = logging.getLogger("shoal")
+
+_LEAST_BUDGET_BYTES = 1 << 20
+_WAIT_SECONDS = 30.0
+_TRIES_TO_JOIN = 20
+_SPILLS = 3  # what others need at the same time may push it out before it is read
+
+
+@dataclass(slots=True)
+class SpillCounts:
+    """What one process did with pieces that it keeps decoded.
+
+    ``num_fills`` were decoded, to files of ``num_bytes``; ``num_reads`` samples were read there, and ``num_bypasses``
+    were wanted where the cache could not take their piece.
+    """
+
+    num_fills: int = 0
+    num_bytes: int = 0
+    num_reads: int = 0
+    num_bypasses: int = 0
+
+
+class ChunkCache:
+    """One directory of chunks with a budget, for all processes of this machine.
+
+    Parameters
+    ----------
+    directory
+        Where: on a disk of this machine, or in its memory. All is kept in a folder ``shoal-chunks`` in it, which only
+        this user may enter; nothing else is touched.
+    budget_bytes
+        The most that the folder may take, counted in blocks, with what is being filled. Whoever opens it first sets it;
+        while others have it open, the smallest budget given holds for all. None: what it was before, else half of what
+        is free.
+    dataset
+        Chunks of datasets that no process has open are the first to go; this text, of which only a digest is kept,
+        says which belong together.
+    keep
+        Whether chunks stay when the last process has closed the cache.
+    wait_seconds
+        How long to wait for another process that fetches the same chunk, before fetching it too.
+
+    Safe to share between threads and over a fork; a pickled copy opens the same directory. Hits write nothing and wait
+    for nobody; all that goes wrong with the cache itself is a read without it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     cache = ChunkCache(directory, budget_bytes=8 << 20)
+    ...     first = cache.read("a.tar, bytes 0 to 5", 5, lambda: b"bytes")
+    ...     again = cache.read("a.tar, bytes 0 to 5", 5, lambda: b"never asked")
+    ...     cache.close()
+    >>> first, again, cache.counts.num_hits
+    (b'bytes', b'bytes', 1)
+
+    Raises
+    ------
+    UsageError
+        The directory belongs to somebody else or its file system cannot be trusted, or the budget is below 1 MiB.
+    StorageError
+        The directory cannot be made.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        budget_bytes: int | None = None,
+        dataset: str = "",
+        keep: bool = True,
+        wait_seconds: float = _WAIT_SECONDS,
+    ) -> None:
+        if budget_bytes is not None and budget_bytes < _LEAST_BUDGET_BYTES:
+            msg = f"a chunk cache of {budget_bytes} bytes was asked for; the least is {_LEAST_BUDGET_BYTES}"
+            raise UsageError(msg, hint='for example cache={"directory": ..., "budget": "200GiB"}')
+        self._asked = (os.fspath(directory), budget_bytes, dataset, keep, wait_seconds)
+        self.spills = SpillCounts()
+        self._dataset = hashlib.blake2b(dataset.encode(), digest_size=8).hexdigest()
+        for is_last_try in (*[False] * _TRIES_TO_JOIN, True):
+            self._folder, self.path = open_folder(directory)
+            self._files = Claims(self._folder, self.path, budget_bytes=budget_bytes or 0, wait_seconds=wait_seconds)
+            users: list[int] = []
+            try:
+                self._join(budget_bytes, users)
+            except FileNotFoundError as error:
+                if not is_last_try:  # another was the last one out, and has removed the folder since we opened it
+                    abandon(self._folder, users)
+                    continue
+                self._files.trouble(error)
+            except OSError as error:
+                self._files.trouble(error)
+            break
+        self._ledger, self.counts = self._files.ledger, self._files.counts
+        self._finalizer = weakref.finalize(
+            self, leave, users, self._files, keep=keep, pid=os.getpid(), dataset=self._dataset
+        )
+        self._pid = os.getpid()
+        _open.add(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (*self._asked, self._files.expected_bytes)
+
+    @property
+    def budget_bytes(self) -> int:
+        """The budget that holds for all, as this process heard of it last."""
+        return self._files.budget_bytes
+
+    # ---- reading
+
+    def read(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
+        """The bytes called ``key``, ``num_bytes`` of them: from the cache, else from ``fetch``, which is then kept.
+
+        Of all processes and threads that ask for the same at a time, one fetches and the others wait for it. What
+        ``fetch`` raises is raised; the next one who waits then fetches.
+        """
+        name = self._name(key)
+        found: bytes | Claim | None = None
+        if not self._files.is_lost:
+            take = partial(read_checked, name=name, num_bytes=num_bytes)
+            try:
+                found = self._files.hit(name, take)
+                if found is None and self._files.is_welcome(name, num_bytes):
+                    found = self._files.hit_or_claim(name, num_bytes + FOOTER_BYTES, take)
+            except OSError as error:
+                self._files.trouble(error)
+        if isinstance(found, bytes):
+            self.counts.num_hits += 1
+            return found
+        if found is not None:
+            return self._fill(found, num_bytes, fetch)
+        self.counts.num_bypasses += 1
+        return fetch()
+
+    def read_again(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
+        """The same, but what the cache has is dropped first: it was well kept, and yet not what was wanted."""
+        if not self._files.is_lost:
+            try:
+                self._files.drop(self._name(key))
+            except OSError as error:
+                self._files.trouble(error)
+        return self.read(key, num_bytes, fetch)
+
+    def read_spilled(self, key: str, sample: int, spill: Spill | None, *, expected_bytes: int) -> SpilledPart | None:
+        """The part of a decoded piece that holds a sample, counted from its first; ``spill`` decodes it if it must.
+
+        Without ``spill`` it is only looked for.
+
+        As in `read`, one process decodes and the others wait, for as long as its file grows. ``expected_bytes`` is how
+        large that will be, about; what is missing is reserved as it grows. None where the cache cannot take it: it is
+        full of what others use, or in trouble. What ``spill`` raises is raised.
+        """
+        name = self._name(key)
+        found: SpilledPart | Claim | None = None
+        take = partial(read_part, name=name, sample=sample)
+        for _ in range(_SPILLS):
+            found = None  # and not the file that was filled before, which is closed
+            if self._files.is_lost:
+                break
+            try:
+                found = self._files.hit(name, take)
+                if found is not None or spill is None:
+                    break
+                found = self._files.hit_or_claim(name, max(1, expected_bytes), take, insists=True)
+            except OSError as error:
+                self._files.trouble(error)
+            if spill is None or not isinstance(found, Claim):
+                break
+            if not self._fill_spilled(found, spill):
+                found = None
+                break
+        if isinstance(found, SpilledPart):
+            self.spills.num_reads += 1
+            return found
+        self.spills.num_bypasses += 1
+        return None
+
+    def has(self, key: str) -> bool:
+        """Whether a file is there for ``key``; what it holds is not looked at. 2 us."""
+        try:
+            os.stat(f"chunks/{self._name(key)}", dir_fd=self._folder)
+        except OSError:
+            return False
+        return True
+
+    def expect(self, window_bytes: int) -> None:
+        """Say how many bytes the processes of this machine share at a time; so much of what is new stays.
+
+        Raises
+        ------
+        UsageError
+            The budget is smaller: chunks would go before the second process has read them.
+        """
+        if 0 < self.budget_bytes < window_bytes:
+            msg = (
+                f"the chunk cache {self.path} may take {self.budget_bytes:,} bytes, and the windows of this machine "
+                f"hold {window_bytes:,}: chunks would go before all processes have read them"
+            )
+            hint = f'give cache={{"directory": ..., "budget": {2 * window_bytes}}}, a smaller window=, or no cache'
+            raise UsageError(msg, hint=hint)
+        self._files.expected_bytes = window_bytes
+
+    def tell(self) -> None:
+        """Add what this process counted since it last said so to the counts of all; later, if somebody is at them."""
+        tell_now(self._files)
+
+    def close(self) -> None:
+        """Let go of the cache; what it holds stays, unless it was opened with ``keep=False`` and nobody else has it."""
+        self._finalizer()
+        self._files.is_lost = True
+
+    def close_as_heir(self) -> None:
+        """Close it after the parent was killed: in the middle of filling, and what the parent had open, too."""
+        self._files.is_lost = True
+        self._files.abandon_all()
+        self.close()
+        if self._pid != os.getpid():  # its locks are those of the parent, and of all whom that forked
+            _restore(*self._asked, self._files.expected_bytes).close()
+
+    # ---- filling
+
+    def _name(self, key: str) -> str:
+        return f"{self._dataset}-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
+
+    def _fill(self, claim: Claim, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
+        """Fetch into the claimed file; whatever happens with the file, what was fetched is handed out."""
+        is_done = False
+        try:
+            data = fetch()
+            try:
+                if len(data) == num_bytes:
+                    write_checked(claim.descriptor, data, claim.name)
+                    is_done = self._files.finish(claim)
+            except OSError as error:
+                self._files.trouble(error)
+            if is_done:
+                self.counts.num_fills += 1
+            else:
+                self.counts.num_bypasses += 1
+            return data
+        finally:
+            self._files.let_go(claim, is_done=is_done)
+
+    def _fill_spilled(self, claim: Claim, spill: Spill) -> bool:
+        """Decode into the claimed file; whether it is there now."""
+        is_done = False
+        try:
+            file = SpillFile(claim.descriptor, claim.name, partial(self._files.reserve, claim.descriptor, insists=True))
+            try:
+                file.finish(spill(file))
+                self._files.give_back(claim.descriptor, file.num_bytes)
+                is_done = self._files.finish(claim)
+            except NoRoomError as error:
+                if error.reason is not None:
+                    self._files.trouble(error.reason)
+            except StorageError:
+                raise
+            except OSError as error:
+                self._files.trouble(error)
+            if is_done:
+                self.spills.num_fills += 1
+                self.spills.num_bytes += file.num_bytes
+            return is_done
+        finally:
+            self._files.let_go(claim, is_done=is_done)
+
+    # ---- the whole
+
+    def _join(self, budget_bytes: int | None, users: list[int]) -> None:
+        """Agree on a budget with those who have the cache open, and show that we have: what is added to ``users``."""
+        with self._files.ledger.held() as book:
+            sweep(self._folder, book)
+            descriptor = os.open("users", _LOCK_FLAGS, 0o600, dir_fd=self._folder)
+            users.append(descriptor)
+            before = book.budget_bytes
+            if lock_now(descriptor):
+                book.budget_bytes = budget_bytes or before or _half_of_free(self._folder, book)
+                if _locks_do_nothing(self._folder):
+                    raise OSError(errno.ENOLCK, "locks on files do nothing in this directory")
+            elif budget_bytes is not None and budget_bytes != before:
+                book.budget_bytes = min(budget_bytes, before or budget_bytes)
+                text = "%s: opened with a budget of %d bytes, and by others with %d: for all it is now %d"
+                _log.warning(text, self.path, budget_bytes, before, book.budget_bytes)
+            lock_now(descriptor, shared=True)
+            path = f"datasets/{self._dataset}"
+            dataset = os.open(path, _LOCK_FLAGS, 0o600, dir_fd=self._folder)
+            users.append(dataset)
+            lock_now(dataset, shared=True)
+            os.utime(dataset)
+            self._files.budget_bytes = book.budget_bytes
+            self._files.evictions.make_room(book, 0, guard_bytes=0)
+
+
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def _half_of_free(folder: int, book: Book) -> int:
+    found = os.fstatvfs(folder)
+    return max(_LEAST_BUDGET_BYTES, (found.f_bavail * found.f_frsize + book.used_bytes) // 2)
+
+
+def _locks_do_nothing(folder: int) -> bool:
+    """Whether "users", which is locked, can be locked a second time."""
+    descriptor = open_for_lock("users", os.O_RDWR, directory=folder)
+    try:
+        return lock_now(descriptor)
+    finally:
+        let_go(descriptor)
+
+
+_open: weakref.WeakSet[ChunkCache] = weakref.WeakSet()
+
+
+def close_all_as_heir() -> None:
+    """`ChunkCache.close_as_heir` of every cache that this process has open."""
+    for cache in list(_open):
+        with contextlib.suppress(StorageError, UsageError, OSError):
+            cache.close_as_heir()
+
+
+def _restore(*asked: Any) -> ChunkCache:
+    directory, budget_bytes, dataset, keep, wait_seconds, expected_bytes = asked
+    cache = ChunkCache(directory, budget_bytes=budget_bytes, dataset=dataset, keep=keep, wait_seconds=wait_seconds)
+    cache._files.expected_bytes = expected_bytes  # noqa: SLF001  # the same class
+    return cache

@@ -1,0 +1,289 @@
+"""The files of a chunk cache: found, claimed by whoever fills them, made visible, or given up.
+
+A chunk is a file in ``chunks`` that appears there when it is whole. The file in ``filling`` that it grows in carries
+the lock of who fills it, and its space is counted in the ledger before it is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from shoal.storage.chunk_cache.cache_files import FOOTER_BYTES, allocate
+from shoal.storage.chunk_cache.eviction import USED_MODE, Evictions, count
+from shoal.storage.chunk_cache.file_locks import let_go, lock_now, open_for_lock
+from shoal.storage.chunk_cache.usage import Book, Ledger, charge_bytes
+
+__all__ = ["CacheCounts", "Claim", "Claims"]
+
+_log = logging.getLogger("shoal")
+
+_FIRST_PAUSE_SECONDS = 0.0005
+_LONGEST_PAUSE_SECONDS = 0.01
+_LOOKS = 20
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class CacheCounts:
+    """What one process did with a cache.
+
+    ``num_hits`` reads were answered from it, ``num_fills`` were fetched and put into it, ``num_bypasses`` were fetched
+    and not kept; ``num_damaged`` files were dropped because they did not hold what was put there. Threads count without
+    a lock: where the interpreter lets them run at once, one may be missed.
+    """
+
+    num_hits: int = 0
+    num_fills: int = 0
+    num_bypasses: int = 0
+    num_damaged: int = 0
+
+
+class Claim(NamedTuple):
+    """A file that this process has locked, and is to fill."""
+
+    descriptor: int
+    name: str
+    path: str
+
+
+class Claims:
+    """The files in one open ``folder``, whose name ``path`` is for people.
+
+    ``expected_bytes`` are those that the processes of this machine share at a time; ``is_lost`` says that the folder is
+    of no more use.
+    """
+
+    def __init__(self, folder: int, path: str, *, budget_bytes: int, wait_seconds: float) -> None:
+        self.folder, self.path = folder, path
+        self.budget_bytes, self.expected_bytes = budget_bytes, 0
+        self.is_lost = False
+        self.counts = CacheCounts()
+        # Not a method of this object, or who closes a forgotten cache would remember it.
+        self.ledger = Ledger(folder, partial(count, folder))
+        self.evictions = Evictions(folder)
+        self._wait_seconds = wait_seconds
+        self._told = CacheCounts()
+        self._pid = os.getpid()
+        self._claimed: dict[Claim, int] = {}  # by which process: a forked child has none of its parent's
+
+    def hit(self, name: str, take: Callable[[int], _T | None]) -> _T | None:
+        """What ``take`` finds in the file of that name, given its descriptor; None where nothing good is there."""
+        is_damaged = False
+        for _ in range(_LOOKS):
+            try:
+                descriptor = os.open(f"chunks/{name}", _READ_FLAGS, dir_fd=self.folder)
+            except FileNotFoundError:
+                return None
+            try:
+                # Who deletes locks first, and cuts the file only then: what is read stays whole until it is closed.
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                data = take(descriptor)
+                found = os.fstat(descriptor)
+                if data is not None:
+                    if not found.st_mode & 0o100:
+                        os.fchmod(descriptor, USED_MODE)
+                    return data
+                is_damaged = found.st_nlink > 0  # else it was deleted between opening and locking
+            except BlockingIOError:
+                pass  # it is being deleted, or somebody who waited for it has not noticed yet that it is there
+            finally:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                os.close(descriptor)
+            if is_damaged:
+                self.counts.num_damaged += 1
+                _log.warning("a chunk in %s is damaged; it is fetched again", self.path)
+                self.drop(name)
+                return None
+            time.sleep(_FIRST_PAUSE_SECONDS)
+        return None
+
+    def drop(self, name: str) -> None:
+        """Delete what is kept under this name."""
+        with self.ledger.held() as book:
+            self.tell(book)
+            self.evictions.evict(book, name)
+
+    def hit_or_claim(
+        self, name: str, size: int, take: Callable[[int], _T | None], *, insists: bool = False
+    ) -> _T | Claim | None:
+        """What another has brought meanwhile; else the file to fill, with room for ``size``; None to do without."""
+        path = f"filling/{name}"
+        until = time.monotonic() + self._wait_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        seen = (-1, 0)
+        while True:
+            descriptor = open_for_lock(path, os.O_RDWR | os.O_CREAT, directory=self.folder)
+            is_claimed = False
+            try:
+                if lock_now(descriptor) and self._is_named(descriptor, path):
+                    # Done by another, after we looked and before we had the lock?
+                    if (data := self.hit(name, take)) is not None:
+                        self._abandon(descriptor, path)
+                        return data
+                    is_claimed = self.reserve(descriptor, size, insists=insists)
+                    if not is_claimed:
+                        self._abandon(descriptor, path)
+                        return None
+                    self._claimed[claim := Claim(descriptor, name, path)] = os.getpid()
+                    return claim
+                # What grows is waited for.
+                found = os.fstat(descriptor)
+                if (now := (found.st_size, found.st_mtime_ns)) != seen:
+                    seen, until = now, time.monotonic() + self._wait_seconds
+            finally:
+                if not is_claimed:
+                    let_go(descriptor)
+            if time.monotonic() > until:
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            if (data := self.hit(name, take)) is not None:
+                return data
+
+    def is_welcome(self, name: str, num_bytes: int) -> bool:
+        """Whether a full cache takes this chunk in, the same for all processes; see `Book`."""
+        charge = charge_bytes(num_bytes + FOOTER_BYTES)
+        book = self.ledger.look()
+        if book is None:
+            return True
+        if charge > book.budget_bytes // 2:
+            return False
+        is_full = book.used_bytes + charge > book.budget_bytes
+        return not (is_full and int(name[-4:], 16) % (1 << min(book.rarity, 16)))
+
+    def _is_named(self, descriptor: int, path: str) -> bool:
+        """Whether the locked file is still the one of that name, and was not finished or swept before we locked it."""
+        try:
+            return os.stat(path, dir_fd=self.folder).st_ino == os.fstat(descriptor).st_ino
+        except FileNotFoundError:
+            return False
+
+    def reserve(self, descriptor: int, size: int, *, insists: bool = False) -> bool:
+        """Take the space for a file of this size; whether it could be had.
+
+        What ``insists`` gets the space of what is oldest, too, where nothing else is left: it cannot do without.
+        """
+        guard = self.guard_bytes
+        with self.ledger.held() as book:
+            self.tell(book)
+            book.budget_bytes = book.budget_bytes or self.budget_bytes
+            had = os.fstat(descriptor).st_size  # left by a process that was killed
+            needed = charge_bytes(size) - charge_bytes(had)
+            if charge_bytes(size) > book.budget_bytes:
+                return False  # nothing need go for what never fits
+            has_room = self.evictions.make_room(book, needed, guard_bytes=guard)
+            if not has_room and not (insists and self.evictions.make_room_of_oldest(book, needed)):
+                return False
+            for _ in range(2):
+                try:
+                    allocate(descriptor, size)
+                except OSError as error:
+                    os.ftruncate(descriptor, min(had, size))
+                    if error.errno not in _FULL:
+                        raise
+                    # The disk is full before the budget is: go on with what we have of it.
+                    wanted = book.used_bytes - charge_bytes(size)
+                    while book.used_bytes > wanted and self.evictions.evict_next(book, guard_bytes=guard):
+                        pass
+                    if book.used_bytes > wanted:
+                        break
+                else:
+                    book.used_bytes += needed
+                    return True
+            book.used_bytes += charge_bytes(os.fstat(descriptor).st_size) - charge_bytes(had)
+        return False
+
+    def give_back(self, descriptor: int, num_bytes: int) -> None:
+        """Cut a file to what it holds."""
+        with self.ledger.held() as book:
+            self.tell(book)
+            had = os.fstat(descriptor).st_size
+            os.ftruncate(descriptor, num_bytes)
+            book.used_bytes -= charge_bytes(had) - charge_bytes(num_bytes)
+
+    def finish(self, claim: Claim) -> bool:
+        """Make a filled file visible; whether it is."""
+        # What two looks at it agree on is its name; another may have cleared the directory.
+        if not self._is_named(claim.descriptor, claim.path):
+            return False
+        os.rename(claim.path, f"chunks/{claim.name}", src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        return True
+
+    def let_go(self, claim: Claim, *, is_done: bool) -> None:
+        """Let go of a claimed file; what was not done is deleted."""
+        if not is_done:
+            with contextlib.suppress(OSError):
+                self._abandon(claim.descriptor, claim.path)
+        self._claimed.pop(claim, None)
+        let_go(claim.descriptor)
+
+    def abandon_all(self) -> None:
+        """Delete what this process is filling, while its threads are at it: what they do from now on is for nothing."""
+        for claim, process in list(self._claimed.items()):
+            if process == os.getpid():
+                with contextlib.suppress(OSError):
+                    self._abandon(claim.descriptor, claim.path)
+
+    def _abandon(self, descriptor: int, path: str) -> None:
+        """Delete a file that we have locked, and give back its space."""
+        num_bytes = os.fstat(descriptor).st_size
+        if not num_bytes:
+            if self._is_named(descriptor, path):
+                os.unlink(path, dir_fd=self.folder)
+            return
+        with self.ledger.held() as book:
+            self.tell(book)
+            if self._is_named(descriptor, path):
+                os.unlink(path, dir_fd=self.folder)
+                os.ftruncate(descriptor, 0)
+                book.used_bytes -= charge_bytes(num_bytes)
+
+    @property
+    def guard_bytes(self) -> int:
+        """So much of what is new stays where room is made."""
+        return min(max(self.expected_bytes, self.budget_bytes // 4), self.budget_bytes * 3 // 4)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether this process counted anything since it last said so."""
+        return self.counts != self._told
+
+    def tell(self, book: Book) -> None:
+        """Add what this process counted since it last said so to the counts of all."""
+        if os.getpid() != self._pid:  # the parent says what it counted before the fork
+            self._pid = os.getpid()
+            self._told = CacheCounts(*(getattr(self.counts, one.name) for one in fields(CacheCounts)))
+        for one in fields(CacheCounts):
+            now = getattr(self.counts, one.name)
+            setattr(book, one.name, getattr(book, one.name) + now - getattr(self._told, one.name))
+            setattr(self._told, one.name, now)
+        self.budget_bytes = book.budget_bytes or self.budget_bytes
+
+    def trouble(self, error: OSError) -> None:
+        """The cache failed and the reads go on; if it is gone for good, it is not asked again."""
+        try:
+            os.stat("chunks", dir_fd=self.folder)
+            os.stat("filling", dir_fd=self.folder)
+            is_there = error.errno not in (errno.EROFS, errno.ESTALE, errno.ENOLCK)
+        except OSError:
+            is_there = False
+        if is_there:
+            _log.debug("%s: read without the cache (%s)", self.path, error)
+        elif not self.is_lost:
+            self.is_lost = True
+            _log.warning("%s: the chunk cache cannot be used any more (%s); reading goes on without", self.path, error)

@@ -1,0 +1,204 @@
+"""One file of a chunk cache that holds a decoded piece: its parts, and behind them where each begins and its checksum.
+
+It grows while it is decoded, since nobody knows beforehand how large it will be: space is reserved in steps. One part
+is read by three small reads, and nothing of the file is kept in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["NoRoomError", "Spill", "SpillFile", "SpilledPart", "Spilling", "read_part"]
+
+_MAGIC = b"shs2"
+_ENTRY = struct.Struct("<QI")  # of each part: where it ends, and `_part_crc`
+_PLACE = struct.Struct("<QQQ")
+_FOOTER = struct.Struct("<4sIQQQQQI")  # magic, CRC of the rest with the name, and the numbers of `_Footer`
+_STEP_BYTES = 16 << 20
+_AT_ONCE_BYTES = 1 << 20
+
+
+class NoRoomError(Exception):
+    """The file cannot grow: the budget does not allow it, or, with a ``reason``, the file system."""
+
+    def __init__(self, reason: OSError | None = None) -> None:
+        super().__init__("the chunk cache has no room")
+        self.reason = reason
+
+
+class Spilling(Protocol):
+    """How what was appended is cut into parts; see `shoal.formats.shard_format.Spilled`."""
+
+    @property
+    def borders(self) -> NDArray[np.int64]:
+        """Where parts begin, and the last one ends; shape (num_parts + 1,)."""
+        ...
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all parts."""
+        ...
+
+    @property
+    def samples_per_part(self) -> int:
+        """Samples of each part but for the last."""
+        ...
+
+    @property
+    def head(self) -> Mapping[str, Any]:
+        """What must be known of all parts."""
+        ...
+
+
+class SpilledPart(NamedTuple):
+    """The bytes of a part, which begins at ``first_byte`` of the whole; sample ``number`` of its own is wanted."""
+
+    data: bytes
+    first_byte: int
+    number: int
+    num_samples: int
+    head: Mapping[str, Any]
+
+
+class _Footer(NamedTuple):
+    base: int
+    content_bytes: int
+    num_parts: int
+    num_samples: int
+    samples_per_part: int
+    head_bytes: int
+
+
+class SpillFile:
+    """A claimed file that grows.
+
+    ``reserve`` takes the space for a file of some size, and says whether there was any. Everything that goes wrong with
+    the file is a `NoRoomError`, so that nobody takes it for damage of what is decoded.
+    """
+
+    def __init__(self, descriptor: int, name: str, reserve: Callable[[int], bool]) -> None:
+        self._descriptor, self._name, self._reserve = descriptor, name, reserve
+        self._reserved_bytes = os.fstat(descriptor).st_size
+        self.num_bytes = self._base = 0
+
+    def append(self, data: bytes | bytearray | memoryview, /) -> None:
+        """Put these behind what is there."""
+        view = memoryview(data).cast("B")
+        try:
+            self._make_room(len(view))
+            while view:
+                num_written = os.pwrite(self._descriptor, view, self.num_bytes)
+                self.num_bytes, view = self.num_bytes + num_written, view[num_written:]
+        except OSError as error:
+            raise NoRoomError(error) from None
+
+    def restart(self) -> None:
+        """What was appended was not good: begin anew."""
+        self.num_bytes = self._base = 0
+
+    def begin_here(self) -> None:
+        """What was appended until now is not of the parts: it is read by `read_before`."""
+        self._base = self.num_bytes
+
+    def read_before(self, first_byte: int, end_byte: int, /) -> bytes:
+        """Some of what was appended before the parts."""
+        return self._read(first_byte, min(end_byte, self._base))
+
+    def read(self, first_byte: int, end_byte: int, /) -> bytes:
+        """Some of what was appended, counted from where the parts begin."""
+        return self._read(self._base + first_byte, self._base + end_byte)
+
+    def _read(self, first_byte: int, end_byte: int) -> bytes:
+        try:
+            return _read_all(self._descriptor, first_byte, end_byte)
+        except OSError as error:
+            raise NoRoomError(error) from None
+
+    def finish(self, spilled: Spilling) -> None:
+        """Put behind the parts what finds them."""
+        content_bytes, head = self.num_bytes - self._base, json.dumps(dict(spilled.head)).encode()
+        ends = spilled.borders.tolist()
+        table = bytearray(_ENTRY.pack(ends[0], 0))
+        position, held = 0, b""
+        for part, (first, end) in enumerate(pairwise(ends)):
+            if end - position > len(held):
+                position, held = first, self.read(first, min(content_bytes, max(end, first + _AT_ONCE_BYTES)))
+            table += _ENTRY.pack(end, _part_crc(part, first, memoryview(held)[first - position : end - position]))
+            if len(table) >= _AT_ONCE_BYTES:
+                self.append(table)
+                table.clear()
+        self.append(table)
+        self.append(head)
+        numbers = _Footer(
+            self._base, content_bytes, len(ends) - 1, spilled.num_samples, spilled.samples_per_part, len(head)
+        )
+        self.append(_FOOTER.pack(_MAGIC, _crc(self._name, head, numbers), *numbers))
+
+    def _make_room(self, num_bytes: int) -> None:
+        size = self.num_bytes + num_bytes
+        if size <= self._reserved_bytes:
+            return
+        if not any(self._reserve(step) for step in (size + _STEP_BYTES, size)):
+            raise NoRoomError
+        self._reserved_bytes = os.fstat(self._descriptor).st_size
+
+
+class Spill(Protocol):
+    """Decodes a piece into a file, and says how it is cut."""
+
+    def __call__(self, file: SpillFile, /) -> Spilling:
+        """What was appended, in parts."""
+        ...
+
+
+def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
+    """The part that holds a sample, or None where it is not what was written under this name."""
+    end = os.fstat(descriptor).st_size - _FOOTER.size
+    if end < 0:
+        return None
+    magic, crc, *found = _FOOTER.unpack(os.pread(descriptor, _FOOTER.size, end))
+    numbers = _Footer(*found)
+    head = os.pread(descriptor, numbers.head_bytes, max(0, end - numbers.head_bytes)) if magic == _MAGIC else b""
+    if magic != _MAGIC or crc != _crc(name, head, numbers) or sample < 0:
+        return None
+    part, number = divmod(sample, numbers.samples_per_part)
+    if part >= numbers.num_parts:
+        return None
+    table = numbers.base + numbers.content_bytes
+    entries = os.pread(descriptor, 2 * _ENTRY.size, table + part * _ENTRY.size)
+    (first_byte, _), (end_byte, crc) = _ENTRY.iter_unpack(entries)
+    if not first_byte <= end_byte <= numbers.content_bytes:
+        return None
+    data = _read_all(descriptor, numbers.base + first_byte, numbers.base + end_byte)
+    if _part_crc(part, first_byte, data) != crc:
+        return None
+    num_samples = min(numbers.samples_per_part, numbers.num_samples - part * numbers.samples_per_part)
+    return SpilledPart(data, first_byte, number, num_samples, json.loads(head)) if number < num_samples else None
+
+
+def _crc(name: str, head: bytes, numbers: _Footer) -> int:
+    return zlib.crc32(struct.pack("<6Q", *numbers), zlib.crc32(head, zlib.crc32(name.encode())))
+
+
+def _part_crc(part: int, first_byte: int, data: bytes | memoryview) -> int:
+    """The CRC-32 of a part and its place: zeros, which reserved blocks hold until they are written, are never right."""
+    return zlib.crc32(data, zlib.crc32(_PLACE.pack(part, first_byte, first_byte + len(data))))
+
+
+def _read_all(descriptor: int, first_byte: int, end_byte: int) -> bytes:
+    data = os.pread(descriptor, end_byte - first_byte, first_byte)
+    while len(data) < end_byte - first_byte:  # a signal, or more than 2 GiB
+        more = os.pread(descriptor, end_byte - first_byte - len(data), first_byte + len(data))
+        if not more:
+            break
+        data += more
+    return data

@@ -1,0 +1,1 @@
+"""Files of this machine: read by position, listed, mapped."""

@@ -1,0 +1,234 @@
+"""Any filesystem of fsspec: one that the user hands in, or the one that fsspec has for a scheme (``hf://``)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from shoal.errors import ForkError, ShoalError, SourceError, StorageError, UsageError
+from shoal.storage.http.dates import nanoseconds_of
+from shoal.storage.objects.object_failures import scrubbed
+from shoal.storage.refusals import is_missing, refusal, trimmed
+from shoal.storage.remote_objects import Known, ReadsRanges, check_length, check_range, joined, read_whole, version_of
+from shoal.storage.store import Buffer, ObjectInfo, Reader
+from shoal.storage.urls import scheme_of, without_secrets
+
+__all__ = ["FileSystemStore", "filesystem_for", "url_in"]
+
+# What filesystems call that by which another version is known; the first that is there is taken.
+_VERSIONS = ("etag", "ETag", "e_tag", "blob_id", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+_NO_CONNECTIONS = {
+    "gaierror",
+    "ConnectionRefusedError",
+    "ClientConnectorError",  # aiohttp
+    "EndpointConnectionError",  # botocore
+    "ConnectError",  # httpx
+    "NewConnectionError",  # urllib3
+    "ConnectTimeout",  # requests and httpx
+}
+_TIMES = ("mtime", "LastModified", "last_modified")  # of those, the times of writing
+
+
+class FileSystemStore:
+    """Objects by URL, read through a filesystem with the interface of fsspec.
+
+    What a read is of is not compared with what `stat` said before: these filesystems do not say it. Only lengths are.
+    """
+
+    reads_ahead = False
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+        self._scheme = _scheme_of(filesystem)
+        self._made_in = os.getpid()
+        self._known = Known()
+        self._has_answered = False
+
+    def __repr__(self) -> str:
+        return f"FileSystemStore({self._scheme}://)"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (self._filesystem, self._has_answered)
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        """Exactly the bytes ``[first_byte, end_byte)``."""
+        check_range(path, first_byte, end_byte)
+        if first_byte == end_byte:
+            return b""
+        try:
+            data = bytes(self._filesystem.cat_file(self._inside(path), start=first_byte, end=end_byte))
+        except Exception as error:  # noqa: BLE001  # filesystems raise what they like
+            raise self._failure(error, path, f"read bytes [{first_byte}, {end_byte}) of") from None
+        self._has_answered = True
+        known = self._known.get(path)
+        check_length(path, first_byte, end_byte, len(data), None if known is None else known.num_bytes)
+        return data
+
+    def reader(self, path: str) -> Reader:
+        """Reads parts of one object."""
+        return ReadsRanges(self, path)
+
+    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
+        """Does nothing: nobody reads ahead for us."""
+
+    def stat(self, path: str) -> ObjectInfo:
+        """Size and version of an object; asks, unless it was met before."""
+        if known := self._known.get(path):
+            return known
+        try:
+            # Some remember listings for ever.
+            self._filesystem.invalidate_cache()
+            found = self._filesystem.info(self._inside(path))
+        except Exception as error:  # noqa: BLE001  # the same
+            raise self._failure(error, path, "look at") from None
+        if found.get("type") == "directory":
+            msg = f"could not look at {path}: it is a directory"
+            raise _missing(msg)
+        return self._met(path, found)
+
+    def find(self, path: str) -> ObjectInfo | None:
+        """The same, or None where nothing of that name is there."""
+        try:
+            return self.stat(path)
+        except StorageError as error:
+            if is_missing(error):
+                return None
+            raise
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below the directory ``prefix``, sorted by path; none where there is no such directory."""
+        try:
+            self._filesystem.invalidate_cache()
+            found: Mapping[str, Any] = self._filesystem.find(self._inside(prefix), detail=True)
+        except FileNotFoundError:
+            return iter([])
+        except Exception as error:  # noqa: BLE001  # the same
+            raise self._failure(error, prefix, "list") from None
+        directory = f"{prefix.rstrip('/')}/"
+        infos = [self._met(self._url(name), info) for name, info in found.items()]
+        return iter(sorted((info for info in infos if info.path.startswith(directory)), key=lambda info: info.path))
+
+    def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
+        """Write the whole object; whether half of one can be seen meanwhile is up to the filesystem."""
+        try:
+            self._filesystem.pipe_file(self._inside(path), joined(data))
+        except Exception as error:  # noqa: BLE001  # the same
+            raise self._failure(error, path, "write") from None
+        self._known.forget(path)
+
+    def delete(self, path: str) -> None:
+        """Remove the object, if it is there."""
+        try:
+            self._filesystem.rm_file(self._inside(path))
+        except FileNotFoundError:
+            pass
+        except Exception as error:  # noqa: BLE001  # the same
+            raise self._failure(error, path, "remove") from None
+        self._known.forget(path)
+
+    def map(self, path: str) -> memoryview:
+        """The whole object, read into memory."""
+        return read_whole(self, path)
+
+    def close(self) -> None:
+        """Forget what objects looked like; the filesystem is the user's."""
+        self._known.forget()
+
+    def _said_of_itself(self) -> dict[str, Any]:
+        """What the filesystem was made of, by name or by place, and may hold secrets."""
+        by_place = getattr(self._filesystem, "storage_args", ())
+        return {
+            **(getattr(self._filesystem, "storage_options", {}) or {}),
+            **{str(i): x for i, x in enumerate(by_place)},
+        }
+
+    def _inside(self, path: str) -> Any:
+        return self._filesystem._strip_protocol(path)  # noqa: SLF001  # its name in the interface of fsspec
+
+    def _url(self, name: str) -> str:
+        return f"{self._scheme}://{name}" if scheme_of(name) != self._scheme else name
+
+    def _met(self, path: str, info: Mapping[str, Any]) -> ObjectInfo:
+        self._has_answered = True
+        version = next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
+        if info.get("size") is None:
+            msg = f"could not look at {path}: its filesystem does not say how long it is"
+            raise StorageError(msg, hint="a server that knows the length of what it sends is needed")
+        modified_ns = next((nanoseconds_of(info[name]) for name in _TIMES if info.get(name)), None)
+        return self._known.met(path, int(info["size"]), version_of(version), modified_ns)
+
+    def _failure(self, error: Exception, path: str, verb: str) -> Exception:
+        if isinstance(error, ShoalError):
+            return error
+        text = trimmed(scrubbed(str(error), self._said_of_itself()))
+        msg = f"could not {verb} {without_secrets(path)}: {text or type(error).__name__}"
+        if "fork" in text.lower() and os.getpid() != self._made_in:
+            hint = 'start workers anew: multiprocessing_context="forkserver" or "spawn"'
+            return ForkError(msg, hint=hint)
+        if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+            return _missing(msg)
+        status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(status, int) and status >= 400:
+            return refusal(status, without_secrets(path), verb=verb, said=text)
+        refused = isinstance(error, PermissionError | NotImplementedError | ValueError | TypeError)
+        found = StorageError(msg, hint=f"raised by {type(self._filesystem).__name__}", transient=not refused)
+        found.errno = errno.EACCES if isinstance(error, PermissionError) else None
+        found.unmet = not self._has_answered and _is_no_connection(error)
+        return found
+
+
+def filesystem_for(scheme: str, options: Mapping[str, Any]) -> Any | None:
+    """The filesystem that fsspec has for ``scheme``; None where it is not installed or has none.
+
+    Raises
+    ------
+    UsageError
+        fsspec has one, but something that it needs is missing, or it does not take the options.
+    """
+    try:
+        import fsspec  # noqa: PLC0415  # optional
+    except ImportError:
+        return None
+    if scheme not in fsspec.available_protocols():
+        return None
+    try:
+        return fsspec.filesystem(scheme, **options)
+    except Exception as error:  # noqa: BLE001  # filesystems raise what they like
+        msg = f"storage_options for {scheme}://: {trimmed(scrubbed(str(error), options))}"
+        raise UsageError(msg, hint=f"this is what fsspec says of its filesystem for {scheme}://") from None
+
+
+def url_in(filesystem: Any, text: str) -> str:
+    """A path or URL of ``filesystem`` as the one URL by which it is known everywhere else."""
+    scheme = _scheme_of(filesystem)
+    name = filesystem._strip_protocol(text) or getattr(filesystem, "root_marker", "")  # noqa: SLF001  # as it is called
+    return str(name) if scheme_of(name) else f"{scheme}://{name}"
+
+
+def _scheme_of(filesystem: Any) -> str:
+    if not all(hasattr(filesystem, verb) for verb in ("protocol", "cat_file", "info", "find")):
+        msg = f"storage_options: filesystem= is no filesystem of fsspec but {type(filesystem).__name__}"
+        raise SourceError(msg, hint="fsspec.filesystem(...) makes one")
+    scheme = str(filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0])
+    # "file" would be read without it.
+    return "local" if scheme == "file" else scheme
+
+
+def _restore(filesystem: Any, has_answered: bool) -> FileSystemStore:  # noqa: FBT001  # for pickle alone
+    store = FileSystemStore(filesystem)
+    store._has_answered = has_answered  # noqa: SLF001  # the same module
+    return store
+
+
+def _is_no_connection(error: BaseException) -> bool:
+    """Whether nobody was there; the libraries of filesystems each have a class of their own for it."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & _NO_CONNECTIONS)
+
+
+def _missing(msg: str) -> StorageError:
+    error = StorageError(msg, hint="check the URL; was it moved or deleted?")
+    error.errno = errno.ENOENT
+    return error

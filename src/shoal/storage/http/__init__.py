@@ -1,0 +1,1 @@
+"""Objects behind http and https."""

@@ -1,0 +1,54 @@
+"""What it means when a request over http fails before there is an answer, or its connection breaks."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterable
+from http.client import BadStatusLine, HTTPException, InvalidURL, RemoteDisconnected
+from urllib.parse import urlsplit
+
+from shoal.errors import StorageError, UsageError
+from shoal.storage.http.connections import NoConnectionError
+from shoal.storage.http.proxies import PROXY_HINT
+from shoal.storage.refusals import trimmed
+from shoal.storage.urls import struck_out, without_secrets
+
+__all__ = ["broken"]
+
+
+def broken(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = ()) -> StorageError:
+    """The error for a connection that could not be made or broke; errors that are no one's doing pass unchanged."""
+    if isinstance(error, StorageError | UsageError):
+        return error  # type: ignore[return-value]
+    if not isinstance(error, HTTPException | OSError | ValueError):
+        raise error
+    text = trimmed(struck_out(str(error), secrets)) or type(error).__name__
+    hint, transient = "is the network up, and the server?", True
+    if isinstance(error, ssl.SSLCertVerificationError):
+        hint, transient = 'the certificate is not trusted; {"ca_bundle": FILE} in storage_options trusts another', False
+    elif isinstance(error, InvalidURL | ValueError):
+        hint, transient = "check the URL", False
+    elif isinstance(error, NoConnectionError):
+        text, hint = _no_connection(error, text, path, hint)
+    elif isinstance(error, BadStatusLine) and not isinstance(error, RemoteDisconnected):
+        text = f"what came is no answer of http: {text}"
+    elif isinstance(error, TimeoutError):
+        text, hint = "nothing came for too long", '{"timeout_seconds": ...} in storage_options waits longer'
+    elif text.startswith("Tunnel connection failed"):
+        hint = PROXY_HINT
+    return StorageError(f"could not {verb} {without_secrets(path)}: {text}", hint=hint, transient=transient)
+
+
+def _no_connection(error: NoConnectionError, text: str, path: str, hint: str) -> tuple[str, str]:
+    """What is said, and advised, of a connection that could not be made, straight or by a proxy."""
+    goal = f"by the proxy {error.proxy}" if error.proxy else f"to {urlsplit(path).netloc}"
+    if isinstance(error.reason, socket.gaierror):
+        name = error.proxy or urlsplit(path).hostname
+        text, hint = f"the name of the host {name} is not known", "check the URL, and the network"
+    elif isinstance(error.reason, TimeoutError):
+        text = f"no connection {goal}: nothing came for too long"
+        hint = '{"connect_timeout_seconds": ...} in storage_options waits longer'
+    else:
+        text = f"no connection {goal}: {text}"
+    return text, PROXY_HINT if error.proxy else hint

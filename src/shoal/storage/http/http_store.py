@@ -1,0 +1,344 @@
+"""Objects behind http and https, read by ranges.
+
+Each answer must be the range that was asked for (206 with a matching Content-Range), of the object that was met first
+(its etag, else its date). Connections are kept, and belong to one process: sockets shared over a fork gave wrong bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from shoal.errors import StorageError
+from shoal.storage.http.connections import Answer, Connections, NoConnectionError
+from shoal.storage.http.content_encodings import encoded_on_the_way
+from shoal.storage.http.dates import nanoseconds_of
+from shoal.storage.http.http_failures import broken
+from shoal.storage.http.http_options import HttpOptions
+from shoal.storage.http.http_urls import host_of, origin_of, redirected, sendable
+from shoal.storage.refusals import is_missing, refusal
+from shoal.storage.remote_objects import Known, ReadsRanges, check_length, check_range, read_whole, version_of
+from shoal.storage.store import Buffer, ObjectInfo, Reader
+from shoal.storage.urls import plain, secrets_in, struck_out, tagged, without_secrets
+
+__all__ = ["HttpStore"]
+
+_MAX_REDIRECTS = 5
+_REDIRECT_SECONDS = 60.0  # signed URLs hold for minutes at least; asking every time would double the requests
+_REDIRECTS = {301, 302, 303, 307, 308}
+_SAID_BYTES = 2000
+# Of an object that was never read, an answer without its range may be that of a cache on the way that has it not yet.
+_ATTEMPTS_TO_MEET = 6
+# Some servers answer nobody who does not say who asks; a user's header comes instead.
+_ALWAYS_SENT = {"Accept-Encoding": "identity", "User-Agent": "shoal"}
+_CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)\s*", re.IGNORECASE)
+
+
+class HttpStore:
+    """Objects by their URL, without the query and the password, which this store keeps to itself (`learn`).
+
+    ``storage_options`` may hold ``headers`` (sent to the hosts of the URLs themselves, never where these redirect to),
+    ``timeout_seconds`` (the longest silence, 30), ``connect_timeout_seconds`` (10), ``ca_bundle`` (a file of trusted
+    certificates) and ``proxy`` (a URL; otherwise what the environment says).
+    """
+
+    reads_ahead = False
+
+    def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._options = HttpOptions.of(storage_options or {})
+        self._known = Known()
+        self._full: dict[str, str] = {}
+        self._of_hosts: dict[str, str] = {}
+        self._firsts: dict[str, _First] = {}  # made once, since parsing URLs takes longer than the rest of our part
+        self._moved: dict[str, _Moved] = {}
+        self._connections = Connections(self._options)
+        self._answered: set[str] = set()  # hosts
+
+    def __repr__(self) -> str:
+        return "HttpStore()"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (self._options, self._full, self._of_hosts, self._answered)
+
+    def learn(self, url: str) -> None:
+        """From now on the path that `plain` or `tagged` makes of ``url`` is read with its query and password."""
+        if plain(url) != url:
+            self._firsts.clear()
+            self._moved.clear()
+            self._full.setdefault(plain(url), url)
+            self._full[tagged(url)] = url
+            self._of_hosts.setdefault(host_of(url), url)
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        """Exactly the bytes ``[first_byte, end_byte)``, by one request (more only to follow redirects).
+
+        Raises
+        ------
+        StorageError
+            Anything but these bytes of this object came; ``transient`` says whether asking again may help.
+        """
+        return self._read(path, first_byte, end_byte)
+
+    def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes from ``first_byte`` on; raises what `read_range` would."""
+        self._read(path, first_byte, first_byte + len(buffer), buffer)
+
+    def _read(self, path: str, first_byte: int, end_byte: int, buffer: memoryview | None = None) -> bytes:
+        """A range, by one request; put into the buffer, where there is one, and then nothing is given back."""
+        check_range(path, first_byte, end_byte)
+        if first_byte == end_byte:
+            return b""
+        verb = f"read bytes [{first_byte}, {end_byte}) of"
+        with self._answer(path, first_byte, end_byte, verb=verb) as answer:
+            if not _has_part(answer):
+                self._met(path, answer)
+                raise refusal(416, path, verb=verb, headers=answer.headers)
+            info, first, end = self._range_of(path, answer)
+            if first != first_byte or end > end_byte:
+                msg = f"could not {verb} {path}: the server sent bytes [{first}, {end}) instead"
+                raise StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
+            check_length(path, first_byte, end_byte, end - first, info.num_bytes)
+            announced = answer.headers.get("content-length")
+            if announced is not None and announced.strip() != str(end - first):
+                msg = f"could not {verb} {path}: the server announced {announced} bytes for them"
+                raise StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
+            try:
+                data = b"" if buffer is not None else answer.read(end - first)
+                num_bytes = len(data) if buffer is None else answer.read_into(buffer)
+            except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
+                raise broken(error, path, verb=verb) from None
+        check_length(path, first_byte, end_byte, num_bytes, info.num_bytes)
+        return data
+
+    def reader(self, path: str) -> Reader:
+        """Reads parts of one object, each of which is compared."""
+        return ReadsRanges(self, path)
+
+    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
+        """Does nothing: nobody reads ahead for us."""
+
+    def stat(self, path: str) -> ObjectInfo:
+        """Size and version (etag, else date) of an object; asks for its first byte, unless it was met before.
+
+        Not by HEAD: URLs that are signed for reading refuse it, and it does not show whether ranges are answered.
+
+        Raises
+        ------
+        StorageError
+            It is not there, or the server does not answer requests for ranges.
+        """
+        if known := self._known.get(path):
+            return known
+        with self._answer(path, 0, 1, verb="look at") as answer:
+            if not _has_part(answer):
+                return self._met(path, answer)[0]
+            return self._range_of(path, answer)[0]
+
+    def look_again(self, path: str) -> ObjectInfo:
+        """The same as `stat`, asked anew: what was met first may have come from a server that lags."""
+        self._known.forget(path)
+        return self.stat(path)
+
+    def find(self, path: str) -> ObjectInfo | None:
+        """The same as `stat`, or None where the server says that it is not there."""
+        try:
+            return self.stat(path)
+        except StorageError as error:
+            if is_missing(error):
+                return None
+            raise
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Always an error: http has no way of asking what there is."""
+        msg = f"{without_secrets(prefix)}: what lies there cannot be listed over http"
+        raise StorageError(msg, hint="name the shards by braces or a list, or put a shoal.index beside them")
+
+    def put(self, path: str, data: Buffer | Sequence[Buffer]) -> NoReturn:  # noqa: ARG002
+        """Always an error: shoal does not write over http."""
+        msg = f"{path}: shoal does not write over http"
+        raise StorageError(msg, hint="write it to a local file; index=FILE takes an index from anywhere")
+
+    def delete(self, path: str) -> NoReturn:
+        """Always an error, likewise."""
+        msg = f"{path}: shoal does not remove over http"
+        raise StorageError(msg, hint="ask whoever runs the server")
+
+    def map(self, path: str) -> memoryview:
+        """The whole object, read into memory."""
+        return read_whole(self, path)
+
+    def close(self) -> None:
+        """Close the connections of this process, and forget what objects looked like."""
+        self._connections.close()
+        self._known.forget()
+        self._moved.clear()
+
+    def _answer(self, path: str, first_byte: int, end_byte: int, *, verb: str) -> Answer:
+        """The answer to a request for a range: 206, 416 or that of an empty object, and an error for anything else."""
+        first = self._firsts.get(path) or self._firsts.setdefault(path, self._first(path))
+        part = {"Range": f"bytes={first_byte}-{end_byte - 1}"}
+        headers, own = _ALWAYS_SENT | part, first.headers | part
+        moved = self._moved.get(path)
+        url = moved.url if moved is not None and time.monotonic() < moved.until_seconds else first.url
+        for num_redirects in range(_MAX_REDIRECTS + 1):
+            same = url is first.url or origin_of(url) == first.origin
+            answer = self._ask(url, own if same else headers, path, verb)
+            if answer.status in (206, 416) or self._is_whole(path, answer, first_byte, end_byte):
+                if num_redirects:
+                    self._moved[path] = _Moved(url, time.monotonic() + _REDIRECT_SECONDS)
+                return answer
+            with answer as refused:
+                if refused.status in _REDIRECTS and "location" in refused.headers:
+                    url = redirected(url, refused.headers["location"], path, verb)
+                elif moved is not None and url is moved.url and 400 <= refused.status < 500:
+                    url = first.url  # what it was signed for may be over: ask where it is now
+                else:
+                    raise self._refusal(answer, path, verb, secrets=self._secrets(path, url))
+        msg = f"could not {verb} {path}: redirected more than {_MAX_REDIRECTS} times"
+        raise StorageError(msg, hint="the server leads in a circle; does it want credentials?")
+
+    def _first(self, path: str) -> _First:
+        full = self._full_url(path)
+        origin_of(full)  # an error for what is no URL
+        url = sendable(full)
+        origin = origin_of(url)
+        own = self._options.headers_for(full)
+        named = {name.lower() for name in own}
+        always = {name: value for name, value in _ALWAYS_SENT.items() if name.lower() not in named}
+        return _First(url, always | own, origin)
+
+    def _full_url(self, path: str) -> str:
+        """What was learnt for ``path``, else with the password and query that were given for its host.
+
+        So an index is found beside shards behind a password, and shards beside an index with a signature for all.
+        """
+        known = self._full.get(path)
+        if known is not None or (other := self._of_hosts.get(host_of(path))) is None:
+            return known or path
+        scheme, mark, rest = path.partition("://")
+        user, at, _ = other.partition("://")[2].partition("/")[0].rpartition("@")
+        _, question, query = other.partition("#")[0].partition("?")
+        return f"{scheme}{mark}{user}{at}{rest}{question}{query}"
+
+    def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> Answer:
+        host = url.split("/", 3)[2]
+        try:
+            answer = self._connections.get(url, headers)
+        except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
+            self._moved.pop(path, None)
+            failure = broken(error, path, verb=verb, secrets=self._secrets(path, url))
+            failure.unmet = isinstance(error, NoConnectionError) and host not in self._answered
+            raise failure from None
+        self._answered.add(host)
+        return answer
+
+    def _secrets(self, path: str, url: str) -> Sequence[str]:
+        """What an answer must not be quoted with: servers like to repeat what they were asked."""
+        full = self._full_url(path)
+        sent = [word for value in self._options.headers_for(full).values() for word in (value, *value.split())]
+        return [
+            *secrets_in(url),
+            *secrets_in(full),
+            *self._options.secrets(),
+            *self._connections.secrets(url),
+            *(word for word in sent if len(word) > 6),
+        ]
+
+    def _refusal(self, answer: Answer, path: str, verb: str, *, secrets: Sequence[str]) -> StorageError:
+        if answer.status != 200:
+            body = b""
+            if answer.status >= 400:
+                try:
+                    body = answer.read(_SAID_BYTES)
+                except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
+                    raise broken(error, path, verb=verb) from None
+            said = struck_out(body.decode("utf-8", "replace"), secrets)
+            return refusal(answer.status, path, verb=verb, said=said, headers=answer.headers)
+        msg = f"could not {verb} {path}: the server sent the whole object (200) and not the range that was asked for"
+        hint = "serve the shards by a server that answers ranges (nginx, any object store), or copy them"
+        return self._no_range(path, msg, hint)
+
+    def _is_whole(self, path: str, answer: Answer, first_byte: int, end_byte: int) -> bool:
+        """Whether an object was sent as a whole (200) that is just the range; or that is empty, and so has none.
+
+        Some servers (Tornado) answer so where both are the same, which the standard leaves to them.
+        """
+        says_which = answer.headers.get("etag") or answer.headers.get("last-modified")
+        length, known = _length(answer), self._known.get(path)
+        is_range = length == "0" or (not first_byte and length == str(end_byte))
+        is_same = known is None or length == str(known.num_bytes)
+        return answer.status == 200 and bool(says_which) and is_range and is_same
+
+    def _no_range(self, path: str, msg: str, hint: str) -> StorageError:
+        """The error for an answer that is no range: passing where ranges were answered before, else soon believed."""
+        met = self._known.get(path) is not None
+        return StorageError(msg, hint=hint, transient=met, worth_attempts=_ATTEMPTS_TO_MEET, evidence="no range")
+
+    def _range_of(self, path: str, answer: Answer) -> tuple[ObjectInfo, int, int]:
+        """What an answer with a part says it is: the object, and the range that it holds of it."""
+        encoding = answer.headers.get("content-encoding", "")
+        if encoding and encoded_on_the_way(encoding, path):
+            msg = f"{path}: the server encodes its answers ({encoding}), so that ranges are not those of the object"
+            hint = (
+                "switch compression off for these files; what is stored compressed has a name that says so (.gz, .zst)"
+            )
+            raise self._no_range(path, msg, hint)
+        info, match = self._met(path, answer)
+        if match[1] is None:
+            raise self._unclear(path, answer)
+        return info, int(match[1]), int(match[2]) + 1
+
+    def _met(self, path: str, answer: Answer) -> tuple[ObjectInfo, re.Match[str]]:
+        """The object that an answer is about, and what it says of its range."""
+        said = answer.headers.get("content-range", "")
+        if answer.status == 200:
+            length = _length(answer)
+            said = f"bytes 0-{int(length) - 1}/{length}" if _has_part(answer) else "bytes */0"
+        match = _CONTENT_RANGE.fullmatch(said)
+        if match is None or match[3] == "*":
+            raise self._unclear(path, answer)
+        version = version_of(answer.headers.get("etag")) or answer.headers.get("last-modified", "")
+        # Once for each object: parsing a date takes longer than comparing all the rest.
+        modified_ns = None if self._known.get(path) else nanoseconds_of(answer.headers.get("last-modified", ""))
+        return self._known.met(path, int(match[3]), version, modified_ns), match
+
+    def _unclear(self, path: str, answer: Answer) -> StorageError:
+        said = answer.headers.get("content-range")
+        msg = f"{path}: the server does not say which part of how many bytes it sends (Content-Range: {said})"
+        return self._no_range(path, msg, "the server, or a proxy before it, is at fault")
+
+
+def _length(answer: Answer) -> str:
+    return answer.headers.get("content-length", "").strip()
+
+
+def _has_part(answer: Answer) -> bool:
+    """Whether an answer that was accepted brings bytes: a range, or a whole object that is one."""
+    return answer.status == 206 or (answer.status == 200 and _length(answer) != "0")
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """What is asked first for an object: where, with which headers, which only go to servers of this origin."""
+
+    url: str
+    headers: dict[str, str]
+    origin: tuple[str, str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Where a server said that an object is, and until when it is believed without asking again."""
+
+    url: str
+    until_seconds: float
+
+
+def _restore(options: HttpOptions, full: dict[str, str], of_hosts: dict[str, str], answered: set[str]) -> HttpStore:
+    store = HttpStore()
+    store._options, store._connections = options, Connections(options)  # noqa: SLF001  # the same module
+    store._full, store._of_hosts, store._answered = full, of_hosts, answered  # noqa: SLF001  # the same
+    return store

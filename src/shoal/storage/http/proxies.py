@@ -1,0 +1,41 @@
+"""Which proxy a URL is asked by, and what is sent there so that it knows who asks."""
+
+from __future__ import annotations
+
+import base64
+from urllib.parse import unquote, urlsplit
+
+from shoal.storage.http.http_options import HttpOptions
+
+__all__ = ["PROXY_HINT", "authorization_for", "proxy_for"]
+
+PROXY_HINT = (
+    "check proxy in storage_options, or http_proxy, https_proxy and all_proxy in the environment: a proxy is named by "
+    "http://, or by https:// where it is asked for http"
+)
+
+
+def proxy_for(url: str, options: HttpOptions) -> str:
+    """What was given or else the environment says, "" for none; without a scheme it is http, as others take it."""
+    proxy = options.proxy or _in_environment(url)
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
+
+
+def authorization_for(proxy: str) -> str:
+    """The header by which a proxy knows who asks; "" where its URL names nobody."""
+    user, at, _ = proxy.partition("://")[2].partition("/")[0].rpartition("@")
+    name, _, password = user.partition(":")
+    pair = f"{unquote(name)}:{unquote(password)}".encode()
+    return f"Basic {base64.b64encode(pair).decode()}" if at else ""
+
+
+def _in_environment(url: str) -> str:
+    """What http_proxy, https_proxy, all_proxy and no_proxy say; "" for none."""
+    import urllib.request  # noqa: PLC0415  # slow to import, and seldom needed
+
+    proxies = urllib.request.getproxies()
+    parts = urlsplit(url)
+    proxy = proxies.get(parts.scheme) or proxies.get("all") or ""
+    # With its port, and an address of IPv6 as some write it in no_proxy: without brackets.
+    is_near = any(urllib.request.proxy_bypass(host) for host in (parts.netloc, parts.hostname or ""))
+    return "" if not proxy or is_near else proxy

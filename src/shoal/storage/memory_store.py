@@ -1,0 +1,128 @@
+"""Objects in the memory of this process, for tests and examples: ``memory://...``."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shoal.errors import StorageError
+from shoal.storage.remote_objects import Known, ReadsRanges, check_length, check_range, joined
+from shoal.storage.store import Buffer, ObjectInfo, Reader
+
+__all__ = ["MemoryStore"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    data: bytes
+    version: str
+
+
+_objects: dict[str, _Object] = {}
+# Forked children share what their parent had; a process that began anew has another.
+_family = os.urandom(16)
+
+
+class MemoryStore:
+    """Objects by URLs ``memory://anything/name``; all stores of a process see the same.
+
+    A forked child sees what was there when it was forked. A process that was started anew sees nothing, and a store
+    that was pickled for it says so.
+
+    >>> store = MemoryStore()
+    >>> store.put("memory://docs/a.bin", b"0123456789")
+    >>> store.read_range("memory://docs/a.bin", 2, 5)
+    b'234'
+    """
+
+    reads_ahead = False
+
+    def __init__(self, _made_in: bytes = _family) -> None:
+        self._made_in = _made_in
+        self._known = Known()
+
+    def __repr__(self) -> str:
+        return "MemoryStore()"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MemoryStore, (self._made_in,)
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        """Exactly the bytes ``[first_byte, end_byte)``."""
+        check_range(path, first_byte, end_byte)
+        data = self._object(path, verb=f"read bytes [{first_byte}, {end_byte}) of").data
+        check_length(path, first_byte, end_byte, len(range(*slice(first_byte, end_byte).indices(len(data)))), len(data))
+        return data[first_byte:end_byte]
+
+    def reader(self, path: str) -> Reader:
+        """Reads parts of one object, each of which is compared."""
+        return ReadsRanges(self, path)
+
+    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
+        """Does nothing: all is in memory."""
+
+    def stat(self, path: str) -> ObjectInfo:
+        """Size and version of an object."""
+        found = self._object(path, verb="look at")
+        return self._known.met(path, len(found.data), found.version)
+
+    def find(self, path: str) -> ObjectInfo | None:
+        """The same, or None where nothing of that name is there."""
+        self._check_process(path)
+        return self.stat(path) if path in _objects else None
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below the directory ``prefix``, sorted by path."""
+        self._check_process(prefix)
+        directory = prefix if prefix.endswith("/") else f"{prefix}/"
+        return iter([self.stat(path) for path in sorted(_objects) if path.startswith(directory)])
+
+    def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
+        """Keep an object, in place of another one of that name."""
+        self._check_process(path)
+        whole = joined(data)
+        _objects[path] = _Object(whole, hashlib.blake2b(whole, digest_size=8).hexdigest())
+        self._known.forget(path)
+
+    def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
+        """Keep an object if the one there is still ``replaces``, or if none is there; whether it was kept."""
+        self._check_process(path)
+        self._known.forget(path)
+        found = _objects.get(path)
+        if (None if found is None else found.version) != (None if replaces is None else replaces.version):
+            return False
+        self.put(path, data)
+        return True
+
+    def delete(self, path: str) -> None:
+        """Remove the object, if it is there."""
+        self._check_process(path)
+        _objects.pop(path, None)
+        self._known.forget(path)
+
+    def map(self, path: str) -> memoryview:
+        """The object itself."""
+        return memoryview(self._object(path, verb="read").data)
+
+    def close(self) -> None:
+        """Forget what objects looked like; they stay."""
+        self._known.forget()
+
+    def _object(self, path: str, *, verb: str) -> _Object:
+        self._check_process(path)
+        found = _objects.get(path)
+        if found is None:
+            msg = f"could not {verb} {path}: nothing of that name is in the memory of this process"
+            error = StorageError(msg, hint="MemoryStore().put(path, data) puts it there")
+            error.errno = errno.ENOENT
+            raise error
+        self._known.met(path, len(found.data), found.version)
+        return found
+
+    def _check_process(self, path: str) -> None:
+        if self._made_in != _family:
+            msg = f"{path}: this is in the memory of the process that opened it, and this is another process"
+            raise StorageError(msg, hint="fork workers, or use files or a server where they are started anew (spawn)")

@@ -1,0 +1,91 @@
+"""What a server's refusal means: whether to try again, when, and what to look at."""
+
+from __future__ import annotations
+
+import errno
+import re
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from shoal.errors import StorageError
+from shoal.storage.http.dates import timestamp
+from shoal.storage.urls import without_secrets
+
+__all__ = ["is_broken", "is_forbidden", "is_missing", "refusal", "trimmed"]
+
+_TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
+_HINTS = {
+    400: "the request was not understood: check the endpoint and the region",
+    401: "the server wants credentials: see storage_options in docs/guides/remote-data.md",
+    403: "these credentials (or none) do not allow it; some stores say so of what is not there, too",
+    404: "check the URL; was it moved or deleted?",
+    405: "this server does not let objects be read, or written, in this way",
+    407: "the proxy wants credentials",
+    410: "it was deleted",
+    416: "it is shorter than that; was it replaced?",
+    429: "the server asks for fewer requests",
+    451: "access is blocked for legal reasons",
+}
+_ERRNO = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
+_MAX_SAID = 200
+
+
+def refusal(
+    status: int, path: str, *, verb: str, said: str = "", headers: Mapping[str, str] | None = None
+) -> StorageError:
+    """The error for an answer with a status that is none of success; ``said`` is the body or what is known of it.
+
+    The names of ``headers`` are in small letters.
+    """
+    phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
+    msg = f"could not {verb} {path}: the server answered {f'{status} {phrase}'.strip()}"
+    if text := trimmed(said):
+        msg += f" ({text})"
+    transient = status in _TRANSIENT or status > 511
+    hint = _HINTS.get(status, "the server is not well; wait, or ask who runs it" if status >= 500 else "")
+    headers = headers or {}
+    wait = retry_after_seconds(headers.get("retry-after"), now=headers.get("date")) if transient else None
+    error = StorageError(msg, hint=hint, transient=transient, retry_after_seconds=wait)
+    error.errno = _ERRNO.get(status)
+    return error
+
+
+def is_missing(error: StorageError) -> bool:
+    """Whether the store knows that nothing is there."""
+    return error.errno == errno.ENOENT
+
+
+def is_broken(error: StorageError) -> bool:
+    """Whether asking again would not help: something else is in its place, or the disk cannot read it."""
+    return error.errno in (errno.EISDIR, errno.ESPIPE, errno.ELOOP, errno.EIO)
+
+
+def is_forbidden(error: StorageError) -> bool:
+    """Whether something may be there that may not be seen."""
+    return error.errno in (errno.EACCES, errno.EPERM)
+
+
+def retry_after_seconds(header: str | None, *, now: str | None = None) -> float | None:
+    """What a server asks to wait: a number of seconds, or a date, which is compared with what it says is ``now``.
+
+    Where it does not say, with the clock of this machine: that one may be wrong.
+    """
+    if header is None:
+        return None
+    if header.strip().isdecimal():
+        return float(header)
+    when = timestamp(header)
+    if when is None:
+        return None
+    said = timestamp(now or "")
+    return max(0.0, when - (time.time() if said is None else said))
+
+
+def trimmed(said: str) -> str:
+    """What a server said, short enough for a message: the code and text of an error in XML, without URLs' secrets."""
+    parts = [match[2] for match in re.finditer(r"<(Code|Message)>([^<]*)</\1>", said)]
+    text = ": ".join(parts) if parts else re.sub(r"<[^>]*>", " ", said)
+    text = re.sub(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s\"'<>)]+", lambda url: without_secrets(url[0]), text)
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_SAID else text[: _MAX_SAID - 3] + "..."

@@ -1,0 +1,1 @@
+"""WHICH OBJECTS DOES A SOURCE NAME? Paths, URLs, globs, braces, lists."""

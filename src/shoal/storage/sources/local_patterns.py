@@ -1,0 +1,120 @@
+"""What a path, a glob or braces name on this machine.
+
+A file or directory of exactly that name always wins over what its characters could mean.
+"""
+
+# Paths are text in this room, as they are for every other store.
+# ruff: noqa: PTH100, PTH111, PTH112, PTH113, PTH114, PTH109, PTH118, PTH119, PTH120, PTH207
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from urllib.parse import unquote, urlsplit
+
+from shoal.errors import SourceError
+from shoal.storage.sources.braces import expand_braces, has_braces
+from shoal.storage.sources.named_files import INDEX_SUFFIX, Named, SourceKind, shards_among
+from shoal.storage.sources.suggestions import what_is_there
+from shoal.storage.urls import scheme_of
+
+__all__ = ["local_path", "named_locally"]
+
+
+def named_locally(text: str, suffixes: Sequence[str]) -> Named:
+    """The files of this machine that ``text`` names: a path, a glob, braces."""
+    pattern = os.path.expanduser(local_path(text))
+    path = os.path.abspath(pattern)
+    if os.path.lexists(path):
+        return _existing(path, suffixes)
+    if has_braces(pattern):
+        return _members(pattern, suffixes)
+    if glob.has_magic(pattern):
+        return Named("glob", _fixed_directory(pattern), _matches(pattern))
+    msg = f"{text}: there is no such file or directory"
+    raise SourceError(msg, hint=what_is_there(path))
+
+
+def local_path(text: str) -> str:
+    """A path as it is, and of a ``file://`` URL the path that it means; other URLs as they are.
+
+    Raises
+    ------
+    SourceError
+        It is a URL of another machine's file.
+    """
+    if scheme_of(text) != "file" or os.path.lexists(text):
+        return text
+    url = urlsplit(text)
+    if url.netloc not in ("", "localhost"):
+        msg = f"{text}: a file:// URL names this machine, not {url.hostname}"
+        raise SourceError(msg, hint="write file:///path, with three slashes")
+    # Not url.path: it ends at "?" or "#", which in a file name mean themselves (or a glob).
+    return unquote(text[len("file:") :].removeprefix("//").removeprefix("localhost"))
+
+
+def _existing(path: str, suffixes: Sequence[str]) -> Named:
+    if os.path.isdir(path):
+        return Named("directory", path, _below(path, suffixes))
+    kind: SourceKind = "index" if path.endswith(INDEX_SUFFIX) else "file"
+    return Named(kind, os.path.dirname(path), [path])
+
+
+def _below(directory: str, suffixes: Sequence[str]) -> list[str]:
+    found = []
+    for place, directories, files in os.walk(directory, followlinks=True, onerror=_cannot_list):
+        directories[:] = [name for name in directories if not name.startswith(".") and not _is_circle(place, name)]
+        found += [os.path.join(place, name) for name in files]
+    return shards_among(directory, found, suffixes)
+
+
+def _is_circle(place: str, name: str) -> bool:
+    """Whether a linked directory leads back to one that it lies in."""
+    path = os.path.join(place, name)
+    return os.path.islink(path) and (os.path.realpath(place) + os.sep).startswith(os.path.realpath(path) + os.sep)
+
+
+def _cannot_list(error: OSError) -> None:
+    msg = f"{error.filename}: the directory cannot be listed: {error.strerror}"
+    raise SourceError(msg, hint="check its permissions") from error
+
+
+def _members(pattern: str, suffixes: Sequence[str]) -> Named:
+    paths: list[str] = []
+    missing: list[str] = []
+    count = 0
+    for member in expand_braces(pattern):
+        count += 1
+        path = os.path.abspath(member)
+        if os.path.isfile(path):
+            paths.append(path)
+        elif os.path.isdir(path):
+            paths.extend(_below(path, suffixes))
+        elif glob.has_magic(member):
+            paths.extend(_matches(member))
+        else:
+            missing.append(path)
+    if missing:
+        msg = f"{pattern}: {len(missing)} of the {count} files it names are missing; the first is {missing[0]}"
+        raise SourceError(msg, hint=what_is_there(missing[0]))
+    return Named("braces", _fixed_directory(pattern), paths)
+
+
+def _matches(pattern: str) -> list[str]:
+    found = [os.path.abspath(path) for path in glob.glob(pattern, recursive=True)]
+    files = sorted({path for path in found if os.path.isfile(path) and not path.endswith(INDEX_SUFFIX)})
+    if files:
+        return files
+    if found:
+        msg = f"{pattern}: matches {len(found)} directories and no shards"
+        raise SourceError(msg, hint=f"for the files below them, write {os.path.join(pattern, '**', '*')} with a suffix")
+    msg = f"{pattern}: matches nothing"
+    raise SourceError(msg, hint=what_is_there(os.path.join(_fixed_directory(pattern), os.path.basename(pattern))))
+
+
+def _fixed_directory(pattern: str) -> str:
+    """The part of a pattern before its first special character, as a directory: the same whatever it matches."""
+    fixed = re.split(r"[*?\[{]", os.path.join(os.getcwd(), pattern), maxsplit=1)[0]
+    return os.path.abspath(os.path.dirname(fixed))

@@ -1,0 +1,186 @@
+"""What URLs, with or without globs and braces, name in a store that is far away.
+
+A name with a known suffix is believed to be a shard, which spares a request; the first look at it says if it is not
+there. Everything else is found out by listing, once per directory.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+
+from shoal.errors import SourceError, StorageError
+from shoal.storage.objects.object_options import OBJECT_SCHEMES
+from shoal.storage.sources.braces import expand_braces, has_braces
+from shoal.storage.sources.globs import has_magic, matcher
+from shoal.storage.sources.named_files import INDEX_NAME, INDEX_SUFFIX, Named, SourceKind, ends_as_one_of, shards_among
+from shoal.storage.store import ObjectInfo, Store
+from shoal.storage.urls import is_top, join, parent, plain, relative, scheme_of, tagged, without_secrets
+
+__all__ = ["members_of", "named_remotely"]
+
+# Asking for so many objects one by one takes longer than listing the directory they should be in.
+_MANY_MEMBERS = 8
+# But a directory may hold far more than was asked for: then the listing is left.
+_LISTED_PER_MEMBER = 4
+_LISTED_AT_LEAST = 2000
+
+
+def named_remotely(texts: Sequence[str], suffixes: Sequence[str], store: Store) -> list[Named]:
+    """What each of ``texts``, URLs of one scheme, names in ``store``."""
+    paths = _paths_of(texts)
+    return [_named(text, paths, suffixes, store) for text in texts]
+
+
+def members_of(texts: Sequence[str]) -> list[str]:
+    """Every URL that braces in ``texts`` stand for, with its query."""
+    return [member for text in texts for member in expand_braces(text)]
+
+
+def _paths_of(texts: Sequence[str]) -> dict[str, str]:
+    """The path by which each URL is known; a digest of the query is part of it where nothing else differs."""
+    members = dict.fromkeys(members_of(texts))
+    shared = Counter(plain(member) for member in members)
+    return {member: plain(member) if shared[plain(member)] == 1 else tagged(member) for member in members}
+
+
+def _named(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Store) -> Named:
+    if has_braces(text):
+        return _members(text, paths, suffixes, store)
+    if _is_glob(text):
+        return Named("glob", _fixed_directory(text), _matches(text, store))
+    path = paths[text]
+    if _looks_like_file(text, suffixes):
+        kind: SourceKind = "index" if plain(text).endswith(INDEX_SUFFIX) else "file"
+        return Named(kind, parent(path), [path])
+    return _directory_or_file(path, suffixes, store)
+
+
+def _is_glob(text: str) -> bool:
+    return has_magic(_path_part(plain(text)))
+
+
+def _path_part(url: str) -> str:
+    """Without scheme, and without host, whose brackets are those of an address, or bucket."""
+    return url[_first_of_path(url) :]
+
+
+def _first_of_path(url: str) -> int:
+    """Where the path begins: what lies in memory, or in a filesystem that is handed in, need not be in a bucket."""
+    first = url.find("://") + 3
+    if scheme_of(url) not in ("http", "https", *OBJECT_SCHEMES):
+        return first
+    slash = url.find("/", first)
+    return slash + 1 if slash >= 0 else len(url)
+
+
+def _looks_like_file(url: str, suffixes: Sequence[str]) -> bool:
+    # What has a query is made by a program, and there is nothing below it.
+    path = plain(url)
+    is_named = ends_as_one_of(path, (*suffixes, INDEX_SUFFIX))
+    return is_named or (path != url and "?" in url and not path.endswith("/"))
+
+
+def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Named:
+    directory = path if is_top(path) else path.rstrip("/")
+    if scheme_of(path) in ("http", "https"):
+        beside = join(directory, INDEX_NAME)
+        if store.find(beside) is not None:
+            return Named("index", directory, [beside])
+        if not path.endswith("/") and store.find(path) is not None:
+            return Named("file", parent(path), [path])
+        msg = f"{path}: no {INDEX_NAME} is there, and what else there is cannot be listed over http"
+        hint = f"name the shards by braces or a list, or put there the {INDEX_NAME} that `shoal index` makes of them"
+        raise SourceError(msg, hint=hint)
+    below = [info.path for info in store.list(directory)]
+    if below:
+        visible = [found for found in below if not _is_hidden(found, directory)]
+        return Named("directory", directory, shards_among(directory, visible, suffixes))
+    if store.find(path) is not None:
+        return Named("file", parent(path), [path])
+    msg = f"{path}: nothing of that name is there, nor below it"
+    raise SourceError(msg, hint=_nearby(path, store))
+
+
+def _is_hidden(path: str, directory: str) -> bool:
+    return any(part.startswith(".") for part in relative(path, directory).split("/"))
+
+
+def _members(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Store) -> Named:
+    members = list(expand_braces(text))
+    listed = _listed(text, len(members), store)
+    found: list[str] = []
+    missing: list[str] = []
+    for member in members:
+        path = paths[member]
+        if _is_glob(member):
+            found += _matches(member, store)
+        elif (listed is None and _looks_like_file(member, suffixes)) or (listed is not None and path in listed):
+            found.append(path)
+        elif listed is not None and _looks_like_file(member, suffixes):
+            missing.append(path)
+        else:
+            found += _directory_or_file(path, suffixes, store).paths
+    if missing:
+        shown = without_secrets(text) if scheme_of(text) in ("http", "https") else text
+        msg = f"{shown}: {len(missing)} of the {len(members)} files it names are missing; the first is {missing[0]}"
+        raise SourceError(msg, hint=_nearby(missing[0], store))
+    return Named("braces", _fixed_directory(text), found)
+
+
+def _listed(text: str, num_members: int, store: Store) -> set[str] | None:
+    """What lies in the directory that the pattern fixes, if that is quickly said; the store remembers it, too."""
+    if num_members < _MANY_MEMBERS:
+        return None
+    most = num_members * _LISTED_PER_MEMBER + _LISTED_AT_LEAST
+    try:
+        found = list(islice(store.list(_fixed_directory(text)), most + 1))
+    except StorageError as error:
+        if error.transient:
+            raise
+        return None  # not everybody who may read may list
+    return {info.path for info in found} if len(found) <= most else None
+
+
+def _matches(pattern: str, store: Store) -> list[str]:
+    directory = _fixed_directory(pattern)
+    infos = list(store.list(directory))
+    if any(info.path == plain(pattern) for info in infos):  # an object of exactly that name, as it is with files
+        return [plain(pattern)]
+    is_match = matcher(relative(plain(pattern), directory))
+    found = sorted(
+        info.path for info in infos if is_match(relative(info.path, directory)) and not info.path.endswith(INDEX_SUFFIX)
+    )
+    if found:
+        return found
+    msg = f"{pattern}: matches nothing"
+    raise SourceError(msg, hint=_among(directory, pattern, infos))
+
+
+def _fixed_directory(pattern: str) -> str:
+    """The part of a pattern before its first special character, as a directory: the same whatever it matches."""
+    url = plain(pattern)
+    first = _first_of_path(url)
+    if "{" in url[:first]:  # braces may name several buckets
+        return url[: url.find("://") + 3]
+    return parent(url[: min([place for letter in "*?[{" if (place := url.find(letter, first)) >= 0], default=len(url))])
+
+
+def _nearby(path: str, store: Store) -> str:
+    directory = parent(path)
+    try:
+        return _among(directory, path, list(islice(store.list(directory), _LISTED_AT_LEAST)))
+    except (StorageError, SourceError):  # buckets cannot be listed
+        return "check the URL"
+
+
+def _among(directory: str, wanted: str, infos: Sequence[ObjectInfo]) -> str:
+    """A sentence about what a directory holds, the names most like the missing one first."""
+    names = [relative(info.path, directory) for info in infos]
+    if not names:
+        return f"nothing lies below {directory}"
+    near = difflib.get_close_matches(relative(wanted, directory), names, n=3, cutoff=0.5) or sorted(names)[:3]
+    more = f", {len(names) - len(near)} more" if len(names) > len(near) else ""
+    return f"{directory} holds {', '.join(near)}{more}"

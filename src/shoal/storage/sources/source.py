@@ -1,0 +1,181 @@
+"""What a source names: shards from a path or URL, a directory, a glob, braces, or a list of those."""
+
+# Paths are text in this room, as they are for every other store.
+# ruff: noqa: PTH111
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.errors import SourceError, UsageError
+from shoal.storage.sources.local_patterns import named_locally
+from shoal.storage.sources.named_files import INDEX_SUFFIX, Named, SourceKind
+from shoal.storage.sources.pipes import url_of_pipe
+from shoal.storage.sources.remote_patterns import named_remotely
+from shoal.storage.store import ObjectInfo, Stat, Store
+from shoal.storage.urls import relative, scheme_of, without_secrets
+
+__all__ = [
+    "INDEX_SUFFIX",
+    "Source",
+    "SourceKind",
+    "SourceLike",
+    "expand",
+    "printed",
+    "schemes_of",
+    "texts_of",
+    "without_secrets",
+]
+
+SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The files that a source names, in the order in which their samples are numbered.
+
+    ``asked`` is the source as it was written. ``root`` is the absolute directory that all of them lie below, as far
+    as it can be told from what was written, so that it does not move when files come and go. ``names`` are relative
+    to it, with "/" between parts and never ".."; ``paths`` are absolute. Of kind "index", the one name is that of an
+    index file. ``complete`` says that all the shards of ``root`` were asked for, not some of them by name.
+    """
+
+    kind: SourceKind
+    asked: str
+    root: str
+    names: tuple[str, ...]
+    paths: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the source is a whole directory, so that a shard left out would be data lost."""
+        return self.kind == "directory"
+
+    def stat(self, store: Stat) -> list[ObjectInfo]:
+        """Size and version of every file; one call each, so a million files take seconds on a local disk."""
+        return [store.stat(path) for path in self.paths]
+
+
+def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None = None) -> Source:
+    """The files that ``source`` names; ``store`` is asked for what URLs name, and paths need none.
+
+    A file names itself. A directory names the files below it, at any depth, whose names end in one of ``suffixes``,
+    sorted by path; hidden files, files in hidden directories and index files are left out. A glob (``*``, ``?``,
+    ``[...]``, ``**``) names the files it matches, sorted. Braces (``{000000..001023}``, ``{a,b}``) name every member,
+    in the order written, and each must be there; ``::`` between sources, or a list, names them one after another.
+    A file that ends in ``.index`` is an index. ``~`` and ``file://`` are understood, and the commands that others
+    write to read one URL (``pipe:aws s3 cp URL -``).
+
+    On this machine, a file or directory of exactly that name wins over what its characters could mean. Far away, a
+    name that ends in one of ``suffixes`` is a file, and whether it is there is seen when it is first looked at.
+
+    Raises
+    ------
+    SourceError
+        Nothing, or not all of it, is there; or the same file is named twice.
+    StorageError
+        A store cannot list, or fails.
+    """
+    texts, alone = texts_of(source)
+    asked = printed(source)
+    if schemes_of(texts) in (set(), {""}):
+        found = [named_locally(text, suffixes) for text in texts]
+    elif store is None:
+        msg = f"{asked}: a URL is expanded by asking a store"
+        raise UsageError(msg, hint="expand(source, suffixes=..., store=open_store(source))")
+    else:
+        found = named_remotely(texts, suffixes, store)
+    return _joined(found, kind=found[0].kind if alone else "list", asked=asked)
+
+
+def texts_of(source: SourceLike) -> tuple[list[str], bool]:
+    """The patterns that a source is made of, and whether it is one and no list.
+
+    Raises
+    ------
+    SourceError
+        It is not made of texts, or of none, or of commands that are not recognised.
+    """
+    parts = _parts(source)
+    texts = [_with_both_slashes(url_of_pipe(text)) for part in parts for text in _split(_as_text(part))]
+    if not texts:
+        msg = "the source is empty: it names no files"
+        raise SourceError(msg, hint="give a file, a directory, a glob, braces, or a list of those")
+    return texts, len(texts) == 1 and isinstance(source, str | os.PathLike)
+
+
+def schemes_of(texts: Sequence[str]) -> set[str]:
+    """The schemes of URLs; "" for files of this machine."""
+    schemes = {"" if os.path.lexists(text) else scheme_of(text) for text in texts}
+    return {"" if scheme == "file" else scheme for scheme in schemes}
+
+
+def _parts(source: object) -> list[object]:
+    if isinstance(source, str | os.PathLike):
+        return [source]
+    if isinstance(source, Sequence) and not isinstance(source, bytes | bytearray | memoryview):
+        return list(source)
+    msg = f"a source is a path or a list of paths, not {type(source).__name__}"
+    raise SourceError(msg, hint="give a file, a directory, a glob, braces, or a list of those")
+
+
+def printed(source: SourceLike) -> str:
+    """The source as it was written, without secrets."""
+    return ", ".join(without_secrets(text) for text in texts_of(source)[0])
+
+
+def _as_text(part: object) -> str:
+    text = os.fspath(part) if isinstance(part, str | os.PathLike) else part
+    if not isinstance(text, str):
+        msg = f"a source is a path or a list of paths; this one holds {type(part).__name__} ({part!r:.80})"
+        raise SourceError(msg, hint="paths are str or os.PathLike, and lists are not nested")
+    if not text:
+        msg = "the source is an empty path"
+        raise SourceError(msg, hint='write "." for the current directory')
+    return text
+
+
+def _split(text: str) -> list[str]:
+    """``a::b`` is a list in WebDataset's notation."""
+    if "::" not in text or os.path.lexists(os.path.expanduser(text)):
+        return [text]
+    # Not the "::" between the brackets of an address, as in http://[::1]:8000/.
+    return [part for part in re.split(r"::(?![^\[\]/]*\])", text) if part]
+
+
+def _joined(found: list[Named], *, kind: SourceKind, asked: str) -> Source:
+    if kind == "list" and any(named.kind == "index" for named in found):
+        msg = f"{asked}: an index is a source of its own, and not a part of a list"
+        raise SourceError(msg, hint="pass it as index=, next to the list of shards")
+    root = _common([named.root for named in found])
+    paths = [path for named in found for path in named.paths]
+    twice = [path for path, count in Counter(paths).items() if count > 1]
+    if twice:
+        msg = f"{asked}: names {len(twice)} of {len(paths) - len(twice)} files more than once; the first is {twice[0]}"
+        raise SourceError(msg, hint="name each file once: a sample is delivered exactly once per epoch")
+    names = tuple(relative(path, root) for path in paths)
+    return Source(kind=kind, asked=asked, root=root, names=names, paths=tuple(paths))
+
+
+def _with_both_slashes(text: str) -> str:
+    """What a URL was before it went through `pathlib.Path`, which takes two slashes for one."""
+    if scheme_of(text) in ("", "file") or os.path.lexists(text):
+        return text
+    return re.sub(r":/(?!/)", "://", text, count=1)
+
+
+def _common(roots: list[str]) -> str:
+    """The directory that all of ``roots`` lie in; of URLs at the highest their scheme."""
+    if not scheme_of(roots[0]):
+        return os.path.commonpath(roots)
+    scheme, mark, _ = roots[0].partition("://")
+    parts = [root.partition("://")[2].split("/") for root in roots]
+    # Names in the same place of each, as far as they agree: what is lowest and highest agrees on no more than all.
+    lowest, highest = min(parts), max(parts)
+    num_shared = next((i for i, part in enumerate(lowest) if highest[i : i + 1] != [part]), len(lowest))
+    is_without_host = all(root.startswith(f"{scheme}:///") for root in roots)
+    return f"{scheme}{mark}{'/'.join(lowest[:num_shared]) or '/' * is_without_host}"

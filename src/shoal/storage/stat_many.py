@@ -1,0 +1,71 @@
+"""Looks at many objects: one after another where that is quick, several at a time where each answer takes a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from shoal.errors import StorageError
+from shoal.storage.refusals import is_missing
+from shoal.storage.store import Advise, Find, ObjectInfo, Stat
+
+__all__ = ["find_all", "stat_all"]
+
+_NUM_THREADS = 32
+
+_Result = TypeVar("_Result")
+
+
+class _Looks(Stat, Find, Advise, Protocol):
+    """What looking at objects needs of a store."""
+
+
+def stat_all(paths: Sequence[str], store: _Looks) -> list[ObjectInfo]:
+    """Size and version of every object.
+
+    Raises
+    ------
+    StorageError
+        One cannot be looked at; of those that are not there, it says how many.
+    """
+    if store.reads_ahead:
+        return [store.stat(path) for path in paths]
+    infos = find_all(paths, store)
+    missing = [path for path, info in zip(paths, infos, strict=True) if info is None]
+    if missing:
+        try:
+            store.stat(missing[0])
+        except StorageError as error:
+            if is_missing(error) and len(missing) > 1:
+                error.args = (f"{error.message}; so it is with {len(missing)} of {len(paths)} shards",)
+                error.message = error.args[0]
+            raise
+    return [store.stat(path) if info is None else info for path, info in zip(paths, infos, strict=True)]
+
+
+def find_all(
+    paths: Sequence[str], store: _Looks, *, but: Callable[[StorageError], bool] = is_missing
+) -> list[ObjectInfo | None]:
+    """The same, with None for what is not there, be it that a link to it leads nowhere; ``but`` knows what is not."""
+
+    def find(path: str) -> ObjectInfo | None:
+        try:
+            return store.find(path)
+        except StorageError as error:
+            if but(error):
+                return None
+            raise
+
+    return _each(find, paths, threads=not store.reads_ahead)
+
+
+def _each(look: Callable[[str], _Result], paths: Sequence[str], *, threads: bool) -> list[_Result]:
+    if not threads or len(paths) < 2:
+        return [look(path) for path in paths]
+    with ThreadPoolExecutor(min(_NUM_THREADS, len(paths)), thread_name_prefix="shoal-look") as pool:
+        try:
+            return list(pool.map(look, paths))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -1,0 +1,1 @@
+"""WHAT WAS DELIVERED? Sums that prove it."""

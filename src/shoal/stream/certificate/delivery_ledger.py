@@ -1,0 +1,153 @@
+"""What a rank really delivered, summed up so that any number of ranks, workers and resumed runs can be added together.
+
+Each delivered sample is hashed together with its position, and the hashes are added modulo 2^64: so the sum does not
+depend on who delivered which sample, or when, and it changes when one is missing, comes twice, lies elsewhere or is
+another. design/certificate.md has the reasons. The hashes of a stretch of batches are made at once, and what of it was
+delivered follows from how far the iterator has come, which it counts anyway.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.index.table import Index
+from shoal.order.partition import Share
+from shoal.order.seeds import draws, key, keys
+from shoal.reading.checks.record_checksums import RECORD_CRCS
+
+__all__ = ["NOTHING", "Ledger", "Proof", "RecordHashes"]
+
+_MASK = 2**64 - 1
+_MOST_NOTED = 2
+_MOST_ENTRIES = 1 << 20
+_MOST_STEPS = 4
+
+
+class Proof(NamedTuple):
+    """How many samples, and the sum of their hashes modulo 2^64."""
+
+    num_samples: int = 0
+    total: int = 0
+
+    def plus(self, other: Proof) -> Proof:
+        """Both together."""
+        return Proof(self.num_samples + other.num_samples, (self.total + other.total) & _MASK)
+
+    def minus(self, other: Proof) -> Proof:
+        """What is left without the other, which is a part of it."""
+        return Proof(self.num_samples - other.num_samples, (self.total - other.total) & _MASK)
+
+
+NOTHING = Proof()
+"""What is delivered before anything is."""
+
+
+class RecordHashes:
+    """One hash for each sample at its position, 64 bits, of epoch, position, id and the checksum of its record.
+
+    ``kind`` says what is known of the record: "records" (a checksum of each), "extents" (one of the extent that it is
+    in) or "none".
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._records = index.columns.get(RECORD_CRCS)
+        self._extents = index.extent_checksum if self._records is None else None
+        self._extent_of = None if self._extents is None else _Extents(index.extent_first_sample)
+        self.kind = "records" if self._records is not None else "extents" if self._extents is not None else "none"
+
+    def of(self, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Shape (num_samples,); 20 to 60 ns each."""
+        hashes = draws(keys(key(0, epoch, "certificate"), positions), ids)
+        if self._records is not None:
+            return draws(hashes, self._records[ids])
+        if self._extents is not None and self._extent_of is not None:
+            return draws(hashes, self._extents[self._extent_of.of(ids)])
+        return hashes
+
+
+class _Extents:
+    """Which extent holds a sample: a table over the ids says about where, which is five times as fast as a search."""
+
+    def __init__(self, first_sample: NDArray[np.int64]) -> None:
+        self._first = first_sample
+        num_samples = int(first_sample[-1])
+        entries = min(_MOST_ENTRIES, 2 * len(first_sample))
+        self._shift = max(0, (max(1, num_samples) // entries).bit_length())
+        starts = np.arange((num_samples >> self._shift) + 1, dtype=np.int64) << self._shift
+        self._table = np.searchsorted(first_sample, starts, side="right") - 1
+
+    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        extents: NDArray[np.int64] = self._table[ids >> self._shift]
+        for _ in range(_MOST_STEPS):
+            behind = self._first[extents + 1] <= ids
+            if not behind.any():
+                return extents
+            extents += behind
+        return np.searchsorted(self._first, ids, side="right").astype(np.int64) - 1
+
+
+@dataclass(slots=True)
+class _Noted:
+    """A stretch of batches: the hash of each sample, and the sums over all batches before each; at these steps."""
+
+    steps: range
+    hashes: NDArray[np.uint64]
+    batch_first: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    totals: NDArray[np.uint64]
+    dropped: list[tuple[int, Proof]] = field(default_factory=list)
+
+    def up_to(self, step: int) -> Proof:
+        """All batches before this step, without what was dropped."""
+        done = len(range(self.steps.start, min(step, self.steps.stop), self.steps.step))
+        so_far = Proof(int(self.counts[done]), int(self.totals[done]))
+        for at, lost in self.dropped:
+            so_far = so_far.minus(lost) if at < step else so_far
+        return so_far
+
+
+class Ledger:
+    """What one iterator has delivered, given how far it has come."""
+
+    def __init__(self, hashes: RecordHashes, epoch: int) -> None:
+        self._hashes, self._epoch = hashes, epoch
+        self._noted: deque[_Noted] = deque()
+        self._before = Proof()  # of stretches that are over
+
+    def noting(self, shares: Iterator[tuple[Share, range]]) -> Iterator[tuple[Share, range]]:
+        """The same shares; each is noted on its way."""
+        for share, steps in shares:
+            hashes = self._hashes.of(self._epoch, share.positions, share.ids)
+            hashes[share.repeated] = 0  # marked repeats do not count
+            sums = np.zeros(len(hashes) + 1, dtype=np.uint64)
+            np.cumsum(hashes, out=sums[1:])
+            counts = np.zeros(len(hashes) + 1, dtype=np.int64)
+            np.cumsum(~share.repeated, out=counts[1:])
+            first = share.batch_first
+            while len(self._noted) > _MOST_NOTED:
+                # Shares are asked for one stretch ahead, so that whatever lies before the last two is over.
+                over = self._noted.popleft()
+                self._before = self._before.plus(over.up_to(over.steps.stop))
+            self._noted.append(_Noted(steps, hashes, first, counts[first], sums[first]))
+            yield share, steps
+
+    def dropped(self, step: int, number: int) -> None:
+        """Sample ``number`` of the batch of this step is not delivered."""
+        for noted in self._noted:
+            if step in noted.steps:
+                lost = int(noted.hashes[int(noted.batch_first[noted.steps.index(step)]) + number])
+                if lost:  # else it was a repeat, which does not count anyway
+                    noted.dropped.append((step, Proof(1, lost)))
+
+    def up_to(self, step: int) -> Proof:
+        """All that was delivered before this step, which must not lie further back than two stretches."""
+        so_far = self._before
+        for noted in self._noted:
+            so_far = so_far.plus(noted.up_to(step))
+        return so_far

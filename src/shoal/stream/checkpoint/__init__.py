@@ -1,0 +1,1 @@
+"""WHERE IS THE STREAM? Positions, and what a state says of them."""

@@ -1,0 +1,181 @@
+"""What users ask a dataset for, turned into what the rooms below understand, or refused with a remedy."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import StateError, UsageError
+from shoal.hints import did_you_mean
+from shoal.index.table import Index
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.partition import Partition
+from shoal.order.registry import ORDERS
+from shoal.order.seeds import check_seed
+from shoal.order.state import MAX_POSITION, State
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.reading.resolved_order import OrderRequest
+from shoal.stream.index_columns import column_of, words_of_column
+
+__all__ = [
+    "Batching",
+    "choose_by_columns",
+    "count_of",
+    "numbers_left",
+    "order_request",
+    "request_of_state",
+]
+
+_MOST_WORDS = 10
+"""Of the texts of a column, in an error."""
+
+
+def order_request(order: Any, *, seed: Any, window: Any, chunk: Any, num_canonical_nodes: Any) -> OrderRequest:
+    """What `shuffle` was asked for, checked as far as that is possible without the dataset."""
+    if isinstance(order, (int, np.integer)) and not isinstance(order, bool):
+        msg = f"shuffle({order}): the first argument is an order"
+        raise UsageError(msg, hint=f"shuffle(seed={order})")
+    if isinstance(order, type):
+        msg = f"shuffle({order.__name__}): an order is an object, and this is its class"
+        raise UsageError(msg, hint=f"shuffle(shoal.orders.{order.__name__}(...))")
+    if isinstance(order, str) and order not in ORDERS:
+        msg = f"there is no order {order!r}; there are {', '.join(map(repr, ORDERS))}"
+        raise UsageError(
+            msg, hint=did_you_mean(order, ORDERS) + "an order is one of these, or an object of shoal.orders"
+        )
+    if not isinstance(order, str) and not hasattr(order, "bind"):
+        msg = f"an order is a name or an object of shoal.orders; got {order!r}"
+        raise UsageError(msg)
+    number = check_seed(seed)
+    for name, value in (("window", window), ("chunk", chunk)):
+        if value is not None:
+            parse_bytes(value, name)
+    if order == "window":
+        return OrderRequest(None, number, window, chunk, num_canonical_nodes)
+    keywords = {"window": window, "num_canonical_nodes": num_canonical_nodes}
+    if given := [name for name, value in keywords.items() if value is not None]:
+        msg = f"{' and '.join(f'{name}=' for name in given)} belongs to the window order in bytes; got order {order!r}"
+        raise UsageError(msg, hint=_arguments_of(order))
+    return OrderRequest(ORDERS[order]() if isinstance(order, str) else order, number, chunk=chunk)
+
+
+def request_of_state(state: State, *, stored: Runs | None = None) -> OrderRequest:
+    """What `shuffle` would have to be asked for to give the order of a state: the state's own numbers.
+
+    Whether it is the same order, of the same dataset and the same samples of it, is for `State.check` to say.
+    ``stored`` are the samples that take part, where they are known.
+
+    Raises
+    ------
+    StateError
+        The order is unknown, its numbers make none, or choices were made whose samples the state does not list.
+    """
+    told = dict(state.order)
+    name, extents_per_chunk = told.pop("name", None), told.pop("extents_per_chunk", None)
+    told.pop("version", None)
+    if stored is not None:
+        told.pop("stored", None)
+    if chosen := [word for word in ("stored", "delivered") if word in told]:
+        msg = f"the state was saved after select(), take() or skip() ({chosen[0]}), and keeps only a digest of these"
+        raise StateError(msg, hint="make the dataset again in Python, and ask its batch_ids()")
+    numbers = [*told.values(), *([] if extents_per_chunk is None else [extents_per_chunk])]
+    known = isinstance(name, str) and name in ORDERS
+    if not known or not all(type(number) is int and number > 0 for number in numbers):
+        msg = f"the state has an order that cannot be made from its numbers: {dict(state.order)}"
+        raise StateError(msg, hint=f"the orders are {', '.join(ORDERS)}; another one can only be traced in Python")
+    try:
+        order = ORDERS[name](**told)
+    except (TypeError, UsageError) as error:
+        msg = f"the state has an order that cannot be made from its numbers: {dict(state.order)}: {error}"
+        raise StateError(msg, hint="the state was changed after it was saved, or saved by another shoal") from None
+    # The bytes of a chunk no longer matter; that some were given tells a buffer over chunks from one over shards.
+    return OrderRequest(order, state.seed, chunk=extents_per_chunk, extents_per_chunk=extents_per_chunk)
+
+
+def _arguments_of(order: Any) -> str:
+    """How an order other than the window in bytes is told what it needs."""
+    kind = ORDERS[order] if isinstance(order, str) else type(order)
+    names = ", ".join(f"{name}=..." for name in kind().parameters) if kind in ORDERS.values() else "..."
+    return f"this order takes {kind.__name__}({names})" if names else "this order takes no arguments but seed="
+
+
+def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Which samples have the wanted values in all of these columns; a mask of shape (num_samples,)."""
+    mask = np.ones(index.num_samples, dtype=bool)
+    for name, wanted in columns.items():
+        column = column_of(index, name)
+        if callable(wanted):
+            kept = np.asarray(wanted(column))
+            if kept.shape != mask.shape or kept.dtype != np.bool_:
+                msg = f"the function for {name!r} must give a truth value for each of {len(mask)} samples"
+                raise UsageError(msg, hint="it is given the whole column as an array")
+        else:
+            kept = np.isin(column, _looked_for(index, name, wanted))
+        mask &= kept
+    return mask
+
+
+def _looked_for(index: Index, name: str, wanted: Any) -> NDArray[Any]:
+    """The values that are looked for in a column: of texts and names of classes, the numbers that stand for them."""
+    # A set would be one value to numpy.
+    several = isinstance(wanted, Collection) and not isinstance(wanted, (str, bytes, np.ndarray))
+    values = np.atleast_1d(np.asarray(list(wanted) if several else wanted))
+    if values.dtype.kind != "U":
+        return values
+    words = words_of_column(index, name)
+    if words is None:
+        msg = f"the column {name!r} holds numbers, and nothing says which texts they mean; got {str(values[0])!r}"
+        raise UsageError(msg, hint=f"give numbers: select({name}=0)")
+    numbers = {word: number for number, word in enumerate(words)}
+    for value in values.tolist():
+        if value not in numbers:
+            shown = ", ".join(map(repr, words[:_MOST_WORDS])) + (", ..." if len(words) > _MOST_WORDS else "")
+            msg = f"no sample has {value!r} in the column {name!r}; it holds {len(words)} texts: {shown}"
+            raise UsageError(msg, hint="texts are compared letter by letter")
+    return np.asarray([numbers[value] for value in values.tolist()], dtype=np.int64)
+
+
+def numbers_left(samples: Any, left: Runs) -> Any:
+    """Sample ids (a mask passes as it is) as numbers among the samples that earlier choices left."""
+    array = np.atleast_1d(np.asarray(samples))
+    if array.dtype.kind not in "iu":
+        return samples
+    numbers = left.numbers(array.astype(np.int64))
+    if (numbers < 0).any():
+        msg = f"sample {array[numbers < 0][0]} is not among the {len(left)} samples that are left"
+        raise UsageError(msg, hint="select() before shuffle() takes sample ids, which choices do not change")
+    return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """What `batch` was asked for: a size, for each rank or over all of them, and what becomes of the rest."""
+
+    size: int
+    is_global: bool
+    remainder: str
+
+    def partition(self, world_size: int) -> Partition:
+        """How so many ranks share an epoch."""
+        return Partition(self.size if self.is_global else self.size * world_size, world_size, self.remainder)
+
+
+def count_of(value: Any, what: str) -> int:
+    """A whole number of at least 0, or an error that says what asked for it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        msg = f"{what} takes an integer; got {value!r}"
+        raise UsageError(msg) from None
+    if number < 0:
+        msg = f"{what} takes an integer of at least 0; got {number}"
+        raise UsageError(msg)
+    if number > MAX_POSITION:
+        msg = f"{what} takes an integer below 2**63; got one of {number.bit_length()} bits"
+        raise UsageError(msg)
+    return number

@@ -1,1 +1,0 @@
-"""WHERE DO SAMPLES LIE? Shards are found, scanned once, and checked against what was indexed."""

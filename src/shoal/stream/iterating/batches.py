@@ -1,0 +1,199 @@
+"""Samples and batches, made of what a rank gets: through all stages, without what is dropped, counted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.indexing.open_source import Opened
+from shoal.pipeline.decode_pool import Decoders
+from shoal.pipeline.quarantine import SKIPPED, Skips
+from shoal.pipeline.stages import DROPPED, run_stages
+from shoal.reading.by_id import read_sample
+from shoal.reading.checks.damaged import Damaged, forgiving_sample
+from shoal.reading.resolved_order import Arrangement
+from shoal.stats.counters import Counters
+from shoal.storage.retry import StoppedError
+from shoal.stream.certificate.delivery_ledger import Ledger
+from shoal.stream.checkpoint.position import Place
+from shoal.stream.iterating.pipeline_spec import Recipe
+from shoal.stream.iterating.read_schedule import Gathered, Stretch
+
+__all__ = ["Source", "batches_gathered", "batches_made", "samples_made"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What samples are made of and with, and where the counts go."""
+
+    opened: Opened
+    arrangement: Arrangement
+    recipe: Recipe
+    counters: Counters
+    place: Place
+    ledger: Ledger
+    skips: Skips | None
+    decoders: Decoders | None
+
+    def samples(self, stretch: Stretch) -> Iterator[Any]:
+        """The samples of a stretch, with those stages behind them that are run in threads."""
+        return stretch.samples if self.decoders is None else self.decoders.samples(stretch.samples, stretch.ids)
+
+    @property
+    def made(self) -> Callable[[Any, int], Any] | None:
+        """What becomes of such a sample, given with its id; None where it stays what it is."""
+        threaded = self.recipe.threaded
+        stages = self.recipe.stages[0 if threaded is None else threaded.num_stages :]
+        if self.skips is not None:
+            return partial(self.skips.made, stages)
+        return partial(run_stages, stages, index=self.opened.index) if stages else None
+
+
+# From here on there are functions and no methods: a generator that knew its iteration would keep it, and with it its
+# threads, alive when nobody else does.
+
+
+def samples_made(stretches: Iterator[Stretch], source: Source) -> Iterator[Any]:
+    """Sample after sample, without those that a filter dropped or that are damaged."""
+    made, counters, place = source.made, source.counters, source.place
+    formatting = source.recipe.formatting
+    formatted = None if formatting.name is None else formatting.sample
+    for stretch in stretches:
+        after = stretch.steps.stop
+        # The last position of an epoch may have no sample for this rank.
+        for step, sample_id, sample in zip(stretch.steps, stretch.ids, source.samples(stretch), strict=False):
+            result = made(sample, sample_id) if made else sample
+            place.num_yielded = step + 1
+            if result is SKIPPED or result is DROPPED:
+                counters.num_filtered += result is DROPPED
+                source.ledger.dropped(step, 0)
+                continue
+            counters.num_samples += 1
+            yield formatted(result) if formatted else result
+        place.num_yielded = after
+
+
+def batches_made(stretches: Iterator[Stretch], source: Source) -> Iterator[Any]:
+    """Batch after batch."""
+    made, place = source.made, source.place
+    for stretch in stretches:
+        stored = source.samples(stretch)
+        for step, (begin, end) in zip(stretch.steps, itertools.pairwise(stretch.batch_first), strict=True):
+            place.num_yielded = step
+            samples: list[Any] = list(itertools.islice(stored, end - begin))
+            if made:
+                named = zip(samples, stretch.ids[begin:end], strict=True)
+                samples = [made(sample, sample_id) for sample, sample_id in named if not place.is_over]
+            if place.is_over:
+                msg = "the stream was closed while a batch was made"
+                raise StoppedError(msg)
+            batch = _collated(samples, stretch.repeated[begin:end], source)
+            place.num_yielded = step + 1  # only now: what failed was not yielded
+            yield batch
+
+
+def batches_gathered(stretches: Iterator[Gathered], source: Source) -> Iterator[Any]:
+    """Batch after batch, made of columns."""
+    stages = source.recipe.stages
+    for stretch in stretches:
+        ids, repeated = stretch.share.ids, stretch.share.repeated
+        for step, (begin, end) in zip(
+            stretch.steps, itertools.pairwise(stretch.share.batch_first.tolist()), strict=True
+        ):
+            source.place.num_yielded = step
+            batch = next(stretch.batches)
+            if isinstance(batch, list):
+                named = zip(batch, ids[begin:end].tolist(), strict=True)
+                index = source.opened.index
+                made = [run_stages(stages, sample, sample_id, index=index) for sample, sample_id in named]
+                batch = source.recipe.collated(made)
+            else:
+                for stage in stages:
+                    batch = stage(batch, ids[begin:end])  # type: ignore[arg-type]  # one id for each row
+            delivered = _delivered(batch, repeated[begin:end], source)
+            source.place.num_yielded = step + 1  # only now: what failed was not yielded
+            yield delivered
+
+
+def _collated(samples: list[Any], repeated: list[bool], source: Source) -> Any:
+    kept = [
+        (sample, again)
+        for sample, again in zip(samples, repeated, strict=True)
+        if sample is not DROPPED and sample is not SKIPPED
+    ]
+    num_filtered = 0
+    if len(kept) < len(samples):
+        num_filtered = sum(sample is DROPPED for sample in samples)
+        for number, sample in enumerate(samples):
+            if sample is DROPPED or sample is SKIPPED:
+                source.ledger.dropped(source.place.num_yielded, number)
+    if not kept:
+        kept = [(_nearest_kept(source), True)]
+    batch = source.recipe.collated([sample for sample, _ in kept])
+    delivered = _delivered(batch, np.array([again for _, again in kept]), source)
+    source.counters.num_filtered += num_filtered
+    return delivered
+
+
+def _delivered(batch: Any, repeated: NDArray[np.bool_], source: Source) -> Any:
+    """A batch with its repeats marked, in its format, after the stages of batches; counted."""
+    num_repeats = int(np.count_nonzero(repeated))
+    if isinstance(batch, dict) and "__pad__" in batch:  # in all batches, so that it does not wait for the last
+        msg = "the samples have a field '__pad__', by which batches mark their repeats"
+        raise UsageError(msg, hint='.rename(padding="__pad__") before batch() keeps it under another name')
+    if num_repeats and isinstance(batch, dict):
+        batch["__pad__"] = repeated
+    batch = source.recipe.finished(batch)
+    try:
+        for stage in source.recipe.batch_stages:
+            batch = stage(batch, -1)
+    except Exception as error:
+        place = source.place
+        number = place.start + place.num_yielded * place.partition.global_batch
+        start = source.arrangement.position_of(place.epoch, number)
+        error.add_note(f"shoal: in {stage!r} of the global batch at position {start} of epoch {place.epoch}")
+        raise
+    counters = source.counters
+    counters.num_batches += 1
+    counters.num_samples += len(repeated)
+    counters.num_repeats += num_repeats
+    return batch
+
+
+def _nearest_kept(source: Source) -> Any:
+    """The nearest sample before a batch, cyclically, that is kept: what a rank gets instead of nothing.
+
+    Found from the order alone, so that a resumed run finds the same.
+    """
+    place, arrangement = source.place, source.arrangement
+    order = arrangement.epoch(place.epoch)
+    begin = place.start + place.num_yielded * place.partition.global_batch
+    for step in range(1, place.num_samples + 1):
+        position = (begin - step) % place.num_samples
+        sample = _alone(source, int(arrangement.stored_ids(order.ids(position, position + 1))[0]))
+        if sample is not DROPPED and sample is not SKIPPED:
+            return sample
+    if source.skips is None:
+        msg = f"filter() keeps none of the {place.num_samples} samples of the epoch"
+        raise UsageError(msg, hint="try the function on ds[0]")
+    msg = f"all {place.num_samples} samples of the epoch are damaged, or dropped by filter()"
+    raise UsageError(msg, hint='without reading(on_error="skip") the first error is raised')
+
+
+def _alone(source: Source, sample_id: int) -> Any:
+    """A sample that was not due, through all stages; not counted if it is damaged."""
+    opened, arrangement, stages, skips = source.opened, source.arrangement, source.recipe.stages, source.skips
+    if skips is None:
+        return run_stages(stages, read_sample(opened, arrangement, sample_id), sample_id, index=opened.index)
+    if skips.among(np.array([sample_id]))[0]:
+        return SKIPPED
+    sample = forgiving_sample(opened, sample_id) if skips.finds else read_sample(opened, arrangement, sample_id)
+    made = run_stages(stages, sample, sample_id, index=opened.index, forgiving=skips.finds)
+    return SKIPPED if type(made) is Damaged else made

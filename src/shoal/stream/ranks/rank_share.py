@@ -1,0 +1,50 @@
+"""What a rank gets of an epoch, and which part of that one of its worker processes makes: whole batches, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.order.partition import Share
+from shoal.order.protocol import BoundOrder
+from shoal.reading.resolved_order import Arrangement
+from shoal.reading.schedule.lifetimes import stretch_positions
+from shoal.stream.checkpoint.position import Place
+from shoal.stream.iterating.pipeline_spec import Recipe
+
+__all__ = ["shares_of", "some_batches"]
+
+
+def shares_of(
+    order: BoundOrder, arrangement: Arrangement, recipe: Recipe, place: Place
+) -> Iterator[tuple[Share, range]]:
+    """What a rank, or one of its workers, gets, stretch by stretch, with stored sample ids; and at which steps."""
+    partition, num_workers = recipe.partition, recipe.num_workers
+    start, begin = place.start, place.num_yielded
+    num_batches = partition.num_batches(order.num_samples, start)
+    batches = max(1, stretch_positions(order.parameters, partition.world_size) // partition.global_batch)
+    for first in range(begin, num_batches, batches):
+        stop = min(first + batches, num_batches)
+        share = partition.share(order, recipe.rank, first, stop, start)
+        steps = range(first, stop)
+        if num_workers > 1:
+            steps = range(first + (recipe.worker - first) % num_workers, stop, num_workers)
+            share = some_batches(share, np.arange(steps.start - first, stop - first, num_workers))
+        yield replace(share, ids=arrangement.stored_ids(share.ids)), steps
+
+
+def some_batches(share: Share, batches: NDArray[np.int64]) -> Share:
+    """Only these batches of a share, by number; O(samples of those batches).
+
+    >>> share = Share(*(np.arange(6) for _ in range(3)), np.zeros(6, dtype=bool), np.array([0, 3, 5, 6]))
+    >>> part = some_batches(share, np.array([0, 2]))
+    >>> part.ids.tolist(), part.batch_first.tolist()
+    ([0, 1, 2, 5], [0, 3, 4])
+    """
+    sizes = np.diff(share.batch_first)[batches]
+    batch_first = np.concatenate([[0], np.cumsum(sizes)])
+    kept = np.repeat(share.batch_first[batches] - batch_first[:-1], sizes) + np.arange(batch_first[-1])
+    return Share(share.ids[kept], share.positions[kept], share.chunks[kept], share.repeated[kept], batch_first)

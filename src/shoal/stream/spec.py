@@ -1,0 +1,192 @@
+"""What a dataset is made of: each verb of a user adds one thing to it, or is refused. Nothing in it moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.indexing.open_source import Opened
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.partition import Partition
+from shoal.order.sequential_and_full import Sequential
+from shoal.order.skipped_positions import NO_GAPS, Gaps
+from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.stages import Filter, Stage
+from shoal.reading.options import ReadingOptions
+from shoal.reading.resolved_order import Arrangement, OrderRequest
+from shoal.reading.spilled.large_chunks import can_spill
+from shoal.stream.dataset_requests import Batching, choose_by_columns, numbers_left
+from shoal.stream.ranks.ranks import Ranks
+
+__all__ = ["Description"]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Shards, an order over them, what becomes of their samples, and how they are cut and dealt.
+
+    Parameters
+    ----------
+    opened
+        Shards and their index.
+    request
+        The order that was asked for; None before `shuffle`: that of storage.
+    stored
+        Ids of the samples that were chosen before `shuffle`; None for all.
+    delivered
+        Positions of an epoch that were chosen after it; None for all.
+    gaps
+        Positions that are left out of some epochs.
+    stages, batching, batch_stages
+        What happens to each sample, how batches are cut, and what happens to each of them.
+    """
+
+    opened: Opened
+    request: OrderRequest | None = None
+    stored: Runs | None = None
+    delivered: Runs | None = None
+    gaps: Gaps = NO_GAPS
+    stages: tuple[Stage, ...] = ()
+    batching: Batching | None = None
+    batch_stages: tuple[Stage, ...] = ()
+    ranks: Ranks = field(default_factory=Ranks)
+    reading: ReadingOptions = field(default_factory=ReadingOptions)
+    formatting: Formatting = field(default_factory=Formatting)
+
+    @staticmethod
+    def of(opened: Opened, request: OrderRequest | None = None) -> Description:
+        """All samples of a dataset that take part in it."""
+        return Description(opened, request, stored=opened.stored)
+
+    def summary(self) -> str:
+        """What is streamed, in a line."""
+        index, batching = self.opened.index, self.batching
+        parts = [f"{self.num_samples:,} samples of {index.num_shards:,} {index.format} shards"]
+        if self.request is not None:
+            order = self.request.order
+            parts.append(f"order {'window' if order is None else order.name} with seed={self.request.seed}")
+        parts += [type(stage).__name__.lower() for stage in self.stages]
+        if batching is not None:
+            parts.append(f"{'global ' if batching.is_global else ''}batches of {batching.size:,}")
+        return ", ".join(parts)
+
+    # ---- what verbs add
+
+    def in_order(self, request: OrderRequest) -> Description:
+        """The same samples in another order."""
+        self._refuse_after_gaps("shuffle()")
+        return replace(self, request=request)
+
+    def selected(self, samples: Any) -> Description:
+        """Only these samples: numbers or a mask."""
+        if self.request is None and self.stored is not None:
+            samples = numbers_left(samples, self.stored)
+        return self.only(Runs.of(samples, self.num_samples), "select()")
+
+    def selected_by(self, columns: dict[str, Any]) -> Description:
+        """Only samples that columns of the index choose."""
+        if self.request is not None:
+            msg = "columns of the index choose stored samples; after shuffle() there are only positions"
+            raise UsageError(msg, hint="put select() before shuffle()")
+        mask = choose_by_columns(self.opened.index, columns)
+        if self.stored is not None:
+            mask = mask[self.stored.members(np.arange(len(self.stored)))]
+        return self.only(Runs.of(mask, self.num_samples), "select()")
+
+    def only(self, runs: Runs, verb: str) -> Description:
+        """Only these samples, counted among those that are left; of storage before `shuffle`, of epochs after it."""
+        self.refuse_after_batch(verb)
+        self._refuse_after_gaps(verb)
+        if self.filters:
+            msg = f"{verb} counts samples before any filter, and stands after filter()"
+            raise UsageError(msg, hint=f"put {verb} before filter()")
+        if not len(runs):
+            msg = f"{verb} leaves none of {self.num_samples} samples"
+            raise UsageError(msg)
+        if self.request is None:
+            return replace(self, stored=runs if self.stored is None else self.stored.of_members(runs))
+        return replace(self, delivered=runs if self.delivered is None else self.delivered.of_members(runs))
+
+    def then(self, stage: Stage, verb: str = "") -> Description:
+        """One more stage; with the name of its verb if it is one of samples, and of no batches."""
+        if verb:
+            self.refuse_after_batch(verb)
+        if self.batching is not None:
+            return replace(self, batch_stages=(*self.batch_stages, stage))
+        return replace(self, stages=(*self.stages, stage))
+
+    def in_batches(self, batching: Batching) -> Description:
+        """Cut into batches."""
+        return replace(self, batching=batching)
+
+    def formatted(self, formatting: Formatting) -> Description:
+        """Handed out in another form."""
+        return replace(self, formatting=formatting)
+
+    def dealt_to(self, ranks: Ranks) -> Description:
+        """The part of other ranks."""
+        return replace(self, ranks=ranks)
+
+    def read_by(self, options: ReadingOptions) -> Description:
+        """Read in another way; asked for once."""
+        if self.reading != ReadingOptions():
+            msg = "reading() was called before; a second call would hide what the first one asked for"
+            raise UsageError(msg, hint="give all options in one call")
+        return replace(self, reading=options)
+
+    def without(self, gaps: Gaps) -> Description:
+        """Without these positions, and those that are left out already."""
+        joined = self.gaps.plus(gaps)
+        for epoch, _, stop in joined.ranges:
+            if stop > self.num_samples:
+                msg = f"without() was given positions up to {stop} of epoch {epoch}, which has {self.num_samples}"
+                raise UsageError(msg)
+            left = joined.left(epoch, self.num_samples)
+            if left is not None and not len(left):
+                msg = f"without() leaves none of the {self.num_samples} samples of epoch {epoch}"
+                raise UsageError(msg)
+        return replace(self, gaps=joined)
+
+    def _refuse_after_gaps(self, verb: str) -> None:
+        if self.gaps:
+            msg = f"{verb} would give the positions that without() leaves out to other samples"
+            raise UsageError(msg, hint=f"put {verb} before without()")
+
+    def refuse_after_batch(self, verb: str) -> None:
+        """Raise if there are batches already, which this verb cannot take."""
+        if self.batching is not None:
+            msg = f"{verb} works on samples, and stands after batch()"
+            raise UsageError(msg, hint=f"put {verb} before batch(); only map() works on batches")
+
+    # ---- what follows from it
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch over all ranks, before any filter."""
+        left = self.delivered if self.delivered is not None else self.stored
+        return self.opened.index.num_samples if left is None else len(left)
+
+    @property
+    def order_request(self) -> OrderRequest:
+        """The order that was asked for, or that of storage."""
+        return self.request or OrderRequest(Sequential())
+
+    @property
+    def filters(self) -> bool:
+        """Whether how many samples are left is not known before they are read."""
+        return any(isinstance(stage, Filter) for stage in self.stages)
+
+    def arrangement(self) -> Arrangement:
+        """The order in integers."""
+        opened = self.opened
+        request, spills = self.order_request, can_spill(opened)
+        return Arrangement(opened.index, request, self.stored, self.delivered, self.gaps, spills=spills)
+
+    def partition(self, world_size: int) -> Partition:
+        """How epochs are cut and dealt at this world size."""
+        if self.batching is None:
+            return Partition(world_size, world_size, batched=False)
+        return self.batching.partition(world_size)

@@ -1,0 +1,1 @@
+"""HOW DO WORKER PROCESSES AND THREADS MAKE BATCHES? Modules that answer it."""

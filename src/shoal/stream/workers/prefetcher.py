@@ -1,0 +1,142 @@
+"""Makes what an iterator yields in a thread of its own, some items ahead of their use."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self
+
+from shoal.pipeline.value_bytes import bytes_of
+from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
+from shoal.processes.stopping import Stop, end_pool, is_done
+
+__all__ = ["Ahead"]
+
+_END = object()
+
+
+class Ahead:
+    """An iterator over the same items, of which up to ``limit`` are ready before they are asked for.
+
+    Those that are ready hold ``limit_bytes`` at most, as far as the largest so far tells how large the next will be;
+    one may always be ready. An error is raised at its place. Close it, or let go of it: the thread is gone when that
+    returns, unless the item in work takes seconds more; ``close`` is called before, and may see to it that its making
+    ends early. An interrupt loses nothing: while it waits, nothing was taken, and what was taken can be given back.
+    """
+
+    def __init__(
+        self, items: Iterator[Any], *, limit: int, close: Callable[[], None], limit_bytes: int | None = None
+    ) -> None:
+        self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="shoal-make")
+        self._room = _Room(limit_bytes)
+        self._items = items
+        self._ready: deque[Future[Any]] = deque()
+        self._finalizer = weakref.finalize(self, _stop, self._thread, self._ready, self._room.stop, close, os.getpid())
+        self._finalizer.atexit = False  # see `Stop`
+        with InterruptsHeld():
+            for _ in range(limit):
+                self._ask()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        self.wait()
+        return self.take()
+
+    def wait(self) -> None:
+        """Wait until the next item is ready, or there is none: interrupts arrive while this waits."""
+        wait_in_slices(self._is_ready)
+
+    def _is_ready(self, timeout_seconds: float | None) -> bool:
+        ready = self._ready
+        return not ready or is_done(ready[0], timeout_seconds) or self._room.stop.is_set()
+
+    def take(self) -> Any:
+        """The next item, for which `wait` has waited; `StopIteration` after the last, and once this is closed."""
+        with InterruptsHeld():
+            if not self._ready or self._room.stop.is_set():
+                raise StopIteration
+            item, num_bytes = self._ready.popleft().result()
+            if item is _END:
+                self.close()
+                raise StopIteration
+            self._room.taken(num_bytes)
+            self._ask()
+            return item
+
+    def give_back(self, item: Any) -> None:
+        """Give it out once more: who took it was interrupted."""
+        with InterruptsHeld():
+            future: Future[Any] = Future()
+            future.set_result((item, self._room.made(item)))
+            self._ready.appendleft(future)
+
+    def close(self) -> None:
+        """Make no more."""
+        with InterruptsHeld():
+            self._finalizer()
+            self._ready.clear()
+            self._thread = None  # now: Python forgets threads by callbacks, in which an interrupt would be lost
+
+    def _ask(self) -> None:
+        if self._thread is not None:
+            self._ready.append(self._thread.submit(_next_of, self._items, self._room))
+
+
+class _Room:
+    """What is ready, in bytes, and whether there is room for one more."""
+
+    def __init__(self, limit_bytes: int | None) -> None:
+        self._limit_bytes = limit_bytes
+        self._changed = threading.Condition()
+        self._ready_bytes = self._num_ready = self._largest_bytes = 0
+        self.stop = Stop(self._changed)
+
+    def wait(self) -> bool:
+        """Wait until there is room for another; whether it is still wanted."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.stop.is_set() or self._has_room())
+        return not self.stop.is_set()
+
+    def _has_room(self) -> bool:
+        limit = self._limit_bytes
+        return limit is None or not self._num_ready or self._ready_bytes + self._largest_bytes <= limit
+
+    def made(self, item: Any) -> int:
+        """Count one that is ready; its bytes."""
+        num_bytes = 0 if self._limit_bytes is None else bytes_of(item)
+        with self._changed:
+            self._num_ready += 1
+            self._ready_bytes += num_bytes
+            self._largest_bytes = max(self._largest_bytes, num_bytes)
+        return num_bytes
+
+    def taken(self, num_bytes: int) -> None:
+        """One was taken, and another may be made."""
+        with self._changed:
+            self._num_ready -= 1
+            self._ready_bytes -= num_bytes
+            self._changed.notify_all()
+
+
+def _next_of(items: Iterator[Any], room: _Room) -> tuple[Any, int]:
+    if not room.wait():
+        return _END, 0
+    item = next(items, _END)
+    return (item, 0) if item is _END else (item, room.made(item))
+
+
+def _stop(
+    thread: ThreadPoolExecutor, ready: deque[Future[Any]], stop: Stop, close: Callable[[], None], pid: int
+) -> None:
+    if os.getpid() != pid:
+        return  # a forked child has no such thread
+    with InterruptsHeld(in_finalizer=True):
+        stop.set()
+        close()
+        end_pool(thread, ready)

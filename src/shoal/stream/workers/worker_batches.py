@@ -1,0 +1,183 @@
+"""Batches made one by one, by step, in a worker process: what goes to it, what it makes, and what comes back.
+
+A task names epoch, start and step, so a worker needs no memory of its own of where the run is: the same worker serves
+any number of epochs and resumed positions, and a new one begins wherever it is told to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+import traceback
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from shoal.errors import ShoalError
+from shoal.pipeline.quarantine import MOST_LISTED
+from shoal.reading.cached_ranges import cache_counts
+from shoal.stats.counters import Counters
+from shoal.storage.retry import StoppedError
+from shoal.stream.certificate.delivery_ledger import Proof
+from shoal.stream.checkpoint.position import Place
+from shoal.stream.iterating.iterator import Iteration
+from shoal.stream.iterating.iterator_spec import Work
+from shoal.stream.workers.pickling import pack, unpack
+
+__all__ = ["Failed", "Made", "StepMaker", "Task", "add_counts"]
+
+
+class Task(NamedTuple):
+    """One batch to make: the rank's at this step, counted from position ``start`` of an epoch; ``num_steps`` in all."""
+
+    epoch: int
+    start: int
+    step: int
+    num_steps: int
+
+
+class Failed(NamedTuple):
+    """An error of a worker, and where in the worker it was raised."""
+
+    error: BaseException
+    where: str
+
+    def raise_here(self) -> None:
+        """Raise it in the process that asked for the batch."""
+        self.error.add_note(f"shoal: in a worker process:\n{self.where}")
+        raise self.error
+
+
+class Made(NamedTuple):
+    """A batch, or why there is none; and what making it, and reading ahead of the next, added to the counts.
+
+    ``proof`` sums up the samples in it.
+    """
+
+    step: int
+    batch: Any
+    counts: dict[str, Any]
+    failed: Failed | None = None
+    proof: Proof = Proof()
+
+
+class StepMaker:
+    """Makes the steps of one worker of a rank; steps that follow each other cost no more than iterating does.
+
+    ``stop`` is the end of a pipe. When something can be read there, the batch in work is given up at its next sample.
+    """
+
+    def __init__(self, work: Work, num_workers: int, stop: Any) -> None:
+        self._work, self._num_workers, self._stop = work, num_workers, stop
+        self._watch: threading.Thread | None = None
+        self._forget()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _arrived, (pack(self._work), self._num_workers, self._stop)
+
+    def _forget(self) -> None:
+        self._iteration: Iteration | None = None
+        self._next: tuple[int, int, int] | None = None
+        self._counters = Counters()
+        self._told: dict[str, Any] = {}
+
+    def make(self, task: Task) -> Made:
+        """The batch of a task; an error comes back as one, so that it keeps its type on its way."""
+        if self._watch is None:
+            self._told = dict(cache_counts(self._work.opened))  # who was forked has those of the parent
+            self._watch = threading.Thread(target=self._close_when_told, name="shoal-stop", daemon=True)
+            self._watch.start()
+        try:
+            if self._stop.poll():
+                msg = "the loader was closed"
+                raise StoppedError(msg)  # noqa: TRY301  # as it would be in the middle of a batch
+            batch, proof = self._made(task)
+        except Exception as error:  # noqa: BLE001  # raised again by the process that asked
+            self._next = None
+            return Made(task.step, None, self._counts(), Failed(_portable(error), traceback.format_exc()))
+        return Made(task.step, batch, self._counts(), None, proof)
+
+    def _made(self, task: Task) -> tuple[Any, Proof]:
+        here = (task.epoch, task.start, task.step)
+        if self._iteration is None or self._next != here:
+            self.close()
+            work = self._work.of_worker(task.step % self._num_workers, self._num_workers)
+            self._iteration = work.iterate(
+                self._counters,
+                epoch=task.epoch,
+                start=task.start,
+                ended=_nobody_counts,
+                state=_nobody_saves,
+                first_step=task.step,
+            )
+        place = self._iteration.place
+        before = place.proof
+        batch = next(self._iteration)
+        proof = place.proof.minus(before)
+        following = task.step + self._num_workers
+        self._next = (task.epoch, task.start, following)
+        if following >= task.num_steps:
+            self.close()  # the pass is over for this worker, and its memory is wanted elsewhere
+        return batch, proof
+
+    def close(self) -> None:
+        """Stop reading."""
+        iteration, self._iteration, self._next = self._iteration, None, None
+        if iteration is not None:
+            iteration.close()
+
+    def _close_when_told(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stop.poll(None)  # not read: the other workers want to see it too
+        self.close()
+
+    def _counts(self) -> dict[str, Any]:
+        """What was added to the counts since the last time."""
+        now = self._counters.counts() | cache_counts(self._work.opened)
+        before, self._told = self._told, now
+        return {name: _since(before.get(name), value) for name, value in now.items()}
+
+
+def _arrived(packed: bytes, num_workers: int, stop: Any) -> StepMaker:
+    return StepMaker(unpack(packed), num_workers, stop)
+
+
+def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
+    """Add what a worker counted; of what is a height and not a count, keep the highest of one process."""
+    for name, more in counts.items():
+        value = getattr(counters, name, None)
+        if value is None:  # of the cache, which is counted apart from the stream
+            counters.of_workers[name] = counters.of_workers.get(name, 0) + more
+        elif name.startswith(_HEIGHTS):
+            setattr(counters, name, max(value, more))
+        elif isinstance(value, list):
+            value.extend(more[: max(0, MOST_LISTED - len(value))])
+        else:
+            setattr(counters, name, value + more)
+
+
+_HEIGHTS = ("peak_", "in_flight_", "pinned_", "concurrency")
+
+
+def _since(before: Any, now: Any) -> Any:
+    if isinstance(now, list):
+        return now[len(before or ()) :]
+    return now - (before or 0)
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The error itself where it survives the way to another process, else one that says what it said."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own object, to see whether it arrives
+    except Exception:  # noqa: BLE001  # whatever a foreign class does when it is taken apart
+        return ShoalError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _nobody_counts(_: Place) -> None:
+    """A worker does not know whether what it made was received."""
+
+
+def _nobody_saves(epoch: int, position: int) -> dict[str, Any]:
+    msg = f"a worker was asked for a state at epoch {epoch}, position {position}"
+    raise AssertionError(msg)

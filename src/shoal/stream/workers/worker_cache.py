@@ -1,0 +1,49 @@
+"""Workers of a loader that read from afar share what they read: each chunk comes to this machine once.
+
+Worker ``w`` of ``m`` makes every ``m``-th batch, so all of them want nearly all chunks at about the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from shoal.errors import StorageError, UsageError
+from shoal.figures import format_bytes
+from shoal.reading.cached_ranges import chunk_cache_of, expect_windows
+from shoal.stream.iterating.iterator_spec import Work
+
+__all__ = ["sharing_chunks"]
+
+_log = logging.getLogger("shoal")
+_LEAST_BYTES = 1 << 30
+_WINDOWS = 2  # workers are not quite at the same place
+
+
+def sharing_chunks(work: Work, *, num_workers: int) -> Work:
+    """The same work with a cache of this machine for as long as it lasts, where it reads from afar and has none.
+
+    Files of this machine are shared by the system. Where there is no room for a cache, workers read for themselves, and
+    a warning says what that costs. They do not divide the window: to hold a part of it each worker would read chunks
+    again, and so over the network.
+    """
+    opened, arrangement = work.opened, work.arrangement
+    if opened.cache is not None or opened.store.reads_ahead or not len(arrangement.chunks):
+        return work
+    chunks = min(arrangement.order.parameters.get("chunks", 0), len(arrangement.chunks))
+    window_bytes = chunks * arrangement.index.num_bytes // len(arrangement.chunks)
+    asked = {"budget": max(_LEAST_BYTES, _WINDOWS * window_bytes), "keep": False}
+    try:
+        shared = replace(opened, cache=chunk_cache_of(asked, dataset=opened.index.fingerprint))
+        expect_windows(shared, arrangement, work.recipe.partition.world_size)
+    except (UsageError, StorageError) as error:
+        _log.warning(
+            "workers read every chunk for themselves, since they cannot share: %s; %d workers hold a window of %s "
+            "each, and every chunk comes over the network up to %d times",
+            error,
+            num_workers,
+            format_bytes(window_bytes),
+            num_workers,
+        )
+        return work
+    return replace(work, opened=shared)

@@ -1,0 +1,240 @@
+"""A dataset opened to be verified, whatever is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from posixpath import basename, splitext
+from typing import Any
+
+from shoal.errors import IndexFileError, ShardError, StorageError
+from shoal.formats.metadata.manifests import MANIFEST_NAME
+from shoal.formats.shard_format import Format
+from shoal.index.cutting import subset
+from shoal.index.joining import joined
+from shoal.index.table import Index
+from shoal.indexing.build import build_index
+from shoal.indexing.index_store import INDEX_NAME, load_index
+from shoal.indexing.open_source import (
+    Opened,
+    choose_format,
+    described_shards,
+    format_of_index,
+    known_suffixes,
+    open_source,
+    wanted_suffixes,
+)
+from shoal.indexing.shard_check import ShardCheck
+from shoal.indexing.split_selection import ALL_SPLITS, SplitLike, select_split
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.index_cache.home import with_home
+from shoal.storage.refusals import is_broken, is_missing
+from shoal.storage.retry import patient
+from shoal.storage.sources.source import Source, SourceLike, expand
+from shoal.storage.store import Store
+from shoal.storage.stores import in_store, open_store
+from shoal.storage.urls import join, plain, scheme_of
+from shoal.verify.damage_report import Damage, Soundness, words_of, words_without_path
+from shoal.verify.mds_manifest import has_manifest, manifest_damages
+from shoal.verify.shard_soundness import check_shards
+
+__all__ = ["Verification", "open_to_verify", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What is verified.
+
+    Parameters
+    ----------
+    found
+        The shards that are there.
+    store
+        Where they are.
+    opened
+        The shards that the index names, there or not; None where the index cannot be read.
+    index_path, index_store
+        The index file, and where it is. None where it is one that this machine keeps for itself.
+    damages
+        What was seen without looking into a shard.
+    """
+
+    found: Source
+    store: Store
+    opened: Opened | None
+    format: Format
+    index_path: str | None
+    index_store: Store | None
+    damages: tuple[Damage, ...] = field(default=())
+
+
+def open_to_verify(
+    source: SourceLike,
+    *,
+    split: SplitLike = None,
+    index: str | os.PathLike[str] | None = None,
+    format: str | Format | None = None,  # noqa: A002 - the word of the public interface
+    storage_options: Mapping[str, Any] | None = None,
+) -> Verification:
+    """Find shards and their index, and go on where they do not fit together.
+
+    All splits of a directory are verified, unless one is named.
+
+    Where there is no index beside the shards, the one that this machine made before is taken, or it is made now.
+
+    Raises
+    ------
+    ShoalError
+        There is nothing to verify, or it cannot be listed.
+    """
+    asked = in_store(source, storage_options)
+    store = patient(open_store(asked, storage_options), storage_options)
+    found = _found(asked, split, wanted_suffixes(format), store)
+    if found.kind == "index":
+        index, found = found.paths[0], _directory_of(found, format, store)
+    place, index_store = _index_place(index, found, store, storage_options)
+    if place is None or index_store is None:
+        try:
+            opened = open_source(source, split=split or ALL_SPLITS, format=format, storage_options=storage_options)
+        except (ShardError, StorageError) as error:  # the first of as many as there may be
+            if isinstance(error, StorageError) and not is_broken(error):
+                raise
+            shards = described_shards(found, format, store)
+            return _scanned_one_by_one(shards.source, store, choose_format(shards.source, shards.format or format))
+        return Verification(described_shards(found, format, store).source, store, opened, opened.format, None, None)
+    try:
+        known = load_index(place, store=index_store)
+    except (IndexFileError, StorageError) as error:
+        if isinstance(error, StorageError) and not _is_no_index(error, index):
+            raise
+        damage = Damage("index", "", None, None, error.message)
+        shards = described_shards(found, format, store)
+        chosen = choose_format(shards.source, shards.format or format)
+        return Verification(shards.source, store, None, chosen, place, index_store, (damage,))
+    chosen = format_of_index(known, place, format)
+    if any(basename(path) == MANIFEST_NAME for path in found.paths):  # which is no shard, and names those that are
+        beside = asked if found.kind == "list" or split is not None else found.root
+        found = _without_manifests(_found(beside, split, _suffixes_in(known, chosen), store))
+    known, paths, unknown = _paired(known, found)
+    check = ShardCheck(known, paths, store=store, format=chosen)
+    opened = Opened(store, known, paths, chosen, place, check)
+    what = "the index does not know this shard"
+    damages = tuple(Damage("unknown", name, None, None, what) for name in unknown)
+    if has_manifest(known) and found.complete:
+        damages += manifest_damages(known, found.root, store=store)
+    return Verification(found, store, opened, chosen, place, index_store, damages)
+
+
+def _found(asked: SourceLike, split: SplitLike, suffixes: Sequence[str], store: Store) -> Source:
+    """What a source names, or a split of it."""
+    found = expand(asked, suffixes=suffixes, store=store)
+    return found if split is None else select_split(found, split, suffixes=suffixes, store=store).source
+
+
+def _suffixes_in(index: Index, format: Format) -> tuple[str, ...]:  # noqa: A002
+    """The suffixes of a format, and those of the shards that an index knows."""
+    return tuple({*known_suffixes(format), *(splitext(name)[1] for name in index.shard_names)} - {""})
+
+
+def _without_manifests(found: Source) -> Source:
+    kept = [place for place, path in enumerate(found.paths) if basename(path) != MANIFEST_NAME]
+    names, paths = (tuple(row[place] for place in kept) for row in (found.names, found.paths))
+    return replace(found, names=names, paths=paths)
+
+
+def verify(asked: Verification, *, progress: Callable[[int, int], None] | None = None) -> Soundness:
+    """Everything that is wrong with a dataset (`shoal.verify.shard_soundness.check_shards`)."""
+    found = Soundness() if asked.opened is None else check_shards(asked.opened, progress=progress)
+    found.damages += asked.damages
+    return found
+
+
+def _scanned_one_by_one(found: Source, store: Store, format: Format) -> Verification:  # noqa: A002
+    """What can be indexed now, and a damage for each shard that cannot."""
+    parts: list[Index] = []
+    paths: list[str] = []
+    damages = []
+    for name, path in zip(found.names, found.paths, strict=True):
+        alone = replace(found, names=(name,), paths=(path,))
+        try:
+            parts.append(build_index(alone, store=store, format=format, workers=0))
+        except ShardError as error:
+            damages.append(Damage("unreadable", name, error.byte, None, words_of(error)))
+        except StorageError as error:
+            if not is_broken(error):
+                raise
+            damages.append(Damage("unreadable", name, None, None, words_without_path(error, path)))
+        else:
+            paths.append(path)
+    opened = None
+    if parts:
+        index = joined(parts)
+        check = ShardCheck(index, paths, store=store, format=format)
+        opened = Opened(store, index, tuple(paths), format, None, check)
+    return Verification(found, store, opened, format, None, None, tuple(damages))
+
+
+def _directory_of(found: Source, format: str | Format | None, store: Store) -> Source:  # noqa: A002
+    """The shards beside an index file; the index itself may lie under any name."""
+    beside = expand(found.root, suffixes=wanted_suffixes(format), store=store)
+    if beside.kind != "index":
+        return beside
+    # Where nothing can be listed (http), the directory is its index again: then the shards are those that it names.
+    names = load_index(found.paths[0], store=store).shard_names
+    paths = tuple(join(found.root, name) for name in names)
+    return replace(found, kind="directory", names=tuple(names), paths=paths)
+
+
+def _index_place(
+    index: str | os.PathLike[str] | None, found: Source, store: Store, storage_options: Mapping[str, Any] | None
+) -> tuple[str | None, Store | None]:
+    """The path of the index file and its store; None where there is none."""
+    if index is None:
+        path = join(found.root, INDEX_NAME)
+        try:
+            there = not found.root.endswith("://") and store.find(path) is not None
+        except StorageError as error:
+            if not _is_no_index(error, index):
+                raise
+            there = True
+        return (path, store) if there else (None, None)
+    given = os.fspath(index)
+    if not scheme_of(given):
+        return str(Path(with_home(given)).absolute()), LocalStore()
+    return plain(given), patient(open_store(given, storage_options), storage_options)
+
+
+def _is_no_index(error: StorageError, index: str | os.PathLike[str] | None) -> bool:
+    """Whether what has the name of the index cannot be one: a directory, a link that leads nowhere.
+
+    Where an index was asked for by its path, a missing one is no damage.
+    """
+    return is_broken(error) or (index is None and is_missing(error))
+
+
+def _paired(index: Index, found: Source) -> tuple[Index, tuple[str, ...], list[str]]:
+    """The part of the index that is asked for, the path of each of its shards, and the shards that it does not know."""
+    there = dict(zip(found.names, found.paths, strict=True))
+    bases = [basename(name) for name in index.shard_names]
+    counts = Counter(bases)
+    by_base = {base: number for number, base in enumerate(bases) if counts[base] == 1}
+    numbers = {name: number for number, name in enumerate(index.shard_names)}
+    places: dict[int, str] = {}
+    unknown = []
+    for name, path in there.items():
+        number = numbers.get(name, by_base.get(basename(name)))
+        if number is None or number in places:
+            unknown.append(name)
+        else:
+            places[number] = path
+    if found.complete:
+        paths = tuple(places.get(number, join(found.root, name)) for number, name in enumerate(index.shard_names))
+        return index, paths, unknown
+    chosen = sorted(places)
+    if not chosen:
+        msg = f"{found.asked}: the index knows none of these {len(there)} shards"
+        raise IndexFileError(msg, hint="name its own shards, or make an index of these with `shoal index`")
+    return subset(index, chosen), tuple(places[number] for number in chosen), unknown

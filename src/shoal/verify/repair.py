@@ -1,0 +1,150 @@
+"""An index written anew where only it is wrong, and the shards are sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from shoal.errors import IndexFileError, UsageError
+from shoal.figures import counted
+from shoal.formats.metadata.manifests import MANIFEST_NAME
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.index.index_file import decode
+from shoal.index.table import Index
+from shoal.indexing.build import build_index
+from shoal.indexing.checksums import extent_checksums, record_checksums
+from shoal.indexing.index_store import save_index
+from shoal.indexing.open_source import Opened
+from shoal.indexing.shard_check import ShardCheck, rows_of
+from shoal.reading.checks.record_checksums import FRAMES, RECORD_CRCS
+from shoal.storage.stat_many import stat_all
+from shoal.storage.store import Store
+from shoal.storage.urls import scheme_of
+from shoal.verify.damage_report import Damage, Soundness
+from shoal.verify.mds_manifest import has_manifest, write_manifest
+from shoal.verify.open_to_verify import Verification
+from shoal.verify.shard_soundness import check_shards
+
+__all__ = ["mend_index"]
+
+_OF_THESE_SHARDS = ("digests", "plan", "marks", FRAMES)  # what metadata of a packing say of exactly its shards
+
+
+def mend_index(
+    asked: Verification,
+    found: Soundness,
+    *,
+    output: tuple[str, Store] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Index, list[Damage]]:
+    """Write the index anew where only it is wrong; the new one, or what keeps it from being written.
+
+    It goes to ``output``, a path and its store, or in the place of the old one.
+
+    Samples that the old index knew stay what they were. The shards are read whole once more, and nothing is written
+    unless all of their samples can be parsed. Checksums of samples are taken anew; other columns are kept where no
+    sample is new.
+
+    Raises
+    ------
+    UsageError
+        Shards are damaged, the index has columns whose values for new samples nobody knows, or it is not a file that
+        one could write.
+    ShoalError
+        As `build_index`, or the index cannot be written.
+    """
+    path, index_store = asked.index_path, asked.index_store
+    if path is None or index_store is None:
+        msg = "there is no index file beside these shards that could be written"
+        raise UsageError(msg, hint="`shoal index` makes one")
+    if output is None and scheme_of(path) in ("http", "https"):
+        msg = f"{path}: the index cannot be written here: nothing is written over http"
+        raise UsageError(msg, hint="--output FILE writes it elsewhere: put it beside the shards, or open with index=")
+    where, to = (path, index_store) if output is None else output
+    if lost := [damage for damage in found.damages if not damage.is_of_index]:
+        msg = f"the index was left as it is: shards are damaged too, first {lost[0].shard}"
+        raise UsageError(msg, hint="restore the shards; or run `shoal index`, which believes shards as they are")
+    old = None if asked.opened is None else asked.opened.index
+    if old is not None and output is None:
+        _refuse_part(old, path, index_store)
+    lost_columns = _columns_of(path, index_store) if old is None else set()
+    if own := sorted(lost_columns - {RECORD_CRCS}):
+        what = f"the index was left as it is: it has the columns {', '.join(own)}"
+        msg = f"{what}, and nobody knows which of their values are right"
+        raise UsageError(msg, hint="restore the file; `shoal index` makes an index without them")
+    if old is not None and not found.damages:
+        infos = stat_all(asked.opened.paths if asked.opened is not None else (), asked.store)
+        mended = replace(old, shard_versions=tuple(info.version for info in infos))
+        save_index(mended, where, store=to)
+        return mended, []
+    if old is not None and all(damage.shard == MANIFEST_NAME for damage in found.damages):
+        write_manifest(old, asked.found.root, store=asked.store)
+        return old, []
+    extent_bytes = EXTENT_BYTES if old is None else int(old.metadata.get("extent_bytes", EXTENT_BYTES))
+    shards = asked.found
+    mended = build_index(shards, store=asked.store, format=asked.format, extent_bytes=extent_bytes)
+    check = ShardCheck(mended, shards.paths, store=asked.store, format=asked.format)
+    opened = Opened(asked.store, mended, shards.paths, asked.format, path, check)
+    if damages := check_shards(opened, progress=progress).damages:
+        return mended, damages
+    if old is None or old.extent_checksum is not None:
+        checksums = extent_checksums(mended, shards.paths, store=asked.store, check=check.check, progress=progress)
+        mended = replace(mended, extent_checksum=checksums)
+    as_written = all(damage.kind != "changed" for damage in found.damages)
+    mended = _with_what_was_known(mended, old, shards.paths, asked.store, as_written=as_written)
+    if RECORD_CRCS in lost_columns and (crcs := record_checksums(mended, shards.paths, store=asked.store)) is not None:
+        mended = replace(mended, columns={RECORD_CRCS: crcs})
+    save_index(mended, where, store=to)
+    if old is not None and has_manifest(old):
+        write_manifest(mended, asked.found.root, store=asked.store)
+    return mended, []
+
+
+def _refuse_part(old: Index, path: str, store: Store) -> None:
+    """An error where an index would be replaced by one of some of its shards."""
+    num_shards = decode(store.map(path)).num_shards
+    if num_shards != old.num_shards:
+        msg = f"{path}: the index was left as it is: it has {num_shards} shards, and {old.num_shards} were named"
+        raise UsageError(msg, hint=f"verify all: `shoal verify {path} --repair-index`; --output FILE writes elsewhere")
+
+
+def _columns_of(path: str, store: Store) -> set[str]:
+    """Names of the columns that users gave an index whose bytes are damaged, as far as it can still be read."""
+    try:
+        return set(decode(store.map(path)).columns)
+    except IndexFileError:
+        return set()
+
+
+def _with_what_was_known(
+    mended: Index, old: Index | None, paths: Sequence[str], store: Store, *, as_written: bool
+) -> Index:
+    """The new index with the columns and metadata of the old one, as far as they are true of what is there now."""
+    if old is None:
+        return mended
+    metadata = {name: value for name, value in old.metadata.items() if name not in _OF_THESE_SHARDS}
+    known = set(_samples_of_shards(old))
+    now = _samples_of_shards(mended)
+    if _samples_of_shards(old) == now:
+        kept = old.metadata if as_written else metadata
+        return replace(mended, columns=old.columns, metadata={**kept, **mended.metadata})
+    if own := [name for name in old.columns if name != RECORD_CRCS]:
+        new = [name for name, samples in zip(mended.shard_names, now, strict=True) if samples not in known]
+        what = f"the index was left as it is: it has the columns {', '.join(own)}"
+        which = f"{counted(len(new), 'shard')}, the first of {new[0]}"
+        msg = f"{what}, and nobody knows their values for the new samples of {which}"
+        hint = "`shoal repack --columns` makes shards with an index that has them; `shoal index` makes one without"
+        raise UsageError(msg, hint=hint)
+    columns = {}
+    if RECORD_CRCS in old.columns and (crcs := record_checksums(mended, paths, store=store)) is not None:
+        columns[RECORD_CRCS] = crcs
+    return replace(mended, columns=columns, metadata={**metadata, **mended.metadata})
+
+
+def _samples_of_shards(index: Index) -> list[tuple[str | bytes, ...]]:
+    """Of each shard its name and where its samples are, to be compared."""
+    rows = [rows_of(index, shard) for shard in range(index.num_shards)]
+    return [
+        (name, *(column.tobytes() for column in (row.first_byte, row.end_byte, row.num_samples, row.layout_crc)))
+        for name, row in zip(index.shard_names, rows, strict=True)
+    ]

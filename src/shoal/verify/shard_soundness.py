@@ -1,0 +1,340 @@
+"""Whether shards hold what their index says: every damage of a dataset, and not only the first.
+
+Each shard is looked at, scanned by its format, and read whole: extents with a checksum in the index are compared with
+it, the others are parsed sample by sample. Several shards, and several stretches of them, are at work at one time.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import IndexFileError, ShardError, StorageError
+from shoal.formats.metadata.scanning import scan_again
+from shoal.formats.shard_format import ShardScan
+from shoal.index.table import Index, own_bytes
+from shoal.index.unseen_borders import is_by_borders
+from shoal.indexing.open_source import Opened
+from shoal.indexing.scan.costs import ReadCosts
+from shoal.indexing.scan.ranges import reading_one
+from shoal.indexing.shard_check import first_difference, head_text, looks_indexed, rows_of
+from shoal.reading.checks.damaged import Damaged, ForgivingRecords
+from shoal.reading.checks.record_checksums import FRAMES, wrong_records
+from shoal.reading.checks.verified_read import parse_unit
+from shoal.reading.schedule.units import UnitRead, extent_read, starts_in
+from shoal.storage.refusals import is_broken, is_missing
+from shoal.storage.stat_many import find_all
+from shoal.storage.store import ObjectInfo
+from shoal.verify.damage_report import Damage, Soundness, words_of, words_without_path
+
+__all__ = ["check_shards"]
+
+_READ_BYTES = 4 << 20  # a stretch of extents that is read at once, or one extent that is larger
+_MOST_THREADS = 8
+_FAR_THREADS = 16  # where threads wait for answers, and not for the processor
+
+
+def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None = None) -> Soundness:
+    """Read all shards of a dataset once, and list everything that is not as the index says.
+
+    ``progress`` is called in this thread with bytes done and bytes in all. At most 24 reads of 4 MiB are held, 48 from
+    far away, and besides the samples of one shard for each thread where shards are scanned.
+
+    Raises
+    ------
+    StorageError
+        Bytes could not be had although they are there: that is not known to be damage.
+    """
+    index, store = opened.index, opened.store
+    infos = find_all(opened.paths, store, but=_is_damage)
+    total_bytes = int(own_bytes(index).sum())
+    num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _FAR_THREADS
+    found = Soundness()
+    costs = ReadCosts()
+    first_extent = index.shard_first_extent.tolist()
+    under_way: deque[Future[Soundness]] = deque()
+
+    def finish_oldest() -> None:
+        found.include(under_way.popleft().result())
+        if progress is not None:
+            progress(min(found.num_bytes, total_bytes), total_bytes)
+
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-verify") as threads:
+        try:
+            for shard, info in enumerate(infos):
+                for work in _works(opened, shard, info, costs, first_extent[shard : shard + 2]):
+                    under_way.append(threads.submit(work))
+                    if len(under_way) >= 3 * num_threads:
+                        finish_oldest()
+            while under_way:
+                finish_oldest()
+        finally:
+            for answer in under_way:
+                answer.cancel()
+    found.damages = _without_echoes(found.damages, index)
+    return found
+
+
+def _works(
+    opened: Opened, shard: int, info: ObjectInfo | None, costs: ReadCosts, extents: list[int]
+) -> Iterator[Callable[[], Soundness]]:
+    """What is to be done for one shard, whose extents are ``[extents[0], extents[1])``."""
+    if info is None:
+        yield lambda: _missing(opened, shard)
+        return
+    yield lambda: _or_broken(opened, shard, lambda: _scanned(opened, shard, info, costs))
+    yield lambda: _or_broken(opened, shard, lambda: _framed(opened, shard, info))
+    for stretch in _stretches(opened, shard, *extents):
+        yield lambda stretch=stretch: _read_or_lost(opened, stretch, info)  # type: ignore[misc]  # bound now, not later
+
+
+def _missing(opened: Opened, shard: int) -> Soundness:
+    """A shard that is not there, or something else in its place."""
+    index = opened.index
+    first, end = index.extent_first_sample[index.shard_first_extent[shard : shard + 2]].tolist()
+    why = "there is no such shard"
+    try:
+        opened.store.stat(opened.paths[shard])
+    except StorageError as error:
+        if is_broken(error):
+            why = words_without_path(error, opened.paths[shard])
+    what = f"{why}; it had {end - first} samples in {int(index.shard_bytes[shard])} bytes"
+    samples = tuple(range(first, end))
+    return Soundness([Damage("missing", index.shard_names[shard], None, None, what, samples, (None,) * len(samples))])
+
+
+def _or_broken(opened: Opened, shard: int, look: Callable[[], Soundness]) -> Soundness:
+    """What was found; where the disk says that it cannot read, that."""
+    try:
+        return look()
+    except StorageError as error:
+        if not is_broken(error):
+            raise
+        what = words_without_path(error, opened.paths[shard])
+        return Soundness([Damage("unreadable", opened.index.shard_names[shard], None, None, what)])
+
+
+def _read_or_lost(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
+    """What was found in a stretch; where the disk cannot read it, extent by extent."""
+    try:
+        return _read(opened, stretch, info)
+    except StorageError as error:
+        if not is_broken(error):
+            raise
+        broken = error
+    end_extent = _end_extent(opened.index, stretch)
+    if end_extent == stretch.unit + 1:
+        what = words_without_path(broken, opened.paths[stretch.shard])
+        lost = _lost(stretch, "unreadable", opened.index.shard_names[stretch.shard], what)
+        return Soundness([lost], num_bytes=_new_bytes(opened.index, stretch))
+    found = Soundness()
+    for extent in range(stretch.unit, end_extent):
+        found.include(_read_or_lost(opened, extent_read(opened.index, extent), info))
+    return found
+
+
+def _is_damage(error: StorageError) -> bool:
+    return is_missing(error) or is_broken(error)
+
+
+def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> Soundness:
+    """What the format finds in a shard, beside what the index says."""
+    index, name = opened.index, opened.index.shard_names[shard]
+    try:
+        with reading_one(opened.store, info.path, info.num_bytes, costs=costs) as read:
+            scan = scan_again(opened.format, read, info.num_bytes, shard=name, head=index.shard_heads.get(shard, {}))
+    except ShardError as error:
+        return Soundness([Damage("unreadable", name, error.byte, None, words_of(error))])
+    rows = rows_of(index, shard)
+    difference = first_difference(rows, scan)
+    if difference is None and head_text(scan.head) != head_text(index.shard_heads.get(shard, {})):
+        difference = (0, "what its head says of all samples differs from the index")
+    if difference is None:
+        return Soundness(num_touched=int(not looks_indexed(index, shard, info)))
+    byte, what = difference
+    # A shard that nobody wrote to since is right, and what another tool said of it was wrong.
+    is_untouched = index.shard_versions[shard] != "" and looks_indexed(index, shard, info)
+    is_index_wrong = is_untouched and is_by_borders(index.shard_heads.get(shard, {}))
+    kind = "changed" if is_index_wrong or _has_grown(opened, shard, info, scan) else "unreadable"
+    return Soundness([Damage(kind, name, byte, None, what)])
+
+
+def _framed(opened: Opened, shard: int, info: ObjectInfo) -> Soundness:
+    """What lies around the samples, which no scan need look at: the end of an archive, a footer, numbers of magic."""
+    index, name = opened.index, opened.index.shard_names[shard]
+    known = index.metadata.get(FRAMES, {}).get(name)
+    extents = slice(*index.shard_first_extent[shard : shard + 2].tolist())
+    ends = index.extent_end_byte[extents]
+    if known is None or not len(ends) or info.num_bytes < int(ends[-1]):
+        return Soundness()
+    begin, end, num_bytes = int(index.extent_first_byte[extents][0]), int(ends[-1]), int(index.shard_bytes[shard])
+    if info.num_bytes != num_bytes:
+        what = f"the shard has {info.num_bytes} bytes, and had {num_bytes} when it was written"
+        return Soundness([Damage("checksum", name, min(info.num_bytes, num_bytes), None, what)])
+    path, crc = opened.paths[shard], 0
+    for first, after in ((0, begin), (end, num_bytes)):
+        if after > first:
+            crc = zlib.crc32(opened.store.read_range(path, first, after), crc)
+    if crc == known:
+        return Soundness()
+    what = f"other bytes than were written before the samples, which begin at {begin}, or behind them, from {end} on"
+    return Soundness([Damage("checksum", name, 0 if begin else end, None, what)])
+
+
+def _has_grown(opened: Opened, shard: int, info: ObjectInfo, scan: ShardScan) -> bool:
+    """Whether a shard that can be read is one that was written anew, with more in it.
+
+    One of the same size was damaged in its place, and one with fewer bytes or samples may have been cut: which of both
+    is right, the shard or the index, nobody can tell then.
+    """
+    index = opened.index
+    first, end = index.extent_first_sample[index.shard_first_extent[shard : shard + 2]].tolist()
+    return info.num_bytes > int(index.shard_bytes[shard]) and scan.num_samples >= end - first
+
+
+def _stretches(opened: Opened, shard: int, first: int, end: int) -> Iterator[UnitRead]:
+    """Consecutive extents that are read at once."""
+    index = opened.index
+    ends = index.extent_end_byte[first:end]
+    at = first
+    while at < end:
+        begin = int(index.extent_first_byte[at])
+        after = max(at + 1, first + int(np.searchsorted(ends, begin + _READ_BYTES, side="right")))
+        samples = index.extent_first_sample[[at, after]].tolist()
+        yield UnitRead(at, shard, begin, int(ends[after - 1 - first]), samples[0], samples[1] - samples[0])
+        at = after
+
+
+def _read(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
+    """The extents of a stretch, each by its checksum or sample by sample."""
+    index, name = opened.index, opened.index.shard_names[stretch.shard]
+    found = Soundness(num_bytes=_new_bytes(index, stretch))
+    end_byte = min(stretch.end_byte, info.num_bytes)
+    data = b""
+    if end_byte > stretch.first_byte:
+        data = opened.store.read_range(opened.paths[stretch.shard], stretch.first_byte, end_byte)
+    for extent in range(stretch.unit, _end_extent(index, stretch)):
+        read = extent_read(opened.index, extent)
+        if read.end_byte > info.num_bytes:
+            found.damages.append(_lost(read, "cut", name, f"the shard ends at byte {info.num_bytes}"))
+            continue
+        begin = read.first_byte - stretch.first_byte
+        part = data[begin : begin + read.num_bytes]
+        try:
+            if index.extent_checksum is None:
+                found.num_by_parsing += 1
+                found.damages += _by_parsing(opened, read, part)
+            else:
+                found.num_by_checksum += 1
+                if zlib.crc32(part) != int(index.extent_checksum[extent]):
+                    found.damages.append(_by_checksum(opened, read, part))
+        except IndexFileError as error:  # the borders of samples are wrong
+            found.damages.append(_lost(read, "unreadable", name, words_of(error)))
+    return found
+
+
+def _end_extent(index: Index, stretch: UnitRead) -> int:
+    return int(np.searchsorted(index.extent_first_sample, stretch.first_sample + stretch.num_samples))
+
+
+def _lost(read: UnitRead, kind: str, shard: str, what: str) -> Damage:
+    """A whole extent."""
+    samples = tuple(range(read.first_sample, read.first_sample + read.num_samples))
+    return Damage(kind, shard, read.first_byte, read.end_byte, what, samples, (None,) * read.num_samples)
+
+
+def _new_bytes(index: Index, stretch: UnitRead) -> int:
+    """How many bytes of a stretch the one before it has not."""
+    before = stretch.unit - 1
+    is_first = before < 0 or int(index.extent_shard[before]) != stretch.shard
+    return stretch.num_bytes if is_first else stretch.end_byte - int(index.extent_end_byte[before])
+
+
+def _by_checksum(opened: Opened, read: UnitRead, data: bytes) -> Damage:
+    """An extent whose bytes are others: the samples that are, where each has a checksum of its own, else all."""
+    index = opened.index
+    numbers = list(range(read.num_samples))
+    first_byte, end_byte = read.first_byte, read.end_byte
+    if (wrong := wrong_records(index, read, data)) and (starts := starts_in(index, read)) is not None:
+        numbers = wrong
+        first_byte, end_byte = read.first_byte + starts[wrong[0]], read.first_byte + starts[wrong[-1] + 1]
+    records = _records(opened, read, data)
+    what = "other bytes than were indexed, by their checksum"
+    keys = tuple(_key_of(_sample(records, number)) for number in numbers)
+    samples = tuple(read.first_sample + number for number in numbers)
+    return Damage("checksum", index.shard_names[read.shard], first_byte, end_byte, what, samples, keys)
+
+
+def _by_parsing(opened: Opened, read: UnitRead, data: bytes) -> list[Damage]:
+    """The samples of an extent that cannot be parsed, or all of them where they are laid out otherwise."""
+    index, name = opened.index, opened.index.shard_names[read.shard]
+    records, starts = _records(opened, read, data), starts_in(index, read)
+    values = [_sample(records, number) for number in range(read.num_samples)]
+    damages = []
+    for number, value in enumerate(values):
+        if isinstance(value, Damaged):
+            first_byte = value.error.byte if isinstance(value.error, ShardError) else None
+            end_byte = None if starts is None else read.first_byte + starts[number + 1]
+            samples = (read.first_sample + number,)
+            damages.append(Damage("unreadable", name, first_byte, end_byte, words_of(value.error), samples, (None,)))
+    if damages:
+        return damages
+    if is_by_borders(index.shard_heads.get(read.shard, {})):
+        return []  # which were compared when each sample was parsed, and their headers were never read
+    layout = zlib.crc32(parse_unit(opened, read, data).layout_crcs().astype("<u4").tobytes())
+    if layout == int(index.extent_layout_crc[read.unit]):
+        return []
+    what = "samples can be read, and are laid out otherwise than in the index"
+    all_ids = tuple(range(read.first_sample, read.first_sample + read.num_samples))
+    keys = tuple(_key_of(value) for value in values)
+    return [Damage("checksum", name, read.first_byte, read.end_byte, what, all_ids, keys)]
+
+
+def _records(opened: Opened, read: UnitRead, data: bytes) -> ForgivingRecords:
+    records = ForgivingRecords(opened, read)
+    records.add(read, data)
+    return records
+
+
+def _sample(records: ForgivingRecords, number: int) -> Any:
+    try:
+        return records.sample(number)
+    except ShardError as error:  # of the shard as a whole, which its scan tells
+        return Damaged(error)
+
+
+def _key_of(sample: Any) -> str | None:
+    key = sample.get("__key__") if isinstance(sample, dict) else None
+    return key if isinstance(key, str) else None
+
+
+def _without_echoes(damages: list[Damage], index: Index) -> list[Damage]:
+    """Sorted by place; what a scan says of a shard is left out where its extents say it more exactly."""
+    numbers = {name: number for number, name in enumerate(index.shard_names)}
+    anew = {damage.shard for damage in damages if damage.kind == "changed"}
+    first_lost: dict[str, int] = {}
+    framed = {id(damage) for damage in damages if damage.kind == "checksum" and not damage.samples}
+    otherwise = {damage.shard for damage in damages if id(damage) not in framed}
+    for damage in damages:
+        if damage.samples:
+            extent = int(np.searchsorted(index.extent_first_sample, damage.samples[0], side="right")) - 1
+            first_byte = int(index.extent_first_byte[extent])
+            first_lost[damage.shard] = min(first_lost.get(damage.shard, first_byte), first_byte)
+    kept = []
+    for damage in damages:
+        if damage.shard in anew:
+            # Bytes of a shard that was written anew are bound to differ; that it was is what there is to say.
+            is_echo = damage.kind != "changed"
+        elif id(damage) in framed:
+            is_echo = damage.shard in otherwise
+        else:
+            # A scan stops at the first thing it cannot read, and counts differently ever after.
+            is_echo = not damage.samples and (damage.first_byte or 0) >= first_lost.get(damage.shard, 1 << 62)
+        kept += [] if is_echo else [damage]
+    return sorted(kept, key=lambda damage: (numbers[damage.shard], damage.first_byte or 0))

@@ -1,0 +1,92 @@
+"""One plain sample out of known borders: the same as walking through all headers, or nothing at all."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tests.formats.tar_reference import parse_all, reference_groups, scan
+
+from shoal.errors import ShardError
+from shoal.formats.shard_format import Stretch
+from shoal.formats.tar.fast_path import read_plain_sample
+from shoal.formats.tar.reader import Tar
+
+SIZES = st.lists(st.lists(st.integers(0, 2000), min_size=1, max_size=5), min_size=1, max_size=12)
+
+
+def archive(sizes: list[list[int]], *, mtime: float = 0, kind: int = tarfile.PAX_FORMAT, name: str = "") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=kind) as tar:
+        for number, each in enumerate(sizes):
+            for field, size in enumerate(each):
+                info = tarfile.TarInfo(f"{name}{number:05d}.f{field}")
+                info.size, info.mtime = size, mtime
+                tar.addfile(info, io.BytesIO(bytes([number % 256]) * size))
+    return out.getvalue()
+
+
+def stretch(data: bytes) -> tuple[bytes, NDArray[np.int64]]:
+    starts = scan(data).sample_starts
+    return data[: int(starts[-1])], starts
+
+
+def plain_samples(part: bytes, starts: NDArray[np.int64]) -> list[dict[str, object] | None]:
+    return [
+        read_plain_sample(part, begin, end) for begin, end in zip(starts.tolist(), starts[1:].tolist(), strict=False)
+    ]
+
+
+@given(sizes=SIZES, mtime=st.sampled_from([0, 1.5]))
+def test_the_same_as_the_long_way(sizes: list[list[int]], mtime: float) -> None:
+    data = archive(sizes, mtime=mtime)
+    samples = plain_samples(*stretch(data))
+    assert None not in samples
+    assert samples == reference_groups(data) == parse_all(data, scan(data), step=5)
+
+
+@pytest.mark.parametrize("name", ["\u00e9", "long" * 30, "part/" * 30])
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_names_of_all_kinds(name: str, kind: int) -> None:
+    if kind == tarfile.USTAR_FORMAT and name.startswith("long"):
+        pytest.skip("ustar has no such names")
+    data = archive([[5, 6], [7, 8]], kind=kind, name=name)
+    reference = reference_groups(data)
+    assert all(
+        sample in (None, wanted) for sample, wanted in zip(plain_samples(*stretch(data)), reference, strict=True)
+    )
+    assert parse_all(data, scan(data)) == reference
+
+
+def test_every_flipped_bit_of_a_header_is_noticed() -> None:
+    data = archive([[600, 0], [3]], mtime=1.5)
+    part, starts = stretch(data)
+    intact = plain_samples(part, starts)
+    assert None not in intact
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        payloads = {byte for m in tar for byte in range(m.offset_data, m.offset_data + m.size)}
+    for place in sorted(set(range(len(part))) - payloads):
+        for flip in (1, 0x10):
+            damaged = bytearray(part)
+            damaged[place] ^= flip
+            for sample, wanted in zip(plain_samples(bytes(damaged), starts), intact, strict=True):
+                assert sample is None or sample == wanted, place
+
+
+@given(shifts=st.lists(st.sampled_from([-512, 0, 0, 0, 512, 1]), min_size=7, max_size=7))
+def test_samples_cut_elsewhere_are_noticed(shifts: list[int]) -> None:
+    part, starts = stretch(archive([[5, 6], [7], [8], [9, 10], [11], [12]]))
+    moved = starts + np.array(shifts, dtype=np.int64)
+    moved[0], moved[-1] = 0, len(part)
+    try:
+        records = Tar().parse(part, Stretch("s", 0, 6, moved.tolist()))
+        samples = [records.sample(number) for number in range(6)]
+    except ShardError:
+        return
+    assert all(len({*sample} - {"__key__"}) for sample in samples)
+    assert set(moved.tolist()) <= {0, *range(1024, len(part) + 1, 1024)}

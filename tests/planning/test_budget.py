@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.reading.schedule.memory_budget import Ledger
+
+
+@given(
+    sizes=st.lists(st.integers(1, 50), max_size=30),
+    limit=st.integers(1, 120),
+    kept=st.integers(0, 5),
+)
+def test_reading_ahead_keeps_its_limit_and_never_stands_still(sizes: list[int], limit: int, kept: int) -> None:
+    """A consumer that uses units in turn and holds the last few; the reader asks for what fits."""
+    ledger = Ledger(ahead_limit_bytes=limit)
+    pending, asked, held = deque(sizes), deque[int](), deque[int]()
+    most = 0
+    for _ in sizes:
+        while pending and ledger.has_room(pending[0]):
+            asked.append(pending.popleft())
+            ledger.reserve(asked[-1])
+        if not asked:  # a unit larger than the limit: the one that is needed next is always admitted
+            asked.append(pending.popleft())
+            assert asked[-1] > limit
+            ledger.reserve(asked[-1])
+        most = max(most, sum(asked) + sum(held))
+        assert ledger.ahead_bytes == sum(asked) <= max(limit, asked[0])
+        assert ledger.held_bytes == sum(asked) + sum(held)
+        ledger.use(asked[0])
+        held.append(asked.popleft())
+        if len(held) > kept:
+            ledger.release(held.popleft())
+        assert ledger.ahead_bytes == sum(asked)
+    assert not pending
+    assert ledger.peak_bytes == most
+    while held:
+        ledger.release(held.popleft())
+    assert ledger.held_bytes == ledger.ahead_bytes == 0

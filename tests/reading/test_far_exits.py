@@ -1,0 +1,80 @@
+"""Processes that end in the middle of a stream from far away: at once, in good order, whatever the server does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.stream.made import open_finely, write_tars
+
+from shoal.indexing.index_store import save_index
+from shoal.storage.files.local_store import LocalStore
+from shoal.testing import Fault, FaultKind, RangeServer
+
+SCRIPT = """
+    import gc, os, sys, threading, time, warnings
+    sys.path[:0] = {path!r}
+    warnings.simplefilter("ignore")
+    import shoal
+    ds = shoal.open({url!r}).shuffle(shoal.orders.Window(chunks=8, num_canonical_nodes=2), seed=1, chunk="4000")
+    iterator = iter(ds)
+    for _ in range(3):
+        next(iterator)
+    time.sleep(0.5)  # what is read ahead meets the faults
+    assert any(thread.name.startswith("shoal-read") for thread in threading.enumerate())
+    {end}
+"""
+ENDS = {
+    "the end of the script": "pass",
+    "letting go": "del iterator; gc.collect()",
+    "an error": "sys.excepthook = lambda *_: None; raise ValueError",
+}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    ds = open_finely(write_tars(tmp_path_factory.mktemp("served") / "d", [600, 500]))
+    directory = Path(ds._opened.paths[0]).parent
+    save_index(ds._opened.index, directory, store=LocalStore())
+    return directory
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path) -> Iterator[RangeServer]:
+    with RangeServer(directory, latency_seconds=0.02) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def cache(server: RangeServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where is written that the shards are those of the index, so that only chunks are asked for."""
+    cache = tmp_path_factory.mktemp("cache")
+    assert run("iterator.close()", server, cache) == 0
+    return cache
+
+
+def run(end: str, server: RangeServer, cache: Path) -> int:
+    """The exit code of a process that ends so; it must take well below the 30 s that requests are silent."""
+    source = [str(Path(__file__).parents[2] / "src")]
+    script = textwrap.dedent(SCRIPT.format(path=source, url=server.url_of("shoal.index"), end=end))
+    began = time.monotonic()
+    environment = {"SHOAL_CACHE_DIR": str(cache), "PATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    assert done.stderr == ""
+    assert time.monotonic() - began < 25
+    return done.returncode
+
+
+@pytest.mark.parametrize(("kind", "end"), [*(("stall", end) for end in ENDS), ("slow", "the end of the script")])
+def test_a_process_ends_in_the_middle_of_a_stream(kind: FaultKind, end: str, server: RangeServer, cache: Path) -> None:
+    """With requests under way that take long, or are not answered at all."""
+    server.faults = [Fault(kind, path="*.tar", requests=range(60, 10**9), seconds=30.0 if kind == "stall" else 0.3)]
+    assert run(ENDS[end], server, cache) == (1 if end == "an error" else 0)
+    assert server.num_faults()[kind] > 0
