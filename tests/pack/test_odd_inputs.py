@@ -18,7 +18,7 @@ from tests.pack.files import make_files
 import shoal
 from shoal.errors import StorageError, UsageError
 from shoal.formats.lines.writer import JsonLinesEncoder
-from shoal.formats.writing.encoder import Record
+from shoal.formats.writing.encoder import EncodedRecord
 from shoal.pack import PackSummary, pack
 from shoal.pack.engines.local_packing import PackRequest, inputs_of, pack_inputs
 from shoal.pack.from_shards.repacking import repack
@@ -84,7 +84,7 @@ def test_a_file_larger_than_the_memory_is_told_or_left_out(tmp_path: Path, name:
 
 
 def test_a_sample_for_which_there_is_no_memory_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def record(self: JsonLinesEncoder, sample: dict[str, Any]) -> Record:
+    def record(self: JsonLinesEncoder, sample: dict[str, Any]) -> EncodedRecord:
         if sample["key"] == "a/001":
             raise MemoryError
         return usual(self, sample)

@@ -35,7 +35,7 @@ from shoal.indexing.index_store import save_index
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.pipeline import quarantine as skips
 from shoal.reading.checks import verified_read as unit_bytes
-from shoal.reading.remote.request_stats import Traffic
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import extent_read
 from shoal.stats.counters import Counters
 from shoal.storage.files import line_files
@@ -172,7 +172,7 @@ def test_what_lies_damaged_far_away_is_found_out_once(tar_shards: Shards, monkey
     ds = tar_shards.open(checksums=True)
     monkeypatch.setattr(ds._opened.store, "reads_ahead", False)
     index, counters = ds._opened.index, Counters()
-    traffic = Traffic(counters)
+    traffic = RequestStats(counters)
     read = extent_read(index, int(np.searchsorted(index.extent_first_sample, 30, side="right")) - 1)
 
     def num_attempts() -> int:

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.pipeline.stages import DROPPED, Columns, Decode, Filter, Map, Rename, Stage, ToTuple, WithIds, run_stages
+from shoal.pipeline.stages import (
+    DROPPED,
+    Decode,
+    Filter,
+    Map,
+    Rename,
+    SelectColumns,
+    Stage,
+    ToTuple,
+    WithIds,
+    run_stages,
+)
 
 
 def run(stage: Stage, sample: Any) -> Any:
@@ -17,7 +28,7 @@ def run(stage: Stage, sample: Any) -> Any:
 
 def test_stages_leave_the_sample_they_were_given_alone() -> None:
     sample = {"a": 1, "b.txt": b"2"}
-    for stage in (WithIds(), Rename({"c": "a"}), Columns(("a",)), ToTuple(("a",)), Decode(())):
+    for stage in (WithIds(), Rename({"c": "a"}), SelectColumns(("a",)), ToTuple(("a",)), Decode(())):
         run(stage, sample)
         assert sample == {"a": 1, "b.txt": b"2"}
 
@@ -57,14 +68,14 @@ def test_rename(names: dict[str, str], renamed: dict[str, int]) -> None:
 
 
 def test_a_missing_field_is_named_with_those_there_are() -> None:
-    for stage in (Rename({"x": "jpg;png"}), Columns(("jpg;png",)), ToTuple(("jpg;png",))):
+    for stage in (Rename({"x": "jpg;png"}), SelectColumns(("jpg;png",)), ToTuple(("jpg;png",))):
         with pytest.raises(UsageError, match=r"wants the field 'jpg;png'; this sample has 'a', 'b'") as caught:
             run(stage, {"a": 1, "b": 2})
         assert 'alternatives are given with ";"' in caught.value.hint
 
 
 def test_stages_of_fields_refuse_what_has_none() -> None:
-    for stage in (Rename({"x": "a"}), Columns(("a",)), ToTuple(("a",)), WithIds(), Decode(())):
+    for stage in (Rename({"x": "a"}), SelectColumns(("a",)), ToTuple(("a",)), WithIds(), Decode(())):
         with pytest.raises(UsageError, match="needs samples that are dicts; got tuple"):
             run(stage, (1, 2))
 

@@ -5,7 +5,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.memory_budget import MemoryBudget
 
 
 @given(
@@ -15,7 +15,7 @@ from shoal.reading.schedule.memory_budget import Ledger
 )
 def test_reading_ahead_keeps_its_limit_and_never_stands_still(sizes: list[int], limit: int, kept: int) -> None:
     """A consumer that uses units in turn and holds the last few; the reader asks for what fits."""
-    ledger = Ledger(ahead_limit_bytes=limit)
+    ledger = MemoryBudget(ahead_limit_bytes=limit)
     pending, asked, held = deque(sizes), deque[int](), deque[int]()
     most = 0
     for _ in sizes:

@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from shoal.reading.schedule.concurrency import Pace
+from shoal.reading.schedule.concurrency import ConcurrencyControl
 
 REQUEST_BYTES = 1_000_000
 
@@ -29,7 +29,7 @@ class Store:
 
 
 def run(
-    pace: Pace, store: Store, *, seconds: float, held_back: bool = True, begin: float = 0
+    pace: ConcurrencyControl, store: Store, *, seconds: float, held_back: bool = True, begin: float = 0
 ) -> tuple[list[int], float]:
     """The limits that were in force, and bytes per second in the second half."""
     under_way: list[float] = []
@@ -53,25 +53,25 @@ def run(
 @pytest.mark.parametrize("in_all", [100e6, 400e6, 1e10])
 def test_it_finds_what_the_store_can_give(latency: float, each: float, in_all: float) -> None:
     store = Store(latency=latency, each=each, in_all=in_all)
-    limits, rate = run(Pace(), store, seconds=20)
+    limits, rate = run(ConcurrencyControl(), store, seconds=20)
     assert rate >= 0.85 * store.best(64)
     needed = next((n for n in range(1, 65) if store.best(n) >= 0.999 * store.best(64)), 64)
     assert sorted(limits)[len(limits) // 2] <= max(8, 2 * needed)
 
 
 def test_it_is_there_soon() -> None:
-    limits, _ = run(Pace(), Store(latency=0.02, each=60e6, in_all=1e10), seconds=0.6)
+    limits, _ = run(ConcurrencyControl(), Store(latency=0.02, each=60e6, in_all=1e10), seconds=0.6)
     assert limits[-1] == 64
 
 
 def test_it_stays_where_nobody_waits() -> None:
-    limits, _ = run(Pace(), Store(latency=0.02, each=60e6, in_all=1e10), seconds=5, held_back=False)
+    limits, _ = run(ConcurrencyControl(), Store(latency=0.02, each=60e6, in_all=1e10), seconds=5, held_back=False)
     assert set(limits) == {8}
 
 
 def test_it_gives_way_when_the_store_says_so_and_comes_back() -> None:
     store = Store(latency=0.02, each=60e6, in_all=1e10, throttles_above=20)
-    pace = Pace()
+    pace = ConcurrencyControl()
     limits, rate = run(pace, store, seconds=30)
     assert max(limits[len(limits) // 4 :]) <= 26
     assert rate >= 0.6 * store.best(20)
@@ -80,7 +80,7 @@ def test_it_gives_way_when_the_store_says_so_and_comes_back() -> None:
 
 
 def test_many_refusals_at_once_count_as_one() -> None:
-    pace = Pace(first=32)
+    pace = ConcurrencyControl(first=32)
     for number in range(32):
         pace.throttled(now_seconds=5 + number * 0.001)
     assert pace.limit == 16
@@ -90,7 +90,7 @@ def test_many_refusals_at_once_count_as_one() -> None:
 
 
 def test_one_refusal_in_ten_is_no_reason_to_give_way() -> None:
-    pace = Pace()
+    pace = ConcurrencyControl()
     pace.begin(now_seconds=0.0)
     for number in range(2000):
         if number % 10 == 9:
@@ -101,6 +101,6 @@ def test_one_refusal_in_ten_is_no_reason_to_give_way() -> None:
 
 
 def test_a_ceiling_is_kept() -> None:
-    assert Pace(first=8, most=3).limit == 3
-    limits, _ = run(Pace(most=20), Store(latency=0.02, each=60e6, in_all=1e10), seconds=5)
+    assert ConcurrencyControl(first=8, most=3).limit == 3
+    limits, _ = run(ConcurrencyControl(most=20), Store(latency=0.02, each=60e6, in_all=1e10), seconds=5)
     assert max(limits) == 20

@@ -15,7 +15,7 @@ from tests.stream.made import reading_threads
 
 from shoal.errors import StorageError
 from shoal.reading.remote.request_pool import Arrivals
-from shoal.reading.remote.request_stats import Traffic
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.coalescing import Request
 from shoal.stats.counters import Counters
 from shoal.storage.retry import RetryRule, StoppedError, retried
@@ -78,7 +78,7 @@ def start(counters: Counters) -> Iterator[Callable[..., Arrivals]]:
     started: list[Arrivals] = []
 
     def begin(carry_out: Callable[[Request], bytes], **options: Any) -> Arrivals:
-        started.append(Arrivals(carry_out, Traffic(counters), **{"deadline_seconds": 20.0, **options}))
+        started.append(Arrivals(carry_out, RequestStats(counters), **{"deadline_seconds": 20.0, **options}))
         return started[-1]
 
     yield begin
@@ -191,7 +191,7 @@ def test_a_pause_before_another_try_ends_with_the_stream(start: Callable[..., Ar
 
 
 def test_letting_go_of_it_ends_the_threads() -> None:
-    arrivals = Arrivals(content, Traffic(Counters()), deadline_seconds=1.0)
+    arrivals = Arrivals(content, RequestStats(Counters()), deadline_seconds=1.0)
     arrivals.wait(arrivals.ask([request(0)])[0])
     assert reading_threads()
     del arrivals

@@ -20,7 +20,7 @@ from shoal.reading.remote.parts import Whole
 from shoal.reading.remote.remote_readers import FarReaders
 from shoal.reading.schedule import request_sizes
 from shoal.reading.schedule.coalescing import Request
-from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.request_sizes import in_parts
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
@@ -140,7 +140,7 @@ def test_what_comes_in_turn_is_asked_for_in_turn(tmp_path: Path, monkeypatch: py
     data = Path(opened.paths[0]).read_bytes()[:40_000]
     opened.check.check(0)
     store.requests.clear()
-    ledger = Ledger(ahead_limit_bytes=1 << 20)
+    ledger = MemoryBudget(ahead_limit_bytes=1 << 20)
     readers = FarReaders(opened, Counters(), ledger, ReadingOptions())
     assert b"".join(readers.in_turn(UnitRead(0, 0, 0, 40_000, 0, 1))) == data
     readers.close()
@@ -160,7 +160,7 @@ def test_what_comes_in_turn_stays_within_what_may_be_ahead(
     write_tars(tmp_path / "plain", [20])
     opened = far_away(open_dataset(tmp_path / "plain"), Distant(latencies=[0.0005]))._opened
     opened.check.check(0)
-    ledger = Ledger(ahead_limit_bytes=4080)  # of which a 51st part is for gaps
+    ledger = MemoryBudget(ahead_limit_bytes=4080)  # of which a 51st part is for gaps
     readers = FarReaders(opened, Counters(), ledger, ReadingOptions())
     ledger.reserve(ahead_bytes)
     taken = b"".join(readers.in_turn(UnitRead(0, 0, 0, 20_000, 0, 1)))

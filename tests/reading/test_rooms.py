@@ -19,7 +19,7 @@ from shoal.reading.remote import remote_readers as far_readers
 from shoal.reading.remote.answer_buffers import Room
 from shoal.reading.remote.remote_readers import FarReaders
 from shoal.reading.schedule import request_sizes
-from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import extent_read
 from shoal.stats.counters import Counters
 from shoal.storage.files.mappings import Memories
@@ -138,7 +138,7 @@ def test_bytes_that_are_asked_for_twice_have_two_places(
     opened = far_away(tars, Distant())._opened
     read = extent_read(opened.index, 0)
     data = Path(opened.paths[read.shard]).read_bytes()[read.first_byte : read.end_byte]
-    readers = FarReaders(opened, Counters(), Ledger(ahead_limit_bytes=1 << 20), ReadingOptions())
+    readers = FarReaders(opened, Counters(), MemoryBudget(ahead_limit_bytes=1 << 20), ReadingOptions())
     [first] = readers.ask([read])
     arrivals = first.parts or [first.arrival]
     assert (len(arrivals) > 1) == (large_bytes == 2000)
@@ -155,7 +155,7 @@ def test_a_closed_stream_keeps_no_room(tars: Dataset, monkeypatch: pytest.Monkey
     monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", 0)
     store = Stuck()
     opened = far_away(tars, store)._opened
-    readers = FarReaders(opened, Counters(), Ledger(ahead_limit_bytes=1 << 20), ReadingOptions())
+    readers = FarReaders(opened, Counters(), MemoryBudget(ahead_limit_bytes=1 << 20), ReadingOptions())
     promises = [promise for extent in range(12) for promise in readers.ask([extent_read(opened.index, extent)])]
     assert all(isinstance(getattr(promise.arrival.request, "into", None), Room) for promise in promises)
     readers.close()

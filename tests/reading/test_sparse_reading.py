@@ -13,7 +13,7 @@ from shoal.orders import Full, Sequential
 from shoal.pack import Writer
 from shoal.pack.from_shards.repacking import RepackRequest, _work
 from shoal.pack.from_shards.stream_source import StretchReader
-from shoal.reading.resolved_order import Arrangement, OrderRequest
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.stream.dataset import Dataset
 
 NUM_SAMPLES = 20_000
@@ -80,7 +80,7 @@ def test_stretches_read_each_for_itself_read_the_whole_about_once(
 ) -> None:
     """As processes that repack do."""
     opened = data._opened
-    source = Arrangement(opened.index, OrderRequest(order=Sequential()))
+    source = ResolvedOrder(opened.index, OrderRequest(order=Sequential()))
     reader = StretchReader(_work(opened, source, RepackRequest()), needs_keys=False, goes_on=False)
 
     def numbers(first: int, stop: int) -> list[int]:

@@ -31,7 +31,7 @@ from shoal.errors import ShardError, UsageError
 from shoal.indexing.index_store import save_index
 from shoal.reading.schedule import read_ahead as ahead
 from shoal.reading.schedule import request_sizes
-from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.spilled import spill as spilling
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.chunk_cache.directory import FOLDER
@@ -342,13 +342,13 @@ def test_parts_of_a_piece_come_at_a_time_within_the_budget(tmp_path: Path, monke
     monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 1 << 10)
     monkeypatch.setattr(request_sizes, "_MOST_REQUEST_BYTES", 1 << 10)
     source = write(tmp_path / "data", "arrow", (10,) * 20 + (1000,) + (10,) * 20)
-    over_bytes, reserve = [0], Ledger.reserve
+    over_bytes, reserve = [0], MemoryBudget.reserve
 
-    def watched(ledger: Ledger, num_bytes: int) -> None:
+    def watched(ledger: MemoryBudget, num_bytes: int) -> None:
         reserve(ledger, num_bytes)
         over_bytes.append(ledger.ahead_bytes - ledger.ahead_limit_bytes)
 
-    monkeypatch.setattr(Ledger, "reserve", watched)
+    monkeypatch.setattr(MemoryBudget, "reserve", watched)
     ds = far_away(cached(source, tmp_path).shuffle(seed=1, window=60_000), store := Watching([0.001]))
     assert sorted(sample["id"] for sample in ds) == list(range(1400))
     assert ds.stats()["num_spills"] == 1

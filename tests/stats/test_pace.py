@@ -14,7 +14,7 @@ from tests.stream.made import at, ids_of, write_tars
 
 from shoal.stats import live_line
 from shoal.stats.counters import Counters
-from shoal.stats.throughput import Pace
+from shoal.stats.throughput import Throughput
 from shoal.stream import progress_line
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
@@ -26,7 +26,7 @@ RATES = ["elapsed_seconds", "samples_per_second", "requests_per_second", "read_b
 def told(*, wait: float, stages: float, consumer: float, num_steps: int = 10) -> dict[str, Any]:
     """What is told of a run whose every step takes so many seconds of each."""
     counters, now = Counters(num_samples=1000, wait_seconds=500.0), 50.0
-    pace = Pace(counters, clock=lambda: now)
+    pace = Throughput(counters, clock=lambda: now)
     for _ in range(num_steps):
         began = now
         now += wait + stages
@@ -58,7 +58,7 @@ def test_the_largest_share_is_the_bottleneck(wait: float, stages: float, consume
 
 def test_time_inside_is_split_as_those_split_theirs_who_make_the_batches() -> None:
     counters = Counters()
-    pace = Pace(counters, clock=lambda: 0.0)
+    pace = Throughput(counters, clock=lambda: 0.0)
     counters.make_seconds, counters.wait_seconds = 80.0, 60.0  # of 16 processes, say
     pace.add(0.0, 4.0)
     pace.add(7.0, 10.0)

@@ -10,18 +10,18 @@ from tests.stream.made import check_batch, flat, open_finely, write_tars
 from shoal.errors import IndexFileError
 from shoal.stats.counters import Counters
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating.iterator_spec import Work
+from shoal.stream.iterating.iterator_spec import WorkerSpec
 from shoal.stream.open_dataset import open_dataset
 from shoal.stream.workers import pickling as shipping
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
 
-def work_of(ds: Dataset) -> Work:
+def work_of(ds: Dataset) -> WorkerSpec:
     return ds._pass().work
 
 
-def ids_of(work: Work) -> list[int]:
+def ids_of(work: WorkerSpec) -> list[int]:
     iteration = work.iterate(Counters(), epoch=0, start=0, ended=lambda _: None, state=lambda *_: {})
     return flat(check_batch(batch) for batch in iteration)
 

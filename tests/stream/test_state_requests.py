@@ -12,7 +12,7 @@ from tests.samples import write_tar_shards
 import shoal
 from shoal.errors import StateError
 from shoal.order.state import State
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import request_of_state
 
 
@@ -37,7 +37,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_order_of_a_state(data: Path, order: Any, keywords: dict[str, Any]) -> None:
     dataset = shoal.open(data).shuffle(order, seed=5, **keywords)
     state = State.from_dict(json.loads(json.dumps(dataset.state_dict())))
-    again = Arrangement(dataset.resolved.index, request_of_state(state))
+    again = ResolvedOrder(dataset.resolved.index, request_of_state(state))
     assert again.state_order == dataset.resolved.state_order
     for epoch in (0, 3):
         assert again.epoch(epoch).ids(0, dataset.num_samples).tolist() == dataset.ids(epoch).tolist()

@@ -17,7 +17,7 @@ from shoal.indexing.open_source import Opened
 from shoal.order.partition import Partition
 from shoal.reading.raw_speed import plain_bytes_per_second
 from shoal.stream.dataset import Dataset
-from shoal.stream.spec import Description
+from shoal.stream.spec import DatasetSpec
 
 __all__ = ["add_arguments", "run"]
 
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Stream, compare with plain reads where that costs nothing but time, and say how it went."""
     opened = open_with_samples(arguments)
-    dataset = Dataset(Description.of(opened, asked_order(arguments)))
+    dataset = Dataset(DatasetSpec.of(opened, asked_order(arguments)))
     dataset = dataset.partition(rank=arguments.rank, world_size=arguments.world_size)
     stream = decoded(dataset, arguments).batch(arguments.batch_size).reading(progress=True)
     most_seconds = arguments.seconds or (None if arguments.stop_after else _DEFAULT_SECONDS)

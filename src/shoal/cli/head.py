@@ -16,7 +16,7 @@ from shoal.cli.preview import json_value, preview, printable, size_of
 from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.index.table import locate
 from shoal.stream.dataset import Dataset
-from shoal.stream.spec import Description
+from shoal.stream.spec import DatasetSpec
 
 __all__ = ["add_arguments", "run"]
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(msg, hint="leave out one of them")
     request = asked_order(arguments) if options else None
     opened = open_with_samples(arguments)
-    dataset = Dataset(Description.of(opened, request))
+    dataset = Dataset(DatasetSpec.of(opened, request))
     ids = arguments.ids
     if ids is None:
         ids = dataset.ids(arguments.epoch or 0, 0, min(arguments.n, dataset.num_samples)).tolist()

@@ -23,7 +23,7 @@ from shoal.indexing.open_source import Opened
 from shoal.indexing.shard_check import looks_indexed
 from shoal.order.window.order import Window
 from shoal.pack.inputs.field_counts import SampleFields
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.stat_many import stat_all
 from shoal.storage.urls import parent, scheme_of
 from shoal.stream.index_columns import column_names, column_of, words_of_column
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     opened = opening.opened
     record = {**_dataset(opened), "index": _index(opening, given=arguments.index is not None)}
     if opened.index.num_samples:
-        arrangement = Arrangement(opened.index, request, stored=opened.stored)
+        arrangement = ResolvedOrder(opened.index, request, stored=opened.stored)
         batches = _GLOBAL_BATCHES if arguments.global_batch is None else (arguments.global_batch,)
         order = _order(arrangement, batches)
         message = warning_about(arrangement, batches[-1]) if arguments.global_batch is not None else ""
@@ -204,7 +204,7 @@ def _is_above(index_path: str, shard: str) -> bool:
     return not scheme_of(shard) and Path(index_path).parent in Path(shard).parents
 
 
-def _order(arrangement: Arrangement, batches: tuple[int, ...]) -> dict[str, Any]:
+def _order(arrangement: ResolvedOrder, batches: tuple[int, ...]) -> dict[str, Any]:
     order, chunks = arrangement.order, arrangement.chunks
     chunk_bytes = chunks.end_byte - chunks.first_byte
     alive = min(order.chunks, len(chunks)) if isinstance(order, Window) else None

@@ -22,7 +22,7 @@ from shoal.cli.options.source_options import (
 from shoal.cli.preview import clipped, printable
 from shoal.cli.progress import Progress
 from shoal.errors import StateError, UsageError
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.store import Store
 from shoal.stream.certificate.certificate import Certificate, differences, merge_certificates
 from shoal.stream.dataset_requests import request_of_state
@@ -109,7 +109,7 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
         msg = f"the certificate is of some samples only ({', '.join(chosen)}), and only its own script knows which"
         raise StateError(msg, hint="ds.check_certificate(certificate), with the same select(), take() and skip()")
     opened = open_with_samples(arguments)
-    found = differences(given, Arrangement(opened.index, request_of_state(given.at(0))))
+    found = differences(given, ResolvedOrder(opened.index, request_of_state(given.at(0))))
     record = {
         "num_samples": opened.index.num_samples,
         "num_delivered": sum(part.proof.num_samples for part in given.epochs.values()),

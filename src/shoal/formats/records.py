@@ -17,7 +17,7 @@ from shoal.errors import ShardError
 from shoal.formats.field_columns import Columns
 from shoal.formats.shard_format import Buffer, Sample, Stretch
 
-__all__ = ["BadRecordError", "CutRecords", "Decode", "borders_in", "compact"]
+__all__ = ["BadRecordError", "CutRecords", "DecodeRecord", "borders_in", "compact"]
 
 _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 
@@ -34,7 +34,7 @@ class BadRecordError(ValueError):
         return ShardError(self.what, shard=shard, byte=first_byte + self.byte, hint=self.hint)
 
 
-class Decode(Protocol):
+class DecodeRecord(Protocol):
     """Makes a sample of its bytes."""
 
     def __call__(self, data: bytes, /) -> Sample:
@@ -91,7 +91,7 @@ class CutRecords:
         starts: Sequence[int],
         stretch: Stretch,
         *,
-        decode: Decode,
+        decode: DecodeRecord,
         crcs: Callable[[], NDArray[np.uint32]],
         columns: Callable[[], Columns | None] | None = None,
     ) -> None:

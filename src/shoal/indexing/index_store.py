@@ -17,7 +17,7 @@ from shoal.storage.files.local_store import LocalStore
 from shoal.storage.index_cache.bounds import keep_within, mark_used
 from shoal.storage.index_cache.place import alone
 from shoal.storage.sources.named_files import INDEX_NAME
-from shoal.storage.store import Map, ObjectInfo, Put, Stat
+from shoal.storage.store import MapRange, ObjectInfo, Put, Stat
 from shoal.storage.urls import join, scheme_of
 
 __all__ = ["INDEX_NAME", "MapFile", "bound_cache", "load_index", "save_index"]
@@ -32,7 +32,7 @@ _log = logging.getLogger("shoal")
 _confirmed: dict[str, ObjectInfo] = {}  # files of this machine, as they were when their bytes were compared
 
 
-class MapFile(Map, Stat, Protocol):
+class MapFile(MapRange, Stat, Protocol):
     """What reading an index needs of a store."""
 
 

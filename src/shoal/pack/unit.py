@@ -17,7 +17,7 @@ import numpy as np
 from shoal.errors import ShoalError, UsageError
 from shoal.formats.shard_format import Buffer, Sample
 from shoal.formats.tables.writer import TableShard
-from shoal.formats.writing.encoder import AppendedShard, Encoder, Record, extent_crcs
+from shoal.formats.writing.encoder import AppendedShard, EncodedRecord, Encoder, extent_crcs
 from shoal.formats.writing.encoders import encoder_named
 from shoal.formats.writing.record_block import RecordBlock
 from shoal.index.cutting import EXTENT_BYTES, ScannedShard, assemble
@@ -191,7 +191,7 @@ class ShardInMaking:
         self._digest = hashlib.sha256()
         self._waiting: list[Buffer] = []
         self._waiting_bytes = 0
-        self._last: Record | None = None
+        self._last: EncodedRecord | None = None
         self._is_tar = encoder.name.partition(".")[0] == "tar"
         self._last_key: object = None
         self._num_renamed = 0
@@ -240,7 +240,7 @@ class ShardInMaking:
         self._skipped.append((name, reason))
         self._skipped_places.append(place)
 
-    def add(self, record: Record, given: Sample | Named | None = None, *, place: int = 0) -> None:
+    def add(self, record: EncodedRecord, given: Sample | Named | None = None, *, place: int = 0) -> None:
         """Add a record, of which `values` has been told, and of what it was made."""
         if self._is_tar and given is not None:
             self._last_key = (given.sample if isinstance(given, Named) else given)["__key__"]
@@ -312,7 +312,7 @@ class ShardInMaking:
         return replace(part, extent_checksum=extent_crcs(written, extent_bytes=extent_bytes), columns=columns)
 
 
-def mark_of(record: Record) -> int:
+def mark_of(record: EncodedRecord) -> int:
     """A number by which a record is known again: its CRC; of a row, which has no bytes of its own, that of its values.
 
     >>> from shoal.formats.writing.encoders import encoder_named

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
-from shoal.formats.writing.encoder import Record
+from shoal.formats.writing.encoder import EncodedRecord
 from shoal.formats.writing.encoders import encoder_named, options_of_shard
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
@@ -281,7 +281,7 @@ class Writer:
         msg = "this writer is closed: it ended with an error, and samples that it held are in no shard"
         return UsageError(msg, hint="another with the same arguments, given the same samples, goes on with the rest")
 
-    def _add(self, record: Record, values: Sequence[Any], sample: Sample) -> None:
+    def _add(self, record: EncodedRecord, values: Sequence[Any], sample: Sample) -> None:
         making = self._making
         if making is not None and making.num_samples and making.num_bytes + record.num_bytes > self.shard_bytes:
             self._end_shard()

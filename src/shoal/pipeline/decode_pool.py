@@ -17,7 +17,7 @@ from typing import Any
 
 from shoal.index.table import Index
 from shoal.pipeline.quarantine import QUARANTINED
-from shoal.pipeline.stages import Columns, Decode, Rename, Stage, ToTuple, WithIds, run_stages
+from shoal.pipeline.stages import Decode, Rename, SelectColumns, Stage, ToTuple, WithIds, run_stages
 from shoal.pipeline.value_bytes import bytes_of
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.processes.stopping import Stop, end_pool, is_done
@@ -68,7 +68,7 @@ def _num_that_gain(stages: Sequence[Stage]) -> int:
 def _is_own(stage: Stage) -> bool:
     if isinstance(stage, Decode):
         return not stage.has_functions
-    return isinstance(stage, Columns | Rename | ToTuple | WithIds)
+    return isinstance(stage, SelectColumns | Rename | ToTuple | WithIds)
 
 
 def _num_cores() -> int:

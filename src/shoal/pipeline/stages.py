@@ -21,11 +21,11 @@ from shoal.reading.checks.damaged import Damaged
 __all__ = [
     "DROPPED",
     "FEATURES",
-    "Columns",
     "Decode",
     "Filter",
     "Map",
     "Rename",
+    "SelectColumns",
     "Stage",
     "ToTuple",
     "WithIds",
@@ -187,7 +187,7 @@ class Rename:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class SelectColumns:
     """Only some fields."""
 
     names: tuple[str, ...]

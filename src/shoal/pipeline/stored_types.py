@@ -8,7 +8,7 @@ from typing import Any
 from shoal.formats.tables.rows import partition_fields
 from shoal.formats.tables.typed_arrays import types_of
 from shoal.indexing.open_source import Opened
-from shoal.pipeline.stages import Columns, Rename, Stage, ToTuple
+from shoal.pipeline.stages import Rename, SelectColumns, Stage, ToTuple
 
 __all__ = ["StoredTypes", "stored_types"]
 
@@ -31,7 +31,7 @@ def stored_types(opened: Opened, stages: Sequence[Stage]) -> StoredTypes:
     for stage in stages:
         if isinstance(types, tuple):
             break
-        if isinstance(stage, Columns):
+        if isinstance(stage, SelectColumns):
             types = {name: _type_of(types, name) for name in stage.names}
         elif isinstance(stage, ToTuple):
             types = tuple(_type_of(types, name) for name in stage.names)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shoal.planning.chunk_reads import Meetings
 from shoal.reading.schedule.coalescing import Request, coalesce
 from shoal.reading.schedule.groups import groups_with_room
-from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.request_sizes import LARGE_BYTES, PART_BYTES, RequestSizes, in_parts
 from shoal.reading.schedule.units import UnitRead, Units
 
@@ -35,7 +35,7 @@ def count_requests(stretches: Iterable[Sequence[UnitRead]], sizes: RequestSizes)
     The reads of a stretch are planned before the samples of the stretch before come, and each makes room for others
     when it is used.
     """
-    ledger = Ledger(ahead_limit_bytes=sizes.ahead_bytes)
+    ledger = MemoryBudget(ahead_limit_bytes=sizes.ahead_bytes)
     waiting: deque[UnitRead] = deque()
     asked: deque[_Asked] = deque()  # for each read that is ahead, the request that it is in
     num_requests = 0

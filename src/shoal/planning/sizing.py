@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shoal.planning.rank_memory import BYTES_OF_A_CHUNK
 
-__all__ = ["Cluster", "Sizing", "Textbook", "Traffic", "recommend", "textbook", "traffic"]
+__all__ = ["Cluster", "PlannedTraffic", "Sizing", "Textbook", "recommend", "textbook", "traffic"]
 
 _CHUNK_BYTES = tuple(1 << power for power in (23, 22, 21, 20, 19, 18))  # 8 MiB to 256 KiB
 _WINDOW_SHARE = 0.75  # of the memory; the rest is for reading ahead
@@ -76,7 +76,7 @@ class Sizing:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class PlannedTraffic:
     """What reading costs; per node and second where it says so.
 
     ``waiting_share`` is the part of the time in which steps wait for data, ``first_batch_seconds`` the time from
@@ -155,7 +155,7 @@ def _canonical_nodes(chunks: int, world_size: int) -> int:
 
 def traffic(
     cluster: Cluster, *, num_samples: int, num_requests: float, read_bytes: float, first_requests: float
-) -> Traffic:
+) -> PlannedTraffic:
     """What an epoch means for nodes, time and money; ``first_requests`` are those of a rank for its first batch.
 
     >>> cluster = Cluster(num_nodes=2, global_batch=100, step_seconds=0.1, node_bytes_per_second=1e9)
@@ -176,7 +176,7 @@ def traffic(
     first = first_requests * cluster.ranks_per_node
     rounds = math.ceil(first / concurrency)
     first_seconds = max(rounds * request_seconds, cluster.latency_seconds + first * request_bytes / possible)
-    return Traffic(
+    return PlannedTraffic(
         concurrency=concurrency,
         epoch_seconds=epoch_seconds,
         waiting_share=1.0 - training / epoch_seconds if training else 0.0,

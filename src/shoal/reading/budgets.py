@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.index.table import Index
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.belady import Keeping
 from shoal.reading.schedule.read_ahead import ahead_limit_bytes, divide
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, SlicedUnits, SpilledRecords, Units
@@ -36,7 +36,7 @@ class Budget:
 
 
 def budget_of(
-    arrangement: Arrangement, memory_limit_bytes: int | None, *, is_far: bool, verifies: bool = False
+    arrangement: ResolvedOrder, memory_limit_bytes: int | None, *, is_far: bool, verifies: bool = False
 ) -> Budget:
     """The budget for reading in an order, from a store that is far away or not.
 
@@ -94,7 +94,7 @@ def budget_of(
     return Budget(units, ahead_bytes, keeping, isinstance(units, ChunkUnits) and not arrangement.by_shards)
 
 
-def _largest(arrangement: Arrangement, is_sliced: NDArray[np.bool_], index: Index, *, spills: bool) -> int:
+def _largest(arrangement: ResolvedOrder, is_sliced: NDArray[np.bool_], index: Index, *, spills: bool) -> int:
     """The bytes of the largest unit; without sample sizes in ``index``, samples are read with their whole extents."""
     table = arrangement.chunks
     largest = int(table.decoded_bytes[~is_sliced].max(initial=1))

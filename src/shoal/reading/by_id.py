@@ -9,13 +9,13 @@ import numpy as np
 from shoal.indexing.open_source import Opened
 from shoal.reading.checks.damaged import verified_sample
 from shoal.reading.checks.verified_read import read_records
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
 
 __all__ = ["read_sample"]
 
 
-def read_sample(opened: Opened, arrangement: Arrangement, sample_id: int, *, verifies: bool = False) -> Any:
+def read_sample(opened: Opened, arrangement: ResolvedOrder, sample_id: int, *, verifies: bool = False) -> Any:
     """One sample by id, read on its own; with ``verifies`` in its whole extent, if that has a checksum."""
     if verifies and arrangement.index.extent_checksum is not None:
         return verified_sample(opened, sample_id)

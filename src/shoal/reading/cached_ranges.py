@@ -13,7 +13,7 @@ from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.indexing.open_source import Opened
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import UnitRead
 from shoal.reading.spilled.large_chunks import too_large
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
@@ -108,7 +108,7 @@ def place_key(opened: Opened, place: tuple[int, int, int]) -> str:
 
 
 def expect_windows(
-    opened: Opened, arrangement: Arrangement, world_size: int, memory_limit_bytes: int | None = None
+    opened: Opened, arrangement: ResolvedOrder, world_size: int, memory_limit_bytes: int | None = None
 ) -> None:
     """Tell the cache how many bytes the ranks of this machine mix at a time.
 

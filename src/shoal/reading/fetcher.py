@@ -24,7 +24,7 @@ from shoal.reading.checks.damaged import Damaged, ForgivingRecords, forgiving_re
 from shoal.reading.local.local_readers import Readers, readers_of
 from shoal.reading.options import ReadingOptions
 from shoal.reading.schedule.groups import groups_with_room
-from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, Units
 from shoal.reading.spilled.spill import with_spills
 from shoal.stats.counters import Counters
@@ -68,7 +68,7 @@ class Fetch:
     ) -> None:
         self._options = options
         self.opened, self._units, self._counters = opened, units, counters
-        self._ledger = Ledger(ahead_limit_bytes=ahead_limit_bytes)
+        self._ledger = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes)
         readers = readers_of(opened, counters, self._ledger, options)
         self._readers: Readers = with_spills(readers, units, opened, counters, self._ledger, options)
         self._planned: deque[NDArray[np.int64]] = deque()

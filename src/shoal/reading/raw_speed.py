@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.indexing.open_source import Opened
 from shoal.order.partition import Partition
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import first_uses
 
 __all__ = ["plain_bytes_per_second"]
@@ -17,7 +17,7 @@ _READS_AT_ONCE = 256
 
 
 def plain_bytes_per_second(
-    opened: Opened, arrangement: Arrangement, partition: Partition, *, rank: int, num_steps: int, most_seconds: float
+    opened: Opened, arrangement: ResolvedOrder, partition: Partition, *, rank: int, num_steps: int, most_seconds: float
 ) -> float:
     """Bytes a second of reading, one after another, what a rank needs for its first steps of epoch 0.
 

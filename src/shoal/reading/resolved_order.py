@@ -24,7 +24,7 @@ from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, Units
 
-__all__ = ["Arrangement", "OrderRequest"]
+__all__ = ["OrderRequest", "ResolvedOrder"]
 
 # Below this share of the bytes of the chunks around them, single records cost less than those.
 _SPARSE = 1 / 16
@@ -67,7 +67,7 @@ class OrderRequest:
 
 
 @dataclass(frozen=True)
-class Arrangement:
+class ResolvedOrder:
     """A dataset with its order resolved.
 
     ``stored`` are the stored samples that take part, ``delivered`` the positions of each epoch that are delivered;

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from shoal.stats.pinned_views import Pins
-from shoal.stats.throughput import Pace
+from shoal.stats.throughput import Throughput
 
 __all__ = ["Counters"]
 
@@ -71,7 +71,7 @@ class Counters:
     make_seconds: float = 0.0
     # What worker processes counted beside all this: of the cache, whose own counts are of this process.
     of_workers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
-    pace: Pace | None = field(default=None, repr=False, compare=False)
+    pace: Throughput | None = field(default=None, repr=False, compare=False)
     pins: Pins | None = field(default=None, repr=False, compare=False)
 
     def counts(self) -> dict[str, Any]:
@@ -84,4 +84,4 @@ class Counters:
 
     def as_dict(self) -> dict[str, Any]:
         """The counts by name, whether values are views, and the rates and shares of the newest iterator."""
-        return self.counts() | {"gives_views": self.pins is not None} | (self.pace or Pace(self)).told()
+        return self.counts() | {"gives_views": self.pins is not None} | (self.pace or Throughput(self)).told()

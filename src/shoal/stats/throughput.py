@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Pace"]
+__all__ = ["Throughput"]
 
 
 class _Counted(Protocol):
@@ -19,7 +19,7 @@ class _Counted(Protocol):
     make_seconds: float
 
 
-class Pace:
+class Throughput:
     """The time of one iterator, from its first ``next()`` to the end of its latest, in three parts.
 
     Outside of ``next()`` the consumer is at its own work. Inside, it waits: for bytes, or for what is made of them
@@ -29,7 +29,7 @@ class Pace:
 
     >>> times = iter([0.0, 3.0, 4.0, 8.0])
     >>> class counted: num_samples, num_requests, read_bytes, wait_seconds, make_seconds = 0, 0, 0, 0.0, 0.0
-    >>> pace = Pace(counted, clock=lambda: next(times))
+    >>> pace = Throughput(counted, clock=lambda: next(times))
     >>> for _ in range(2):
     ...     began = pace.clock(); counted.wait_seconds += 2.5; counted.num_samples += 4
     ...     ended = pace.clock(); counted.make_seconds += ended - began; pace.add(began, ended)

@@ -113,7 +113,7 @@ class Delete(Protocol):
         ...
 
 
-class Map(Protocol):
+class MapRange(Protocol):
     """Brings whole objects into memory."""
 
     def map(self, path: str) -> memoryview:
@@ -121,7 +121,7 @@ class Map(Protocol):
         ...
 
 
-class Store(ReadRange, Advise, Stat, Find, List, Put, Delete, Map, Protocol):
+class Store(ReadRange, Advise, Stat, Find, List, Put, Delete, MapRange, Protocol):
     """All the verbs together: what the stream reads from.
 
     Every verb makes one attempt and waits for its answer; whoever wants another attempt asks `StorageError.transient`.

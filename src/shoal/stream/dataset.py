@@ -20,11 +20,11 @@ from shoal.order.protocol import Order
 from shoal.pipeline.collate import collate
 from shoal.pipeline.features import features_of
 from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.stages import FEATURES, Columns, Decode, Filter, Map, Rename, ToTuple, WithIds
+from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, ToTuple, WithIds
 from shoal.quality.outlook import ShuffleQuality
 from shoal.reading.cached_ranges import cache_counts
 from shoal.reading.options import reading_options
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.stream.certificate.certificate import Certificate, differences
 from shoal.stream.certificate.delivery_ledger import RecordHashes
@@ -34,12 +34,12 @@ from shoal.stream.dataset_requests import Batching, count_of, order_request
 from shoal.stream.framework_doors import handed_over
 from shoal.stream.index_columns import class_names, key_column
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.iterator_spec import Pass, pass_of
+from shoal.stream.iterating.iterator_spec import IteratorSpec, pass_of
 from shoal.stream.map_view import MapView, map_view
 from shoal.stream.ranks.ranks import Ranks
 from shoal.stream.shuffle_quality import quality_of
 from shoal.stream.skipped_steps import gaps_of
-from shoal.stream.spec import Description
+from shoal.stream.spec import DatasetSpec
 from shoal.stream.workers.foreign_loaders import refuse_as_list, refuse_in_worker
 
 __all__ = ["Dataset"]
@@ -53,7 +53,7 @@ class Dataset:
     A sample is a dict of fields. Sample ids are those of storage order, from 0, whatever is chosen or shuffled.
     """
 
-    _description: Description
+    _description: DatasetSpec
     _counters: Counters = field(default_factory=Counters, init=False, repr=False)
     _cursor: Cursor = field(default_factory=Cursor, init=False, repr=False)
 
@@ -191,7 +191,7 @@ class Dataset:
 
     def columns(self, *names: str) -> Dataset:
         """Only these fields; where it stands first, formats of columns (Parquet, Arrow, MDS) decode no others."""
-        return Dataset(self._description.then(Columns(names), "columns()"))
+        return Dataset(self._description.then(SelectColumns(names), "columns()"))
 
     def to_tuple(self, *names: str) -> Dataset:
         """The values of these fields as a tuple; alternatives as in `rename`."""
@@ -304,7 +304,7 @@ class Dataset:
         return self._arrangement.num_samples
 
     @property
-    def resolved(self) -> Arrangement:
+    def resolved(self) -> ResolvedOrder:
         """The order in integers; printed, it is a call that gives this order whatever the defaults become."""
         return self._arrangement
 
@@ -485,13 +485,13 @@ class Dataset:
         return self._description.opened
 
     @cached_property
-    def _arrangement(self) -> Arrangement:
+    def _arrangement(self) -> ResolvedOrder:
         return self._description.arrangement()
 
     @cached_property
     def _by_id(self) -> MapView:
         return map_view(self._description, self._arrangement, self._cursor)
 
-    def _pass(self, collate: Callable[[list[Any]], Any] = collate) -> Pass:
+    def _pass(self, collate: Callable[[list[Any]], Any] = collate) -> IteratorSpec:
         """What the next iterator does, for it or for processes that share its work."""
         return pass_of(self._description, self._arrangement, self._counters, self._cursor, collate)

@@ -15,12 +15,12 @@ from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage, in_epoch, run_stages
 from shoal.processes.parents import end_with_trainer
 from shoal.reading.by_id import read_sample
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.checkpoint.cursor import Cursor
-from shoal.stream.checkpoint.position import Place
-from shoal.stream.iterating.iterator_spec import Pass
+from shoal.stream.checkpoint.position import Position
+from shoal.stream.iterating.iterator_spec import IteratorSpec
 from shoal.stream.ranks.rank_share import shares_of
-from shoal.stream.spec import Description
+from shoal.stream.spec import DatasetSpec
 
 __all__ = ["MapView", "batches_of_ids", "map_view"]
 
@@ -47,7 +47,7 @@ class MapView:
     """
 
     _opened: Opened
-    _arrangement: Arrangement
+    _arrangement: ResolvedOrder
     _stages: tuple[Stage, ...]
     _formatting: Formatting
     _verifies: bool
@@ -81,7 +81,7 @@ class MapView:
         return [self[sample_id] for sample_id in sample_ids]
 
 
-def map_view(described: Description, arrangement: Arrangement, cursor: Cursor) -> MapView:
+def map_view(described: DatasetSpec, arrangement: ResolvedOrder, cursor: Cursor) -> MapView:
     """The samples of a dataset by id; a filter has no say in them."""
     opened = with_chosen(described.opened, described.stages)
     stages = tuple(stage for stage in described.stages if not isinstance(stage, Filter))
@@ -89,11 +89,11 @@ def map_view(described: Description, arrangement: Arrangement, cursor: Cursor) -
     return MapView(opened, arrangement, stages, formatting, described.reading.verify == "always", cursor)
 
 
-def batches_of_ids(run: Pass) -> Iterator[list[int]]:
+def batches_of_ids(run: IteratorSpec) -> Iterator[list[int]]:
     """The sample ids of each batch of a rank, repeats included, reading nothing; single samples without batches."""
     work, place = run.work, run.place()
     order = work.arrangement.epoch(run.epoch)
-    begin = Place(run.epoch, run.start, place.partition, place.num_samples)
+    begin = Position(run.epoch, run.start, place.partition, place.num_samples)
     for share, _ in shares_of(order, work.arrangement, work.recipe, begin):
         ids: list[int] = [_Due.in_epoch(number, run.epoch) for number in share.ids.tolist()]
         firsts = share.batch_first.tolist()

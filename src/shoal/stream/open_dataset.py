@@ -14,7 +14,7 @@ from shoal.indexing.open_source import open_source
 from shoal.reading.cached_ranges import chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.stream.dataset import Dataset
-from shoal.stream.spec import Description
+from shoal.stream.spec import DatasetSpec
 
 __all__ = ["Dataset", "open_dataset"]
 
@@ -80,4 +80,4 @@ def open_dataset(
         msg += met and f"; met: {met}"
         raise UsageError(msg, hint="is this the right format, with the right options?")
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
-    return Dataset(Description.of(opened if kept is None else replace(opened, cache=kept)))
+    return Dataset(DatasetSpec.of(opened if kept is None else replace(opened, cache=kept)))

@@ -12,8 +12,8 @@ from shoal.reading.cached_ranges import cache_counts
 from shoal.reading.options import ReadingOptions
 from shoal.stats.counters import Counters
 from shoal.stats.live_line import LiveLine
-from shoal.stream.checkpoint.position import Place
-from shoal.stream.iterating.pipeline_spec import Recipe
+from shoal.stream.checkpoint.position import Position
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
 __all__ = ["ProgressLine", "progress_line", "progress_text"]
 
@@ -26,7 +26,7 @@ class ProgressLine:
     It shows what ``counters`` say, at the ``place`` of whoever receives what is made. Use it from one thread.
     """
 
-    def __init__(self, place: Place, counters: Counters, opened: Opened, *, who: str = "") -> None:
+    def __init__(self, place: Position, counters: Counters, opened: Opened, *, who: str = "") -> None:
         self._line = LiveLine(log_every_seconds=_LOG_EVERY_SECONDS)
         self._place, self._who = place, who
         self._stats = partial(_stats, counters, opened)
@@ -49,7 +49,7 @@ class ProgressLine:
 
 
 def progress_line(
-    options: ReadingOptions, recipe: Recipe, place: Place, counters: Counters, opened: Opened
+    options: ReadingOptions, recipe: PipelineSpec, place: Position, counters: Counters, opened: Opened
 ) -> ProgressLine | None:
     """The line of this process, if it was asked for: the first rank has one, and of its workers the first."""
     if not options.progress or recipe.rank or recipe.worker:

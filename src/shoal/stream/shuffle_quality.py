@@ -20,7 +20,7 @@ from shoal.quality.metrics import (
 )
 from shoal.quality.outlook import ShuffleQuality
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.index_columns import key_column
 
 __all__ = ["quality_of"]
@@ -29,7 +29,7 @@ _MOST_MEASURED = 1 << 24
 _MOST_COUNTED = 1 << 20
 
 
-def quality_of(arrangement: Arrangement, batch: int, *, key: Any = None, rho: float | None = None) -> ShuffleQuality:
+def quality_of(arrangement: ResolvedOrder, batch: int, *, key: Any = None, rho: float | None = None) -> ShuffleQuality:
     """How well an arrangement's batches are mixed; see `shoal.Dataset.quality`."""
     num_samples = arrangement.num_stored
     if not 1 <= batch <= num_samples // 2:
@@ -66,7 +66,7 @@ def quality_of(arrangement: Arrangement, batch: int, *, key: Any = None, rho: fl
     )
 
 
-def _keys(arrangement: Arrangement, key: Any) -> NDArray[Any] | None:
+def _keys(arrangement: ResolvedOrder, key: Any) -> NDArray[Any] | None:
     """The key of each sample that takes part, in storage order."""
     index = arrangement.index
     if key is None:
@@ -92,7 +92,7 @@ def _correlation(keys: NDArray[Any] | None, chunk_samples: NDArray[np.int64], rh
     return chunk_correlation(keys, chunk_samples) if int(chunk_samples.max(initial=0)) > 1 else 0.0
 
 
-def _measured(arrangement: Arrangement, keys: NDArray[Any] | None, sizes: list[int]) -> list[float]:
+def _measured(arrangement: ResolvedOrder, keys: NDArray[Any] | None, sizes: list[int]) -> list[float]:
     """On the order of epoch 0; its beginning, where it is long."""
     num_samples = arrangement.num_stored
     if num_samples > _MOST_MEASURED:
@@ -107,7 +107,7 @@ def _measured(arrangement: Arrangement, keys: NDArray[Any] | None, sizes: list[i
     return [variance_ratio(emitted, size) for size in sizes]
 
 
-def _different(arrangement: Arrangement, batch: int, borders: NDArray[np.int64]) -> tuple[float, float]:
+def _different(arrangement: ResolvedOrder, batch: int, borders: NDArray[np.int64]) -> tuple[float, float]:
     """How many of the parts between these borders a batch holds samples of, and would in a perfect shuffle."""
     order = arrangement.epoch(0)
     num_batches = order.num_samples // batch

@@ -9,14 +9,14 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.skipped_positions import Gaps
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import count_of
-from shoal.stream.spec import Description
+from shoal.stream.spec import DatasetSpec
 
 __all__ = ["gaps_of"]
 
 
-def gaps_of(described: Description, arrangement: Arrangement, steps: Any, positions: Any, epoch: int) -> Gaps:
+def gaps_of(described: DatasetSpec, arrangement: ResolvedOrder, steps: Any, positions: Any, epoch: int) -> Gaps:
     """What `shoal.Dataset.without` was asked to leave out.
 
     Raises

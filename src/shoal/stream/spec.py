@@ -16,16 +16,16 @@ from shoal.order.skipped_positions import NO_GAPS, Gaps
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage
 from shoal.reading.options import ReadingOptions
-from shoal.reading.resolved_order import Arrangement, OrderRequest
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.reading.spilled.large_chunks import can_spill
 from shoal.stream.dataset_requests import Batching, choose_by_columns, numbers_left
 from shoal.stream.ranks.ranks import Ranks
 
-__all__ = ["Description"]
+__all__ = ["DatasetSpec"]
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class DatasetSpec:
     """Shards, an order over them, what becomes of their samples, and how they are cut and dealt.
 
     Parameters
@@ -57,9 +57,9 @@ class Description:
     formatting: Formatting = field(default_factory=Formatting)
 
     @staticmethod
-    def of(opened: Opened, request: OrderRequest | None = None) -> Description:
+    def of(opened: Opened, request: OrderRequest | None = None) -> DatasetSpec:
         """All samples of a dataset that take part in it."""
-        return Description(opened, request, stored=opened.stored)
+        return DatasetSpec(opened, request, stored=opened.stored)
 
     def summary(self) -> str:
         """What is streamed, in a line."""
@@ -75,18 +75,18 @@ class Description:
 
     # ---- what verbs add
 
-    def in_order(self, request: OrderRequest) -> Description:
+    def in_order(self, request: OrderRequest) -> DatasetSpec:
         """The same samples in another order."""
         self._refuse_after_gaps("shuffle()")
         return replace(self, request=request)
 
-    def selected(self, samples: Any) -> Description:
+    def selected(self, samples: Any) -> DatasetSpec:
         """Only these samples: numbers or a mask."""
         if self.request is None and self.stored is not None:
             samples = numbers_left(samples, self.stored)
         return self.only(Runs.of(samples, self.num_samples), "select()")
 
-    def selected_by(self, columns: dict[str, Any]) -> Description:
+    def selected_by(self, columns: dict[str, Any]) -> DatasetSpec:
         """Only samples that columns of the index choose."""
         if self.request is not None:
             msg = "columns of the index choose stored samples; after shuffle() there are only positions"
@@ -96,7 +96,7 @@ class Description:
             mask = mask[self.stored.members(np.arange(len(self.stored)))]
         return self.only(Runs.of(mask, self.num_samples), "select()")
 
-    def only(self, runs: Runs, verb: str) -> Description:
+    def only(self, runs: Runs, verb: str) -> DatasetSpec:
         """Only these samples, counted among those that are left; of storage before `shuffle`, of epochs after it."""
         self.refuse_after_batch(verb)
         self._refuse_after_gaps(verb)
@@ -110,7 +110,7 @@ class Description:
             return replace(self, stored=runs if self.stored is None else self.stored.of_members(runs))
         return replace(self, delivered=runs if self.delivered is None else self.delivered.of_members(runs))
 
-    def then(self, stage: Stage, verb: str = "") -> Description:
+    def then(self, stage: Stage, verb: str = "") -> DatasetSpec:
         """One more stage; with the name of its verb if it is one of samples, and of no batches."""
         if verb:
             self.refuse_after_batch(verb)
@@ -118,26 +118,26 @@ class Description:
             return replace(self, batch_stages=(*self.batch_stages, stage))
         return replace(self, stages=(*self.stages, stage))
 
-    def in_batches(self, batching: Batching) -> Description:
+    def in_batches(self, batching: Batching) -> DatasetSpec:
         """Cut into batches."""
         return replace(self, batching=batching)
 
-    def formatted(self, formatting: Formatting) -> Description:
+    def formatted(self, formatting: Formatting) -> DatasetSpec:
         """Handed out in another form."""
         return replace(self, formatting=formatting)
 
-    def dealt_to(self, ranks: Ranks) -> Description:
+    def dealt_to(self, ranks: Ranks) -> DatasetSpec:
         """The part of other ranks."""
         return replace(self, ranks=ranks)
 
-    def read_by(self, options: ReadingOptions) -> Description:
+    def read_by(self, options: ReadingOptions) -> DatasetSpec:
         """Read in another way; asked for once."""
         if self.reading != ReadingOptions():
             msg = "reading() was called before; a second call would hide what the first one asked for"
             raise UsageError(msg, hint="give all options in one call")
         return replace(self, reading=options)
 
-    def without(self, gaps: Gaps) -> Description:
+    def without(self, gaps: Gaps) -> DatasetSpec:
         """Without these positions, and those that are left out already."""
         joined = self.gaps.plus(gaps)
         for epoch, _, stop in joined.ranges:
@@ -179,11 +179,11 @@ class Description:
         """Whether how many samples are left is not known before they are read."""
         return any(isinstance(stage, Filter) for stage in self.stages)
 
-    def arrangement(self) -> Arrangement:
+    def arrangement(self) -> ResolvedOrder:
         """The order in integers."""
         opened = self.opened
         request, spills = self.order_request, can_spill(opened)
-        return Arrangement(opened.index, request, self.stored, self.delivered, self.gaps, spills=spills)
+        return ResolvedOrder(opened.index, request, self.stored, self.delivered, self.gaps, spills=spills)
 
     def partition(self, world_size: int) -> Partition:
         """How epochs are cut and dealt at this world size."""

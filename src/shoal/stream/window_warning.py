@@ -6,7 +6,7 @@ import numpy as np
 
 from shoal.order.window.order import Window
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
 
 __all__ = ["rereads", "variance_ratio_bound", "warning_about"]
@@ -17,7 +17,7 @@ _MOST_REREADS = 2.0
 _LITTLE_BYTES = 1 << 20  # more than once: not worth a word
 
 
-def variance_ratio_bound(arrangement: Arrangement, global_batch: int) -> float | None:
+def variance_ratio_bound(arrangement: ResolvedOrder, global_batch: int) -> float | None:
     """How much more than in a perfect shuffle the means of global batches may vary; None where the order is no window.
 
     What `shoal.quality.prediction` says where the samples of each chunk are all alike; less when they are not.
@@ -28,7 +28,7 @@ def variance_ratio_bound(arrangement: Arrangement, global_batch: int) -> float |
     return _worst(order, ChunkLayout.of(arrangement.chunks.num_samples), global_batch)
 
 
-def warning_about(arrangement: Arrangement, global_batch: int) -> str:
+def warning_about(arrangement: ResolvedOrder, global_batch: int) -> str:
     """What to tell the user about this order and batch size; empty when all is well."""
     if message := _about_rereads(arrangement):
         return message
@@ -55,7 +55,7 @@ def warning_about(arrangement: Arrangement, global_batch: int) -> str:
     return ""
 
 
-def rereads(arrangement: Arrangement) -> tuple[float, int]:
+def rereads(arrangement: ResolvedOrder) -> tuple[float, int]:
     """How many times its bytes an epoch reads where samples are read one by one, and how many bytes that is more.
 
     (1.0, 0) where a sample can be read alone, or chunks are read at once.
@@ -71,7 +71,7 @@ def rereads(arrangement: Arrangement) -> tuple[float, int]:
     return each / max(once, 1.0), int(each - once)
 
 
-def _about_rereads(arrangement: Arrangement) -> str:
+def _about_rereads(arrangement: ResolvedOrder) -> str:
     factor, more_bytes = rereads(arrangement)
     if factor < _MOST_REREADS or more_bytes < _LITTLE_BYTES:
         return ""

@@ -24,7 +24,7 @@ from shoal.order.buffer import Buffer
 from shoal.order.seeds import MAX_SEED
 from shoal.order.sequential_and_full import Sequential
 from shoal.quality.auditing import Audit, audit
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reports.audit_page import audit_page, audit_picture
 from shoal.storage.sources.source import printed
 from shoal.stream.index_columns import key_column
@@ -131,7 +131,7 @@ def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
             raise UsageError(msg, hint=f"files of ids end with {', '.join(ID_SUFFIXES)}")
     request = asked_order(arguments)
     opened = open_with_samples(arguments)
-    arrangement = Arrangement(opened.index, request, stored=opened.stored)
+    arrangement = ResolvedOrder(opened.index, request, stored=opened.stored)
     labels = _labels_by(arguments, opened.index)
     if opened.stored is not None and labels is not None:
         labels = labels[opened.stored.members(np.arange(len(opened.stored)))]
@@ -149,7 +149,7 @@ def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
     return about, result
 
 
-def _ids_of(arrangement: Arrangement, seed: int, num_epochs: int) -> NDArray[np.int64]:
+def _ids_of(arrangement: ResolvedOrder, seed: int, num_epochs: int) -> NDArray[np.int64]:
     counts = np.diff(arrangement.order_borders)
     bound = [arrangement.order.bind(counts, seed=seed, epoch=epoch) for epoch in range(num_epochs)]
     return np.stack([epoch.ids(0, epoch.num_samples) for epoch in bound])

@@ -10,7 +10,7 @@ from shoal.errors import UsageError
 from shoal.formats.folder.reader import Folder
 from shoal.indexing.open_source import Opened
 from shoal.stream.dataset import Dataset
-from shoal.stream.spec import Description
+from shoal.stream.spec import DatasetSpec
 
 __all__ = ["KEY", "keys_in_order"]
 
@@ -31,7 +31,7 @@ def keys_in_order(opened: Opened, *, label: str) -> Iterator[str]:
         for shard in index.extent_shard.tolist():
             yield splitext(index.shard_names[shard])[0]
         return
-    dataset = Dataset(Description(opened)).partition(rank=0, world_size=1)
+    dataset = Dataset(DatasetSpec(opened)).partition(rank=0, world_size=1)
     with Progress(total=index.num_samples, label=label) as progress:
         for sample in dataset:
             key = sample.get(KEY, sample.get(_PACKED_KEY))

@@ -19,7 +19,7 @@ from shoal.order.block import Block
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import bytes_text, parse_bytes
 from shoal.planning.sizing import Cluster, recommend
-from shoal.reading.resolved_order import Arrangement, OrderRequest
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.reading.spilled.large_chunks import refuse_too_large
 
 __all__ = ["PlannedData", "planned_data"]
@@ -119,7 +119,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         sizing = recommend(cluster, dataset_bytes=num_bytes, least_chunk_bytes=extent_bytes)
         nodes = sizing.num_canonical_nodes
         request = OrderRequest(window=sizing.window_bytes, chunk=sizing.chunk_bytes, num_canonical_nodes=nodes)
-    arrangement = Arrangement(index, request, stored=opened.stored)
+    arrangement = ResolvedOrder(index, request, stored=opened.stored)
     chunks = arrangement.chunks
     held_bytes = np.maximum(chunks.decoded_bytes, chunks.end_byte - chunks.first_byte)
     is_shared = index.sample_bytes is None
@@ -140,7 +140,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
     )
 
 
-def _refusal(opened: Opened, arrangement: Arrangement) -> str:
+def _refusal(opened: Opened, arrangement: ResolvedOrder) -> str:
     """Why a stream in this order would not begin; nothing where it would."""
     try:
         refuse_too_large(opened, arrangement, None)

@@ -22,7 +22,7 @@ from shoal.order.partition import Partition
 from shoal.order.window.order import Window
 from shoal.planning.cluster import ClusterReads, simulate_reads
 from shoal.planning.rank_memory import RankMemory
-from shoal.planning.sizing import Cluster, Traffic, textbook, traffic
+from shoal.planning.sizing import Cluster, PlannedTraffic, textbook, traffic
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.reports.plan_page import PlanFigures, WhatIf
 
@@ -40,7 +40,7 @@ class Planned:
     cluster: Cluster
     rho: float
     reads: ClusterReads
-    costs: Traffic
+    costs: PlannedTraffic
     num_requests: float
 
     @staticmethod

@@ -18,7 +18,7 @@ from shoal.indexing.open_source import Opened
 from shoal.reports.page_document import cards, document, facts, paragraph, section
 from shoal.reports.thumbnails import is_image, thumbnail
 from shoal.stream.dataset import Dataset
-from shoal.stream.spec import Description
+from shoal.stream.spec import DatasetSpec
 
 __all__ = ["TracedSamples", "trace_page"]
 
@@ -36,7 +36,7 @@ class TracedSamples:
 
     def of(self, rows: Sequence[Row]) -> list[Mapping[str, Any] | None]:
         """The fields of each row's sample; None beyond the limit, and an error in words where one cannot be read."""
-        dataset = Dataset(Description.of(self.opened))
+        dataset = Dataset(DatasetSpec.of(self.opened))
         wanted = list(dict.fromkeys(row["sample"] for row in rows))[: self.limit]
         new = [sample for sample in wanted if sample not in self._read]
         with Progress(total=len(new), label="reading samples") as progress:

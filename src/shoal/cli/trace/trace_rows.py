@@ -17,7 +17,7 @@ from shoal.figures import counted
 from shoal.index.table import locate
 from shoal.indexing.open_source import Opened
 from shoal.stream.dataset import Dataset
-from shoal.stream.spec import Description
+from shoal.stream.spec import DatasetSpec
 
 __all__ = ["Row", "add_other_epochs", "add_places", "id_of_key", "ids_of_shard", "rows_of_samples", "rows_of_step"]
 
@@ -96,7 +96,7 @@ def add_places(asked: TracedRun, rows: list[Row], *, keys: bool = False) -> None
     """Add to the rows where their samples lie, and their keys where those were asked for, which reads them."""
     index = asked.opened.index
     columns = locate(index, [row["sample"] for row in rows])
-    dataset = Dataset(Description.of(asked.opened))
+    dataset = Dataset(DatasetSpec.of(asked.opened))
     with Progress(total=len(rows), label="reading keys") as progress:
         for row, shard, first_byte, end_byte in zip(rows, *(column.tolist() for column in columns), strict=True):
             row["shard"] = json_value(index.shard_names[shard])

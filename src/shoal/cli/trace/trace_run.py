@@ -11,7 +11,7 @@ from shoal.errors import UsageError
 from shoal.indexing.open_source import Opened
 from shoal.order.partition import Partition, Share, check_rank
 from shoal.order.skipped_positions import NO_GAPS
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import request_of_state
 
 __all__ = ["TracedRun", "asked_run"]
@@ -22,7 +22,7 @@ class TracedRun:
     """Its epoch is cut from ``start`` on, which counts what is left of it where positions are left out."""
 
     opened: Opened
-    arrangement: Arrangement
+    arrangement: ResolvedOrder
     partition: Partition
     epoch: int
     start: int
@@ -97,7 +97,7 @@ def asked_run(arguments: argparse.Namespace) -> TracedRun:
     opened = open_with_samples(arguments)
     request = asked_order(arguments) if state is None else request_of_state(state, stored=opened.stored)
     gaps = NO_GAPS if state is None else state.gaps
-    arrangement = Arrangement(opened.index, request, stored=opened.stored, gaps=gaps)
+    arrangement = ResolvedOrder(opened.index, request, stored=opened.stored, gaps=gaps)
     epoch, start = arguments.epoch or 0, 0
     if state is not None:
         fingerprint, samples = opened.index.fingerprint, arrangement.num_samples

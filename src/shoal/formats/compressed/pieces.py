@@ -25,7 +25,7 @@ from shoal.formats.shard_format import Stretch
 from shoal.formats.writing.joined_checksums import joined_crcs
 from shoal.index.cutting import EXTENT_BYTES
 
-__all__ = ["HINT", "Held", "Pieces", "WhereToCut", "cut_pieces", "held", "may_cut", "packed"]
+__all__ = ["HINT", "CompressedPieces", "Held", "WhereToCut", "cut_pieces", "held", "may_cut", "packed"]
 
 HINT = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 
@@ -46,7 +46,7 @@ class WhereToCut(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class CompressedPieces:
     """The pieces of a shard, in its bytes and in its *content*, what it is once decompressed.
 
     ``first_byte`` and ``end_byte``, ``content_first`` and ``content_end`` are those of the frames of each piece, shape
@@ -78,7 +78,9 @@ class Pieces:
         return joined_crcs(known[numbers], np.diff(ends, prepend=0)[numbers], cuts)
 
 
-def cut_pieces(found: FrameBorders, members: Members, *, where: WhereToCut) -> tuple[Pieces, NDArray[np.int64]]:
+def cut_pieces(
+    found: FrameBorders, members: Members, *, where: WhereToCut
+) -> tuple[CompressedPieces, NDArray[np.int64]]:
     """Cut a shard into pieces whose content is 64 KiB or more, by what a scan of its content found; O(members).
 
     Gives the pieces, and how many samples each of them has. A frame is shared by two pieces only where the first one
@@ -96,7 +98,9 @@ def cut_pieces(found: FrameBorders, members: Members, *, where: WhereToCut) -> t
     end = np.array([*(cut.end_member for cut in cuts[1:]), len(members) - 1])
     borders = np.array([*(cut.border for cut in cuts), found.last], dtype=np.int64)
     samples = np.array([*(cut.sample for cut in cuts), found.num_samples], dtype=np.int64)
-    pieces = Pieces(frames.byte_first[begin], frames.byte_end[end], frames.first[begin], frames.end[end], borders)
+    pieces = CompressedPieces(
+        frames.byte_first[begin], frames.byte_end[end], frames.first[begin], frames.end[end], borders
+    )
     return pieces, np.diff(samples)
 
 
@@ -173,7 +177,7 @@ def _add_cuts(cuts: list[_Cut], frames: _Frames, begin: int, *, inside: bool) ->
             cuts.append(_Cut(place + 1, place, sample, border, shared=False))
 
 
-def packed(pieces: Pieces) -> dict[str, Any]:
+def packed(pieces: CompressedPieces) -> dict[str, Any]:
     """The pieces as a head keeps them: about 10 bytes for each, 20 where they share frames."""
     rows = [
         np.diff(pieces.first_byte, append=pieces.end_byte[-1:]),
@@ -241,7 +245,7 @@ def held(stretch: Stretch, end_byte: int, *, limit_bytes: int) -> Held:
     return Held(int(pieces.content_first[first]), int(pieces.content_end[last]), low, high, list(places))
 
 
-def _unpacked(head: Mapping[str, Any], limit_bytes: int) -> Pieces:
+def _unpacked(head: Mapping[str, Any], limit_bytes: int) -> CompressedPieces:
     """The pieces that `packed` wrote into a head; ValueError where they contradict each other."""
     told = head["pieces"]
     if not isinstance(told, Mapping):
@@ -253,7 +257,7 @@ def _unpacked(head: Mapping[str, Any], limit_bytes: int) -> Pieces:
 
 
 @lru_cache(maxsize=256)
-def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) -> Pieces:
+def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) -> CompressedPieces:
     try:
         compressed = base64.b64decode(text, validate=True)
     except binascii.Error as error:
@@ -273,14 +277,14 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
     shared = np.zeros((3, num_pieces), dtype=np.int64) if num_rows == 2 else rows[2:]
     borders = np.append(content_first[:-1] + shared[2], end)
     borders[0] = begin
-    pieces = Pieces(
+    pieces = CompressedPieces(
         first_byte[:-1], first_byte[1:] + shared[0], content_first[:-1], content_first[1:] + shared[1], borders
     )
     _check(pieces, limit_bytes)
     return pieces
 
 
-def _check(pieces: Pieces, limit_bytes: int) -> None:
+def _check(pieces: CompressedPieces, limit_bytes: int) -> None:
     """Each piece must end in the next one at the latest, and hold its samples."""
     in_next = (pieces.end_byte[:-1] < pieces.end_byte[1:]) & (pieces.content_end[:-1] < pieces.content_end[1:])
     samples = (

@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Buffer, Sample, ShardScan
-from shoal.formats.writing.encoder import Encoder, Record, ShardEncoder, WrittenShard
+from shoal.formats.writing.encoder import EncodedRecord, Encoder, ShardEncoder, WrittenShard
 from shoal.hints import pip_install
 
 __all__ = ["COMPRESSORS", "CompressedEncoder", "CompressedShard"]
@@ -39,7 +39,7 @@ class CompressedEncoder:
         self.name = f"{inner.name}.{codec}"
         self.suffix = f"{inner.suffix}.{codec}"
 
-    def record(self, sample: Sample) -> Record:
+    def record(self, sample: Sample) -> EncodedRecord:
         """A sample in the form of the inner format."""
         return self.inner.record(sample)
 
@@ -71,7 +71,7 @@ class CompressedShard:
         """What the inner format holds."""
         return self._inner.held_bytes
 
-    def add(self, record: Record) -> Sequence[Buffer]:
+    def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a record; what its compression gives so far."""
         return self._compressed(self._inner.add(record))
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.forward_scan import About, Content, FoundSamples, SampleBorders, StoredContent
-from shoal.formats.records import CutRecords, Decode, compact
+from shoal.formats.records import CutRecords, DecodeRecord, compact
 from shoal.formats.shard_format import Buffer, Stretch
 
 __all__ = ["BOM", "WHITE", "LineEnds", "LineScan", "line_crcs", "line_records", "lines_in", "scan_lines"]
@@ -59,7 +59,7 @@ def _window(content: Content, first_byte: int, num_bytes: int) -> Buffer:
     return window
 
 
-def line_records(buffer: Buffer, stretch: Stretch, lines: LineScan, decode: Decode) -> CutRecords:
+def line_records(buffer: Buffer, stretch: Stretch, lines: LineScan, decode: DecodeRecord) -> CutRecords:
     """Consecutive lines, each decoded when its sample is asked for; layout CRCs are those of their bytes.
 
     Raises

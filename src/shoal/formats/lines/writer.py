@@ -8,7 +8,7 @@ from zlib import crc32
 from shoal.errors import UsageError
 from shoal.formats.lines.json_values import check_keys, plain_value
 from shoal.formats.shard_format import Sample
-from shoal.formats.writing.encoder import AppendedShard, Record, check_names
+from shoal.formats.writing.encoder import AppendedShard, EncodedRecord, check_names
 
 __all__ = ["JsonLinesEncoder"]
 
@@ -27,7 +27,7 @@ class JsonLinesEncoder:
     name: str = "jsonl"
     suffix: str = ".jsonl"
 
-    def record(self, sample: Sample) -> Record:
+    def record(self, sample: Sample) -> EncodedRecord:
         """The line of a sample.
 
         Raises
@@ -45,7 +45,7 @@ class JsonLinesEncoder:
             if fields := [name for name, value in sample.items() if isinstance(value, bytes)]:
                 msg += f" (the fields {', '.join(map(repr, fields))})"
             raise UsageError(msg, hint=_HINT) from None
-        return Record((line,), len(line), crc32(line))
+        return EncodedRecord((line,), len(line), crc32(line))
 
     def begin(self) -> AppendedShard:
         """A new shard."""

@@ -18,7 +18,7 @@ from shoal.formats.compressed.codecs import CodecError, decompress
 from shoal.formats.compressed.decompressed import DecompressedContent, FrameBorders, KnownFrames, Members
 from shoal.formats.compressed.pieces import HINT, WhereToCut, cut_pieces, held, packed
 from shoal.formats.offset_table import walk_sizes
-from shoal.formats.records import BadRecordError, CutRecords, Decode, borders_in
+from shoal.formats.records import BadRecordError, CutRecords, DecodeRecord, borders_in
 from shoal.formats.shard_format import Buffer, ReadBytes, ShardScan, Stretch
 
 __all__ = ["FRAMES_MAGIC", "frame_ends", "inflated", "parse_frames", "scan_frames"]
@@ -74,7 +74,7 @@ def scan_frames(read: ReadBytes, num_bytes: int, *, shard: str, num_leaves: int)
     )
 
 
-def parse_frames(buffer: Buffer, stretch: Stretch, *, num_leaves: int, decode: Decode) -> CutRecords:
+def parse_frames(buffer: Buffer, stretch: Stretch, *, num_leaves: int, decode: DecodeRecord) -> CutRecords:
     """Decompress some consecutive pieces and open the items in them. Errors of items name bytes of what is inside.
 
     Raises

@@ -16,7 +16,7 @@ from shoal.errors import UsageError
 from shoal.formats.mds.encoded_values import encode_value, encoding_for
 from shoal.formats.mds.encodings import fixed_bytes_of
 from shoal.formats.shard_format import Buffer, Sample, ShardScan
-from shoal.formats.writing.encoder import Record, WrittenShard, check_names
+from shoal.formats.writing.encoder import EncodedRecord, WrittenShard, check_names
 from shoal.index.table import Index
 
 __all__ = ["MdsEncoder", "MdsShard", "mds_index", "mds_index_of"]
@@ -41,7 +41,7 @@ class MdsEncoder:
         for encoding in (self.columns or {}).values():
             fixed_bytes_of(encoding)
 
-    def record(self, sample: Sample) -> Record:
+    def record(self, sample: Sample) -> EncodedRecord:
         """The bytes of a sample: the sizes of its values where they differ, and the values.
 
         Raises
@@ -73,7 +73,7 @@ class MdsEncoder:
             msg = "a sample of no bytes cannot be told from the next one"
             raise UsageError(msg, hint="give it a column of text, bytes or numbers")
         self.columns = columns  # not those of a sample that is refused
-        return Record((record,), len(record))
+        return EncodedRecord((record,), len(record))
 
     def begin(self) -> MdsShard:
         """A new shard."""
@@ -108,7 +108,7 @@ class MdsShard:
         """All of it."""
         return self._records_bytes
 
-    def add(self, record: Record) -> Sequence[Buffer]:
+    def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a record; nothing is ready before the end.
 
         Raises

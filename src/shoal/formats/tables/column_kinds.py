@@ -15,7 +15,7 @@ from shoal.formats.shard_format import Sample
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tables.rows_to_columns import RowRefusedError, row_refused, table_of_rows
 
-__all__ = ["ColumnKinds", "Kind", "joined_kinds", "kinds_of_rows", "schema_of_kinds"]
+__all__ = ["ColumnKind", "ColumnKinds", "joined_kinds", "kinds_of_rows", "schema_of_kinds"]
 
 _MOST_FIELDS = 10_000
 _EXACT = 1 << 53  # integers that a float64 holds
@@ -27,7 +27,7 @@ _HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ColumnKind:
     """What is known of the values of a column: nothing where all are null.
 
     ``leaf`` is a type of pyarrow, ``least`` and ``largest`` are of integers; ``element`` is that of lists, ``fields``
@@ -37,8 +37,8 @@ class Kind:
     leaf: Any = None
     least: int | None = None
     largest: int | None = None
-    element: Kind | None = None
-    fields: Mapping[str, Kind] | None = None
+    element: ColumnKind | None = None
+    fields: Mapping[str, ColumnKind] | None = None
     first: int = 0
 
     @property
@@ -47,7 +47,7 @@ class Kind:
         return self.leaf is None and self.element is None and self.fields is None
 
 
-ColumnKinds = Mapping[str, Kind]
+ColumnKinds = Mapping[str, ColumnKind]
 """The columns of rows by name, in the order in which they were met."""
 
 
@@ -104,7 +104,7 @@ def joined_kinds(known: ColumnKinds, more: ColumnKinds, *, skips: bool) -> Colum
     found = dict(known)
     for name, kind in more.items():
         try:
-            found[name] = _joined(found.get(name, Kind()), kind)
+            found[name] = _joined(found.get(name, ColumnKind()), kind)
         except _ConflictError as error:
             if not skips:
                 one, other = error.args
@@ -139,38 +139,38 @@ def _refused(error: Exception, number: int, row: Sample) -> RowRefusedError:
 
 def _kinds_of(table: Any, first: int) -> ColumnKinds:
     pa = arrow_library("Arrow")
-    found: dict[str, Kind] = {}
+    found: dict[str, ColumnKind] = {}
     for name, column in zip(table.schema.names, table.columns, strict=True):
-        kind = Kind()
+        kind = ColumnKind()
         for chunk in column.chunks:
             kind = _joined(kind, _kind_of(pa, chunk, first))
         found[name] = kind
     return found
 
 
-def _kind_of(pa: Any, array: Any, first: int) -> Kind:
+def _kind_of(pa: Any, array: Any, first: int) -> ColumnKind:
     import pyarrow.compute as pc  # noqa: PLC0415  # optional, and slow to import
 
     kind, types = array.type, pa.types
     if types.is_null(kind) or array.null_count == len(array):
         # A column that was None all over is of no type yet, and one of lists that were empty is of lists.
-        return Kind()
+        return ColumnKind()
     if types.is_struct(kind):
         parts = zip(kind, array.flatten(), strict=True)
-        return Kind(fields={part.name: _kind_of(pa, inner, first) for part, inner in parts}, first=first)
+        return ColumnKind(fields={part.name: _kind_of(pa, inner, first) for part, inner in parts}, first=first)
     if types.is_list(kind) or types.is_large_list(kind):
-        return Kind(element=_kind_of(pa, array.flatten(), first), first=first)
+        return ColumnKind(element=_kind_of(pa, array.flatten(), first), first=first)
     if types.is_integer(kind):
         ends = pc.min_max(array)
-        return Kind(kind, ends["min"].as_py(), ends["max"].as_py(), first=first)
-    return Kind(kind, first=first)
+        return ColumnKind(kind, ends["min"].as_py(), ends["max"].as_py(), first=first)
+    return ColumnKind(kind, first=first)
 
 
 def _all_joined(known: ColumnKinds, more: ColumnKinds) -> ColumnKinds:
     found = dict(known)
     for name, kind in more.items():
         try:
-            found[name] = _joined(found.get(name, Kind()), kind)
+            found[name] = _joined(found.get(name, ColumnKind()), kind)
         except _ConflictError as error:
             error.column = name
             raise
@@ -185,12 +185,12 @@ def _counted(kinds: ColumnKinds) -> ColumnKinds:
     return kinds
 
 
-def _num_fields(kind: Kind) -> int:
+def _num_fields(kind: ColumnKind) -> int:
     inner = sum(map(_num_fields, (kind.fields or {}).values()))
     return 1 + inner + (0 if kind.element is None else _num_fields(kind.element))
 
 
-def _joined(one: Kind, other: Kind) -> Kind:
+def _joined(one: ColumnKind, other: ColumnKind) -> ColumnKind:
     """What holds the values of both.
 
     Raises
@@ -203,7 +203,11 @@ def _joined(one: Kind, other: Kind) -> Kind:
     if one.fields is not None and other.fields is not None:
         names = dict.fromkeys([*one.fields, *other.fields])
         return replace(
-            one, fields={name: _joined(one.fields.get(name, Kind()), other.fields.get(name, Kind())) for name in names}
+            one,
+            fields={
+                name: _joined(one.fields.get(name, ColumnKind()), other.fields.get(name, ColumnKind()))
+                for name in names
+            },
         )
     if one.element is not None and other.element is not None:
         return replace(one, element=_joined(one.element, other.element))
@@ -215,7 +219,7 @@ def _joined(one: Kind, other: Kind) -> Kind:
     return one if one.leaf == other.leaf and one.least is None else replace(both, leaf=_leaf(one, other, both))
 
 
-def _leaf(one: Kind, other: Kind, both: Kind) -> Any:
+def _leaf(one: ColumnKind, other: ColumnKind, both: ColumnKind) -> Any:
     """The type that holds the values of two kinds of leaves exactly."""
     pa = arrow_library("Arrow")
     types, (first, second) = pa.types, (one.leaf, other.leaf)
@@ -238,12 +242,12 @@ def _leaf(one: Kind, other: Kind, both: Kind) -> Any:
     raise _differing(one, other)
 
 
-def _differing(one: Kind, other: Kind) -> _ConflictError:
+def _differing(one: ColumnKind, other: ColumnKind) -> _ConflictError:
     pa = arrow_library("Arrow")
     return _ConflictError(str(_type_of(pa, one)), str(_type_of(pa, other)))
 
 
-def _type_of(pa: Any, kind: Kind) -> Any:
+def _type_of(pa: Any, kind: ColumnKind) -> Any:
     if kind.fields is not None:
         return pa.struct([pa.field(name, _type_of(pa, inner)) for name, inner in kind.fields.items()])
     if kind.element is not None:

@@ -19,7 +19,7 @@ from shoal.formats.tables.arrow import Arrow
 from shoal.formats.tables.parquet import Parquet
 from shoal.formats.tables.rows import arrow_library
 from shoal.formats.tables.rows_to_columns import RowRefusedError, own_row, table_of_rows
-from shoal.formats.writing.encoder import Record, WrittenShard
+from shoal.formats.writing.encoder import EncodedRecord, WrittenShard
 from shoal.formats.writing.joined_checksums import joined_crcs
 
 __all__ = ["ArrowEncoder", "ParquetEncoder", "TableShard"]
@@ -41,7 +41,7 @@ class ParquetEncoder:
     def __init__(self, *, schema: Any = None, group_bytes: int = GROUP_BYTES, compression: str = "zstd") -> None:
         self.schema, self.group_bytes, self.compression = schema, group_bytes, compression
 
-    def record(self, sample: Sample) -> Record:
+    def record(self, sample: Sample) -> EncodedRecord:
         """A row."""
         return _row(sample)
 
@@ -65,7 +65,7 @@ class ArrowEncoder:
     def __init__(self, *, schema: Any = None, group_bytes: int = GROUP_BYTES) -> None:
         self.schema, self.group_bytes = schema, group_bytes
 
-    def record(self, sample: Sample) -> Record:
+    def record(self, sample: Sample) -> EncodedRecord:
         """A row."""
         return _row(sample)
 
@@ -105,7 +105,7 @@ class TableShard:
         """About how many bytes the rows in memory have."""
         return self._rows_bytes
 
-    def add(self, record: Record) -> Sequence[Buffer]:
+    def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a row; a row group, where it is full.
 
         Raises
@@ -290,6 +290,6 @@ def _kept_bytes(data: bytearray) -> int:
     return max(_KEPT_BYTES, 8 + head_bytes)
 
 
-def _row(sample: Sample) -> Record:
+def _row(sample: Sample) -> EncodedRecord:
     row, num_bytes = own_row(sample)
-    return Record((), num_bytes, 0, row)
+    return EncodedRecord((), num_bytes, 0, row)

@@ -72,7 +72,7 @@ _NO_GLOBALS = PaxGlobals()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Members:
+class TarMembers:
     """The members of a stretch of a tar archive, in their order; byte positions count from the start of ``buffer``.
 
     ``starts``, ``headers``, ``ends`` and ``sizes`` have shape (num_members,), int64: a member's extended headers
@@ -150,7 +150,7 @@ class HeaderWalk:
         self.globals_log: list[tuple[int, PaxGlobals]] = []
         self._newest = 0  # the header of the newest member
 
-    def step(self, buffer: Buffer) -> Members:
+    def step(self, buffer: Buffer) -> TarMembers:
         """Find the members whose headers lie in ``buffer``, which begins at ``position`` of the shard.
 
         O(headers in the buffer). All their checksums are verified.
@@ -367,7 +367,7 @@ class HeaderWalk:
             raise ShardError(msg, shard=self.shard, byte=byte, hint="the shard is damaged: fetch or write it again")
         return size
 
-    def _members(self, found: _Found) -> Members:
+    def _members(self, found: _Found) -> TarMembers:
         """Verify the headers found and turn them into columns."""
         headers = np.array(found.headers, dtype=np.int64)
         sizes = np.array(found.sizes, dtype=np.int64)
@@ -375,7 +375,7 @@ class HeaderWalk:
         names = header_names(blocks)
         for number, name in found.names.items():
             names[number] = text(name)
-        return Members(
+        return TarMembers(
             buffer=found.buffer,
             first_byte=found.first_byte,
             starts=np.array(found.starts, dtype=np.int64),

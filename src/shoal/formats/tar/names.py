@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.tar.header_fields import BLOCK_BYTES
-from shoal.formats.tar.headers import DEVICE_KINDS, DIRECTORY_KINDS, LINK_KINDS, REGULAR_KINDS, Members
+from shoal.formats.tar.headers import DEVICE_KINDS, DIRECTORY_KINDS, LINK_KINDS, REGULAR_KINDS, TarMembers
 
 # The very expressions of WebDataset.
 _KEY_AND_SUFFIX = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
@@ -94,7 +94,7 @@ class Grouping:
         self._crc = self._crc_with_gap = self._gap_crc = 0
         self.notes: dict[str, int] = {}
 
-    def add(self, members: Members) -> None:
+    def add(self, members: TarMembers) -> None:
         """Join the members of the next stretch; about 1.5 us each.
 
         Raises

@@ -21,7 +21,7 @@ from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Str
 from shoal.formats.tar.borders import cut_sample
 from shoal.formats.tar.fast_path import Pieces, Sliced, read_plain_sample
 from shoal.formats.tar.header_fields import BLOCK_BYTES, text
-from shoal.formats.tar.headers import OTHER_FILE, REGULAR_KINDS, UNKNOWN_BYTES, HeaderWalk, Members, PaxGlobals
+from shoal.formats.tar.headers import OTHER_FILE, REGULAR_KINDS, UNKNOWN_BYTES, HeaderWalk, PaxGlobals, TarMembers
 from shoal.formats.tar.names import Grouping, key_and_suffix
 from shoal.index.unseen_borders import is_by_borders, may_be_cut
 
@@ -110,7 +110,7 @@ class Tar:
                     found.append(parts[0])
         return found
 
-    def _steps(self, walk: HeaderWalk, content: Content) -> Iterator[Members]:
+    def _steps(self, walk: HeaderWalk, content: Content) -> Iterator[TarMembers]:
         window_bytes = _FIRST_WINDOW_BYTES
         while not walk.ended:
             first = walk.position
@@ -298,7 +298,7 @@ class WalkedRecords:
 
     def __init__(
         self,
-        members: Members,
+        members: TarMembers,
         first_members: list[int],
         shard: str,
         values: memoryview | None = None,
@@ -372,7 +372,7 @@ class WalkedRecords:
         return ShardError(msg, shard=self._shard, byte=byte, hint=OTHER_FILE)
 
 
-def _group_starts(members: Members, num_samples: int, shard: str) -> NDArray[np.int64]:
+def _group_starts(members: TarMembers, num_samples: int, shard: str) -> NDArray[np.int64]:
     """Where the samples of a stretch begin, found from the names; they must fill it and be as many as expected."""
     grouping = Grouping(shard=shard)
     grouping.add(members)
@@ -388,7 +388,7 @@ def _group_starts(members: Members, num_samples: int, shard: str) -> NDArray[np.
     return starts
 
 
-def _first_members(members: Members, starts: NDArray[np.int64], shard: str) -> list[int]:
+def _first_members(members: TarMembers, starts: NDArray[np.int64], shard: str) -> list[int]:
     """The number of the first member of each sample, and one behind the last; each sample must end with a member."""
     last = np.searchsorted(members.ends, starts[1:])
     wrong = np.flatnonzero(members.ends[last] != starts[1:]) if len(starts) > 1 else last

@@ -19,7 +19,7 @@ from shoal.formats.lines.json_values import check_keys, plain_number
 from shoal.formats.shard_format import Buffer, Sample
 from shoal.formats.tar.header_fields import BLOCK_BYTES
 from shoal.formats.tar.names import key_and_suffix
-from shoal.formats.writing.encoder import AppendedShard, Record
+from shoal.formats.writing.encoder import AppendedShard, EncodedRecord
 
 __all__ = ["TarEncoder", "is_safe_name", "plain_header"]
 
@@ -55,7 +55,7 @@ class TarEncoder:
     name: str = "tar"
     suffix: str = ".tar"
 
-    def record(self, sample: Sample) -> Record:
+    def record(self, sample: Sample) -> EncodedRecord:
         """The members of a sample; 2 us, and about 1.5 us for each.
 
         Raises
@@ -80,7 +80,7 @@ class TarEncoder:
             num_bytes += len(headers) + len(payload) + len(padding)
         if len(parts) != 3:
             _check_fields(sample, key, parts)
-        return Record(parts, num_bytes, crc)
+        return EncodedRecord(parts, num_bytes, crc)
 
     def begin(self) -> AppendedShard:
         """A new shard."""

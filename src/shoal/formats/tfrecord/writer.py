@@ -11,7 +11,7 @@ from shoal.formats.shard_format import Buffer, Sample
 from shoal.formats.tfrecord.crc32c import crc32c
 from shoal.formats.tfrecord.example_reader import NotAnExampleError, parse_example
 from shoal.formats.tfrecord.example_writer import encode_example
-from shoal.formats.writing.encoder import AppendedShard, Record
+from shoal.formats.writing.encoder import AppendedShard, EncodedRecord
 
 __all__ = ["TFRecordEncoder"]
 
@@ -32,7 +32,7 @@ class TFRecordEncoder:
     def __init__(self) -> None:
         self._are_examples: bool | None = None
 
-    def record(self, sample: Sample) -> Record:
+    def record(self, sample: Sample) -> EncodedRecord:
         """The record of a sample, framed.
 
         Raises
@@ -47,7 +47,7 @@ class TFRecordEncoder:
             self._check_alike(data, is_raw=is_raw)
         length = _length(len(data))
         header = length + _crc(_masked(crc32c(length)))
-        return Record((header, data, _crc(_masked(crc32c(data)))), len(data) + 16, crc32(header))
+        return EncodedRecord((header, data, _crc(_masked(crc32c(data)))), len(data) + 16, crc32(header))
 
     def _check_alike(self, data: bytes, *, is_raw: bool) -> None:
         """Make sure that this record will be read as what it is, behind the first."""
@@ -68,7 +68,7 @@ class TFRecordEncoder:
 class TFRecordShard(AppendedShard):
     """One shard in the making; its head says whether its first record is an example, as a scan would find."""
 
-    def add(self, record: Record) -> Sequence[Buffer]:
+    def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a record; its bytes."""
         if not self.num_samples and _is_example(bytes(record.parts[1])):
             self.head["records"] = "examples"

@@ -20,10 +20,10 @@ from shoal.formats.writing.joined_checksums import joined_crcs
 from shoal.formats.writing.record_block import RecordBlock
 from shoal.index.cutting import cut_borders
 
-__all__ = ["AppendedShard", "Encoder", "Record", "ShardEncoder", "WrittenShard", "check_names", "extent_crcs"]
+__all__ = ["AppendedShard", "EncodedRecord", "Encoder", "ShardEncoder", "WrittenShard", "check_names", "extent_crcs"]
 
 
-class Record(NamedTuple):
+class EncodedRecord(NamedTuple):
     """One sample as a shard will hold it.
 
     ``parts`` are its bytes, one buffer after the other, ``num_bytes`` how many these are; ``layout_crc`` is what
@@ -71,7 +71,7 @@ class ShardEncoder(Protocol):
         """About how many bytes of what was added are still in memory."""
         ...
 
-    def add(self, record: Record) -> Sequence[Buffer]:
+    def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a record; the bytes that can be written now."""
         ...
 
@@ -90,7 +90,7 @@ class Encoder(Protocol):
     name: str
     suffix: str
 
-    def record(self, sample: Sample) -> Record:
+    def record(self, sample: Sample) -> EncodedRecord:
         """A sample in the form of this format; raises `UsageError` where the format cannot hold it."""
         ...
 
@@ -128,7 +128,7 @@ class AppendedShard:
         """None: all bytes were given away."""
         return 0
 
-    def add(self, record: Record) -> Sequence[Buffer]:
+    def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a record; its bytes."""
         parts, num_bytes, layout_crc, _ = record
         crc = 0

@@ -13,12 +13,12 @@ from shoal.integrations.jax.jax_arrays import Placing, on_process, rank_of_rows
 from shoal.integrations.jax.jax_library import jax_library
 from shoal.pipeline.stages import Filter
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
-from shoal.stats.throughput import Pace
+from shoal.stats.throughput import Throughput
 from shoal.stream.certificate.delivery_ledger import Proof
-from shoal.stream.checkpoint.position import Place
+from shoal.stream.checkpoint.position import Position
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.iterator_spec import Pass
+from shoal.stream.iterating.iterator_spec import IteratorSpec
 from shoal.stream.workers.prefetcher import Ahead
 
 __all__ = ["DataIterator", "DataLoader", "partition"]
@@ -106,7 +106,7 @@ class DataIterator:
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
-        self.place: Place
+        self.place: Position
         self._is_stopped = False
         self._batches: Iterator[Any] = iter(())
         self._failure: BaseException | None = None
@@ -232,7 +232,7 @@ class DataIterator:
         self._iteration: Iteration = run.silent().work.iterate(
             run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state
         )
-        self._pace = run.counters.pace = Pace(run.counters)
+        self._pace = run.counters.pace = Throughput(run.counters)
         self._line = run.progress_line(self.place)
         run.follow(self.place)
         self._ahead = None
@@ -269,7 +269,7 @@ def partition(dataset: Dataset, sharding: Any) -> Dataset:
     return dataset.partition(rank=rank, world_size=world_size)
 
 
-def _placed(run: Pass, batches: Iterator[Any], sharding: Any, device: Any) -> Iterator[Any]:
+def _placed(run: IteratorSpec, batches: Iterator[Any], sharding: Any, device: Any) -> Iterator[Any]:
     """The batches of a pass as JAX arrays."""
     shares = run.work.recipe.partition
     if sharding is None:
@@ -282,7 +282,7 @@ def _placed(run: Pass, batches: Iterator[Any], sharding: Any, device: Any) -> It
         yield place(on_process(batch, _repeated(run, step, num_local)) if pads else batch)
 
 
-def _repeated(run: Pass, step: int, num_local: int) -> NDArray[np.bool_]:
+def _repeated(run: IteratorSpec, step: int, num_local: int) -> NDArray[np.bool_]:
     """Which of this process's samples of a step are repeats; only the last step of an epoch has any."""
     if step < run.num_steps - 1:
         return np.zeros(num_local, dtype=np.bool_)
@@ -291,7 +291,7 @@ def _repeated(run: Pass, step: int, num_local: int) -> NDArray[np.bool_]:
     return work.recipe.partition.share(order, work.recipe.rank, step, step + 1, run.start).repeated
 
 
-def _check_batches(run: Pass, sharding: Any) -> None:
+def _check_batches(run: IteratorSpec, sharding: Any) -> None:
     """`UsageError` unless every batch of this process is its rows of an array under a sharding."""
     recipe, shares = run.work.recipe, run.work.recipe.partition
     if shares.remainder == "keep":
@@ -313,7 +313,7 @@ def _check_batches(run: Pass, sharding: Any) -> None:
         raise UsageError(msg, hint=f"batch(global_batch_size=...) with a multiple of {num_parts}")
 
 
-def _pass_of(dataset: Dataset) -> Pass:
+def _pass_of(dataset: Dataset) -> IteratorSpec:
     return dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before it begins
 
 

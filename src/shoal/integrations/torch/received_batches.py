@@ -14,12 +14,12 @@ from shoal.errors import UsageError
 from shoal.integrations.torch.tensor_batches import can_pin, pinned, pinned_array
 from shoal.integrations.torch.worker_processes import Workers
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
-from shoal.stats.throughput import Pace
+from shoal.stats.throughput import Throughput
 from shoal.stream.certificate.delivery_ledger import Proof
-from shoal.stream.checkpoint.position import Place
-from shoal.stream.iterating.iterator_spec import Pass
+from shoal.stream.checkpoint.position import Position
+from shoal.stream.iterating.iterator_spec import IteratorSpec
 from shoal.stream.workers.prefetcher import Ahead
-from shoal.stream.workers.worker_batches import Made, add_counts
+from shoal.stream.workers.worker_batches import WorkerBatch, add_counts
 
 __all__ = ["ByWorkers", "InThread", "Received"]
 
@@ -32,12 +32,12 @@ class Received:
     After an error it raises the same error again: an epoch that failed must not look like one that ended.
     """
 
-    def __init__(self, run: Pass, source: InThread | ByWorkers) -> None:
+    def __init__(self, run: IteratorSpec, source: InThread | ByWorkers) -> None:
         self._run, self._source = run, source
         self.place = run.place()
         self._failure: BaseException | None = None
         self._closed = self._is_stopped = False
-        self._pace = run.counters.pace = Pace(run.counters)
+        self._pace = run.counters.pace = Throughput(run.counters)
         self._line = run.progress_line(self.place)
         run.follow(self.place)
 
@@ -133,7 +133,7 @@ class InThread:
     """Batches made in a thread of this process, or without one where none may be made ahead."""
 
     def __init__(
-        self, run: Pass, finish: Callable[[Any], Any], num_ahead: int, *, limit_bytes: int, pin_memory: bool
+        self, run: IteratorSpec, finish: Callable[[Any], Any], num_ahead: int, *, limit_bytes: int, pin_memory: bool
     ) -> None:
         pins = pin_memory and can_pin()
         if pins:
@@ -158,7 +158,7 @@ class InThread:
         if self._ahead is not None:
             self._ahead.wait()
 
-    def take(self, place: Place) -> tuple[Any, Proof]:  # noqa: ARG002  # a thread makes them one after the other
+    def take(self, place: Position) -> tuple[Any, Proof]:  # noqa: ARG002  # a thread makes them one after the other
         """The next batch, and all that was delivered with it."""
         made: tuple[Any, Proof] = next(self._batches) if self._ahead is None else self._ahead.take()
         return made
@@ -186,7 +186,7 @@ class InThread:
 class ByWorkers:
     """Batches made by worker processes."""
 
-    def __init__(self, workers: Workers, run: Pass, *, stay: bool) -> None:
+    def __init__(self, workers: Workers, run: IteratorSpec, *, stay: bool) -> None:
         self.survives_interrupts = False  # torch may have taken a batch out of its queue
         self.handing_over: Callable[[], AbstractContextManager[Any]] = nullcontext  # of torch, which waits inside
         self._workers: Workers | None = workers
@@ -199,13 +199,13 @@ class ByWorkers:
     def give_back(self, taken: tuple[Any, Proof]) -> None:
         """Nothing: an interrupt ends this."""
 
-    def take(self, place: Place) -> tuple[Any, Proof]:
+    def take(self, place: Position) -> tuple[Any, Proof]:
         """The batch that comes at this place, and all that was delivered with it."""
         if self._workers is None:
             raise StopIteration
         try:
             self._is_waiting = True
-            made: Made = self._workers.next()
+            made: WorkerBatch = self._workers.next()
             self._is_waiting = False
         except StopIteration:
             raise

@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating.iterator_spec import Pass
+from shoal.stream.iterating.iterator_spec import IteratorSpec
 from shoal.stream.map_view import batches_of_ids
 from shoal.stream.workers.foreign_loaders import refuse_second_dealing
 
@@ -53,7 +53,7 @@ class BatchSampler:
         """Go on where a state was saved; see `Dataset.load_state_dict`."""
         self.dataset.load_state_dict(state)
 
-    def _pass(self) -> Pass:
+    def _pass(self) -> IteratorSpec:
         return self.dataset._pass()  # noqa: SLF001  # what iter(dataset) would do
 
 

@@ -15,7 +15,7 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.processes.forks import start_context
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating.iterator_spec import Pass
+from shoal.stream.iterating.iterator_spec import IteratorSpec
 
 __all__ = ["DataLoader"]
 
@@ -220,7 +220,7 @@ class DataLoader:
         """A copy has a dataset of its own, which stands at the same position, and no workers yet."""
         return {**self.__dict__, "_staying": None, "_serving": None, "_newest": None}
 
-    def _workers_for(self, run: Pass, finish: Callable[[Any], Any]) -> Workers:
+    def _workers_for(self, run: IteratorSpec, finish: Callable[[Any], Any]) -> Workers:
         context: Any = self._context
         options = {
             "pin_memory": self.pin_memory,
@@ -246,7 +246,7 @@ class DataLoader:
         return workers
 
 
-def _pass_of(dataset: Dataset, collate_fn: Callable[[list[Any]], Any] | None) -> Pass:
+def _pass_of(dataset: Dataset, collate_fn: Callable[[list[Any]], Any] | None) -> IteratorSpec:
     return dataset._pass(collate_fn) if collate_fn is not None else dataset._pass()  # noqa: SLF001
 
 
@@ -262,7 +262,7 @@ def _refuse(given: dict[str, Any]) -> None:
             raise UsageError(msg, hint=hint.format(value=value))
 
 
-def _check_travels(run: Pass, *functions: Any) -> None:
+def _check_travels(run: IteratorSpec, *functions: Any) -> None:
     recipe = run.work.recipe
     for thing in (*recipe.stages, *recipe.batch_stages, *functions):
         try:

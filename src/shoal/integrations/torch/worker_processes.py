@@ -21,9 +21,9 @@ from shoal.processes.forks import wait_for_end, wait_for_feeders
 from shoal.processes.interrupts import interrupts_wait
 from shoal.processes.parents import end_with_parent
 from shoal.storage.retry import StoppedError
-from shoal.stream.iterating.iterator_spec import Pass, Work
+from shoal.stream.iterating.iterator_spec import IteratorSpec, WorkerSpec
 from shoal.stream.workers.snapshot import Snapshot
-from shoal.stream.workers.worker_batches import Failed, Made, StepMaker, Task
+from shoal.stream.workers.worker_batches import Failed, StepMaker, Task, WorkerBatch
 from shoal.stream.workers.worker_cache import sharing_chunks
 
 __all__ = ["Workers", "Workshop"]
@@ -34,10 +34,10 @@ _SECONDS_TO_END = 2.0
 class Workshop:
     """What a worker holds: a maker of steps, and the last touch that turns a batch into what the loader promises."""
 
-    def __init__(self, work: Work, num_workers: int, finish: Callable[[Any], Any], stop: Any) -> None:
+    def __init__(self, work: WorkerSpec, num_workers: int, finish: Callable[[Any], Any], stop: Any) -> None:
         self._maker, self._finish = StepMaker(work, num_workers, stop), finish
 
-    def __getitem__(self, task: Task) -> Made:
+    def __getitem__(self, task: Task) -> WorkerBatch:
         made = self._maker.make(task)
         return made if made.failed is not None else made._replace(batch=self._finish(made.batch))
 
@@ -58,7 +58,7 @@ class _Tasks:
     """The sampler: the steps of whatever pass is on."""
 
     def __init__(self) -> None:
-        self.run: Pass | None = None
+        self.run: IteratorSpec | None = None
 
     def __iter__(self) -> Iterator[Task]:
         run = self.run
@@ -75,7 +75,9 @@ class Workers:
     ``options`` go to torch's DataLoader.
     """
 
-    def __init__(self, work: Work, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> None:
+    def __init__(
+        self, work: WorkerSpec, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]
+    ) -> None:
         self._made: Any = None
         self._closed, self._has_given_up = True, False
         self._pid = os.getpid()
@@ -97,16 +99,16 @@ class Workers:
         self._closed = False
         _open.add(self)
 
-    def serve(self, work: Work, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> bool:
+    def serve(self, work: WorkerSpec, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> bool:
         """Whether they are what `Workers` of these arguments would be, or others are needed."""
         return not self._closed and not self._has_given_up and _given(work, num_workers, finish, options) == self._given
 
-    def begin(self, run: Pass) -> None:
+    def begin(self, run: IteratorSpec) -> None:
         """Make the batches of this pass from now on; what is left of an earlier one is dropped."""
         self._tasks.run = run
         self._made = iter(self._loader)
 
-    def next(self) -> Made:
+    def next(self) -> WorkerBatch:
         """What was made of the next task; `StopIteration` after the last.
 
         Raises
@@ -120,7 +122,7 @@ class Workers:
             raise self._explained(error) from error
         if made is None:  # torch's own StopIteration would hold on to its queues until it is dealt with
             raise StopIteration
-        return Made(*made)
+        return WorkerBatch(*made)
 
     def give_up(self) -> None:
         """Have them give up what they make, for good: they answer at once, and serve no other pass."""
@@ -134,7 +136,7 @@ class Workers:
             worker.kill()
         if made is not None:  # torch would look for lost workers every five seconds
             msg = "the loader was stopped"
-            made._worker_result_queue.put((made._rcvd_idx, Made(-1, None, {}, Failed(StoppedError(msg), ""))))  # noqa: SLF001
+            made._worker_result_queue.put((made._rcvd_idx, WorkerBatch(-1, None, {}, Failed(StoppedError(msg), ""))))  # noqa: SLF001
 
     def close(self) -> None:
         """End the processes, and wait until they have ended."""
@@ -170,7 +172,7 @@ class Workers:
         return error
 
 
-def _given(work: Work, *others: Any) -> Snapshot:
+def _given(work: WorkerSpec, *others: Any) -> Snapshot:
     """All that workers are started with, as it is now.
 
     Where samples lie stays what it is as long as the dataset does; how workers are started, and what seeds the random

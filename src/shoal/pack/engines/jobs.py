@@ -21,7 +21,7 @@ from shoal.pack.destination import Output
 from shoal.pack.inputs.tree_inputs import TreeSamples
 from shoal.pack.unit import Input, Named, Shard, ShardSummary, Unreadable, pack_shard
 
-__all__ = ["CameTo", "Done", "Job", "Look", "Looked", "Work", "peak_bytes"]
+__all__ = ["CameTo", "Done", "Job", "JobContext", "Looked", "SchemaLook", "peak_bytes"]
 
 CameTo = Callable[[int, float], None]
 """Told now and then which piece of work is how far, from 0 to 1."""
@@ -33,7 +33,7 @@ _SAY_EVERY_SECONDS = 0.2
 _ASK_EVERY = 64  # samples between two looks at the clock
 
 
-class Work(Protocol[Answer_co]):
+class JobContext(Protocol[Answer_co]):
     """A piece of work, which can be pickled."""
 
     @property
@@ -84,7 +84,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Look:
+class SchemaLook:
     """The samples from number ``first`` on, whose columns are to be known before any shard is made."""
 
     number: int

@@ -17,12 +17,12 @@ from typing import Any, Generic, TypeVar
 from shoal.errors import ShoalError, WorkerError
 from shoal.index.table import Index
 from shoal.pack.destination import Output
-from shoal.pack.engines.jobs import CameTo, Done, Job, Work, peak_bytes
+from shoal.pack.engines.jobs import CameTo, Done, Job, JobContext, peak_bytes
 from shoal.pack.engines.packing_progress import Tally
 from shoal.pack.unit import ShardSummary
 from shoal.processes.interpreters import start_python
 
-__all__ = ["Made", "done_jobs", "made_shards", "usable_processors"]
+__all__ = ["MadeShard", "done_jobs", "made_shards", "usable_processors"]
 
 _Answer = TypeVar("_Answer")
 
@@ -32,7 +32,9 @@ def usable_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def done_jobs(jobs: Iterator[Work[_Answer]], out: Output, *, num_workers: int, came_to: CameTo) -> Iterator[_Answer]:
+def done_jobs(
+    jobs: Iterator[JobContext[_Answer]], out: Output, *, num_workers: int, came_to: CameTo
+) -> Iterator[_Answer]:
     """Do all jobs, ``num_workers`` at a time; gives each when it is done. With one worker, in this process.
 
     When the iteration ends, for whatever reason, no process is left.
@@ -71,7 +73,7 @@ def done_jobs(jobs: Iterator[Work[_Answer]], out: Output, *, num_workers: int, c
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeShard:
     """Shards in their order: parts of the index, summaries; and the most memory that all processes together had."""
 
     parts: tuple[Index, ...]
@@ -79,7 +81,7 @@ class Made:
     peak_bytes: int
 
 
-def made_shards(jobs: Iterator[Job], out: Output, *, num_workers: int, tally: Tally) -> Made:
+def made_shards(jobs: Iterator[Job], out: Output, *, num_workers: int, tally: Tally) -> MadeShard:
     """Make all shards; errors as of `done_jobs`."""
     found: dict[int, Done] = {}
     peaks: dict[int, int] = {}
@@ -90,7 +92,7 @@ def made_shards(jobs: Iterator[Job], out: Output, *, num_workers: int, tally: Ta
     peaks[os.getpid()] = peak_bytes()
     ordered = [found[number] for number in sorted(found)]
     parts, summaries = tuple(done.part for done in ordered), tuple(done.summary for done in ordered)
-    return Made(parts, summaries, sum(peaks.values()))
+    return MadeShard(parts, summaries, sum(peaks.values()))
 
 
 class _Worker(Generic[_Answer]):
@@ -98,7 +100,7 @@ class _Worker(Generic[_Answer]):
 
     def __init__(self, out: Output) -> None:
         self.connection, theirs = Pipe()
-        self.job: Work[_Answer] | None = None
+        self.job: JobContext[_Answer] | None = None
         inherited = [theirs.fileno(), *([out.lock_descriptor] if out.lock_descriptor is not None else [])]
         worker = str(theirs.fileno())
         self._process = start_python(
@@ -108,7 +110,7 @@ class _Worker(Generic[_Answer]):
         self._tell([str(Path(entry).absolute()) for entry in sys.path])
         self._tell(out)
 
-    def give(self, job: Work[_Answer] | None) -> None:
+    def give(self, job: JobContext[_Answer] | None) -> None:
         """Send a job; None ends the process."""
         self.job = job
         self._tell(job)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.index.table import Index
 from shoal.reading.checks.record_checksums import RECORD_CRCS
-from shoal.reading.resolved_order import Arrangement, OrderRequest
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.stream.shuffle_quality import quality_of
 
 __all__ = ["FEWEST_CHUNKS", "POSITION", "Mixedness", "mixedness"]
@@ -42,7 +42,7 @@ class Mixedness:
 
 
 def mixedness(
-    source: Arrangement, made: Index, *, batch: int = 256, window: int | str | None = None
+    source: ResolvedOrder, made: Index, *, batch: int = 256, window: int | str | None = None
 ) -> list[Mixedness]:
     """Before and after, for each column of the index, and for the position in the source.
 
@@ -65,7 +65,7 @@ def mixedness(
     if num_samples < 2 * batch or num_samples > _MOST_SAMPLES or num_samples != source.num_samples:
         return []
     request = OrderRequest(window=window)
-    before, after = Arrangement(source.index, request), Arrangement(made, request)
+    before, after = ResolvedOrder(source.index, request), ResolvedOrder(made, request)
     counts = [len(one.order_borders) - 1 for one in (before, after)]
     ids = source.epoch(0).ids(0, num_samples)
     keys: dict[str, NDArray[Any]] = {POSITION: ids.astype(np.float64)}

@@ -59,11 +59,11 @@ from shoal.pack.writer import PackSummary, summary_of_finished
 from shoal.pipeline.stages import Decode, Stage
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.options import ReadingOptions
-from shoal.reading.resolved_order import Arrangement, OrderRequest
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.storage.sources.source import SourceLike
 from shoal.storage.stores import options_of_sides
-from shoal.stream.iterating.iterator_spec import Work
-from shoal.stream.iterating.pipeline_spec import Recipe
+from shoal.stream.iterating.iterator_spec import WorkerSpec
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
 __all__ = ["MIX_MEMORY_BYTES", "RepackRequest", "Repacked", "repack", "repack_opened"]
 
@@ -122,7 +122,7 @@ class Repacked:
     summary: PackSummary
     sizing: ShardSizing
     index: Index
-    source: Arrangement
+    source: ResolvedOrder
     num_workers: int
     peak_bytes: int
     num_looked_at: int = 0
@@ -346,18 +346,18 @@ def _jobs(reader: StretchReader, shards: Sequence[Shard], plan: PackPlan) -> Ite
         yield Job(number, shard, StretchSamples(reader, first, stop), stop - first, record_bytes[number])
 
 
-def _work(opened: Opened, source: Arrangement, request: RepackRequest) -> Work:
+def _work(opened: Opened, source: ResolvedOrder, request: RepackRequest) -> WorkerSpec:
     stages: tuple[Stage, ...] = (*([Decode(())] if request.decode else []), Numbered())
-    recipe = Recipe(Partition(1, 1, batched=False), 0, stages, ())
+    recipe = PipelineSpec(Partition(1, 1, batched=False), 0, stages, ())
     # Damage must not be given a new checksum under which it passes.
-    return Work(opened, source, recipe, ReadingOptions(on_error=request.on_error, verify="always"))
+    return WorkerSpec(opened, source, recipe, ReadingOptions(on_error=request.on_error, verify="always"))
 
 
-def _arranged(index: Index, request: RepackRequest) -> Arrangement:
+def _arranged(index: Index, request: RepackRequest) -> ResolvedOrder:
     """The order in which samples are written; the memory of a mixing pass is its window."""
     if not request.mix:
-        return Arrangement(index, OrderRequest(order=Sequential()))
-    mixed = Arrangement(index, OrderRequest(seed=request.seed, window=request.memory_bytes, num_canonical_nodes=1))
+        return ResolvedOrder(index, OrderRequest(order=Sequential()))
+    mixed = ResolvedOrder(index, OrderRequest(seed=request.seed, window=request.memory_bytes, num_canonical_nodes=1))
     try:
         mixed.epoch(0)
     except UsageError as error:

@@ -13,7 +13,7 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.pack.unit import Named, Unreadable
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.iterator_spec import Work
+from shoal.stream.iterating.iterator_spec import WorkerSpec
 from shoal.stream.workers.pickling import pack, unpack
 
 __all__ = ["SAMPLE", "Numbered", "StretchReader", "StretchSamples"]
@@ -32,7 +32,7 @@ class StretchReader:
     """
 
     def __init__(
-        self, work: Work, *, needs_keys: bool, renamed: Mapping[str, str] | None = None, goes_on: bool = True
+        self, work: WorkerSpec, *, needs_keys: bool, renamed: Mapping[str, str] | None = None, goes_on: bool = True
     ) -> None:
         self._work, self._needs_keys, self._goes_on = work, needs_keys, goes_on
         self._renamed = dict(renamed or {})

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from shoal.formats.tables.column_kinds import ColumnKinds, Kind, joined_kinds, schema_of_kinds
+from shoal.formats.tables.column_kinds import ColumnKind, ColumnKinds, joined_kinds, schema_of_kinds
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tar.reader import Tar
 from shoal.indexing.open_source import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.ranges import reading_one
 from shoal.pack.destination import Output
-from shoal.pack.engines.jobs import CameTo, Look, Looked, peak_bytes
+from shoal.pack.engines.jobs import CameTo, Looked, SchemaLook, peak_bytes
 from shoal.pack.engines.running import done_jobs
 from shoal.pack.from_shards.stream_source import StretchReader, StretchSamples
 
@@ -97,13 +97,13 @@ def schema_of_tars(opened: Opened) -> Schema | None:
     if not isinstance(tar, Tar):
         return None
     pa, costs = arrow_library("a table"), ReadCosts()
-    kinds: dict[str, Kind] = {"__key__": Kind(pa.string())}
+    kinds: dict[str, ColumnKind] = {"__key__": ColumnKind(pa.string())}
     for name, path, num_bytes in zip(index.shard_names, opened.paths, index.shard_bytes.tolist(), strict=True):
         with reading_one(opened.store, path, num_bytes, costs=costs) as read:
-            kinds |= dict.fromkeys(tar.fields(read, num_bytes, shard=name), Kind(pa.binary()))
+            kinds |= dict.fromkeys(tar.fields(read, num_bytes, shard=name), ColumnKind(pa.binary()))
     return Schema(schema_of_kinds(joined_kinds({}, kinds, skips=False)), index.num_samples, peak_bytes())
 
 
-def _looks(reader: StretchReader, cuts: list[int], format_name: str, *, skips: bool) -> Iterator[Look]:
+def _looks(reader: StretchReader, cuts: list[int], format_name: str, *, skips: bool) -> Iterator[SchemaLook]:
     for number, (first, stop) in enumerate(pairwise(cuts)):
-        yield Look(number, StretchSamples(reader, first, stop), stop - first, first, format_name, skips)
+        yield SchemaLook(number, StretchSamples(reader, first, stop), stop - first, first, format_name, skips)

@@ -16,7 +16,7 @@ from shoal.formats.field_columns import Columns, Kind
 from shoal.formats.shard_format import Records, Sample
 from shoal.formats.tables.arrow_columns import arrow_array
 from shoal.order.partition import Share
-from shoal.pipeline.columns.lifetimes_of_rows import Stretch
+from shoal.pipeline.columns.lifetimes_of_rows import RowLifetimes
 from shoal.pipeline.columns.unit_columns import Rows, Table
 from shoal.pipeline.output_format import Formatting
 from shoal.reading.checks.damaged import Damaged, ForgivingRecords
@@ -78,7 +78,7 @@ class Gathering:
 
         A batch is a dict of columns; or a list of samples, where these are not all columns of one kind.
         """
-        stretch = Stretch(share.ids, units, last, num_units=self._num_units, held=list(self._held))
+        stretch = RowLifetimes(share.ids, units, last, num_units=self._num_units, held=list(self._held))
         for unit, held in self._held.items():
             stretch.lies(unit, held.table, held.first, held.first_sample)
         rows_in_use = int(stretch.num_live * self._unit_rows)
@@ -87,7 +87,7 @@ class Gathering:
         for begin, end in itertools.pairwise(firsts):
             yield self._batch(stretch, begin, end, most, rows_in_use)
 
-    def _batch(self, stretch: Stretch, begin: int, end: int, most: int, rows_in_use: int) -> Any:
+    def _batch(self, stretch: RowLifetimes, begin: int, end: int, most: int, rows_in_use: int) -> Any:
         rows: Rows | None = None
         samples: list[Sample | Damaged] | None = None
         for at in range(begin, end, most):
@@ -110,7 +110,7 @@ class Gathering:
             return self._formatting.columns(rows.table.kinds, rows.arrays())
         return samples
 
-    def _take(self, unit: int, stretch: Stretch, rows_in_use: int) -> None:
+    def _take(self, unit: int, stretch: RowLifetimes, rows_in_use: int) -> None:
         placed: list[_Held] = []
 
         def place(read: UnitRead) -> memoryview | None:

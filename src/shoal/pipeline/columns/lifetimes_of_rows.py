@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Stretch"]
+__all__ = ["RowLifetimes"]
 
 _MOST_NUMBERED = 1 << 18  # units; where a dataset has more, those of the stretch are numbered anew
 
 
-class Stretch:
+class RowLifetimes:
     """Consecutive samples of one rank by place, from 0.
 
     Parameters

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from shoal.indexing.open_source import Opened
-from shoal.reading.remote.request_stats import Traffic
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.stats.counters import Counters
 from shoal.storage.store import Reader
 
@@ -34,7 +34,7 @@ class ShardReaders(dict[int, ShardReader]):
 
     def __init__(self, opened: Opened, counters: Counters) -> None:
         super().__init__()
-        self._opened, self._traffic = opened, Traffic(counters)
+        self._opened, self._traffic = opened, RequestStats(counters)
 
     def __missing__(self, shard: int) -> ShardReader:
         opened = self._opened

@@ -17,7 +17,7 @@ from shoal.formats.shard_format import Buffer, Records, Sample, Stretch
 from shoal.indexing.open_source import Opened
 from shoal.reading.cached_ranges import read_cached
 from shoal.reading.checks.record_checksums import wrong_extent
-from shoal.reading.remote.request_stats import Traffic
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import UnitRead, starts_in
 from shoal.stats.counters import Counters
 from shoal.storage.retry import reading_of, retried, tries_of
@@ -55,11 +55,11 @@ def parse_unit(opened: Opened, read: UnitRead, data: Buffer) -> Records:
     )
 
 
-def read_unit(opened: Opened, read: UnitRead, *, traffic: Traffic | None = None, again: bool = False) -> bytes:
+def read_unit(opened: Opened, read: UnitRead, *, traffic: RequestStats | None = None, again: bool = False) -> bytes:
     """The bytes of one unit, once its shard is known to be the one that was indexed; not what a cache has, if again."""
     place = (read.shard, read.first_byte, read.end_byte)
     if not opened.store.reads_ahead:
-        return read_bytes(opened, *place, traffic or Traffic(Counters()), again=again)
+        return read_bytes(opened, *place, traffic or RequestStats(Counters()), again=again)
     path = opened.paths[read.shard]
     try:
         opened.check.check(read.shard, traffic)
@@ -72,7 +72,7 @@ def read_unit(opened: Opened, read: UnitRead, *, traffic: Traffic | None = None,
 
 def read_records(opened: Opened, read: UnitRead) -> Records:
     """The samples of one unit that is read for itself, counted nowhere."""
-    traffic = Traffic(Counters())
+    traffic = RequestStats(Counters())
     data = read_unit(opened, read, traffic=traffic)
     return parse_unit(opened, read, data) if opened.store.reads_ahead else parse_again(opened, read, data, traffic)
 
@@ -82,7 +82,7 @@ def read_bytes(
     shard: int,
     first_byte: int,
     end_byte: int,
-    traffic: Traffic,
+    traffic: RequestStats,
     *,
     again: bool = False,
     buffer: memoryview | None = None,
@@ -140,7 +140,7 @@ def fills(opened: Opened) -> bool:
     return opened.cache is None and hasattr(tries_of(opened.store)[0], "fill")
 
 
-def check_shard(opened: Opened, shard: int, traffic: Traffic) -> None:
+def check_shard(opened: Opened, shard: int, traffic: RequestStats) -> None:
     """Ask whether the shard is the one that was indexed; more than once if not, for a scan may meet damage, too."""
     for _ in range(_MOST_SCANS - 1):
         try:
@@ -150,7 +150,7 @@ def check_shard(opened: Opened, shard: int, traffic: Traffic) -> None:
     return opened.check.check(shard, traffic)
 
 
-def parse_again(opened: Opened, read: UnitRead, data: Buffer, traffic: Traffic) -> Records:
+def parse_again(opened: Opened, read: UnitRead, data: Buffer, traffic: RequestStats) -> Records:
     """The samples in bytes that came from far away.
 
     Bytes that cannot be parsed are read again before that is believed: without checksums only the format notices that

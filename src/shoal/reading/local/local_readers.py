@@ -19,7 +19,7 @@ from shoal.reading.checks.verified_read import parse_unit
 from shoal.reading.local.read_advice import SLOW_READ_SECONDS, SLOW_SECONDS_PER_BYTE, LocalReads
 from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.remote_readers import FarReaders
-from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
 
@@ -65,7 +65,7 @@ class ToldReaders:
 
     reads_ahead = False
 
-    def __init__(self, opened: Opened, counters: Counters, ledger: Ledger, options: ReadingOptions) -> None:
+    def __init__(self, opened: Opened, counters: Counters, ledger: MemoryBudget, options: ReadingOptions) -> None:
         self._opened, self._counters, self._ledger = opened, counters, ledger
         self.group_bytes = max(1, ledger.ahead_limit_bytes // _GROUPS_AHEAD)
         self._local = LocalReads(opened, counters, options)
@@ -121,7 +121,7 @@ class ToldReaders:
         self._shards.clear()
 
 
-def readers_of(opened: Opened, counters: Counters, ledger: Ledger, options: ReadingOptions) -> Readers:
+def readers_of(opened: Opened, counters: Counters, ledger: MemoryBudget, options: ReadingOptions) -> Readers:
     """The readers that suit a store: one that reads ahead on its own is told what comes, and read when it has come."""
     kind: type[ToldReaders | FarReaders] = ToldReaders if opened.store.reads_ahead else FarReaders
     return kind(opened, counters, ledger, options)

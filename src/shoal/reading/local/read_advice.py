@@ -13,7 +13,7 @@ from shoal.reading.cached_ranges import is_cached
 from shoal.reading.checks.record_checksums import wrong_extent
 from shoal.reading.checks.verified_read import read_unit
 from shoal.reading.options import ReadingOptions
-from shoal.reading.remote.request_stats import Traffic
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
 
@@ -37,7 +37,7 @@ class LocalReads:
     """
 
     def __init__(self, opened: Opened, counters: Counters, options: ReadingOptions) -> None:
-        self._opened, self._counters, self._traffic = opened, counters, Traffic(counters)
+        self._opened, self._counters, self._traffic = opened, counters, RequestStats(counters)
         self._verifies = options.verify == "always"
         self.in_one = self._verifies or opened.cache is not None
         self.to_tell = _TOLD_AFTER_A_SLOW_READ

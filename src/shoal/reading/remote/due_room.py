@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead
 
 __all__ = ["Due"]
@@ -21,7 +21,7 @@ class Due:
     ``comes_in_turn`` says of a sample whether its piece will come part by part.
     """
 
-    def __init__(self, ledger: Ledger, comes_in_turn: Callable[[int], bool]) -> None:
+    def __init__(self, ledger: MemoryBudget, comes_in_turn: Callable[[int], bool]) -> None:
         self._ledger, self._comes_in_turn = ledger, comes_in_turn
         self._met: set[tuple[int, int]] = set()  # by shard and first byte
         self._due: set[tuple[int, int]] = set()

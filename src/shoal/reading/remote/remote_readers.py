@@ -15,9 +15,9 @@ from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.answer_buffers import LEAST_ROOM_BYTES, Room
 from shoal.reading.remote.parts import Whole
 from shoal.reading.remote.request_pool import FIRST_AT_A_TIME, Arrival, Arrivals
-from shoal.reading.remote.request_stats import Traffic
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.coalescing import Request, coalesce
-from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.request_sizes import in_parts, request_sizes
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
@@ -62,9 +62,9 @@ class FarReaders:
 
     reads_ahead = True
 
-    def __init__(self, opened: Opened, counters: Counters, ledger: Ledger, options: ReadingOptions) -> None:
+    def __init__(self, opened: Opened, counters: Counters, ledger: MemoryBudget, options: ReadingOptions) -> None:
         self._opened, self._ledger, self._counters = opened, ledger, counters
-        self._traffic = traffic = Traffic(counters)
+        self._traffic = traffic = RequestStats(counters)
         self._deadline_seconds = options.deadline_seconds or tries_of(opened.store)[1].deadline_seconds
         limit = ledger.ahead_limit_bytes
         hedge_bytes = limit // _HEDGED_PART if options.hedge else 0

@@ -19,7 +19,7 @@ from shoal.indexing.open_source import Opened
 from shoal.reading.checks.damaged import Damaged, sound_or_lost
 from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.remote_readers import FarReaders, Promise
-from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, Units
 from shoal.stats.counters import Counters
 
@@ -43,7 +43,7 @@ class FarSingles:
     ) -> None:
         self._options = options
         self._opened, self._units, self._counters = opened, units, counters
-        self._ledger = Ledger(ahead_limit_bytes=ahead_limit_bytes)
+        self._ledger = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes)
         self._readers = FarReaders(opened, counters, self._ledger, options)
 
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:

@@ -23,9 +23,9 @@ from functools import partial
 
 from shoal.errors import StorageError
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
-from shoal.reading.remote.request_stats import Traffic, is_throttling
+from shoal.reading.remote.request_stats import RequestStats, is_throttling
 from shoal.reading.schedule.coalescing import Request
-from shoal.reading.schedule.concurrency import Pace
+from shoal.reading.schedule.concurrency import ConcurrencyControl
 from shoal.storage.retry import Patience, StoppedError, patience
 
 __all__ = ["FIRST_AT_A_TIME", "Arrival", "Arrivals"]
@@ -92,14 +92,14 @@ class Arrivals:
     def __init__(
         self,
         carry_out: Callable[[Request], bytes],
-        traffic: Traffic,
+        traffic: RequestStats,
         *,
         deadline_seconds: float,
         hedge_bytes: int = 0,
         first_at_a_time: int = FIRST_AT_A_TIME,
         most_at_a_time: int = 64,
     ) -> None:
-        pace = Pace(first=first_at_a_time, most=most_at_a_time)
+        pace = ConcurrencyControl(first=first_at_a_time, most=most_at_a_time)
         self._line = _Line(carry_out, traffic, pace, deadline_seconds, hedge_bytes)
         _lines.add(self._line)
         # Also when the consumer forgets to: no thread waits for something to do once this object is gone.
@@ -129,8 +129,8 @@ class _Line:
     def __init__(
         self,
         carry_out: Callable[[Request], bytes],
-        traffic: Traffic,
-        pace: Pace,
+        traffic: RequestStats,
+        pace: ConcurrencyControl,
         deadline_seconds: float,
         hedge_bytes: int,
     ) -> None:

@@ -8,7 +8,7 @@ import threading
 from shoal.errors import StorageError
 from shoal.stats.counters import Counters
 
-__all__ = ["Traffic"]
+__all__ = ["RequestStats"]
 
 # One for all: streams of one dataset count in the same place. It is held for a few additions.
 _lock = threading.Lock()
@@ -23,7 +23,7 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-class Traffic:
+class RequestStats:
     """What some `Counters` are told of requests, answers and second tries.
 
     ``lying`` has the checksum of wrong bytes that came for a place (shard, first byte, end byte) at every attempt, and

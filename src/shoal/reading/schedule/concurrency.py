@@ -8,7 +8,7 @@ when the store refuses more than a few because it is too much, half.
 
 from __future__ import annotations
 
-__all__ = ["Pace"]
+__all__ = ["ConcurrencyControl"]
 
 _LEAST_ANSWERS = 8  # a round is so many answers, or two for each request under way,
 _LEAST_SECONDS = 0.05  # and lasts so long: rates over a few milliseconds say nothing
@@ -22,12 +22,12 @@ _LEAST_REFUSALS = 3
 _ANSWERS_FOR_A_REFUSAL = 6
 
 
-class Pace:
+class ConcurrencyControl:
     """How many requests may be under way; not safe for threads.
 
     Times are in seconds on any clock that only goes forward.
 
-    >>> pace = Pace(first=8, most=64)
+    >>> pace = ConcurrencyControl(first=8, most=64)
     >>> pace.begin(now_seconds=0.0)
     >>> for number in range(16):
     ...     pace.answered(1000, now_seconds=0.1 + 0.1 * number, held_back=True)

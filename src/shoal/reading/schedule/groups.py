@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead
 
 __all__ = ["groups_with_room"]
 
 
 def groups_with_room(
-    ledger: Ledger, group_bytes: int, *, first: Callable[[], UnitRead | None], take: Callable[[], UnitRead]
+    ledger: MemoryBudget, group_bytes: int, *, first: Callable[[], UnitRead | None], take: Callable[[], UnitRead]
 ) -> Iterator[list[UnitRead]]:
     """The next groups of reads, each to be reserved before the next one is formed, while there is room for a group.
 

@@ -6,13 +6,13 @@ read ahead of its use has a limit. The unit that holds the next sample is always
 
 from __future__ import annotations
 
-__all__ = ["Ledger"]
+__all__ = ["MemoryBudget"]
 
 
-class Ledger:
+class MemoryBudget:
     """Counts the bytes of units that are asked for or held; not safe for threads, one of them keeps it.
 
-    >>> ledger = Ledger(ahead_limit_bytes=10)
+    >>> ledger = MemoryBudget(ahead_limit_bytes=10)
     >>> ledger.reserve(8); ledger.has_room(4)
     False
     >>> ledger.use(8); ledger.has_room(4)

@@ -15,7 +15,7 @@ from shoal.errors import UsageError
 from shoal.figures import format_bytes
 from shoal.formats.shard_format import SpillingFormat
 from shoal.indexing.open_source import Opened
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
 
 __all__ = ["PART_OF_LIMIT", "can_spill", "refuse_too_large", "too_large"]
@@ -30,7 +30,7 @@ def can_spill(opened: Opened) -> bool:
     return opened.cache is not None and opened.index.sample_bytes is None and isinstance(opened.format, SpillingFormat)
 
 
-def too_large(arrangement: Arrangement, memory_limit_bytes: int | None) -> NDArray[np.bool_]:
+def too_large(arrangement: ResolvedOrder, memory_limit_bytes: int | None) -> NDArray[np.bool_]:
     """Which chunks take more than half of the window, or an eighth of the limit; shape (num_chunks,).
 
     None, where a window in bytes has room for all there is; nor any of a single sample, which cannot be less.
@@ -49,7 +49,7 @@ def too_large(arrangement: Arrangement, memory_limit_bytes: int | None) -> NDArr
     return found
 
 
-def refuse_too_large(opened: Opened, arrangement: Arrangement, memory_limit_bytes: int | None) -> None:
+def refuse_too_large(opened: Opened, arrangement: ResolvedOrder, memory_limit_bytes: int | None) -> None:
     """Raise if a chunk would take the memory of the window, as it was asked for in bytes, over by more than half.
 
     While the largest chunk is alive, the others of the window are of the mean size: so it may have half of the window
@@ -79,7 +79,7 @@ def refuse_too_large(opened: Opened, arrangement: Arrangement, memory_limit_byte
     raise UsageError(msg, hint="; or ".join(hints))
 
 
-def _over(arrangement: Arrangement) -> tuple[int, int] | None:
+def _over(arrangement: ResolvedOrder) -> tuple[int, int] | None:
     """The bytes of the largest chunk and those of the window, if one is too large for the other."""
     asked_bytes = arrangement.window_bytes
     table = arrangement.chunks
@@ -94,14 +94,14 @@ def _over(arrangement: Arrangement) -> tuple[int, int] | None:
     return None if fits else (largest_bytes, window_bytes)
 
 
-def _smallest_window(arrangement: Arrangement, chunk_bytes: int) -> int:
+def _smallest_window(arrangement: ResolvedOrder, chunk_bytes: int) -> int:
     """A window that has room for the largest chunk, in MiB: chunks may grow with it."""
     request, mean_bytes = arrangement.request, float(arrangement.chunks.decoded_bytes.mean())
     window_bytes = int(2 * (chunk_bytes - mean_bytes))
     for _ in range(_TRIES):
         window_bytes = -(-window_bytes // 2**20) * 2**20
         wider = replace(request, order=None, extents_per_chunk=None, window=window_bytes)
-        if _over(Arrangement(arrangement.index, wider)) is None:
+        if _over(ResolvedOrder(arrangement.index, wider)) is None:
             break
         window_bytes = window_bytes * 9 // 8
     return window_bytes

@@ -27,8 +27,8 @@ from shoal.reading.checks.verified_read import MOST_PARSES, check_shard, parse_a
 from shoal.reading.local.local_readers import Readers
 from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.due_room import Due
-from shoal.reading.remote.request_stats import Traffic
-from shoal.reading.schedule.memory_budget import Ledger
+from shoal.reading.remote.request_stats import RequestStats
+from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import SlicedUnits, UnitRead, extent_of, extent_read
 from shoal.stats.counters import Counters
 from shoal.storage.chunk_cache.spill_file import SpilledPart, SpillFile
@@ -43,7 +43,7 @@ _ENTRY_BYTES = 12  # for each sample, beside what it decodes to
 
 
 def with_spills(
-    readers: Readers, units: Any, opened: Opened, counters: Counters, ledger: Ledger, options: ReadingOptions
+    readers: Readers, units: Any, opened: Opened, counters: Counters, ledger: MemoryBudget, options: ReadingOptions
 ) -> Readers:
     """The same readers, which read samples of ``units`` that are spilled where they lie."""
     if not (isinstance(units, SlicedUnits) and units.spills):
@@ -60,7 +60,7 @@ class SpillingReaders:
         units: SlicedUnits,
         opened: Opened,
         counters: Counters,
-        ledger: Ledger,
+        ledger: MemoryBudget,
         options: ReadingOptions,
     ) -> None:
         self._readers, self._num_chunks = readers, units.num_chunks
@@ -146,7 +146,7 @@ class _Pieces:
         self._fetched = in_turn
         self._plain = replace(opened, cache=None)
         self._format = cast("SpillingFormat", opened.format)
-        self._traffic = Traffic(counters)
+        self._traffic = RequestStats(counters)
         self._is_far = not opened.store.reads_ahead
         self._damaged: dict[int, ShardError] = {}  # by extent: not to be found out for each sample
         self._num_spills: Counter[int] = Counter()

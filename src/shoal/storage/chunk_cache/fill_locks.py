@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 from shoal.storage.chunk_cache.cache_files import FOOTER_BYTES, allocate
 from shoal.storage.chunk_cache.eviction import USED_MODE, Evictions, count
 from shoal.storage.chunk_cache.file_locks import let_go, lock_now, open_for_lock
-from shoal.storage.chunk_cache.usage import Book, Ledger, charge_bytes
+from shoal.storage.chunk_cache.usage import Book, Usage, charge_bytes
 
 __all__ = ["CacheCounts", "Claim", "Claims"]
 
@@ -73,7 +73,7 @@ class Claims:
         self.is_lost = False
         self.counts = CacheCounts()
         # Not a method of this object, or who closes a forgotten cache would remember it.
-        self.ledger = Ledger(folder, partial(count, folder))
+        self.ledger = Usage(folder, partial(count, folder))
         self.evictions = Evictions(folder)
         self._wait_seconds = wait_seconds
         self._told = CacheCounts()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 
 from shoal.storage.chunk_cache.file_locks import let_go, lock_within, open_for_lock
 
-__all__ = ["LEDGER", "Book", "Ledger", "charge_bytes"]
+__all__ = ["LEDGER", "Book", "Usage", "charge_bytes"]
 
 LEDGER = "ledger"
 _RECORD = struct.Struct("<8s16s14Q")
@@ -66,7 +66,7 @@ class Book:
 _NUMBERS = tuple(one.name for one in fields(Book))
 
 
-class Ledger:
+class Usage:
     """The ledger in the open ``folder``; ``count`` puts into a book what lies there."""
 
     def __init__(self, folder: int, count: Callable[[Book], object]) -> None:

@@ -20,7 +20,7 @@ from shoal.errors import StorageError
 from shoal.storage.chunk_cache.directory import FOLDER, open_folder
 from shoal.storage.chunk_cache.eviction import Evictions, chunks_in, count, sweep
 from shoal.storage.chunk_cache.file_locks import is_locked_by_others
-from shoal.storage.chunk_cache.usage import Ledger
+from shoal.storage.chunk_cache.usage import Usage
 from shoal.storage.index_cache.place import cache_directory
 
 __all__ = [
@@ -88,7 +88,7 @@ def chunk_cache_status(directory: str) -> ChunkCacheStatus:
     StorageError, UsageError
         There is none, or it belongs to somebody else.
     """
-    with _opened(directory) as (folder, path), Ledger(folder, lambda book: count(folder, book)).held() as book:
+    with _opened(directory) as (folder, path), Usage(folder, lambda book: count(folder, book)).held() as book:
         chunks = count(folder, book)
         datasets = {chunk.dataset for chunk in chunks}
         unused = [name for name in datasets if not is_locked_by_others(f"datasets/{name}", directory=folder)]
@@ -118,7 +118,7 @@ def clear_chunks(directory: str, *, unused_seconds: float | None = None) -> Remo
         As `chunk_cache_status`.
     """
     num_files = num_bytes = 0
-    with _opened(directory) as (folder, path), Ledger(folder, lambda book: count(folder, book)).held() as book:
+    with _opened(directory) as (folder, path), Usage(folder, lambda book: count(folder, book)).held() as book:
         evictions = Evictions(folder)
         num_files += sweep(folder, book)
         chunks = list(chunks_in(folder))

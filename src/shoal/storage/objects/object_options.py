@@ -15,7 +15,7 @@ from shoal.storage.objects.aws_profile import add_profile
 from shoal.storage.objects.object_failures import has_panicked, scrubbed
 from shoal.storage.urls import scheme_of, without_secrets
 
-__all__ = ["OBJECT_SCHEMES", "Place", "client_of", "place_of"]
+__all__ = ["OBJECT_SCHEMES", "ObjectPlace", "client_of", "place_of"]
 
 Kind = Literal["s3", "gs", "az"]
 
@@ -69,7 +69,7 @@ _WHOLE_REQUEST_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObjectPlace:
     """Where a URL points: ``root`` is the URL of the bucket, ``account`` that of Azure where the URL names it."""
 
     kind: Kind
@@ -79,7 +79,7 @@ class Place:
     account: str = ""
 
 
-def place_of(url: str) -> Place:
+def place_of(url: str) -> ObjectPlace:
     """The parts of a URL.
 
     Raises
@@ -94,10 +94,10 @@ def place_of(url: str) -> Place:
     if not bucket or (account and kind != "az") or ":" in host:
         msg = f"{without_secrets(url)}: this is no {scheme}://BUCKET/KEY"
         raise SourceError(msg, hint="credentials and ports go into storage_options")
-    return Place(kind, bucket, key, f"{scheme}{mark}{host}", account.partition(".")[0])
+    return ObjectPlace(kind, bucket, key, f"{scheme}{mark}{host}", account.partition(".")[0])
 
 
-def client_of(place: Place, options: Mapping[str, Any]) -> Any:
+def client_of(place: ObjectPlace, options: Mapping[str, Any]) -> Any:
     """A client for the bucket of ``place``; makes no request.
 
     Raises
@@ -125,7 +125,7 @@ def client_of(place: Place, options: Mapping[str, Any]) -> Any:
         raise UsageError(msg, hint="see docs/guides/remote-data.md for what they may hold") from None
 
 
-def _sorted(place: Place, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
+def _sorted(place: ObjectPlace, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """What of the options is for the store, for its http client, and who gives credentials if it is an object."""
     config: dict[str, Any] = {"account_name": place.account} if place.account else {}
     client: dict[str, Any] = {

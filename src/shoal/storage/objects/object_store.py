@@ -15,7 +15,7 @@ from typing import Any
 from shoal.errors import ForkError, StorageError
 from shoal.storage.http.dates import nanoseconds_of
 from shoal.storage.objects.object_failures import cannot_compare, failure, was_written_meanwhile
-from shoal.storage.objects.object_options import Place, client_of, place_of
+from shoal.storage.objects.object_options import ObjectPlace, client_of, place_of
 from shoal.storage.refusals import is_missing
 from shoal.storage.remote_objects import Known, ReadsRanges, check_length, check_range, read_whole, version_of, whole
 from shoal.storage.store import Buffer, ObjectInfo, Reader
@@ -220,7 +220,7 @@ class ObjectStore:
         self._known.forget()
         self._only_listed.clear()
 
-    def _client(self, path: str) -> tuple[Any, Place]:
+    def _client(self, path: str) -> tuple[Any, ObjectPlace]:
         place = place_of(path)
         key = (place.kind, place.bucket, place.account)
         client = self._clients.get(key)
@@ -258,7 +258,7 @@ class ObjectStore:
                 return (meta["size"], version_of(meta["e_tag"])) == (info.num_bytes, info.version)
         return False
 
-    def _failure(self, error: BaseException, path: str, place: Place, *, verb: str) -> BaseException:
+    def _failure(self, error: BaseException, path: str, place: ObjectPlace, *, verb: str) -> BaseException:
         said = failure(error, path, self._options, verb=verb, answered=place.bucket in self._answered)
         if isinstance(said, StorageError):
             if not said.unmet:

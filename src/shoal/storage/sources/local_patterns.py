@@ -16,14 +16,14 @@ from urllib.parse import unquote, urlsplit
 
 from shoal.errors import SourceError
 from shoal.storage.sources.braces import expand_braces, has_braces
-from shoal.storage.sources.named_files import INDEX_SUFFIX, Named, SourceKind, shards_among
+from shoal.storage.sources.named_files import INDEX_SUFFIX, NamedFiles, SourceKind, shards_among
 from shoal.storage.sources.suggestions import what_is_there
 from shoal.storage.urls import scheme_of
 
 __all__ = ["local_path", "named_locally"]
 
 
-def named_locally(text: str, suffixes: Sequence[str]) -> Named:
+def named_locally(text: str, suffixes: Sequence[str]) -> NamedFiles:
     """The files of this machine that ``text`` names: a path, a glob, braces."""
     pattern = os.path.expanduser(local_path(text))
     path = os.path.abspath(pattern)
@@ -32,7 +32,7 @@ def named_locally(text: str, suffixes: Sequence[str]) -> Named:
     if has_braces(pattern):
         return _members(pattern, suffixes)
     if glob.has_magic(pattern):
-        return Named("glob", _fixed_directory(pattern), _matches(pattern))
+        return NamedFiles("glob", _fixed_directory(pattern), _matches(pattern))
     msg = f"{text}: there is no such file or directory"
     raise SourceError(msg, hint=what_is_there(path))
 
@@ -55,11 +55,11 @@ def local_path(text: str) -> str:
     return unquote(text[len("file:") :].removeprefix("//").removeprefix("localhost"))
 
 
-def _existing(path: str, suffixes: Sequence[str]) -> Named:
+def _existing(path: str, suffixes: Sequence[str]) -> NamedFiles:
     if os.path.isdir(path):
-        return Named("directory", path, _below(path, suffixes))
+        return NamedFiles("directory", path, _below(path, suffixes))
     kind: SourceKind = "index" if path.endswith(INDEX_SUFFIX) else "file"
-    return Named(kind, os.path.dirname(path), [path])
+    return NamedFiles(kind, os.path.dirname(path), [path])
 
 
 def _below(directory: str, suffixes: Sequence[str]) -> list[str]:
@@ -81,7 +81,7 @@ def _cannot_list(error: OSError) -> None:
     raise SourceError(msg, hint="check its permissions") from error
 
 
-def _members(pattern: str, suffixes: Sequence[str]) -> Named:
+def _members(pattern: str, suffixes: Sequence[str]) -> NamedFiles:
     paths: list[str] = []
     missing: list[str] = []
     count = 0
@@ -99,7 +99,7 @@ def _members(pattern: str, suffixes: Sequence[str]) -> Named:
     if missing:
         msg = f"{pattern}: {len(missing)} of the {count} files it names are missing; the first is {missing[0]}"
         raise SourceError(msg, hint=what_is_there(missing[0]))
-    return Named("braces", _fixed_directory(pattern), paths)
+    return NamedFiles("braces", _fixed_directory(pattern), paths)
 
 
 def _matches(pattern: str) -> list[str]:

@@ -16,7 +16,7 @@ __all__ = [
     "INDEX_SUFFIX",
     "PACKING",
     "PACKING_PLAN",
-    "Named",
+    "NamedFiles",
     "SourceKind",
     "ends_as_one_of",
     "shards_among",
@@ -39,7 +39,7 @@ SourceKind = Literal["file", "directory", "glob", "braces", "list", "index"]
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedFiles:
     """The files that a pattern names, and the directory that the pattern fixes."""
 
     kind: SourceKind

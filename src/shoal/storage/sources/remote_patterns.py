@@ -15,7 +15,14 @@ from shoal.errors import SourceError, StorageError
 from shoal.storage.objects.object_options import OBJECT_SCHEMES
 from shoal.storage.sources.braces import expand_braces, has_braces
 from shoal.storage.sources.globs import has_magic, matcher
-from shoal.storage.sources.named_files import INDEX_NAME, INDEX_SUFFIX, Named, SourceKind, ends_as_one_of, shards_among
+from shoal.storage.sources.named_files import (
+    INDEX_NAME,
+    INDEX_SUFFIX,
+    NamedFiles,
+    SourceKind,
+    ends_as_one_of,
+    shards_among,
+)
 from shoal.storage.store import ObjectInfo, Store
 from shoal.storage.urls import is_top, join, parent, plain, relative, scheme_of, tagged, without_secrets
 
@@ -28,7 +35,7 @@ _LISTED_PER_MEMBER = 4
 _LISTED_AT_LEAST = 2000
 
 
-def named_remotely(texts: Sequence[str], suffixes: Sequence[str], store: Store) -> list[Named]:
+def named_remotely(texts: Sequence[str], suffixes: Sequence[str], store: Store) -> list[NamedFiles]:
     """What each of ``texts``, URLs of one scheme, names in ``store``."""
     paths = _paths_of(texts)
     return [_named(text, paths, suffixes, store) for text in texts]
@@ -46,15 +53,15 @@ def _paths_of(texts: Sequence[str]) -> dict[str, str]:
     return {member: plain(member) if shared[plain(member)] == 1 else tagged(member) for member in members}
 
 
-def _named(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Store) -> Named:
+def _named(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Store) -> NamedFiles:
     if has_braces(text):
         return _members(text, paths, suffixes, store)
     if _is_glob(text):
-        return Named("glob", _fixed_directory(text), _matches(text, store))
+        return NamedFiles("glob", _fixed_directory(text), _matches(text, store))
     path = paths[text]
     if _looks_like_file(text, suffixes):
         kind: SourceKind = "index" if plain(text).endswith(INDEX_SUFFIX) else "file"
-        return Named(kind, parent(path), [path])
+        return NamedFiles(kind, parent(path), [path])
     return _directory_or_file(path, suffixes, store)
 
 
@@ -83,23 +90,23 @@ def _looks_like_file(url: str, suffixes: Sequence[str]) -> bool:
     return is_named or (path != url and "?" in url and not path.endswith("/"))
 
 
-def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Named:
+def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> NamedFiles:
     directory = path if is_top(path) else path.rstrip("/")
     if scheme_of(path) in ("http", "https"):
         beside = join(directory, INDEX_NAME)
         if store.find(beside) is not None:
-            return Named("index", directory, [beside])
+            return NamedFiles("index", directory, [beside])
         if not path.endswith("/") and store.find(path) is not None:
-            return Named("file", parent(path), [path])
+            return NamedFiles("file", parent(path), [path])
         msg = f"{path}: no {INDEX_NAME} is there, and what else there is cannot be listed over http"
         hint = f"name the shards by braces or a list, or put there the {INDEX_NAME} that `shoal index` makes of them"
         raise SourceError(msg, hint=hint)
     below = [info.path for info in store.list(directory)]
     if below:
         visible = [found for found in below if not _is_hidden(found, directory)]
-        return Named("directory", directory, shards_among(directory, visible, suffixes))
+        return NamedFiles("directory", directory, shards_among(directory, visible, suffixes))
     if store.find(path) is not None:
-        return Named("file", parent(path), [path])
+        return NamedFiles("file", parent(path), [path])
     msg = f"{path}: nothing of that name is there, nor below it"
     raise SourceError(msg, hint=_nearby(path, store))
 
@@ -108,7 +115,7 @@ def _is_hidden(path: str, directory: str) -> bool:
     return any(part.startswith(".") for part in relative(path, directory).split("/"))
 
 
-def _members(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Store) -> Named:
+def _members(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Store) -> NamedFiles:
     members = list(expand_braces(text))
     listed = _listed(text, len(members), store)
     found: list[str] = []
@@ -127,7 +134,7 @@ def _members(text: str, paths: dict[str, str], suffixes: Sequence[str], store: S
         shown = without_secrets(text) if scheme_of(text) in ("http", "https") else text
         msg = f"{shown}: {len(missing)} of the {len(members)} files it names are missing; the first is {missing[0]}"
         raise SourceError(msg, hint=_nearby(missing[0], store))
-    return Named("braces", _fixed_directory(text), found)
+    return NamedFiles("braces", _fixed_directory(text), found)
 
 
 def _listed(text: str, num_members: int, store: Store) -> set[str] | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shoal.errors import SourceError, UsageError
 from shoal.storage.sources.local_patterns import named_locally
-from shoal.storage.sources.named_files import INDEX_SUFFIX, Named, SourceKind
+from shoal.storage.sources.named_files import INDEX_SUFFIX, NamedFiles, SourceKind
 from shoal.storage.sources.pipes import url_of_pipe
 from shoal.storage.sources.remote_patterns import named_remotely
 from shoal.storage.store import ObjectInfo, Stat, Store
@@ -147,7 +147,7 @@ def _split(text: str) -> list[str]:
     return [part for part in re.split(r"::(?![^\[\]/]*\])", text) if part]
 
 
-def _joined(found: list[Named], *, kind: SourceKind, asked: str) -> Source:
+def _joined(found: list[NamedFiles], *, kind: SourceKind, asked: str) -> Source:
     if kind == "list" and any(named.kind == "index" for named in found):
         msg = f"{asked}: an index is a source of its own, and not a part of a list"
         raise SourceError(msg, hint="pass it as index=, next to the list of shards")

@@ -14,9 +14,9 @@ from shoal.errors import StateError, UsageError
 from shoal.order.seeds import MAX_SEED
 from shoal.order.skipped_positions import NO_GAPS, Gaps
 from shoal.order.state import MAX_POSITION, State, count_in, order_in, shown
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.certificate.delivery_ledger import Proof, RecordHashes
-from shoal.stream.checkpoint.position import Place
+from shoal.stream.checkpoint.position import Position
 
 __all__ = ["Certificate", "Delivered", "Part", "differences", "merge_certificates"]
 
@@ -38,7 +38,7 @@ class Part:
         """Both together."""
         return Part(min(self.start, other.start), max(self.end, other.end), self.proof.plus(other.proof))
 
-    def among(self, arrangement: Arrangement, epoch: int) -> Part:
+    def among(self, arrangement: ResolvedOrder, epoch: int) -> Part:
         """The same in positions of the order, where it counts what is left of an epoch that has gaps."""
         start, end = arrangement.gaps.span_of(self.start, self.end, epoch, arrangement.num_samples)
         return Part(start, end, self.proof)
@@ -58,9 +58,9 @@ class Delivered:
 
     def __init__(self) -> None:
         self._epochs: dict[int, Part] = {}
-        self._newest: Place | None = None
+        self._newest: Position | None = None
 
-    def follow(self, place: Place) -> None:
+    def follow(self, place: Position) -> None:
         """A new iterator begins at this place."""
         parts = self.parts()
         part = parts.get(place.epoch)
@@ -200,7 +200,7 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
     return merged.to_dict()
 
 
-def differences(certificate: Certificate, arrangement: Arrangement) -> list[str]:
+def differences(certificate: Certificate, arrangement: ResolvedOrder) -> list[str]:
     """What was delivered otherwise than the index says, in words, epoch by epoch; nothing if all is as it should be.
 
     Reads nothing; about 0.2 us a sample.
@@ -231,7 +231,7 @@ def differences(certificate: Certificate, arrangement: Arrangement) -> list[str]
     return found
 
 
-def _difference(part: Part, arrangement: Arrangement, hashes: RecordHashes, epoch: int) -> str:
+def _difference(part: Part, arrangement: ResolvedOrder, hashes: RecordHashes, epoch: int) -> str:
     num_delivered, total = part.proof
     first, stop = (arrangement.number_of(epoch, position) for position in (part.start, part.end))
     num_due = stop - first

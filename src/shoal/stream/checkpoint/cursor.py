@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal.stream.certificate.certificate import Delivered
-from shoal.stream.checkpoint.position import Place
+from shoal.stream.checkpoint.position import Position
 
 __all__ = ["Cursor"]
 
@@ -23,7 +23,7 @@ class Cursor:
     def __init__(self) -> None:
         self.epoch = 0
         self.start = 0
-        self._newest: Place | None = None
+        self._newest: Position | None = None
         self.delivered = Delivered()
         self._watchers: list[weakref.WeakMethod[Callable[[], None]]] = []
 
@@ -41,12 +41,12 @@ class Cursor:
         self._newest = None
         self._move(epoch, start)
 
-    def follow(self, place: Place) -> None:
+    def follow(self, place: Position) -> None:
         """Speak of this iterator's place from now on."""
         self._newest = place
         self.delivered.follow(place)
 
-    def ended(self, place: Place) -> None:
+    def ended(self, place: Position) -> None:
         """An iterator came to its end: if it began where the next one would, that one begins the next epoch."""
         if (place.epoch, place.start) == (self.epoch, self.start):
             self._move(self.epoch + 1, 0)

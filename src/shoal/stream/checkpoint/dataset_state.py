@@ -8,14 +8,14 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.order.state import State
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import count_of
-from shoal.stream.spec import Description
+from shoal.stream.spec import DatasetSpec
 
 __all__ = ["resumed", "state_for"]
 
 
-def state_for(arrangement: Arrangement, position: int, epoch: int) -> dict[str, Any]:
+def state_for(arrangement: ResolvedOrder, position: int, epoch: int) -> dict[str, Any]:
     """The state of a run that has come to a position of an epoch; at its end that of the start of the next one."""
     number, in_epoch = count_of(position, "state_at(position)"), count_of(epoch, "state_at(epoch=)")
     if number > arrangement.num_samples:
@@ -26,7 +26,9 @@ def state_for(arrangement: Arrangement, position: int, epoch: int) -> dict[str, 
     return replace(State.from_dict(arrangement.state_at(in_epoch, 0)), position=number).to_dict()
 
 
-def resumed(described: Description, arrangement: Arrangement, state: Mapping[str, Any]) -> tuple[State, Arrangement]:
+def resumed(
+    described: DatasetSpec, arrangement: ResolvedOrder, state: Mapping[str, Any]
+) -> tuple[State, ResolvedOrder]:
     """A saved state, and the order of a dataset once it goes on there.
 
     Raises

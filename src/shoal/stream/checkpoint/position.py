@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from shoal.errors import StateError
 from shoal.order.partition import Partition
-from shoal.stream.certificate.delivery_ledger import NOTHING, Ledger, Proof
+from shoal.stream.certificate.delivery_ledger import NOTHING, DeliveryLedger, Proof
 
-__all__ = ["Place"]
+__all__ = ["Position"]
 
 
 @dataclass(slots=True)
-class Place:
+class Position:
     """Where an iterator is: how many global batches of an epoch, counted from a start, it has yielded.
 
     ``leaves_out`` says that some samples may not be yielded, which shows only when they are read.
@@ -24,7 +24,7 @@ class Place:
     num_samples: int
     num_yielded: int = 0
     is_over: bool = False  # nothing more is wanted
-    ledger: Ledger | None = None
+    ledger: DeliveryLedger | None = None
     received: Proof = NOTHING
     leaves_out: bool = False
 

@@ -18,31 +18,31 @@ from shoal.pipeline.quarantine import SKIPPED, Skips
 from shoal.pipeline.stages import DROPPED, run_stages
 from shoal.reading.by_id import read_sample
 from shoal.reading.checks.damaged import Damaged, forgiving_sample
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
-from shoal.stream.certificate.delivery_ledger import Ledger
-from shoal.stream.checkpoint.position import Place
-from shoal.stream.iterating.pipeline_spec import Recipe
-from shoal.stream.iterating.read_schedule import Gathered, Stretch
+from shoal.stream.certificate.delivery_ledger import DeliveryLedger
+from shoal.stream.checkpoint.position import Position
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
+from shoal.stream.iterating.read_schedule import Gathered, ReadSpan
 
-__all__ = ["Source", "batches_gathered", "batches_made", "samples_made"]
+__all__ = ["BatchContext", "batches_gathered", "batches_made", "samples_made"]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BatchContext:
     """What samples are made of and with, and where the counts go."""
 
     opened: Opened
-    arrangement: Arrangement
-    recipe: Recipe
+    arrangement: ResolvedOrder
+    recipe: PipelineSpec
     counters: Counters
-    place: Place
-    ledger: Ledger
+    place: Position
+    ledger: DeliveryLedger
     skips: Skips | None
     decoders: Decoders | None
 
-    def samples(self, stretch: Stretch) -> Iterator[Any]:
+    def samples(self, stretch: ReadSpan) -> Iterator[Any]:
         """The samples of a stretch, with those stages behind them that are run in threads."""
         return stretch.samples if self.decoders is None else self.decoders.samples(stretch.samples, stretch.ids)
 
@@ -60,7 +60,7 @@ class Source:
 # threads, alive when nobody else does.
 
 
-def samples_made(stretches: Iterator[Stretch], source: Source) -> Iterator[Any]:
+def samples_made(stretches: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Sample after sample, without those that a filter dropped or that are damaged."""
     made, counters, place = source.made, source.counters, source.place
     formatting = source.recipe.formatting
@@ -80,7 +80,7 @@ def samples_made(stretches: Iterator[Stretch], source: Source) -> Iterator[Any]:
         place.num_yielded = after
 
 
-def batches_made(stretches: Iterator[Stretch], source: Source) -> Iterator[Any]:
+def batches_made(stretches: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Batch after batch."""
     made, place = source.made, source.place
     for stretch in stretches:
@@ -99,7 +99,7 @@ def batches_made(stretches: Iterator[Stretch], source: Source) -> Iterator[Any]:
             yield batch
 
 
-def batches_gathered(stretches: Iterator[Gathered], source: Source) -> Iterator[Any]:
+def batches_gathered(stretches: Iterator[Gathered], source: BatchContext) -> Iterator[Any]:
     """Batch after batch, made of columns."""
     stages = source.recipe.stages
     for stretch in stretches:
@@ -122,7 +122,7 @@ def batches_gathered(stretches: Iterator[Gathered], source: Source) -> Iterator[
             yield delivered
 
 
-def _collated(samples: list[Any], repeated: list[bool], source: Source) -> Any:
+def _collated(samples: list[Any], repeated: list[bool], source: BatchContext) -> Any:
     kept = [
         (sample, again)
         for sample, again in zip(samples, repeated, strict=True)
@@ -142,7 +142,7 @@ def _collated(samples: list[Any], repeated: list[bool], source: Source) -> Any:
     return delivered
 
 
-def _delivered(batch: Any, repeated: NDArray[np.bool_], source: Source) -> Any:
+def _delivered(batch: Any, repeated: NDArray[np.bool_], source: BatchContext) -> Any:
     """A batch with its repeats marked, in its format, after the stages of batches; counted."""
     num_repeats = int(np.count_nonzero(repeated))
     if isinstance(batch, dict) and "__pad__" in batch:  # in all batches, so that it does not wait for the last
@@ -167,7 +167,7 @@ def _delivered(batch: Any, repeated: NDArray[np.bool_], source: Source) -> Any:
     return batch
 
 
-def _nearest_kept(source: Source) -> Any:
+def _nearest_kept(source: BatchContext) -> Any:
     """The nearest sample before a batch, cyclically, that is kept: what a rank gets instead of nothing.
 
     Found from the order alone, so that a resumed run finds the same.
@@ -187,7 +187,7 @@ def _nearest_kept(source: Source) -> Any:
     raise UsageError(msg, hint='without reading(on_error="skip") the first error is raised')
 
 
-def _alone(source: Source, sample_id: int) -> Any:
+def _alone(source: BatchContext, sample_id: int) -> Any:
     """A sample that was not due, through all stages; not counted if it is damaged."""
     opened, arrangement, stages, skips = source.opened, source.arrangement, source.recipe.stages, source.skips
     if skips is None:

@@ -21,15 +21,15 @@ from shoal.reading.borrowed_values import with_views
 from shoal.reading.budgets import Budget, budget_of
 from shoal.reading.fetcher import Fetch
 from shoal.reading.options import ReadingOptions
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.single_samples import Singles, singles_of
 from shoal.stats.counters import Counters
 from shoal.stats.pinned_views import Pins
-from shoal.stats.throughput import Pace
-from shoal.stream.certificate.delivery_ledger import Ledger, RecordHashes
-from shoal.stream.checkpoint.position import Place
-from shoal.stream.iterating.batches import Source, batches_gathered, batches_made, samples_made
-from shoal.stream.iterating.pipeline_spec import Recipe
+from shoal.stats.throughput import Throughput
+from shoal.stream.certificate.delivery_ledger import DeliveryLedger, RecordHashes
+from shoal.stream.checkpoint.position import Position
+from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterating.read_schedule import gathered, planned, unplanned
 from shoal.stream.progress_line import progress_line
 from shoal.stream.ranks.rank_share import shares_of
@@ -48,14 +48,14 @@ class Iteration:
     def __init__(
         self,
         opened: Opened,
-        arrangement: Arrangement,
-        recipe: Recipe,
+        arrangement: ResolvedOrder,
+        recipe: PipelineSpec,
         counters: Counters,
         options: ReadingOptions,
         *,
         epoch: int,
         start: int,
-        ended: Callable[[Place], None],
+        ended: Callable[[Position], None],
         state: Callable[[int, int], dict[str, Any]],
         first_step: int = 0,
     ) -> None:
@@ -66,8 +66,8 @@ class Iteration:
         if not options.copy:
             opened = _viewed(opened, counters)
         order = arrangement.epoch(epoch)
-        ledger = Ledger(RecordHashes(opened.index), epoch)
-        self.place = Place(epoch, start, recipe.partition, order.num_samples, first_step, ledger=ledger)
+        ledger = DeliveryLedger(RecordHashes(opened.index), epoch)
+        self.place = Position(epoch, start, recipe.partition, order.num_samples, first_step, ledger=ledger)
         self.place.leaves_out = recipe.filters or options.leaves_out
         reading = singles_of if arrangement.by_singles else Fetch
         skips = skips_of(options, opened.index, counters)
@@ -77,7 +77,7 @@ class Iteration:
         self._reading = reading(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
         shares = ledger.noting(shares_of(order, arrangement, recipe, self.place))
         self._decoders = _decoders_of(opened, recipe, skips)
-        source = Source(opened, arrangement, recipe, counters, self.place, ledger, skips, self._decoders)
+        source = BatchContext(opened, arrangement, recipe, counters, self.place, ledger, skips, self._decoders)
         self._results: Iterator[Any]
         if isinstance(self._reading, Singles):
             deliver = batches_made if recipe.partition.batched else samples_made
@@ -95,7 +95,7 @@ class Iteration:
         self._failure: BaseException | None = None
         self._closed = self._is_stopped = False
         self._generation = forks.generation
-        self._pace = counters.pace = Pace(counters)
+        self._pace = counters.pace = Throughput(counters)
         self._counters = counters
         self._line = progress_line(options, recipe, self.place, counters, opened)
 
@@ -189,7 +189,7 @@ class Iteration:
             self._end_line()
 
 
-def _decoders_of(opened: Opened, recipe: Recipe, skips: Skips | None) -> Decoders | None:
+def _decoders_of(opened: Opened, recipe: PipelineSpec, skips: Skips | None) -> Decoders | None:
     forgiving = skips is not None and skips.finds
     if recipe.threaded is None:
         return None
@@ -205,7 +205,7 @@ def _viewed(opened: Opened, counters: Counters) -> Opened:
     return viewed
 
 
-def _gathering(source: Source, budget: Budget, fetch: Fetch, options: ReadingOptions) -> Gathering | None:
+def _gathering(source: BatchContext, budget: Budget, fetch: Fetch, options: ReadingOptions) -> Gathering | None:
     """What makes batches of columns; None where they are to be made of samples.
 
     So they are where damaged samples are skipped, since these are told one by one, and where memory is limited.

@@ -15,27 +15,27 @@ from shoal.pipeline.decode_pool import threaded
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.reading.cached_ranges import expect_windows
 from shoal.reading.options import ReadingOptions
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.spilled.large_chunks import refuse_too_large
 from shoal.stats.counters import Counters
 from shoal.stream.checkpoint.cursor import Cursor
-from shoal.stream.checkpoint.position import Place
+from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.pipeline_spec import Recipe
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.progress_line import ProgressLine, progress_line
-from shoal.stream.spec import Description
+from shoal.stream.spec import DatasetSpec
 from shoal.stream.window_warning import warning_about
 
-__all__ = ["Pass", "Work", "pass_of"]
+__all__ = ["IteratorSpec", "WorkerSpec", "pass_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkerSpec:
     """What a process needs to make batches of any epoch of one rank; it pickles, and knows no position."""
 
     opened: Opened
-    arrangement: Arrangement
-    recipe: Recipe
+    arrangement: ResolvedOrder
+    recipe: PipelineSpec
     options: ReadingOptions
 
     def iterate(
@@ -44,7 +44,7 @@ class Work:
         *,
         epoch: int,
         start: int,
-        ended: Callable[[Place], None],
+        ended: Callable[[Position], None],
         state: Callable[[int, int], dict[str, Any]],
         first_step: int = 0,
     ) -> Iteration:
@@ -62,7 +62,7 @@ class Work:
             first_step=first_step,
         )
 
-    def of_worker(self, worker: int, num_workers: int) -> Work:
+    def of_worker(self, worker: int, num_workers: int) -> WorkerSpec:
         """The part of one worker of so many, which share what this process was given to hold.
 
         What goes to another process is copied on its way: views would not arrive.
@@ -75,49 +75,49 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class IteratorSpec:
     """A rank's work from a position to the end of an epoch, and who is told how far it has come.
 
     ``follow`` is given the place that moves, ``ended`` the place once it came to its end; ``state`` makes a state of
     epoch and position. Positions, ``start`` too, count what is left of the epoch.
     """
 
-    work: Work
+    work: WorkerSpec
     counters: Counters
     epoch: int
     start: int
-    follow: Callable[[Place], None]
-    ended: Callable[[Place], None]
+    follow: Callable[[Position], None]
+    ended: Callable[[Position], None]
     state: Callable[[int, int], dict[str, Any]]
 
-    def place(self) -> Place:
+    def place(self) -> Position:
         """Where it begins: to be moved on by whoever receives the batches."""
         num_samples = self.work.arrangement.num_samples_of(self.epoch)
         work = self.work
         leaves_out = work.recipe.filters or work.options.leaves_out
-        return Place(self.epoch, self.start, work.recipe.partition, num_samples, leaves_out=leaves_out)
+        return Position(self.epoch, self.start, work.recipe.partition, num_samples, leaves_out=leaves_out)
 
     @property
     def num_steps(self) -> int:
         """Batches to come, or positions without batches."""
         return self.work.recipe.partition.num_batches(self.work.arrangement.num_samples_of(self.epoch), self.start)
 
-    def with_threads(self, *, num_threads: int | None, limit_bytes: int) -> Pass:
+    def with_threads(self, *, num_threads: int | None, limit_bytes: int) -> IteratorSpec:
         """The same with samples decoded in threads, where that gains, or as many as were asked for."""
         recipe = self.work.recipe
         how = threaded(recipe.stages, num_threads=num_threads, limit_bytes=limit_bytes)
         return replace(self, work=replace(self.work, recipe=replace(recipe, threaded=how)))
 
-    def silent(self) -> Pass:
+    def silent(self) -> IteratorSpec:
         """The same without the line of progress, which whoever receives the batches writes."""
         options = replace(self.work.options, progress=False)
         return replace(self, work=replace(self.work, options=options))
 
-    def progress_line(self, place: Place) -> ProgressLine | None:
+    def progress_line(self, place: Position) -> ProgressLine | None:
         """The line of progress for who receives the batches at this place; None where there is none to write."""
         return progress_line(self.work.options, self.work.recipe, place, self.counters, self.work.opened)
 
-    def gathered_into(self, allocate: Callable[..., NDArray[Any]]) -> Pass:
+    def gathered_into(self, allocate: Callable[..., NDArray[Any]]) -> IteratorSpec:
         """The same with batches of columns in arrays that this makes of a shape and a type."""
         return replace(self, work=replace(self.work, recipe=replace(self.work.recipe, allocate=allocate)))
 
@@ -132,12 +132,12 @@ class Pass:
 
 
 def pass_of(
-    described: Description,
-    arrangement: Arrangement,
+    described: DatasetSpec,
+    arrangement: ResolvedOrder,
     counters: Counters,
     cursor: Cursor,
     collate: Callable[[list[Any]], Any],
-) -> Pass:
+) -> IteratorSpec:
     """What the next iterator of a dataset does, from where its cursor is; warned of, if it will mix badly.
 
     Raises
@@ -153,6 +153,8 @@ def pass_of(
     refuse_too_large(opened, arrangement, options.memory_limit_bytes)
     expect_windows(opened, arrangement, world_size, options.memory_limit_bytes)
     stages, batch_stages = described.stages, described.batch_stages
-    recipe = Recipe(partition, rank, stages, batch_stages, collate, formatting=described.formatting.of(opened, stages))
-    work = Work(opened, arrangement, recipe, options)
-    return Pass(work, counters, cursor.epoch, cursor.start, cursor.follow, cursor.ended, arrangement.state_at)
+    recipe = PipelineSpec(
+        partition, rank, stages, batch_stages, collate, formatting=described.formatting.of(opened, stages)
+    )
+    work = WorkerSpec(opened, arrangement, recipe, options)
+    return IteratorSpec(work, counters, cursor.epoch, cursor.start, cursor.follow, cursor.ended, arrangement.state_at)

@@ -16,11 +16,11 @@ from shoal.pipeline.decode_pool import Threaded
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage, in_epoch
 
-__all__ = ["Recipe"]
+__all__ = ["PipelineSpec"]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class PipelineSpec:
     """What becomes of samples: stages of one, batches or not, stages of a batch; and who makes which batches.
 
     Worker ``worker`` of ``num_workers`` makes those of the rank's batches whose step leaves this remainder.
@@ -49,7 +49,7 @@ class Recipe:
         """Whether batches can be made of columns, with nothing done to a sample that cannot be done to its columns."""
         return self.partition.batched and gathers(self.stages) and self.collate is collate
 
-    def in_epoch(self, epoch: int) -> Recipe:
+    def in_epoch(self, epoch: int) -> PipelineSpec:
         """The same for the samples of one epoch."""
         return replace(self, stages=in_epoch(self.stages, epoch))
 

@@ -18,13 +18,13 @@ from shoal.reading.fetcher import Fetch
 from shoal.reading.schedule.lifetimes import first_uses, last_uses
 from shoal.reading.single_samples import Singles
 
-__all__ = ["Gathered", "Stretch", "gathered", "planned", "unplanned"]
+__all__ = ["Gathered", "ReadSpan", "gathered", "planned", "unplanned"]
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ReadSpan:
     """What this rank gets of some consecutive global batches: the samples before any stage, as they are read, and more.
 
     Lists, which a loop over samples is fastest with. Batch ``i`` is ``[batch_first[i], batch_first[i + 1])`` of them,
@@ -49,7 +49,7 @@ class Gathered:
 
 def planned(
     shares: Iterator[tuple[Share, range]], budget: Budget, fetch: Fetch, skips: Skips | None
-) -> Iterator[Stretch]:
+) -> Iterator[ReadSpan]:
     """Stretch after stretch, with the reads of the next one planned before the samples of this one are given out.
 
     Where memory is limited, with those of this one only: what is kept of it depends on what the next one needs.
@@ -94,7 +94,7 @@ def gathered(
 
 def unplanned(
     shares: Iterator[tuple[Share, range]], budget: Budget, singles: Singles, skips: Skips | None
-) -> Iterator[Stretch]:
+) -> Iterator[ReadSpan]:
     """Stretch after stretch of samples that have a read of their own."""
     for share, steps in shares:
         wanted = _wanted(share, skips)
@@ -108,10 +108,10 @@ def _wanted(share: Share, skips: Skips | None) -> slice | NDArray[np.bool_]:
     return slice(None) if skips is None or not len(skips.known) else ~skips.among(share.ids)
 
 
-def _stretch(share: Share, steps: range, samples: Iterator[Any], wanted: slice | NDArray[np.bool_]) -> Stretch:
+def _stretch(share: Share, steps: range, samples: Iterator[Any], wanted: slice | NDArray[np.bool_]) -> ReadSpan:
     if not isinstance(wanted, slice):
         samples = _with_gaps(samples, wanted.tolist())
-    return Stretch(samples, share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), steps)
+    return ReadSpan(samples, share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), steps)
 
 
 def _with_gaps(samples: Iterator[Any], wanted: list[bool]) -> Iterator[Any]:

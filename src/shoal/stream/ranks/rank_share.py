@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from shoal.order.partition import Share
 from shoal.order.protocol import BoundOrder
-from shoal.reading.resolved_order import Arrangement
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import stretch_positions
-from shoal.stream.checkpoint.position import Place
-from shoal.stream.iterating.pipeline_spec import Recipe
+from shoal.stream.checkpoint.position import Position
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
 __all__ = ["shares_of", "some_batches"]
 
 
 def shares_of(
-    order: BoundOrder, arrangement: Arrangement, recipe: Recipe, place: Place
+    order: BoundOrder, arrangement: ResolvedOrder, recipe: PipelineSpec, place: Position
 ) -> Iterator[tuple[Share, range]]:
     """What a rank, or one of its workers, gets, stretch by stretch, with stored sample ids; and at which steps."""
     partition, num_workers = recipe.partition, recipe.num_workers

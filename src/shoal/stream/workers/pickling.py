@@ -15,21 +15,21 @@ from shoal.index.table import Index
 from shoal.indexing.index_store import load_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.urls import scheme_of
-from shoal.stream.iterating.iterator_spec import Work
+from shoal.stream.iterating.iterator_spec import WorkerSpec
 
 __all__ = ["pack", "unpack"]
 
 _SMALL_ROWS = 100_000  # extents and samples; below, a few megabytes travel faster than a file is looked at
 
 
-def pack(work: Work) -> bytes:
+def pack(work: WorkerSpec) -> bytes:
     """The work as bytes that `unpack` makes work of on the same machine."""
     buffer = io.BytesIO()
     _Packer(buffer, work).dump(work)
     return buffer.getvalue()
 
 
-def unpack(data: bytes) -> Work:
+def unpack(data: bytes) -> WorkerSpec:
     """The work that was packed.
 
     Raises
@@ -37,12 +37,12 @@ def unpack(data: bytes) -> Work:
     IndexFileError
         The file of the index holds another one by now.
     """
-    found: Work = _Unpacker(io.BytesIO(data)).load()
+    found: WorkerSpec = _Unpacker(io.BytesIO(data)).load()
     return found
 
 
 class _Packer(pickle.Pickler):
-    def __init__(self, buffer: io.BytesIO, work: Work) -> None:
+    def __init__(self, buffer: io.BytesIO, work: WorkerSpec) -> None:
         super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
         self._index, self._path = work.opened.index, _path_of(work)
 
@@ -68,7 +68,7 @@ class _Unpacker(pickle.Unpickler):
         return index
 
 
-def _path_of(work: Work) -> str:
+def _path_of(work: WorkerSpec) -> str:
     """The file of this machine that has exactly the index of this work; "" where it is small, or there is none."""
     index, path = work.opened.index, work.opened.index_path
     if path is None or scheme_of(path) or index.num_extents + index.num_samples < _SMALL_ROWS:

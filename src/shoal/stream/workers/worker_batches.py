@@ -19,12 +19,12 @@ from shoal.reading.cached_ranges import cache_counts
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
 from shoal.stream.certificate.delivery_ledger import Proof
-from shoal.stream.checkpoint.position import Place
+from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.iterator_spec import Work
+from shoal.stream.iterating.iterator_spec import WorkerSpec
 from shoal.stream.workers.pickling import pack, unpack
 
-__all__ = ["Failed", "Made", "StepMaker", "Task", "add_counts"]
+__all__ = ["Failed", "StepMaker", "Task", "WorkerBatch", "add_counts"]
 
 
 class Task(NamedTuple):
@@ -48,7 +48,7 @@ class Failed(NamedTuple):
         raise self.error
 
 
-class Made(NamedTuple):
+class WorkerBatch(NamedTuple):
     """A batch, or why there is none; and what making it, and reading ahead of the next, added to the counts.
 
     ``proof`` sums up the samples in it.
@@ -67,7 +67,7 @@ class StepMaker:
     ``stop`` is the end of a pipe. When something can be read there, the batch in work is given up at its next sample.
     """
 
-    def __init__(self, work: Work, num_workers: int, stop: Any) -> None:
+    def __init__(self, work: WorkerSpec, num_workers: int, stop: Any) -> None:
         self._work, self._num_workers, self._stop = work, num_workers, stop
         self._watch: threading.Thread | None = None
         self._forget()
@@ -81,7 +81,7 @@ class StepMaker:
         self._counters = Counters()
         self._told: dict[str, Any] = {}
 
-    def make(self, task: Task) -> Made:
+    def make(self, task: Task) -> WorkerBatch:
         """The batch of a task; an error comes back as one, so that it keeps its type on its way."""
         if self._watch is None:
             self._told = dict(cache_counts(self._work.opened))  # who was forked has those of the parent
@@ -94,8 +94,8 @@ class StepMaker:
             batch, proof = self._made(task)
         except Exception as error:  # noqa: BLE001  # raised again by the process that asked
             self._next = None
-            return Made(task.step, None, self._counts(), Failed(_portable(error), traceback.format_exc()))
-        return Made(task.step, batch, self._counts(), None, proof)
+            return WorkerBatch(task.step, None, self._counts(), Failed(_portable(error), traceback.format_exc()))
+        return WorkerBatch(task.step, batch, self._counts(), None, proof)
 
     def _made(self, task: Task) -> tuple[Any, Proof]:
         here = (task.epoch, task.start, task.step)
@@ -174,7 +174,7 @@ def _portable(error: BaseException) -> BaseException:
     return error
 
 
-def _nobody_counts(_: Place) -> None:
+def _nobody_counts(_: Position) -> None:
     """A worker does not know whether what it made was received."""
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from shoal.errors import StorageError, UsageError
 from shoal.figures import format_bytes
 from shoal.reading.cached_ranges import chunk_cache_of, expect_windows
-from shoal.stream.iterating.iterator_spec import Work
+from shoal.stream.iterating.iterator_spec import WorkerSpec
 
 __all__ = ["sharing_chunks"]
 
@@ -20,7 +20,7 @@ _LEAST_BYTES = 1 << 30
 _WINDOWS = 2  # workers are not quite at the same place
 
 
-def sharing_chunks(work: Work, *, num_workers: int) -> Work:
+def sharing_chunks(work: WorkerSpec, *, num_workers: int) -> WorkerSpec:
     """The same work with a cache of this machine for as long as it lasts, where it reads from afar and has none.
 
     Files of this machine are shared by the system. Where there is no room for a cache, workers read for themselves, and
