@@ -1,4 +1,4 @@
-"""How fast tars stream from far away, next to the limit: the same ranges, by as many raw GETs at a time.
+"""How fast tars stream from a remote store, next to the limit: the same ranges, by as many raw GETs at a time.
 
 ``python bench/remote.py`` makes three datasets of tars in a temporary directory (members of 4 KiB, 100 KB and 1 MB) and
 serves each from a process of its own (`servers/quick.py`, which takes little of the processors that are shared with it)

@@ -90,7 +90,7 @@ def stream(data: str, window: str, cache: str) -> None:
 
 
 def stream_from_far(url: str, window: str, cache: str) -> None:
-    """In a process of its own: an epoch from far away."""
+    """In a process of its own: an epoch from a remote store."""
     warnings.simplefilter("ignore")
     rates, come = [], FarReaders.in_turn
 
@@ -117,7 +117,7 @@ def memory(name: str) -> float:
 
 
 def main_far() -> None:
-    """Make the data, and stream them from far away."""
+    """Make the data, and stream them from a remote store."""
     root = Path(tempfile.mkdtemp())
     try:
         (root / "data").mkdir()

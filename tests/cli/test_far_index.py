@@ -1,4 +1,4 @@
-"""`shoal index` and `shoal info` of shards that are far away."""
+"""`shoal index` and `shoal info` of remote shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards that are far away are indexed as if they lay here, for what the sizes of their members make it cost."""
+"""Remote shards are indexed as if they lay here, for what the sizes of their members make it cost."""
 
 from __future__ import annotations
 

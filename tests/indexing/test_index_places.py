@@ -168,7 +168,7 @@ def test_a_shard_that_changes_after_the_listing_is_noticed(root: str, monkeypatc
 def test_a_machine_keeps_few_indexes(
     root: str, tmp_path: Path, shards: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those that it copied from afar."""
+    """Also those that it copied from a remote store."""
     monkeypatch.setattr("shoal.indexing.index_store._CACHE_FILES", 2)
     kept = tmp_path / "cache" / "indexes"
     for number, data in enumerate(shards):

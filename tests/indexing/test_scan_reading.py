@@ -1,4 +1,4 @@
-"""What is read of a shard that is far away: the right bytes, by whichever way is cheaper, with nothing left running."""
+"""What is read of a remote shard: the right bytes, by whichever way is cheaper, with nothing left running."""
 
 from __future__ import annotations
 

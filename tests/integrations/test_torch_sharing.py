@@ -1,4 +1,4 @@
-"""Workers that read from afar fetch each chunk once, together."""
+"""Workers that read remote shards fetch each chunk once, together."""
 
 from __future__ import annotations
 

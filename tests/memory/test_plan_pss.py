@@ -29,8 +29,8 @@ seen = sum(len(batch["bin"]) for batch in ds)
 print(json.dumps([seen, base_bytes]))
 """
 WORLD_SIZE, BATCH = 2, 64
-# Beside 5 %: Python takes memory from the system 1 MiB at a time, and threads that read from far away are 8 to 16 as it
-# turns out, with 160 KiB each.
+# Beside 5 %: Python takes memory from the system 1 MiB at a time, and threads that read from a remote store are 8 to
+# 16 as it turns out, with 160 KiB each.
 GRANULARITY_BYTES = 2 * MIB
 
 

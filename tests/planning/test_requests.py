@@ -1,4 +1,4 @@
-"""What reads become when they are asked for from far away, known beforehand."""
+"""What reads become when they are asked for from a remote store, known beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that end in the middle of a stream from far away: at once, in good order, whatever the server does."""
+"""Processes that end in the middle of a remote stream: at once, in good order, whatever the server does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams from far away: the same samples, in a budget, in few requests, through all that a network does."""
+"""Streams from a remote store: the same samples, in a budget, in few requests, through all that a network does."""
 
 from __future__ import annotations
 

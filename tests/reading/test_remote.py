@@ -1,4 +1,4 @@
-"""Datasets that lie far away: every way of naming them, and every place for their index."""
+"""Remote datasets: every way of naming them, and every place for their index."""
 
 from __future__ import annotations
 

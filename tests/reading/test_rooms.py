@@ -86,7 +86,7 @@ def test_memory_of_another_size_goes_back() -> None:
 
 @dataclass
 class Filling(Distant):
-    """Files far away, each request of a thread once late; remembers who filled what."""
+    """Remote files, each request of a thread once late; remembers who filled what."""
 
     filled: list[int] = field(default_factory=list)
     late: set[tuple[str, int]] = field(default_factory=set)

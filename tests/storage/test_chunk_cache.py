@@ -50,7 +50,7 @@ def names(directory: Path, folder: str = "chunks") -> list[str]:
 
 
 class Source:
-    """What lies far away, and how often it was asked for."""
+    """What is remote, and how often it was asked for."""
 
     def __init__(self, cache: ChunkCache) -> None:
         self.cache = cache

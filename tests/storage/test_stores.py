@@ -1,4 +1,4 @@
-"""What every store that is far away does alike."""
+"""What every remote store does alike."""
 
 from __future__ import annotations
 

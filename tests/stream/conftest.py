@@ -40,7 +40,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture(params=["told", "threads"])
 def readers(request: pytest.FixtureRequest, tars: Dataset, lines: Dataset, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who reads `tars` and `lines`: the consumer, as for local files, or threads, as for stores that are far away."""
+    """Who reads `tars` and `lines`: the consumer, as for local files, or threads, as for remote stores."""
     if request.param == "threads":
         for ds in (tars, lines):
             monkeypatch.setattr(ds._opened.store, "reads_ahead", False)

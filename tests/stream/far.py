@@ -1,4 +1,4 @@
-"""A store that is far away, in memory: it counts what is asked of it, and costs what it is told to cost."""
+"""A remote store, in memory: it counts what is asked of it, and costs what it is told to cost."""
 
 from __future__ import annotations
 

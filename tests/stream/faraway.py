@@ -1,4 +1,4 @@
-"""A dataset of this machine as if it lay far away: slow, unreliable, and looked at request by request."""
+"""A dataset of this machine as if it were remote: slow, unreliable, and looked at request by request."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Builds an index: every shard is scanned once, several at a time, and a killed build goes on where it was.
 
 Scanning local files is parsing, so it is the processor that is short, and threads would take turns at it: the shards go
-to worker processes (`scan_worker`), one whole shard at a time. Scanning what is far away is waiting, which threads do
-well (`scan_threads`), and the fewer requests or bytes the better (`scan_reading`).
+to worker processes (`scan_worker`), one whole shard at a time. Scanning what is remote is waiting, which threads do
+well (`scan.threads`), and the fewer requests or bytes the better (`scan.ranges`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _log = logging.getLogger("shoal")
 # Below this, starting processes (a few tenths of a second each) costs more than they save, and nothing is kept.
 SMALL_BYTES = 256 << 20
 
-# The same for shards that are far away, where to begin anew costs more.
+# The same for remote shards, where to begin anew costs more.
 SMALL_FAR_BYTES = 16 << 20
 
 # From here on the index leaves out the size of each sample, 4 bytes a sample.
@@ -95,11 +95,11 @@ def build_index(
     ``expected`` says by path what shards should hold, and one that does not is refused. ``rows`` are, by the names of
     single files, what tables beside them say of them.
 
-    Shards that are far away are scanned by threads, 32 requests at a time, and no processes: headers only, or all
+    Remote shards are scanned by threads, 32 requests at a time, and no processes: headers only, or all
     bytes, whichever costs less. What it took is logged, and added up in ``traffic``.
 
-    O(samples) memory, and up to 200 MB for what is under way from far away; about the speed at which one processor
-    parses, times ``workers``.
+    O(samples) memory, and up to 200 MB for what is under way from a remote store; about the speed at which one
+    processor parses, times ``workers``.
 
     Raises
     ------

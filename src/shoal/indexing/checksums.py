@@ -49,7 +49,7 @@ def extent_checksums(
 
     ``paths`` has one path per shard, and ``check`` is asked before a shard is first read (`ShardCheck.check`).
     ``progress`` is called in this thread with bytes done and bytes in all. At most 24 reads of 4 MiB are held, 48
-    from far away.
+    from a remote store.
 
     Raises
     ------

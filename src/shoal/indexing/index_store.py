@@ -54,7 +54,7 @@ def save_index(index: Index, where: str | os.PathLike[str], *, store: Put) -> st
 def load_index(path: str, *, store: MapFile, trusted: bool = False, cache_dir: str | None = None) -> Index:
     """The index in the file ``path``, whose columns stay mapped and are shared by all processes of a machine.
 
-    One that lies far away is copied to ``cache_dir`` first, once for every version of it, or else read into memory.
+    A remote one is copied to ``cache_dir`` first, once for every version of it, or else read into memory.
     O(samples) in two passes that look for contradictions and for bytes that changed (4 ns a sample, 0.4 ns a byte).
     When ``trusted``, as the files are that this machine made for itself, no contradictions are looked for, and bytes
     that changed once in each process: a disk, or a memory, may lie all the same.

@@ -189,7 +189,7 @@ class Output:
         Raises
         ------
         UsageError
-            Far away, where nobody can be locked out: another packing has written its own meanwhile.
+            Remotely, where nobody can be locked out: another packing has written its own meanwhile.
         """
         if not self._put_on_condition(index):
             self.put(INDEX_NAME, encode(index))

@@ -55,8 +55,9 @@ class RankMemory:
     coming
         Which samples come next, and where those of the chunks in use begin.
     spare
-        Modules that are loaded when a stream first runs; and the place in the heap of a chunk that was let go, in which
-        smaller objects have settled. What comes from far away lies in memory of its own, and leaves no such places.
+        Modules that are loaded when a stream first runs; and the place in the heap of a chunk that was let go, in
+        which smaller objects have settled. What comes from a remote store lies in memory of its own, and leaves no
+        such places.
     """
 
     in_use: float

@@ -1,4 +1,4 @@
-"""How reads become requests where the store is far away: in groups, of which neighbours share one; large ones in parts.
+"""How reads become requests where the store is remote: in groups, of which neighbours share one; large ones in parts.
 
 What may be read ahead is asked for a group at a time, as soon as there is room for one. So which reads can share a
 request follows from the order of their first uses, and how many requests there will be is known before any is made.

@@ -38,7 +38,7 @@ class Budget:
 def budget_of(
     arrangement: ResolvedOrder, memory_limit_bytes: int | None, *, is_far: bool, verifies: bool = False
 ) -> Budget:
-    """The budget for reading in an order, from a store that is far away or not.
+    """The budget for reading in an order, from a remote store or not.
 
     A chunk larger than half the window (or an eighth of the limit) is read sample by sample, where the index knows
     where they are, or where it can be spilled (see `shoal.reading.spilled.large_chunks`). With ``verifies``, what would

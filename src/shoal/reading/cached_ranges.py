@@ -127,7 +127,7 @@ def expect_windows(
     largest_bytes = 0.0
     if arrangement.spills:  # what is spilled lies there decoded
         stored, is_spilled = table.end_byte - table.first_byte, too_large(arrangement, memory_limit_bytes)
-        if opened.store.reads_ahead:  # from far away, as it was stored, too
+        if opened.store.reads_ahead:  # from a remote store, as it was stored, too
             stored = np.zeros_like(stored)
         decoded = np.where(is_spilled, table.decoded_bytes * _SPILLED_BY_DECODED + stored, 0)
         window_bytes += chunks * float(decoded.sum()) / max(1, len(table))

@@ -4,7 +4,7 @@ Whatever order answers come in, the consumer gets exactly the unit it asks for, 
 An error of a read is raised when its unit is needed, at the sample it belongs to.
 
 Units are asked for in groups: to hand over one costs more than reading 64 KiB from the page cache, and neighbours that
-are far away can share a request. Samples are looked for when a unit is first taken, and each when it is wanted.
+are remote can share a request. Samples are looked for when a unit is first taken, and each when it is wanted.
 """
 
 from __future__ import annotations

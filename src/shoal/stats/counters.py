@@ -26,7 +26,7 @@ class Counters:
     was asked for: less often where neighbours share a request, more where one was made again. So ``requested_bytes`` by
     ``read_bytes`` is the bytes moved for each that was wanted. ``in_flight_bytes`` are asked for at this moment.
     What is read to scan a changed shard again is among them. Redirects are not counted, nor the look that each process
-    takes at a far shard when it first meets it.
+    takes at a remote shard when it first meets it.
 
     Of requests that were made again (``num_retries``), ``num_throttled`` were refused because the store was asked too
     much, and ``num_corrupt`` answers held other bytes than were indexed. ``num_hedges`` second requests were made for

@@ -23,7 +23,7 @@ class Counting(Protocol):
 
 
 class _Reads(ReadRange, Advise, Protocol):
-    """What is counted of a store, and what says whether it is far away."""
+    """What is counted of a store, and what says whether it is remote."""
 
 
 def counted(store: _Reads, counting: Counting) -> _Reads:

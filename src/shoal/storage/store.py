@@ -129,7 +129,7 @@ class Store(ReadRange, Advise, Stat, Find, List, Put, Delete, MapRange, Protocol
     connections, stay behind. In a forked child it works, or says at once that it does not (`ForkError`).
 
     An object must stay what it was when the store first met it, in `stat`, `list` or a read: an answer about another
-    version is an error and never other bytes. So a store that is far away may answer `stat` and `find` from memory.
+    version is an error and never other bytes. So a remote store may answer `stat` and `find` from memory.
     """
 
     def reader(self, path: str) -> Reader:

@@ -40,7 +40,7 @@ def in_store(source: SourceLike, storage_options: Mapping[str, Any] | None) -> S
 def options_of_sides(
     source: SourceLike, url: str, storage_options: Mapping[str, Any] | None
 ) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
-    """The options of a source and of an output: those of a store far away are not for files of this machine.
+    """The options of a source and of an output: those of a remote store are not for files of this machine.
 
     Both get them where both lie on this machine, so that they are refused, and where a filesystem is handed in.
     """

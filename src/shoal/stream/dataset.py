@@ -267,11 +267,11 @@ class Dataset:
             Bytes of chunks that this process may have in memory at most (``"512MiB"``), in use, read ahead and under
             way together. Where the order needs more, chunks are let go and read again: ``num_rereads`` in `stats`.
         verify
-            Checksums of the index are compared when bytes arrive from far away ("arrival"), or also for files of this
-            machine, and for samples that are read alone, which are then read with their extent ("always"). An index
-            has them if it was made with ``shoal index --checksum``.
+            Checksums of the index are compared when bytes arrive from a remote store ("arrival"), or also for files
+            of this machine, and for samples that are read alone, which are then read with their extent ("always"). An
+            index has them if it was made with ``shoal index --checksum``.
         deadline
-            Seconds for which one read from far away is tried again before its error is raised (by default
+            Seconds for which one read from a remote store is tried again before its error is raised (by default
             `deadline_seconds` of `storage_options`, else 120); a last try that is under way then is waited for,
             `timeout_seconds` of `storage_options` or longer if bytes come.
         hedge

@@ -35,7 +35,7 @@ def open_dataset(
     ----------
     source
         ``"data/train-{000000..000099}.tar"``, ``"data/*.jsonl"``, a directory (all shards below it), a `pathlib.Path`,
-        a list of shards, or a ``shoal.index`` beside its shards. On this machine or far away:
+        a list of shards, or a ``shoal.index`` beside its shards. On this machine or remote:
         ``"s3://bucket/train/*.tar"``, ``gs://``, ``az://``, ``https://``, ``hf://`` (docs/guides/remote-data.md).
     split
         Which of the splits of a directory: ``"train"``, several as a list, or ``"all"``. Needed where there are

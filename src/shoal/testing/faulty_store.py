@@ -1,4 +1,4 @@
-"""A store that fails as stores far away do, without a network."""
+"""A store that fails as remote stores do, without a network."""
 
 from __future__ import annotations
 

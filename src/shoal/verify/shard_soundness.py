@@ -43,8 +43,8 @@ _FAR_THREADS = 16  # where threads wait for answers, and not for the processor
 def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None = None) -> Soundness:
     """Read all shards of a dataset once, and list everything that is not as the index says.
 
-    ``progress`` is called in this thread with bytes done and bytes in all. At most 24 reads of 4 MiB are held, 48 from
-    far away, and besides the samples of one shard for each thread where shards are scanned.
+    ``progress`` is called in this thread with bytes done and bytes in all. At most 24 reads of 4 MiB are held, 48 of
+    remote shards, and besides the samples of one shard for each thread where shards are scanned.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class IndexPlace:
         Raises
         ------
         StorageError
-            It could not be written, which far away shows only now; then it is kept on this machine.
+            It could not be written, which a remote store shows only now; then it is kept on this machine.
         """
         try:
             save_index(index, self.path, store=self.store)

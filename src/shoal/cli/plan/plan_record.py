@@ -93,7 +93,8 @@ class Planned:
         held_chunks = self.reads.held_chunks
         moments = [self._memory_at(held_chunks, is_making=False)]
         if len(found := makings(self.data, self.cluster)):
-            # Else of many makings one meets the most; and what comes from far away keeps the memory that it once had.
+            # Else of many makings one meets the most; and what comes from a remote store keeps the memory that it
+            # once had.
             if (met := self.reads.meetings) is not None and self.is_exact and not is_far(self.cluster):
                 held_chunks = max(met.most_held_at(position) for position in found.tolist())
             moments.append(self._memory_at(held_chunks, is_making=True))

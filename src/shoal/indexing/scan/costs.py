@@ -1,4 +1,4 @@
-"""Which is cheaper for finding the samples of a shard that is far away: a request for each header, or all its bytes.
+"""Which is cheaper for finding the samples of a remote shard: a request for each header, or all its bytes.
 
 A format asks for the bytes it needs and knows nothing of distance. What it has asked for tells what either way would
 have cost so far, and what comes next is most often like it. To compare requests with bytes takes the seconds of each,

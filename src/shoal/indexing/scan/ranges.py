@@ -1,4 +1,4 @@
-"""Reads a shard that is far away for a scan: what its format asks for, in as few requests or as few bytes as pay.
+"""Reads a remote shard for a scan: what its format asks for, in as few requests or as few bytes as pay.
 
 A format reads on as if bytes were at hand. Here its small reads become requests: one for each header, or a stream of
 large ones with some under way ahead of it, whichever `shoal.indexing.scan.costs` finds cheaper at the moment.
@@ -167,7 +167,7 @@ class ScanReading:
 
 
 class _ReadsAhead(ReadRange, Advise, Protocol):
-    """What says whether a store is far away."""
+    """What says whether a store is remote."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The threads that scan shards which are far away, seen from the one that wants the scans.
+"""The threads that scan remote shards, seen from the one that wants the scans.
 
 Most of the time goes in waiting for answers, and each shard's headers must be read one after another, so many shards
 are scanned side by side.

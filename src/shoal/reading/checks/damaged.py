@@ -104,7 +104,7 @@ def _lose_wrong(records: ForgivingRecords, opened: Opened, read: UnitRead, damag
         return
     pieces = _smaller(opened, read)
     try:
-        # In two halves: the whole would be compared on its arrival from far away, and not be given out.
+        # In two halves: the whole would be compared on its arrival from a remote store, and not be given out.
         halves = (pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :])
         data = b"".join(read_unit(opened, _joined(half)) for half in halves)
     except ShardError as error:

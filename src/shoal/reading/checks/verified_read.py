@@ -1,4 +1,4 @@
-"""One unit: its bytes, checked where they come from far away, and the samples in them."""
+"""One unit: its bytes, checked where they come from a remote store, and the samples in them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def read_bytes(
     again: bool = False,
     buffer: memoryview | None = None,
 ) -> bytes:
-    """Bytes of a shard from far away: asked for again where that may help, and compared with the index's checksums.
+    """Bytes of a remote shard: asked for again where that may help, and compared with the index's checksums.
 
     With a ``buffer`` they are put there, and nothing is given back: only for stores that `fills`, and without a cache.
 
@@ -151,7 +151,7 @@ def check_shard(opened: Opened, shard: int, traffic: RequestStats) -> None:
 
 
 def parse_again(opened: Opened, read: UnitRead, data: Buffer, traffic: RequestStats) -> Records:
-    """The samples in bytes that came from far away.
+    """The samples in bytes that came from a remote store.
 
     Bytes that cannot be parsed are read again before that is believed: without checksums only the format notices that
     a byte was lost on the way.

@@ -1,8 +1,8 @@
 """Who reads units: threads, or the consumer itself where the system reads ahead when it is told what comes.
 
-Threads suit what is far away (`far_readers`). For local files they are only in the way: each of their reads has to wait
-for the interpreter, up to 5 ms while the consumer runs, and records of 100 KB streamed three times slower than without
-them.
+Threads suit what is remote (`remote_readers`). For local files they are only in the way: each of their reads has to
+wait for the interpreter, up to 5 ms while the consumer runs, and records of 100 KB streamed three times slower than
+without them.
 """
 
 from __future__ import annotations

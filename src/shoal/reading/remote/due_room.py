@@ -12,7 +12,7 @@ __all__ = ["Due"]
 
 
 class Due:
-    """Pieces from far away that are wanted soon: all that may be read ahead is kept free for their parts.
+    """Pieces from a remote store that are wanted soon: all that may be read ahead is kept free for their parts.
 
     Otherwise what comes after a piece would fill the room, and its parts would come one after the other (35 MB/s where
     130 are there to be had). From when a piece is known until it is there nothing more is asked for ahead; all that is

@@ -1,4 +1,4 @@
-"""Units from a store that is far away: neighbours in one request, many requests at a time, each checked as it comes."""
+"""Units from a remote store: neighbours in one request, many requests at a time, each checked as it comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads one sample at a time from far away: those as large as a chunk, and orders in which no two neighbours share one.
+"""One sample at a time from a remote store: as large as a chunk, or in an order whose neighbours share none.
 
 Nothing is kept, so there is nothing to plan: the next samples are asked for a group at a time, as long as they fit into
 what may be read ahead, and each is waited for when its turn comes.

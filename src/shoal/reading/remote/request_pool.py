@@ -1,4 +1,4 @@
-"""Requests to a far store, several at a time, each answered on its own.
+"""Requests to a remote store, several at a time, each answered on its own.
 
 Requests wait in one line, in the order in which their bytes are wanted, and threads take them from its head; how many
 may be under way at a time is found as it goes (`shoal.reading.schedule.concurrency`). Whoever waits for one waits for

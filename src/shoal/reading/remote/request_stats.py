@@ -1,4 +1,4 @@
-"""Counts what goes to a far store and comes back, from whatever thread."""
+"""Counts what goes to a remote store and comes back, from whatever thread."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which reads share a request: neighbours in one shard that are wanted at about the same time.
 
-A request to a far store has a price of its own, in time and often in money. Reads that lie beside each other, or
+A request to a remote store has a price of its own, in time and often in money. Reads that lie beside each other, or
 nearly, are asked for as one; what lies between them is thrown away, and there is little of it.
 """
 

@@ -19,7 +19,7 @@ def ahead_limit_bytes(window_bytes: int, largest_bytes: int, *, is_far: bool) ->
     """How much may be read ahead with a window of ``window_bytes`` (0 for none) and units of up to ``largest_bytes``.
 
     A quarter of the window, so that what is read ahead never outweighs what is mixed, and at most 32 MiB; from a store
-    that is far away, 16 units if these are half of the window at most, and 32 MiB without a window; two units in any
+    that is remote, 16 units if these are half of the window at most, and 32 MiB without a window; two units in any
     case.
 
     >>> [ahead_limit_bytes(window << 20, 1 << 20, is_far=True) >> 20 for window in (16, 64, 512)]

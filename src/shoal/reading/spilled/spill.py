@@ -228,7 +228,7 @@ class _Pieces:
         return Stretch(name, part.first_byte, part.num_samples, None, part.head)
 
     def _spill(self, piece: UnitRead, file: SpillFile) -> Spilled:
-        """Decode a piece into a file; from far away once more if that fails, since bytes are lost on the way."""
+        """Decode a piece into a file; from a remote store once more if that fails, since bytes are lost on the way."""
         self._num_spills[piece.unit] += 1
         num_left = MOST_PARSES - 1 if self._is_far else 0
         while True:
@@ -244,8 +244,8 @@ class _Pieces:
     def _ranges(self, piece: UnitRead, file: SpillFile) -> ReadBytes:
         """What reads a piece: from memory where it is small or a checksum is due, else range by range.
 
-        From far away it comes into the file first, over as many connections as other reads: its format would ask for
-        one range after the other.
+        From a remote store it comes into the file first, over as many connections as other reads: its format would
+        ask for one range after the other.
         """
         has_checksum = self._opened.index.extent_checksum is not None and self._options.verify == "always"
         if self._comes_in_turn(piece):
@@ -266,7 +266,7 @@ class _Pieces:
         return partial(self._range, piece.shard)
 
     def _fetch_into(self, file: SpillFile, piece: UnitRead) -> None:
-        """Put the stored bytes of a piece from far away into a file, compared with their checksum."""
+        """Put the stored bytes of a piece from a remote store into a file, compared with their checksum."""
         self._counters.num_reads += 1
         self._count(piece.num_bytes)
         checksums, crc = self._opened.index.extent_checksum, 0

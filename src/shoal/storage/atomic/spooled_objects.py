@@ -1,4 +1,4 @@
-"""An object for a store far away, whose bytes wait on this machine until all of them are there.
+"""An object for a remote store, whose bytes wait on this machine until all of them are there.
 
 A store shows an object when it is whole, so bytes could be sent as they come. But an upload in parts that is killed
 stays in the bucket, unseen and paid for, and a slow one keeps whoever makes the bytes waiting. A file without a name is

@@ -1,4 +1,4 @@
-"""What URLs, with or without globs and braces, name in a store that is far away.
+"""What URLs, with or without globs and braces, name in a remote store.
 
 A name with a known suffix is believed to be a shard, which spares a request; the first look at it says if it is not
 there. Everything else is found out by listing, once per directory.

@@ -70,7 +70,7 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
     A file that ends in ``.index`` is an index. ``~`` and ``file://`` are understood, and the commands that others
     write to read one URL (``pipe:aws s3 cp URL -``).
 
-    On this machine, a file or directory of exactly that name wins over what its characters could mean. Far away, a
+    On this machine, a file or directory of exactly that name wins over what its characters could mean. Remotely, a
     name that ends in one of ``suffixes`` is a file, and whether it is there is seen when it is first looked at.
 
     Raises

@@ -1,4 +1,4 @@
-"""Workers of a loader that read from afar share what they read: each chunk comes to this machine once.
+"""Workers of a loader that read remote shards share what they read: each chunk comes to this machine once.
 
 Worker ``w`` of ``m`` makes every ``m``-th batch, so all of them want nearly all chunks at about the same time.
 """
@@ -21,7 +21,7 @@ _WINDOWS = 2  # workers are not quite at the same place
 
 
 def sharing_chunks(work: WorkerSpec, *, num_workers: int) -> WorkerSpec:
-    """The same work with a cache of this machine for as long as it lasts, where it reads from afar and has none.
+    """The same work with a cache of this machine for as long as it lasts, where it reads remote shards and has none.
 
     Files of this machine are shared by the system. Where there is no room for a cache, workers read for themselves, and
     a warning says what that costs. They do not divide the window: to hold a part of it each worker would read chunks
