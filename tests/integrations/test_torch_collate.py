@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +14,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from tests.integrations import stages
+from tests.samples import write_tar
 from torch.utils.data import default_collate
 
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.tensors import tensors
-from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import Dataset, open_dataset
 from shoal.torch import DataLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -158,3 +162,14 @@ def test_collation_does_not_import_torch(monkeypatch: pytest.MonkeyPatch) -> Non
     samples = [{"x": {"y": 1}, "z": np.zeros(2), "w": object()}] * 2
     assert nested(collate(samples))["x"]["y"].tolist() == [1, 1]
     assert "torch" not in sys.modules
+
+
+def test_images_decoded_to_tensors_are_stacked(tmp_path: Path) -> None:
+    picture = io.BytesIO()
+    Image.new("RGB", (5, 4), (255, 0, 0)).save(picture, "PNG")
+    write_tar(tmp_path / "a.tar", [{"__key__": str(i).encode(), "png": picture.getvalue()} for i in range(8)])
+    ds = open_dataset(tmp_path / "a.tar").decode("torchrgb").batch(4)
+    for batch in (next(iter(ds)), next(iter(DataLoader(ds)))):
+        assert batch["png"].shape == (4, 3, 4, 5)
+        assert batch["png"].dtype == torch.float32
+        assert batch["png"][:, 0].eq(1).all()
