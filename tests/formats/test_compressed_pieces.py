@@ -237,7 +237,8 @@ def test_a_table_that_lies_never_leads_to_a_wrong_sample(
     found = scanned(name, data)
     table = table_of(found.head)
     place = column % table.shape[1]
-    table[row, place] = np.int64(np.clip(int(table[row, place]) * relative + value, -(2**63), 2**63 - 1))
+    lie = int(table[row, place]) * relative + value
+    table[row, place] = max(-(2**63), min(lie, 2**63 - 1))
     lying = replace(found, head=head_with(found.head, table))
     first = other % table.shape[1]
     for begin, end in ((first, first + 1), (0, table.shape[1]), (place, place + 1)):
