@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing.reduction
 import os
 import random
 import signal
@@ -104,3 +106,32 @@ def note_worker(number: int) -> None:
     assert info is not None
     assert info.id == number
     Path(os.environ["SHOAL_TEST_NOTES"], str(number)).write_text(str(os.getpid()))
+
+
+def without_room(_: int) -> None:
+    """In a worker: shared memory is full, as torch says it."""
+
+    def refuse(_: torch.Tensor) -> torch.Tensor:
+        msg = "unable to allocate shared memory(shm) for file </torch_1_2_3>: No space left on device (28)"
+        raise RuntimeError(msg)
+
+    torch.Tensor.share_memory_ = refuse  # type: ignore[method-assign]
+
+
+def without_descriptors(_: int) -> None:
+    """In a worker: no more files can be open when a batch is sent."""
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    multiprocessing.reduction.DupFd = refuse  # type: ignore[assignment]
+
+
+def generated(sample: dict[str, Any]) -> dict[str, Any]:
+    """What no pickle takes."""
+    return {"cls": sample["cls"], "x": (number for number in range(3))}
+
+
+def large(sample: dict[str, Any]) -> dict[str, Any]:
+    """A megabyte of the number of the sample."""
+    return {"x": np.full(1 << 18, int(sample["cls"]), dtype=np.float32)}

@@ -33,6 +33,9 @@ class Counters:
     late ones, and ``num_hedges_won`` of them were answered first. ``concurrency`` is how many requests may be under way
     at a time. All of these but ``num_requests`` and ``requested_bytes`` stay 0 for files of this machine.
 
+    ``num_unshared_batches`` are those that workers of a loader sent through a pipe, which is slower, because shared
+    memory was full.
+
     ``peak_held_bytes`` is the most that was held of chunks, read ahead or in use. ``gives_views`` says whether values
     are views (``reading(copy=False)``, where the format can); ``pinned_bytes`` are then held by views alone.
 
@@ -48,6 +51,7 @@ class Counters:
     num_samples: int = 0
     num_batches: int = 0
     num_repeats: int = 0
+    num_unshared_batches: int = 0
     num_filtered: int = 0
     num_skipped: int = 0
     skipped_ids: list[int] = field(default_factory=list)

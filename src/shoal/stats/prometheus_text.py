@@ -45,6 +45,7 @@ _HELP = {
     "num_corrupt": "Answers that held other bytes than were indexed.",
     "num_hedges": "Second requests made because the first was late.",
     "num_hedges_won": "Second requests that were answered first.",
+    "num_unshared_batches": "Batches that workers sent through a pipe, since shared memory was full.",
     "concurrency": "Requests that may be under way at a time.",
     "wait_seconds": "Time in which the making of batches waited for bytes.",
     "make_seconds": "Time in which batches were made, waiting for bytes included.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +12,7 @@ from typing import Any, Self
 import torch
 
 from shoal.errors import UsageError
+from shoal.integrations.torch.batch_transfer import SHARED_MEMORY_HINT
 from shoal.integrations.torch.tensor_batches import can_pin, pinned, pinned_array
 from shoal.integrations.torch.worker_processes import Workers
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
@@ -22,6 +24,8 @@ from shoal.stream.workers.prefetcher import Ahead
 from shoal.stream.workers.worker_batches import WorkerBatch, add_counts
 
 __all__ = ["ByWorkers", "InThread", "Received"]
+
+_log = logging.getLogger("shoal")
 
 _SECONDS_TO_GIVE_UP = 1.5
 
@@ -190,7 +194,7 @@ class ByWorkers:
         self.survives_interrupts = False  # torch may have taken a batch out of its queue
         self.handing_over: Callable[[], AbstractContextManager[Any]] = nullcontext  # of torch, which waits inside
         self._workers: Workers | None = workers
-        self._is_waiting = False
+        self._is_waiting = self._has_told = False
         self._run, self._stay = run, stay
 
     def wait(self) -> None:
@@ -214,6 +218,9 @@ class ByWorkers:
             self._workers = None
             raise
         add_counts(self._run.counters, made.counts)
+        if made.counts.get("num_unshared_batches") and not self._has_told:
+            self._has_told = True
+            _log.warning("batches of workers come through a pipe, which is slower: %s", SHARED_MEMORY_HINT)
         if made.failed is not None:
             made.failed.raise_here()
         step = place.num_yielded

@@ -8,6 +8,7 @@ no worker ever ends early, and a worker that stays for several epochs learns of 
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import signal
 import weakref
@@ -17,6 +18,8 @@ from typing import Any
 import torch.utils.data
 
 from shoal.errors import WorkerError
+from shoal.integrations.torch.batch_transfer import SHARED_MEMORY_HINT, sendable
+from shoal.processes.feeders import UNSENT_EXIT_CODE, end_where_unsent
 from shoal.processes.forks import wait_for_end, wait_for_feeders
 from shoal.processes.interrupts import interrupts_wait
 from shoal.processes.parents import end_with_parent
@@ -39,7 +42,10 @@ class Workshop:
 
     def __getitem__(self, task: Task) -> WorkerBatch:
         made = self._maker.make(task)
-        return made if made.failed is not None else made._replace(batch=self._finish(made.batch))
+        if made.failed is not None:
+            return made
+        batch, is_copied = sendable(self._finish(made.batch))
+        return made._replace(batch=batch, counts={**made.counts, "num_unshared_batches": int(is_copied)})
 
 
 class _Begin:
@@ -50,6 +56,7 @@ class _Begin:
 
     def __call__(self, worker: int) -> None:
         end_with_parent()
+        end_where_unsent()
         if self._init is not None:
             self._init(worker)
 
@@ -106,7 +113,13 @@ class Workers:
     def begin(self, run: IteratorSpec) -> None:
         """Make the batches of this pass from now on; what is left of an earlier one is dropped."""
         self._tasks.run = run
-        self._made = iter(self._loader)
+        try:
+            self._made = iter(self._loader)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            msg = f"workers could not be started: {error}"
+            raise WorkerError(msg, hint=SHARED_MEMORY_HINT) from error
 
     def next(self) -> WorkerBatch:
         """What was made of the next task; `StopIteration` after the last.
@@ -185,6 +198,9 @@ def _given(work: WorkerSpec, *others: Any) -> Snapshot:
 
 def _cause(exitcode: int) -> tuple[str, str]:
     if exitcode > 0:
+        if exitcode == UNSENT_EXIT_CODE:
+            hint = f"its own message is on stderr; often {SHARED_MEMORY_HINT}; or no more files can be open (ulimit -n)"
+            return "could not hand over its batch", hint
         hint = (
             'its own message is on stderr. A script that starts workers needs `if __name__ == "__main__":` around '
             "what it does, and functions for map(), filter() and collate_fn= must be importable: not of a notebook"
@@ -196,7 +212,7 @@ def _cause(exitcode: int) -> tuple[str, str]:
         name = f"signal {-exitcode}"
     hints = {
         "SIGKILL": "often the system was out of memory (see dmesg): fewer workers, a smaller window, or batches",
-        "SIGBUS": "often shared memory was full (df /dev/shm): in a container give more (--shm-size), or fewer workers",
+        "SIGBUS": f"often {SHARED_MEMORY_HINT}",
         "SIGSEGV": "a library crashed in the worker; num_workers=0 shows where",
     }
     return f"was ended by {name}", hints.get(name, "somebody or something ended it from outside")

@@ -1,0 +1,79 @@
+"""Batches on their way from a worker process to the loader: tensors in shared memory, or else through the pipe.
+
+torch packs a batch in a thread of the worker, behind its queue. What fails there is printed by the worker and told to
+nobody: the loader would wait for that batch for ever. So a batch is packed here, before it is given to the queue.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.errors import UsageError
+from shoal.processes.feeders import packed_as_by_queues
+
+__all__ = ["SHARED_MEMORY_HINT", "sendable"]
+
+SHARED_MEMORY_HINT = (
+    "shared memory is full (df -h /dev/shm): give a container more (docker run --shm-size=8g), or take fewer workers, "
+    "a smaller prefetch_factor or smaller batches"
+)
+
+_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
+
+
+class _Parcel:
+    """What was packed already, and is itself again when it arrives."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self._packed,)
+
+
+def sendable(batch: Any) -> tuple[Any, bool]:
+    """The batch as a queue of torch can send it without fail; and whether shared memory had no room for it.
+
+    Then it is copied through the pipe, which needs none.
+
+    Raises
+    ------
+    UsageError
+        It holds something that cannot be sent to another process at all.
+    """
+    try:
+        if _is_shared(batch):
+            return batch, False
+        return _Parcel(packed_as_by_queues(batch)), False
+    except Exception as error:
+        if _is_about_room(error):
+            return _Parcel(pickle.dumps(batch, protocol=pickle.HIGHEST_PROTOCOL)), True
+        msg = f"the batch cannot be sent from the worker that made it: {type(error).__name__}: {error}"
+        hint = "map() and collate_fn= give what pickle takes: no generators, open files or lambdas; or num_workers=0"
+        raise UsageError(msg, hint=hint) from error
+
+
+def _is_shared(value: Any) -> bool:
+    """Whether a queue can take this as it is: its tensors are put into shared memory now, and the rest is plain."""
+    if isinstance(value, dict):
+        return all(type(name) in _PLAIN for name in value) and all(map(_is_shared, value.values()))
+    if type(value) in {list, tuple}:
+        return set(map(type, value)) <= _PLAIN or all(map(_is_shared, value))
+    if type(value) is torch.Tensor:
+        if value.device.type != "cpu" or value.layout is not torch.strided or value.requires_grad:
+            return False
+        if value.untyped_storage().nbytes():
+            value.share_memory_()  # type: ignore[no-untyped-call]
+        return True
+    return type(value) in _PLAIN or (type(value) is np.ndarray and not value.dtype.hasobject)
+
+
+def _is_about_room(error: Exception) -> bool:
+    """Whether torch, or the system, had no room in shared memory: torch says so in words alone."""
+    return isinstance(error, OSError) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in ("shared memory", "/torch_", "No space"))
+    )
