@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from tests.samples import write_tar_shards
+from tests.stream.interrupting import alarms_interrupt, epoch_of_interrupts
 
 import shoal
 import shoal.jax
@@ -250,3 +252,29 @@ def test_no_thread_is_left(ds: shoal.Dataset) -> None:
     next(another)
     del another
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_interrupted_loop_goes_on_where_it_was(ds: shoal.Dataset, prefetch: int) -> None:
+    dice = random.Random(prefetch)
+    batched = ds.batch(5)
+    loader = shoal.jax.DataLoader(batched, prefetch=prefetch)
+    with alarms_interrupt():
+        num_inside = epoch_of_interrupts(batched, lambda: iter(loader), dice, most_seconds=0.003, batch_size=5)
+    assert num_inside
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_loop_that_is_stopped_ends_and_goes_on_from_its_state(ds: shoal.Dataset, prefetch: int) -> None:
+    batched = ds.batch(5)
+    loader = shoal.jax.DataLoader(batched, prefetch=prefetch)
+    received: list[int] = []
+    iterator = iter(loader)
+    for number, batch in enumerate(iterator):
+        received += batch["__id__"].tolist()
+        if number == 3:
+            iterator.stop()
+    assert len(received) == 20
+    loader.load_state_dict(loader.state_dict())
+    received += [i for batch in loader for i in batch["__id__"].tolist()]
+    assert received == ds.ids().tolist()
