@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 collect_ignore_glob = [
     "*/data/*",
     "compat/*",
+    "exits.py",
     "integration/laws/*",
     "integration/inside_*",
     "integration/run_page.py",

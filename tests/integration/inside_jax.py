@@ -8,6 +8,7 @@ import json
 import os
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.stream.interrupting import alarms_interrupt, epoch_of_interrupts
 import shoal
 import shoal.jax
 from shoal.errors import StateError, UsageError
+from shoal.order.state import State
 from shoal.stream import progress_line
 
 ROWS = PartitionSpec("data")
@@ -128,7 +130,7 @@ def test_a_state_of_another_stream_leaves_the_iterator_where_it_was(ds: shoal.Da
     iterator = iter(shoal.jax.DataLoader(ds.batch(40)))
     first = next(iterator)
     with pytest.raises(StateError, match="seed=9"):
-        iterator.set_state({**iterator.get_state(), "seed": 9})
+        iterator.set_state(replace(State.from_dict(iterator.get_state()), seed=9).to_dict())
     assert ids_of([first, *iterator]) == [ds.ids(0, at, at + 40).tolist() for at in range(0, 200, 40)]
 
 
