@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.stream.made import check_batch, flat, open_finely, write_tars
@@ -13,6 +14,7 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator_spec import WorkerSpec
 from shoal.stream.open_dataset import open_dataset
 from shoal.stream.workers import pickling as shipping
+from shoal.stream.workers.worker_batches import add_counts, counts_since
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -51,3 +53,13 @@ def test_an_index_that_changed_on_the_way_is_an_error(tmp_path: Path, monkeypatc
     open_finely(write_tars(tmp_path / "data", [30, 41]))
     with pytest.raises(IndexFileError, match="an index of dataset"):
         shipping.unpack(packed)
+
+
+def test_heights_of_a_worker_are_its_highest_and_counts_are_added() -> None:
+    counters = Counters()
+    before: dict[str, Any] = {}
+    for peak_held_bytes, num_samples in ((100, 3), (120, 5), (120, 9)):
+        now = Counters(peak_held_bytes=peak_held_bytes, num_samples=num_samples).counts()
+        add_counts(counters, counts_since(before, now))
+        before = now
+    assert (counters.peak_held_bytes, counters.num_samples) == (120, 9)

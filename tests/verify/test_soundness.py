@@ -421,6 +421,11 @@ def test_the_index_of_other_readers_is_checked_and_written_anew(tmp_path: Path, 
     assert [(damage.kind, damage.shard, damage.is_of_index) for damage in found.damages] == [
         ("index", "index.json", True)
     ]
+    if harm == "cut":  # an index that is written elsewhere leaves what lies beside the shards as it is
+        mended, left = mend_index(open_to_verify(data), found, output=(str(tmp_path / "my.index"), LocalStore()))
+        assert [damage.shard for damage in left] == ["index.json"]
+        assert load_index(str(tmp_path / "my.index"), store=LocalStore()).fingerprint == mended.fingerprint
+        assert path.read_bytes() == good[:-5]
     mend_index(open_to_verify(data), found)
     assert path.read_bytes() == good
     assert (data / "shoal.index").read_bytes() == before

@@ -152,11 +152,15 @@ class Writer:
         self.summary: PackSummary | None = None
         self._num_passed = 0
         self._done = self._out.begin(suffix=self._encoder.suffix, asked=asked)
-        self._finished = [] if self._done is not None else self._taken_up()
-        if (known := self._done or next(iter(self._finished), None)) is not None:
-            # What the first sample of all decided is not left to the first that comes now.
-            like = options_of_shard(format, known.shard_heads.get(0, {}))
-            self._encoder = encoder_named(format, **{**like, **(options or {})})
+        try:
+            self._finished = [] if self._done is not None else self._taken_up()
+            if (known := self._done or next(iter(self._finished), None)) is not None:
+                # What the first sample of all decided is not left to the first that comes now.
+                like = options_of_shard(format, known.shard_heads.get(0, {}))
+                self._encoder = encoder_named(format, **{**like, **(options or {})})
+        except BaseException:
+            self._out.release()  # whoever catches this may begin again, while the traceback still refers to us
+            raise
         self._marks = _marks_of_index(self._done) if self._done is not None else _marks_of_parts(self._finished)
         self._closed = False
         self._turn = [True]

@@ -78,6 +78,9 @@ def mend_index(
         save_index(mended, where, store=to)
         return mended, []
     if old is not None and all(damage.shard == MANIFEST_NAME for damage in found.damages):
+        if output is not None:  # only the index goes elsewhere; what lies beside the shards stays as it is
+            save_index(old, where, store=to)
+            return old, list(found.damages)
         write_manifest(old, asked.found.root, store=asked.store)
         return old, []
     extent_bytes = EXTENT_BYTES if old is None else int(old.metadata.get("extent_bytes", EXTENT_BYTES))
@@ -95,7 +98,7 @@ def mend_index(
     if RECORD_CRCS in lost_columns and (crcs := record_checksums(mended, shards.paths, store=asked.store)) is not None:
         mended = replace(mended, columns={RECORD_CRCS: crcs})
     save_index(mended, where, store=to)
-    if old is not None and has_manifest(old):
+    if old is not None and has_manifest(old) and output is None:
         write_manifest(mended, asked.found.root, store=asked.store)
     return mended, []
 

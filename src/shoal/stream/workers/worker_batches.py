@@ -24,7 +24,7 @@ from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_spec import WorkerSpec
 from shoal.stream.workers.pickling import pack, unpack
 
-__all__ = ["Failed", "StepMaker", "Task", "WorkerBatch", "add_counts"]
+__all__ = ["Failed", "StepMaker", "Task", "WorkerBatch", "add_counts", "counts_since"]
 
 
 class Task(NamedTuple):
@@ -132,14 +132,25 @@ class StepMaker:
         self.close()
 
     def _counts(self) -> dict[str, Any]:
-        """What was added to the counts since the last time."""
+        """Counts to be added by `add_counts`: of all but heights, what has come since the last time."""
         now = self._counters.counts() | cache_counts(self._work.opened)
         before, self._told = self._told, now
-        return {name: _since(before.get(name), value) for name, value in now.items()}
+        return counts_since(before, now)
 
 
 def _arrived(packed: bytes, num_workers: int, stop: Any) -> StepMaker:
     return StepMaker(unpack(packed), num_workers, stop)
+
+
+def counts_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was added to each count, and each height as it is now.
+
+    >>> counts_since({"num_samples": 3, "peak_bytes": 100}, {"num_samples": 5, "peak_bytes": 120})
+    {'num_samples': 2, 'peak_bytes': 120}
+    """
+    return {
+        name: value if name.startswith(_HEIGHTS) else _since(before.get(name), value) for name, value in now.items()
+    }
 
 
 def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
