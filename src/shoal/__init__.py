@@ -1,25 +1,25 @@
-"""Streams shuffled training data that is larger than any disk, and knows exactly which sample comes next."""
+"""Shuffled streaming of training data larger than any disk, exactly resumable at any sample."""
 
-# General layout: one question, one room; a room imports only rooms of the lines above it. tests/layers.py holds that.
+# Layout: one folder ("room") per question; a room imports only from the rows above it. tests/layers.py enforces this.
 #
 #   errors, hints, figures
 #   order/       which sample comes next?              index/      where do samples lie?
 #   storage/     where do bytes come from?
 #   formats/     what does a shard hold?               quality/    how well is it mixed?
 #   processes/   how do processes begin and end?       stats/      how is the run going?
-#   indexing/    how is an index made?                 testing/    how do I prove mine?
-#   reading/     which bytes, when, in how much memory, through which faults?
-#   pipeline/    what becomes of samples?              planning/   what will a cluster need?
+#   indexing/    how is an index made?                 testing/    how do users test their own code?
+#   reading/     which bytes are read when, in how much memory, despite which faults?
+#   pipeline/    how are samples processed?            planning/   what will a cluster need?
 #   stream/      what does this rank get now?
-#   verify/      is what lies there sound?             pack/       how are shards made?
-#   integrations/  who drinks?
-#   reports/     how is it shown?
-#   cli/         how do people ask?
+#   verify/      is the stored data sound?             pack/       how are shards made?
+#   integrations/  which frameworks consume it?
+#   reports/     how are results shown?
+#   cli/         how is it run from a shell?
 #
-# Nothing inside imports this file. It imports numpy and the standard library only; tests/test_layers.py holds both.
+# No module inside imports this file. It needs only numpy and the standard library; tests/test_layers.py enforces both.
 #
-# Names are imported when they are first used: the files behind them take twice as long to import as numpy, and
-# `import shoal` should cost a script nothing that it does not use.
+# Names are imported on first use: their modules take twice as long to import as numpy, and `import shoal` should cost
+# a script nothing that it does not use.
 
 from __future__ import annotations as _annotations
 
@@ -36,7 +36,7 @@ if _TYPE_CHECKING:
     from shoal import torch as torch
     from shoal.stream.certificate.certificate import merge_certificates
     from shoal.stream.dataset import Dataset
-    from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() reads as what it does
+    from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() says what it does
 
 __all__ = [
     "Dataset",
@@ -47,7 +47,7 @@ __all__ = [
     "open",
     "orders",
     "pack",
-]  # and torch, jax and huggingface, which a star must not import
+]  # and torch, jax and huggingface, which a star import must not load
 
 
 def __getattr__(name: str) -> _Any:
@@ -79,7 +79,7 @@ def __getattr__(name: str) -> _Any:
     else:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    globals()[name] = found  # looked up once
+    globals()[name] = found  # so that it is looked up only once
     return found
 
 

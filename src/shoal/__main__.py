@@ -1,4 +1,4 @@
-"""``python -m shoal`` is the command ``shoal``."""
+"""Entry point of ``python -m shoal``, the command ``shoal``."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
-"""Every error shoal raises, in one tree.
+"""All exceptions that shoal raises, in one hierarchy.
 
 ::
 
     ShoalError
     ├── UsageError            an argument or a combination of arguments that cannot be carried out (also a ValueError)
-    │   ├── SourceError       a source that names no shards, or shards nobody can tell the format of
+    │   ├── SourceError       a source that names no shards, or shards of unknown format
     │   └── NoSampleError     a sample id beyond the dataset (also an IndexError)
     ├── StateError            a state that does not belong to this dataset, order or version (also a ValueError)
     ├── IndexFileError        an index file that cannot be read, or does not describe the shards it is used for
     ├── ShardError            a shard that does not hold what its format or its index says; knows shard and byte
-    ├── StorageError          bytes that could not be had: missing, short, forbidden, unreachable (also an OSError)
+    ├── StorageError          bytes that could not be read: missing, short, forbidden, unreachable (also an OSError)
     │   └── ForkError         a stream used in a forked child of the process that opened it, where that is not safe
-    └── WorkerError           a worker process that ended, or gave no answer in time (also a RuntimeError)
+    └── WorkerError           a worker process that ended or did not answer in time (also a RuntimeError)
 
-    ShuffleWarning            (a UserWarning) the order does as asked, and mixes less or reads more than usually wanted
+    ShuffleWarning            (a UserWarning) the order is carried out, but mixes less or reads more than usually wanted
 
-A message says what was asked and what was found; ``hint`` says what to do about it and is printed on a line of its
-own. Errors cross process borders, so each one pickles with all it knows.
+The message says what was expected and what was found; ``hint`` says what to do about it and is printed on a line of
+its own. Errors cross process boundaries, so each one pickles with all of its attributes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class ShoalError(Exception):
-    """The root of the tree: catch this to catch all that shoal raises on purpose."""
+    """Base class of all errors that shoal raises on purpose."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class UsageError(ShoalError, ValueError):
 
 
 class SourceError(UsageError):
-    """A source that names no shards, or shards whose format nobody can tell."""
+    """A source that names no shards, or shards of unknown format."""
 
 
 class NoSampleError(UsageError, IndexError):
@@ -76,8 +76,8 @@ class IndexFileError(ShoalError):
 class ShardError(ShoalError):
     """A shard that does not hold what its format or its index says.
 
-    ``shard`` is the shard's name, ``byte`` the first byte of the shard at which the disagreement shows (None when it
-    concerns the shard as a whole).
+    ``shard`` is the shard's name, ``byte`` the first byte of the shard at which the mismatch shows (None if it concerns
+    the shard as a whole).
     """
 
     def __init__(self, message: str, *, shard: str, byte: int | None = None, hint: str = "") -> None:
@@ -88,13 +88,13 @@ class ShardError(ShoalError):
 
 
 class StorageError(ShoalError, OSError):
-    """Bytes that could not be had: missing, short, forbidden or unreachable.
+    """Bytes that could not be read: missing, short, forbidden or unreachable.
 
-    ``transient`` says that the same request may well succeed if made again (a refused or broken connection, a time-out,
-    429 or 5xx, a short or wrong body); ``retry_after_seconds`` how long the server asked to wait, where it did. One
-    that is not transient may still be worth a few attempts in all, ``worth_attempts``: of several servers behind one
-    name, one may show another version of an object. Attempts add up only where they say the same, by ``evidence``.
-    ``unmet``: there was no connection, and no answer has come from that server before; perhaps there is none.
+    ``transient`` means that a retry may well succeed (a refused or broken connection, a time-out, 429 or 5xx, a short
+    or wrong body); ``retry_after_seconds`` is the delay that the server asked for, if any. An error that is not
+    transient may still be worth ``worth_attempts`` attempts in all: one of several servers behind a name may show
+    another version of an object. Attempts are counted together only if their ``evidence`` is equal. ``unmet``: no
+    connection was made and this server has never answered; it may not exist.
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class ForkError(StorageError):
 
 
 class WorkerError(ShoalError, RuntimeError):
-    """A worker process of a loader that ended, or gave no answer in time."""
+    """A worker process of a loader that ended or did not answer in time."""
 
 
 class ShuffleWarning(UserWarning):
-    """The order does what was asked, and mixes less, or reads more, than is usually wanted."""
+    """The order is carried out as requested, but mixes less or reads more than is usually wanted."""
 
 
 def _rebuild(kind: type[ShoalError], args: tuple[object, ...], state: dict[str, object]) -> ShoalError:

@@ -1,4 +1,4 @@
-"""Numbers as people read them: bytes, counts and stretches of time."""
+"""Human-readable numbers: bytes, counts and durations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def format_bytes(num_bytes: float) -> str:
-    """A number of bytes in the binary unit that keeps it below 1024.
+    """Format a number of bytes in the binary unit that keeps it below 1024.
 
     >>> format_bytes(1023), format_bytes(1024), format_bytes(5 * 2**40), format_bytes(2**20 - 1)
     ('1,023 B', '1.0 KiB', '5.0 TiB', '1.0 MiB')
@@ -28,7 +28,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """A count with its thousands apart.
+    """Format a count with thousands separators.
 
     >>> format_count(10_000_000), format_count(12.34), format_count(1234.5)
     ('10,000,000', '12.3', '1,234')
@@ -41,7 +41,7 @@ def format_count(count: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """So many of a thing, which is named in the singular.
+    """Format a count with its noun, given in the singular.
 
     >>> counted(0, "shard"), counted(1, "shard"), counted(2000, "shard")
     ('0 shards', '1 shard', '2,000 shards')
@@ -50,7 +50,7 @@ def counted(count: int, thing: str) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A stretch of time, as precise as it matters.
+    """Format a duration with the precision that matters.
 
     >>> format_seconds(0.0123), format_seconds(12.3), format_seconds(75), format_seconds(7275)
     ('12 ms', '12.3 s', '1:15 min', '2:01 h')

@@ -1,4 +1,4 @@
-"""Sentences that several errors end with: the name that was probably meant, and the command that installs a library."""
+"""Hints shared by several errors: the name that was probably meant, and the command that installs a library."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LIBRARY_OF_EXTRA: Mapping[str, str] = {
     "xxhash": "xxhash",
     "energon": "pyyaml",
 }
-"""What each extra of shoal installs."""
+"""Library that each extra of shoal installs."""
 
 
 def did_you_mean(given: object, known: Iterable[object]) -> str:
-    """The known name that is most like ``given``, as a question with a blank after it; nothing where none is like it.
+    """Return the known name closest to ``given`` as a question with a trailing space, or "" if none is close.
 
     >>> did_you_mean("windw", ["window", "block"]) + "or an object of shoal.orders"
     "did you mean 'window'? or an object of shoal.orders"
@@ -42,7 +42,7 @@ def did_you_mean(given: object, known: Iterable[object]) -> str:
 
 
 def pip_install(extra: str, *, upgrade: bool = False) -> str:
-    """The command that installs what an extra of shoal brings, by the library's own name, which works in a checkout.
+    """Return the command that installs the library of an extra, by the library's own name, which works in a checkout.
 
     >>> pip_install("parquet")
     "pip install pyarrow (or 'shoal[parquet]')"

@@ -1,6 +1,6 @@
-"""The door for Hugging Face ``datasets``: to them, and from them, wherever it can be exact.
+"""Public interface for Hugging Face ``datasets``: conversion in both directions, wherever it can be exact.
 
-Nothing of that library is imported before one of these is called.
+That library is imported only when one of these functions is called.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The door for JAX: batches as arrays, of one process or over all of them, with the protocol of Grain's iterators.
+"""Public interface for JAX: batches as arrays, of one process or all of them, with the protocol of Grain's iterators.
 
-`import shoal` does not import jax, and neither does this before a loader is made.
+Neither `import shoal` nor this module imports jax before a loader is created.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The door to shuffle quality: audits of the ids that any loader emitted, and what a dataset says of its own."""
+"""Public interface to shuffle quality: audits of the ids emitted by any loader, and the quality a dataset predicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The orders a dataset can be shuffled with, each usable alone over a plain array of samples per chunk.
+"""The orders in which a dataset can be shuffled, each usable alone over a plain array of samples per chunk.
 
 >>> import numpy as np
 >>> order = Window(chunks=256, num_canonical_nodes=16).bind(np.full(10_000, 100), seed=0, epoch=0)

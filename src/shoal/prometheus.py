@@ -1,4 +1,4 @@
-"""What a stream counts, for Prometheus: ``shoal.prometheus.text(ds.stats())``."""
+"""Counters of a stream in Prometheus format: ``shoal.prometheus.text(ds.stats())``."""
 
 from shoal.stats.prometheus_text import CONTENT_TYPE, text, write
 

@@ -1,6 +1,6 @@
-"""The door for torch: loaders and datasets that give tensors, on any number of ranks and workers.
+"""Public interface for torch: loaders and datasets that yield tensors, on any number of ranks and workers.
 
-`import shoal` does not import torch; this does.
+`import shoal` does not import torch; this module does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`shoal bench`: streams for a while, and says how fast that was and what held it up."""
+"""The `shoal bench` command: streams for a while, and shows the throughput and the bottleneck."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Stream, compare with plain reads where that costs nothing but time, and say how it went."""
+    """Stream, compare with plain reads where that costs nothing but time, and show the result."""
     opened = open_with_samples(arguments)
     dataset = Dataset(DatasetSpec.of(opened, asked_order(arguments)))
     dataset = dataset.partition(rank=arguments.rank, world_size=arguments.world_size)
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _streamed(stream: Dataset, *, most_seconds: float | None, most_samples: int | None) -> str:
-    """Stream until it is enough; what it was that ended it."""
+    """Stream until the limit, and return what ended it: "samples", "time" or "epoch"."""
     began, num_batches, batch_size = time.monotonic(), 0, 0
     with iter(stream) as batches:
         for batch in batches:
@@ -96,7 +96,7 @@ def _plain(opened: Opened, dataset: Dataset, arguments: argparse.Namespace, stat
 
 
 def _for_people(record: dict[str, Any]) -> dict[str, Any]:
-    """What matters of it, each on a line."""
+    """Return the values of the record that matter to people, one per line."""
     count, size = output.format_count, output.format_bytes
     shown: dict[str, Any] = {name: record[name] for name in ("order", "num_samples", "elapsed_seconds")}
     shown["delivered"] = f"{count(record['samples_per_second'])} samples/s"
@@ -120,7 +120,7 @@ def _for_people(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _peak_process_bytes() -> int:
-    """The most memory that this process ever had."""
+    """Return the peak memory of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

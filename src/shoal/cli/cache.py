@@ -1,4 +1,4 @@
-"""`shoal cache`: what this machine keeps of datasets, and removing it."""
+"""The `shoal cache` command: shows or removes what this machine keeps of datasets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show, or remove and show what was removed."""
+    """Show the caches, or remove them and show what was removed."""
     known = not arguments.directory
     directories = known_caches() if known else arguments.directory
     if arguments.clear or arguments.prune:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_each(directories: list[str], known: bool, look: Any) -> tuple[list[dict[str, Any]], bool]:  # noqa: FBT001
-    """What ``look`` says of each; one that we only know of and that fails does not keep the others from being seen."""
+    """Apply ``look`` to each directory; a failure in one that was not named does not hide the others."""
     rows, is_whole = [], True
     for directory in directories:
         try:

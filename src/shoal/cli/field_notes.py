@@ -1,4 +1,4 @@
-"""Which fields samples of files have, and which of them lack the usual ones, in words."""
+"""Texts on the fields of samples packed from files, and on samples that lack the usual fields."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ __all__ = ["counts_text", "fields_text", "first_text"]
 
 
 def counts_text(fields: SampleFields) -> str:
-    """How many samples have each."""
+    """Return how many samples have each field."""
     return ", ".join(f"{printable(name)} {count:,}" for name, count in fields.counts.items())
 
 
 def first_text(fields: SampleFields) -> str:
-    """The first samples that lack one of the usual fields."""
+    """Return the first samples that lack one of the usual fields."""
     names = list(map(printable, fields.first_without_usual))
     return ", ".join([*names, *(["..."] if fields.num_without_usual > len(names) else [])])
 
 
 def fields_text(fields: SampleFields) -> str:
-    """Both in one line."""
+    """Return the counts, and the samples that lack usual fields, in one line."""
     text = counts_text(fields)
     if fields.num_without_usual:
         usual = " or ".join(map(printable, fields.usual))

@@ -1,4 +1,4 @@
-"""`shoal head`: the first samples of a dataset, or of an order, as people want to see them."""
+"""The `shoal head` command: shows the first samples of a dataset or of an order in readable form."""
 
 from __future__ import annotations
 
@@ -71,19 +71,19 @@ def _read(dataset: Dataset, sample_id: int) -> dict[str, Any]:
     try:
         return dict(dataset[sample_id])
     except ShardError as error:
-        if error.__cause__ is not None:  # of a decoder
+        if error.__cause__ is not None:  # from a decoder
             error.hint = _AS_BYTES
         raise
     except ShoalError:
         raise
-    except Exception as error:  # a decoder may raise anything that it is brought to
+    except Exception as error:  # a decoder may raise anything
         told = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])[:1]])
         msg = f"sample {sample_id} cannot be decoded: {printable(told)}"
         raise UsageError(msg, hint=_AS_BYTES) from error
 
 
 def _text(place: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
-    """A sample as a heading and one line for each field."""
+    """Return a sample as a heading and one line per field."""
     key = "" if place["key"] is None else f"  {printable(str(place['key']))}"
     where = f"{printable(place['shard'])} [{place['first_byte']}, {place['end_byte']})"
     return "\n".join([f"{place['id']}{key}  in {where}", *_field_lines(fields)])

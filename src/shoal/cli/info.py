@@ -1,4 +1,4 @@
-"""`shoal info`: what a dataset holds, where its index comes from, and what a shuffle of it would be."""
+"""The `shoal info` command: shows the content of a dataset, the origin of its index, and a shuffle of it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from shoal.stream.window_warning import variance_ratio_bound, warning_about
 __all__ = ["add_arguments", "run"]
 
 _QUANTILES = {"median_bytes": 0.5, "p5_bytes": 0.05, "p95_bytes": 0.95}
-_EXACT_SAMPLES = 10**7  # beyond, quantiles are those of about a million samples at even distances
+_EXACT_SAMPLES = 10**7  # beyond this, quantiles come from about a million evenly spaced samples
 _GLOBAL_BATCHES = (256, 1024, 4096)
-_SHOWN_TEXTS = 10  # of those that a column has
+_SHOWN_TEXTS = 10  # shown texts of a column
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show what there is."""
+    """Show the dataset, its index and the order."""
     request = asked_order(arguments)
     opening = open_asked(arguments)
     opened = opening.opened
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(record: Mapping[str, Any]) -> None:
-    """The record for people: the dataset, its index and the order, without what is as it should be."""
+    """Print the record for people: the dataset, its index and the order, without values that are as expected."""
     facts = dict(record)
     fields = facts.pop("fields")
     if fields is not None:
@@ -84,7 +84,7 @@ def _show(record: Mapping[str, Any]) -> None:
     output.say()
     about = {"index": index["path"], **index, "extent size": _sizes_text(index["extent_bytes"])}
     about["columns"] = _columns_text(index["columns"])
-    # Said only where it is not as usual.
+    # Shown only if unusual.
     usual = {"num_resized_shards": 0, "num_touched_shards": 0, "sample_sizes": True}
     silent = [name for name, value in usual.items() if index[name] == value]
     for name in ("path", "extent_bytes", *silent):
@@ -116,7 +116,7 @@ def _show_order(order: Mapping[str, Any]) -> None:
 
 
 def _sizes_text(sizes: Mapping[str, float]) -> str:
-    """Sizes as people compare them: from the smallest to the largest, then what lies between."""
+    """Return sizes as people compare them: the smallest and largest, then what lies between."""
     texts = {name.removesuffix("_bytes"): output.format_bytes(value) for name, value in sizes.items()}
     least, most = texts.pop("min", None), texts.pop("max", None)
     if least is not None and sizes["min_bytes"] == sizes["max_bytes"]:
@@ -157,7 +157,7 @@ def _index(opening: OpenedNow, *, given: bool) -> dict[str, Any]:
         "extent_bytes": _ends(index.extent_end_byte - index.extent_first_byte),
         "sample_sizes": index.sample_bytes is not None,
         "checksums": index.extent_checksum is not None,
-        # Another size is another shard; another time or etag is most often a copy, and is looked into before its use.
+        # Another size means another shard; another time or etag is usually a copy, which is checked before use.
         "num_resized_shards": len(resized),
         "num_touched_shards": len(changed) - len(resized),
         "columns": _columns(index),
@@ -166,7 +166,7 @@ def _index(opening: OpenedNow, *, given: bool) -> dict[str, Any]:
 
 
 def _columns(index: Index) -> dict[str, Any]:
-    """What `select` can ask of the index: the type of each column, and some of the texts that its numbers stand for."""
+    """Return what `select` can query: the type of each column, and some of the texts that its numbers stand for."""
     found: dict[str, Any] = {}
     for name in column_names(index):
         words = words_of_column(index, name)
@@ -176,7 +176,7 @@ def _columns(index: Index) -> dict[str, Any]:
 
 
 def _columns_text(columns: Mapping[str, Any]) -> str | None:
-    """The same in a line; None where there are none."""
+    """Return the columns as one line; None if there are none."""
     shown = []
     for name, about in columns.items():
         texts = ""
@@ -198,7 +198,7 @@ def _origin(opening: OpenedNow, *, given: bool) -> str:
 
 
 def _is_above(index_path: str, shard: str) -> bool:
-    """Whether the shard lies in the directory of the index, or below it."""
+    """Return True if the shard lies in or below the directory of the index."""
     if scheme_of(index_path):
         return shard.startswith(f"{parent(index_path)}/")
     return not scheme_of(shard) and Path(index_path).parent in Path(shard).parents
@@ -227,14 +227,14 @@ def _order(arrangement: ResolvedOrder, batches: tuple[int, ...]) -> dict[str, An
 
 
 def _ends(sizes: NDArray[np.int64]) -> dict[str, float]:
-    """Smallest, mean and largest of some sizes in bytes."""
+    """Return the smallest, mean and largest of some sizes in bytes."""
     if not len(sizes):
         return {}
     return {"min_bytes": int(sizes.min()), "mean_bytes": float(sizes.mean()), "max_bytes": int(sizes.max())}
 
 
 def _spread(sizes: NDArray[Any]) -> dict[str, float]:
-    """The same with quantiles."""
+    """Return the smallest, mean and largest sizes with their quantiles."""
     few = sizes if len(sizes) <= _EXACT_SAMPLES else sizes[:: len(sizes) // 10**6]
     found = np.quantile(few, list(_QUANTILES.values()), method="inverted_cdf").tolist()
     return _ends(sizes) | {name: int(value) for name, value in zip(_QUANTILES, found, strict=True)}

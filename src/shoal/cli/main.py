@@ -1,7 +1,7 @@
 """The command `shoal`: finds the verb, runs it, and turns errors into messages and exit codes.
 
-Exit codes: 0 done; 1 damage found (a verb says so, or a shard does not hold what it should); 2 the request cannot be
-carried out; 130 interrupted; 141 the reader of our output went away.
+Exit codes: 0 done; 1 damage found (reported by the verb, or a shard does not hold what it should); 2 the request
+cannot be carried out; 130 interrupted; 141 the reader of our output went away.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _EXIT_BROKEN_PIPE = 128 + 13
 
 
 class VerbModule(Protocol):
-    """What the module of a verb holds."""
+    """The interface of a verb's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the verb's arguments."""
         ...
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Carry the verb out; the exit code."""
+        """Run the verb, and return the exit code."""
         ...
 
 
@@ -48,7 +48,7 @@ class Verb:
     summary: str
 
 
-# A table and not a search through the folder: `shoal --help` must not import what a verb needs.
+# A table and not a search of the folder: `shoal --help` must not import what a verb needs.
 VERBS: Mapping[str, Verb] = {
     "demo": Verb("shoal.cli.demo.demo", "shuffle real files, measure and draw how well, stop and resume elsewhere"),
     "pack": Verb("shoal.cli.pack", "many files, or rows, into shards with their index"),
@@ -68,15 +68,15 @@ VERBS: Mapping[str, Verb] = {
 def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None = None) -> int:
     """Run the command line ``argv`` (default: that of the process) and return the exit code.
 
-    Only the module of the verb that is asked for is imported.
+    Only the module of the requested verb is imported.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    with contextlib.suppress(AttributeError):  # a stream that cannot show a name shows its code
+    with contextlib.suppress(AttributeError):  # a stream that cannot encode a character shows its code
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     with _warnings_as_messages():
         try:
             code = _run(words, VERBS if verbs is None else verbs)
-            # Now, and not when Python exits, where a reader that went away could no longer be caught.
+            # Now, and not when Python exits, where a reader that went away could no longer be handled.
             output.flush()
         except BrokenPipeError:
             _discard_output()
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
             output.complain(f"error: {error}")
             return _EXIT_DAMAGE if isinstance(error, ShardError) else _EXIT_REFUSED
         except OSError as error:
-            # A file that the user named; any other OSError is a fault of ours and keeps its traceback.
+            # A file that the user named; any other OSError is a bug of ours and keeps its traceback.
             if error.filename is None and not _is_somewhere():
                 output.complain("error: the working directory was removed\n  hint: go to another one")
                 return _EXIT_REFUSED
@@ -115,7 +115,7 @@ def _run(words: list[str], verbs: Mapping[str, Verb]) -> int:
             modules[name].add_arguments(subparser)
     if asked in modules:
         subparsers.choices[asked].refuse_unknown_options(words[words.index(asked) + 1 :])
-    # A page tells how it was made.
+    # A page shows how it was made.
     arguments, unknown = parser.parse_known_args(words, argparse.Namespace(words=words))
     if unknown:  # parse_args() would show the usage of `shoal`, and not that of the verb
         (subparsers.choices.get(arguments.verb) or parser).error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -126,7 +126,7 @@ def _run(words: list[str], verbs: Mapping[str, Verb]) -> int:
 
 
 class _PrintVersion(argparse.Action):
-    """``--version`` that looks the version up only when asked: argparse's own wants it beforehand."""
+    """The action for ``--version``, which reads the version only on request: argparse's own needs it beforehand."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version  # noqa: PLC0415  # slower than the rest of `shoal --help`
@@ -137,7 +137,7 @@ class _PrintVersion(argparse.Action):
 
 @contextlib.contextmanager
 def _warnings_as_messages() -> Iterator[None]:
-    """Show warnings as one line for people, without the place in our source they came from."""
+    """Show warnings as one line for people, without their location in our source."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         output.complain(f"warning: {message}")
@@ -148,16 +148,16 @@ def _warnings_as_messages() -> Iterator[None]:
 
 
 def _is_somewhere() -> bool:
-    """Whether relative paths mean anything."""
+    """Return True if the working directory exists, so that relative paths mean something."""
     try:
-        os.getcwd()  # noqa: PTH109  # nothing is done with it
+        os.getcwd()  # noqa: PTH109  # the result is not used
     except FileNotFoundError:
         return False
     return True
 
 
 def _discard_output() -> None:
-    """Send what is still buffered for stdout nowhere, or Python would complain about it when it exits."""
+    """Redirect what is still buffered for stdout to nowhere, or Python would complain about it at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,6 +1,6 @@
-"""What the command line says, for people and for machines; the only place in shoal that prints.
+"""Output of the command line, for people and for machines; the only place in shoal that prints.
 
-A verb makes one *record*, a mapping of plain names to values, and hands it to `emit`. Names carry units as everywhere
+A verb makes one *record*, a mapping of plain names to values, and passes it to `emit`. Names carry units as everywhere
 in shoal (``window_bytes``, ``num_samples``, ``elapsed_seconds``): machines get them as they are, people get the
 values with units.
 """
@@ -32,8 +32,8 @@ __all__ = [
 def emit(record: Mapping[str, Any], *, as_json: bool = False, stream: TextIO | None = None) -> None:
     """Print one record: as one JSON object on one line, or aligned for people.
 
-    A value that is a list of mappings becomes a table. numpy numbers and arrays are welcome; in JSON, a number that
-    is not finite becomes ``null``, because JSON has no other word for it.
+    A value that is a list of mappings becomes a table. Values may be numpy numbers and arrays; in JSON, a number that
+    is not finite becomes ``null``, because JSON cannot express it.
 
     >>> emit({"num_samples": 1234567, "window_bytes": 3 << 29})
     samples  1,234,567
@@ -50,18 +50,18 @@ def say(text: str = "", stream: TextIO | None = None) -> None:
 
 
 def complain(text: str) -> None:
-    """Print a line to stderr, signed with our name."""
-    flush()  # in a terminal or a shared log, what was said before stays before
+    """Print a line to stderr, prefixed with our name."""
+    flush()  # in a terminal or a shared log, earlier output stays first
     print(f"shoal: {text}", file=sys.stderr, flush=True)
 
 
 def flush() -> None:
-    """Let what was said be seen; where there is no stdout at all, nothing was."""
+    """Flush stdout; does nothing if there is no stdout at all."""
     print(end="", flush=True)
 
 
 def format_record(record: Mapping[str, Any]) -> str:
-    """A record as lines of name and value; tables follow, each below its name.
+    """Format a record as lines of name and value; tables follow, each below its name.
 
     >>> print(format_record({"format": "tar", "shards": [{"name": "a.tar", "num_samples": 10}]}))
     format  tar
@@ -83,7 +83,7 @@ def format_record(record: Mapping[str, Any]) -> str:
 
 
 def format_table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> str:
-    """Rows under a heading, numbers to the right and text to the left; columns as in the first row or as given.
+    """Format rows under a heading, numbers right and text left; columns as given, or those of the first row.
 
     >>> print(format_table([{"shard": "a", "num_bytes": 2048}, {"shard": "bb", "num_bytes": 12}]))
     shard    bytes
@@ -105,7 +105,7 @@ def format_table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | Non
 
 
 def format_value(name: str, value: Any) -> str:
-    """A value as people read it; its unit follows from the name.
+    """Format a value for people; its unit follows from the name.
 
     >>> format_value("chunk_bytes", 1 << 20), format_value("num_chunks", 4096), format_value("seed", 4096)
     ('1.0 MiB', '4,096', '4096')
@@ -135,10 +135,10 @@ def format_value(name: str, value: Any) -> str:
 
 
 def _label(name: str) -> str:
-    """A name as people read it: the value carries the unit, so the name need not."""
+    """Return a name for people: the value carries the unit, so the name need not."""
     short = name.removeprefix("num_")
     for suffix in ("_bytes_per_second", "_per_second", "_bytes", "_seconds"):
-        # "num_bytes" stays "bytes": there must be a word left.
+        # "num_bytes" stays "bytes": at least one word must remain.
         short = short.removesuffix(suffix) if short != suffix else short
     return (short or name).replace("_", " ")
 
@@ -153,12 +153,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _plain_scalar(value: Any) -> Any:
-    """A numpy scalar or array as Python's own, by duck typing, so that this file needs no numpy."""
+    """Convert a numpy scalar or array to Python's types, by duck typing, so that this file needs no numpy."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _plain(value: Any) -> Any:
-    """The value in JSON's types."""
+    """Convert a value to the types of JSON."""
     value = _plain_scalar(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

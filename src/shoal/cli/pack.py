@@ -1,4 +1,4 @@
-"""`shoal pack`: many files, or rows, into shards with their index."""
+"""The `shoal pack` command: packs many files, or rows, into shards with their index."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _add_order(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Pack."""
+    """Pack the source, and report."""
     began_seconds = time.monotonic()
     check_seed(arguments.seed)
     factors = _factors(arguments.oversample)
@@ -157,7 +157,7 @@ def _factors(texts: list[str]) -> dict[str, Fraction]:
 
 
 def _sizing(arguments: argparse.Namespace, inputs: InputTable, repeats: Repeats | None) -> ShardSizing:
-    """The size of a shard, as asked for or by the rule."""
+    """Return the size of a shard, as requested or by the rule."""
     if arguments.shard_bytes is not None:
         return ShardSizing(parse_bytes(arguments.shard_bytes, "--shard-bytes"), None, 0.0, "as asked for")
     return shard_sizing(bytes_of(inputs, repeats), num_readers=arguments.readers)
@@ -186,7 +186,7 @@ def _report(packed: Packed, sizing: ShardSizing, elapsed_seconds: float, *, as_j
         "samples_per_second": made_now / max(elapsed_seconds, 1e-9),
     }
     if not packed.num_workers and not as_json:
-        del record["num_workers"]  # all was there
+        del record["num_workers"]  # nothing was left to do
     fields = summary.fields
     if fields is not None and as_json:
         record |= {
@@ -214,7 +214,7 @@ def _report(packed: Packed, sizing: ShardSizing, elapsed_seconds: float, *, as_j
 
 
 def _classes(classes: Sequence[ClassCount]) -> list[dict[str, Any]]:
-    """What each class had and has, and what it should have had where some of it was left out."""
+    """Return the samples of each class before and after, and the number due if some were left out."""
     are_less = any(entry.num_left_out for entry in classes)
     return [
         {

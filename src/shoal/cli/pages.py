@@ -1,4 +1,4 @@
-"""Pages that verbs write: where to, and the command that makes them again."""
+"""Writers for the pages and pictures of verbs, and the command line that a page shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_picture", "typed_command", "write_page", "write_picture"]
 
 
 def typed_command(words: Sequence[str]) -> str:
-    """The command that was typed, so that a page can say how it was made; without what a URL or an option may hide.
+    """Return the command that was typed, for a page to show, without what a URL or an option may hide.
 
     >>> typed_command(["plan", "https://me:secret@host/a?key=1", "--storage-option", "key=secret", "--html", "a.html"])
     'shoal plan https://host/a --storage-option ... --html a.html'
@@ -33,17 +33,17 @@ def typed_command(words: Sequence[str]) -> str:
 
 
 def write_page(path: str, page: str) -> None:
-    """Write a page; characters that are no Unicode, which stand for bytes of names, are escaped."""
+    """Write a page; characters that are not Unicode, which stand for bytes of names, are escaped."""
     Path(path).write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a picture that could not be written, before the work and not after it.
+    """Refuse a picture that could not be written, before the work instead of after it.
 
     Raises
     ------
     UsageError
-        Its suffix names no kind of picture, or it may not be written there.
+        The suffix names no kind of picture, or the directory is not writable.
     """
     if path.suffix.lower() not in PICTURES:
         msg = f"{path}: pictures are {', '.join(PICTURES)}"
@@ -54,5 +54,5 @@ def check_picture(path: Path) -> None:
 
 
 def write_picture(path: Path, drawing: Drawing) -> None:
-    """Write a drawing as the kind of picture that the suffix says."""
+    """Write a drawing as the kind of picture that the suffix names."""
     path.write_bytes(rendered(drawing, path.suffix.lower()))

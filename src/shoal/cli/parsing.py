@@ -1,4 +1,4 @@
-"""A parser of command lines that says what was probably meant by a word that it does not know."""
+"""A command-line parser that suggests what was probably meant by an unknown word."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Parser"]
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's own, with suggestions for verbs, options and values (which it has itself from Python 3.14 on)."""
+    """The parser of argparse with suggestions for verbs, options and values (built in from Python 3.14 on)."""
 
     def refuse_unknown_options(self, words: Sequence[str]) -> None:
-        """End the program where a word is no option, before argparse complains about one that is missing for it."""
+        """End the program if a word is not an option, before argparse complains about one that is missing instead."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
         for word in words:
             name = word.partition("=")[0]

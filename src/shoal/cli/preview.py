@@ -1,6 +1,6 @@
-"""What a value of a sample looks like on a line, and in JSON.
+"""Previews of a sample's values, on a line and in JSON.
 
-Data may hold anything, also what would command a terminal: nothing of it is shown that is not printable.
+Data may hold anything, even terminal commands: nothing unprintable is shown.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from shoal.formats.decoding.decoders import IMAGE_SUFFIXES
 
 __all__ = ["clipped", "json_value", "preview", "printable", "size_of"]
 
-# The most of a field that is looked at for a preview, in characters or bytes: wider than any terminal.
+# Most of a field that a preview reads, in characters or bytes: wider than any terminal.
 _LOOKED_AT = 4096
 
 
 def printable(text: str) -> str:
-    r"""The text with everything escaped that is not printable: control characters, bad UTF-8, invisible directions.
+    r"""Escape everything that is not printable: control characters, bad UTF-8, invisible directions.
 
     >>> print(printable("a\nb\x1b[31m\u202e"))
     a\nb\x1b[31m\u202e
@@ -33,7 +33,7 @@ def printable(text: str) -> str:
 
 
 def clipped(text: str, columns: int) -> str:
-    """The text cut to so many columns, with an ellipsis where something is missing.
+    """Cut the text to ``columns`` characters, with an ellipsis if something is missing.
 
     >>> clipped("a long story", 7)
     'a long…'
@@ -42,7 +42,7 @@ def clipped(text: str, columns: int) -> str:
 
 
 def size_of(value: Any) -> str:
-    """How large a value is, in the unit that fits its kind.
+    """Return the size of a value, in the unit that fits its kind.
 
     >>> size_of(b"0123"), size_of("ü"), size_of([1, 2]), size_of(7), size_of(np.int8(7))
     ('4 B', '2 B', 'list of 2', 'int', 'int8')
@@ -61,7 +61,7 @@ def size_of(value: Any) -> str:
 
 
 def preview(name: str, value: Any, *, columns: int) -> str:
-    r"""The beginning of a value in one printable line; of images and other binary data only what they are.
+    r"""Return the beginning of a value as one printable line; only a description for images and other binary data.
 
     >>> preview("txt", b"one\ntwo", columns=40), preview("jpg", b"\xff\xd8", columns=40)
     ('one\\ntwo', '(image)')
@@ -85,9 +85,9 @@ def preview(name: str, value: Any, *, columns: int) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """A value for JSON: text as text, other bytes as ``{"base64": ...}``, arrays with their type and values.
+    """Convert a value for JSON: text as text, other bytes as ``{"base64": ...}``, arrays with their type and values.
 
-    Of a picture its mode and size; of a number of numpy's the number.
+    Pictures become their mode and size, numpy numbers plain numbers.
     """
     if isinstance(value, np.generic):
         value = _scalar(value)
@@ -95,7 +95,7 @@ def json_value(value: Any) -> Any:
         text = _as_text(value, is_all=True)
         return {"base64": base64.b64encode(value).decode("ascii")} if text is None else text
     if isinstance(value, str):
-        # Lone surrogates, which stand for bytes that were no UTF-8, could not be written.
+        # Lone surrogates, which stand for bytes that were not UTF-8, could not be written.
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, Mapping):
         return {str(json_value(str(key))): json_value(item) for key, item in value.items()}
@@ -108,7 +108,7 @@ def json_value(value: Any) -> Any:
 
 
 def _scalar(value: Any) -> Any:
-    """What a scalar of numpy's is in JSON: a number, or the text of a time."""
+    """Convert a numpy scalar for JSON: a number, or a time as text."""
     plain = value.item()
     return plain if value.dtype.kind in "biuf" else str(value)
 
@@ -118,13 +118,13 @@ def _told(value: Any) -> Any:
 
 
 def _picture(value: Any) -> dict[str, Any] | None:
-    """What a picture of Pillow is, which need not be installed; None for anything else."""
+    """Return the mode and size of a Pillow picture, without Pillow; None for anything else."""
     names = ("mode", "width", "height")
     return {name: getattr(value, name) for name in names} if all(hasattr(value, name) for name in names) else None
 
 
 def _as_text(data: bytes, *, is_all: bool) -> str | None:
-    """Bytes as text if they are UTF-8 without NUL; a character cut at the end of a part is left out."""
+    """Return bytes as text if they are UTF-8 without NUL; a character cut at the end of a part is left out."""
     if b"\0" in data:
         return None
     try:

@@ -1,7 +1,7 @@
 """A progress bar on stderr, for work that takes longer than a moment.
 
-Written here because the need is one line of text; the libraries for it cost more start-up time than all of the
-command line (design/dependencies.md has the figures).
+Written here because the need is one line of text; libraries for it cost more start-up time than the whole command
+line (design/dependencies.md has the figures).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from shoal.stats.live_line import LiveLine
 __all__ = ["Progress"]
 
 _BAR_COLUMNS = 24
-_LEAST_SHARE = 0.01  # of less, the first answer of a server for instance, nobody can tell how long the rest will take
+_LEAST_SHARE = 0.01  # below, as after a server's first answer, the remaining time cannot be estimated
 
 
 class Progress:
-    """A line that says how far the work is, how fast it goes and how long it will still take.
+    """A line that shows the progress of work, its speed and the remaining time.
 
     It is silent unless ``stream`` (stderr) is a terminal or ``force`` is true: a log is not a place for a bar. It
     appears after half a second, is drawn at most ten times a second and vanishes when the work ends, so that what a
     verb prints is the same with and without it. Use it from one thread.
 
-    ``total`` is None where nobody knows it; ``unit`` is ``"bytes"`` or the plural of what is counted.
+    ``total`` is None if unknown; ``unit`` is ``"bytes"`` or the plural of what is counted.
 
     >>> with Progress(total=3, label="indexing", unit="shards") as progress:
     ...     for shard in range(3):
@@ -61,17 +61,17 @@ class Progress:
         self.close()
 
     def advance(self, count: int = 1) -> None:
-        """Say that ``count`` more are done."""
+        """Report that ``count`` more are done."""
         self.update(self.done + count)
 
     def update(self, done: int) -> None:
-        """Say that ``done`` are done in all; costs a clock reading unless it is time to draw."""
+        """Report that ``done`` are done in all; costs a clock reading unless it is time to draw."""
         self.done = done
         if self._screen.is_due():
             self._screen.draw(self._line(self._clock() - self._start_seconds))
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         self._screen.close()
 
     def _line(self, elapsed_seconds: float) -> str:

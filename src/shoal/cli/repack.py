@@ -1,4 +1,4 @@
-"""`shoal repack`: shards made of shards, in another format, of another size, mixed."""
+"""The `shoal repack` command: makes new shards of shards, in another format, of another size, or mixed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Repack, and say what it was good for."""
+    """Repack, and report what it gained."""
     began_seconds = time.monotonic()
     request = RepackRequest(
         format=arguments.to,
@@ -110,14 +110,14 @@ def run(arguments: argparse.Namespace) -> int:
     record = _record(made, elapsed_seconds)
     try:
         found = mixedness(made.source, made.index, batch=arguments.global_batch, window=arguments.window)
-    except UsageError as error:  # the shards are there whatever cannot be predicted of them
+    except UsageError as error:  # the shards exist, whether or not their mixing can be predicted
         found = []
         output.complain(f"note: no shuffle is predicted: {error.message}")
     if skipped := made.summary.skipped:
         listed = skipped if arguments.json else skipped[:_MOST_LISTED]
         record["skipped"] = [{"name": name, "reason": printable(reason)} for name, reason in listed]
     if not made.num_workers and not arguments.json:
-        del record["num_workers"]  # all was there
+        del record["num_workers"]  # nothing was left to do
     if renamed := made.summary.num_renamed:
         words = "came right behind another of the same key, which a tar would join: ~2 is added to its key"
         output.complain(f"note: {counted(renamed, 'sample')} {words}")

@@ -1,4 +1,4 @@
-"""`shoal verify`: every damage of a dataset, with shard, byte and sample; and whether a run delivered what was due."""
+"""The `shoal verify` command: lists all damage with shard, byte and sample, or checks what a run delivered."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify, and say what is wrong; 1 if anything is and stays so."""
+    """Verify, and show what is wrong; return 1 if anything is and stays so."""
     if arguments.certificate:
         return _run_certificate(arguments)
     began_seconds = time.monotonic()
@@ -87,10 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _output_place(arguments: argparse.Namespace, asked: Verification) -> tuple[str, Store] | None:
-    """Where the repaired index goes, if not to where it was: refused before the work, not after it."""
+    """Return the place for the repaired index if it is a new one; refused before the work, not after it."""
     if arguments.output is None:
         if arguments.repair_index and asked.opened is None and arguments.index is None:
-            place_asked(arguments, asked.found, asked.format, asked.store)  # refuses one of some of the shards
+            place_asked(arguments, asked.found, asked.format, asked.store)  # refuses an index of only some shards
         return None
     if not arguments.repair_index:
         msg = "--output says where --repair-index writes the index, which was not asked for"
@@ -167,7 +167,7 @@ def _show(record: dict[str, Any], damages: list[Damage]) -> None:
 
 
 def _line(damage: Damage) -> str:
-    """One damage as people read it."""
+    """Return one damage as a line for people."""
     place = printable(damage.shard) or "the index"
     if damage.first_byte is not None:
         place += f", byte {damage.first_byte}"

@@ -1,4 +1,4 @@
-"""The formats of shards, for what their names cannot say: options of a format, as ``shoal.open(..., format=...)``.
+"""Shard formats as objects, for options that file names cannot express: ``shoal.open(..., format=...)``.
 
 >>> from shoal.formats import Delimited, Parquet
 >>> Parquet(columns=["image", "label"]).name
@@ -7,10 +7,9 @@
 'csv'
 """
 
-# WHAT DOES A SHARD HOLD? Bytes to samples and back, pure over buffers; a format's reader and writer live side by side.
+# This package turns bytes into samples and back, pure over buffers; a format's reader and writer live side by side.
 #
-# Names are imported when they are first used, as in the face of the package: every module below begins by importing
-# this file.
+# Names are imported on first use, as in the top-level package, since every module below imports this file first.
 
 from __future__ import annotations as _annotations
 

@@ -1,6 +1,6 @@
-"""Columns: one field of consecutive samples, as it lies in memory, and what a value of it is to a sample.
+"""Columns: one field of consecutive samples as an array in memory, and its conversion to sample values.
 
-What can be gathered at once for a batch is told apart here from what has to be made sample by sample.
+This separates what can be gathered at once for a batch from what must be built sample by sample.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["Columns", "Kind", "Record", "bytes_of_rows", "is_python_type", "valu
 
 
 class Kind(NamedTuple):
-    """What a column holds; two columns of one kind can lie one behind the other.
+    """The kind of values in a column; columns of one kind can be concatenated.
 
-    ``how`` is "array" where values are arrays or numbers of numpy, "number" where they are numbers that are Python's
-    if Python has their type, "bytes" where they are bytes of one length, each of these with the type and shape that a
-    row has in memory; or "cells", for Arrow's arrays of anything. ``arrow`` is the Arrow type, where there is one.
+    ``how`` is "array" where values are numpy arrays or numpy numbers, "number" where they are Python numbers if Python
+    has their type, "bytes" where they are bytes of one length, each of these with the type and shape of a row in
+    memory; or "cells", for Arrow arrays of anything. ``arrow`` is the Arrow type, where there is one.
     """
 
     how: str
@@ -29,23 +29,23 @@ class Kind(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The fields of some samples: names and kinds, and for each an array with a row for every sample.
+    """The fields of some samples: names and kinds, and for each an array with one row per sample.
 
-    Arrays may be views of the bytes they came in; those of "cells" are Arrow's.
+    Arrays may be views of the bytes they were parsed from; those of "cells" are Arrow's.
     """
 
     kinds: tuple[tuple[str, Kind], ...]
     arrays: tuple[Any, ...]
 
     def by_name(self) -> dict[str, Any]:
-        """The array of each field."""
+        """Return the array of each field."""
         return {name: array for (name, _), array in zip(self.kinds, self.arrays, strict=True)}
 
 
 class Record(NamedTuple):
-    """What all samples of a shard are: bytes of one length, in which the fields have fixed places.
+    """The common layout of a shard's samples: bytes of one length, with fields at fixed offsets.
 
-    ``layout`` is their type as a record of numpy's, and ``kinds`` the fields wanted of it.
+    ``layout`` is their numpy record type, and ``kinds`` the selected fields.
     """
 
     layout: Any
@@ -53,9 +53,9 @@ class Record(NamedTuple):
 
 
 def wanted_of(known: Sequence[str], wanted: Sequence[str] | None) -> Sequence[str]:
-    """The fields to decode of those there are: the wanted ones if all of them are there, else all.
+    """Return the fields to decode: the wanted ones if all of them exist, else all.
 
-    So that a field that is missing is told beside all that there are.
+    Decoding all of them lets the error for a missing field list those that exist.
 
     >>> wanted_of(["a", "b", "c"], ["c", "a"]), wanted_of(["a", "b"], ["c"])
     (['a', 'c'], ['a', 'b'])
@@ -66,7 +66,7 @@ def wanted_of(known: Sequence[str], wanted: Sequence[str] | None) -> Sequence[st
 
 
 def value_of(kind: Kind, array: NDArray[Any], row: int) -> Any:
-    """What a sample has for a row of an array of this kind, which is not "cells"; it owns its bytes.
+    """Return a sample's value from a row of an array of this kind, which is not "cells"; it owns its bytes.
 
     >>> value_of(Kind("number"), np.array([7], np.int16), 0).dtype, value_of(Kind("number"), np.array([7]), 0)
     (dtype('int16'), 7)
@@ -80,9 +80,9 @@ def value_of(kind: Kind, array: NDArray[Any], row: int) -> Any:
 
 
 def is_python_type(dtype: np.dtype[Any]) -> bool:
-    """Whether Python's own values have this type once numpy makes an array of them: int64, float64, truth values.
+    """Return True if numpy arrays of Python's own values have this type: int64, float64, bool.
 
-    A number of any other type is numpy's in samples, so that a batch of samples has the type that its column has.
+    A number of any other type stays a numpy number in samples, so that a batch of samples has its column's type.
 
     >>> is_python_type(np.dtype(np.int64)), is_python_type(np.dtype(np.int32))
     (True, False)
@@ -91,6 +91,6 @@ def is_python_type(dtype: np.dtype[Any]) -> bool:
 
 
 def bytes_of_rows(array: NDArray[np.uint8]) -> Sequence[bytes]:
-    """Each row as bytes."""
+    """Return each row as bytes."""
     whole, width = array.tobytes(), array.shape[1]
     return [whole[at : at + width] for at in range(0, len(whole), width)] if width else [b""] * len(array)

@@ -1,7 +1,7 @@
-"""Scans that go forward through bytes whose end they need not know: of a shard, or of what one is decompressed to.
+"""Forward-only scans of content whose end need not be known: of a shard, or of its decompressed bytes.
 
-Such a format is a `ForwardFormat`. Its scan asks `Content` for one range behind the other and hands what it finds to
-`FoundSamples`, which need not keep all of it.
+A format with such a scan is a `ForwardFormat`. Its scan reads ascending ranges from `Content` and passes what it finds
+to `FoundSamples`, which need not keep all of it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ __all__ = [
 
 
 class Content(Protocol):
-    """Bytes that are read forward."""
+    """Bytes that are read in ascending order."""
 
     @property
     def num_bytes(self) -> int | None:
-        """All of them; None as long as no read has come to the end."""
+        """Size of the content; None until a read has reached its end."""
         ...
 
     def read(self, first_byte: int, end_byte: int, /) -> Buffer:
-        """The bytes ``[first_byte, end_byte)``, fewer only at the end; no range begins before the one that was last."""
+        """Return the bytes ``[first_byte, end_byte)``, fewer only at the end; ranges must begin in ascending order."""
         ...
 
 
 class StoredContent:
-    """The bytes of a shard, of which all is known and any can be read."""
+    """The bytes of a shard of known size, of which any range can be read."""
 
     __slots__ = ("_read", "num_bytes")
 
@@ -49,24 +49,24 @@ class StoredContent:
         self._read, self.num_bytes = read, num_bytes
 
     def read(self, first_byte: int, end_byte: int, /) -> Buffer:
-        """As `Content.read`."""
+        """Read a range; see `Content.read`."""
         end_byte = min(end_byte, self.num_bytes)
         return self._read(first_byte, end_byte) if first_byte < end_byte else b""
 
 
 class FoundSamples(Protocol):
-    """Takes where samples lie, as a scan finds them."""
+    """A receiver of sample borders, as a scan finds them."""
 
     def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:
-        """The next borders, ascending, and the CRCs of the samples that end at these.
+        """Receive the next borders, ascending, and the CRCs of the samples that end at these.
 
-        The first border of all is where the first sample begins, each of the others where one ends.
+        The very first border is the start of the first sample; each of the others is the end of one.
         """
         ...
 
 
 class SampleBorders:
-    """All borders of a shard, 8 bytes a sample, and the CRCs, 4 more, unless they are not wanted."""
+    """All borders of a shard, 8 bytes a sample, and their CRCs, 4 bytes more, unless these are not wanted."""
 
     __slots__ = ("_borders", "_crcs", "_keeps_crcs")
 
@@ -74,23 +74,23 @@ class SampleBorders:
         self._borders, self._crcs, self._keeps_crcs = array("q"), array("I"), with_crcs
 
     def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:
-        """As `FoundSamples.add`."""
+        """Keep the next borders and CRCs; see `FoundSamples.add`."""
         if len(borders):
             self._borders.frombytes(np.ascontiguousarray(borders, dtype=np.int64).data.cast("B"))
         if self._keeps_crcs and len(crcs):
             self._crcs.frombytes(np.ascontiguousarray(crcs, dtype=np.uint32).data.cast("B"))
 
     def starts(self) -> NDArray[np.int64]:
-        """Where samples begin and the last one ends, shape (num_samples + 1,): [0] where there are none."""
+        """Return where samples begin and the last one ends, shape (num_samples + 1,): [0] if there are none."""
         return np.frombuffer(self._borders, dtype=np.int64) if self._borders else np.zeros(1, dtype=np.int64)
 
     def crcs(self) -> NDArray[np.uint32]:
-        """Of each sample; shape (num_samples,)."""
+        """Return the CRC of each sample; shape (num_samples,)."""
         return np.frombuffer(self._crcs, dtype=np.uint32) if self._crcs else np.zeros(0, dtype=np.uint32)
 
 
 class About(NamedTuple):
-    """What a scan found of a shard besides its samples: ``head`` and ``notes`` of `ShardScan`."""
+    """Findings of a scan besides the samples: ``head`` and ``notes`` of `ShardScan`."""
 
     head: Mapping[str, Any] = {}
     notes: Mapping[str, int] = {}
@@ -98,7 +98,7 @@ class About(NamedTuple):
 
 @runtime_checkable
 class ForwardFormat(Protocol):
-    """A format whose scan only goes forward."""
+    """A format whose scan only reads forward."""
 
     def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
         """Find the samples of all of the content; raises what `Format.scan` does."""
@@ -106,16 +106,16 @@ class ForwardFormat(Protocol):
 
 
 def forward_scan(format: ForwardFormat, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:  # noqa: A002
-    """`Format.scan` of such a format; memory 12 bytes a sample beyond what its scan takes."""
+    """Scan a shard of a forward format, as `Format.scan`; takes 12 bytes a sample on top of the scan's own memory."""
     found = SampleBorders()
     head, notes = format.scan_forward(StoredContent(read, num_bytes), found, shard=shard)
     return ShardScan(found.starts(), found.crcs(), head=head, notes=notes)
 
 
 def forward_borders(format: Format, read: ReadBytes, num_bytes: int, *, shard: str) -> NDArray[np.int64]:  # noqa: A002
-    """``sample_starts`` of a scan alone, by which samples that are at hand are told apart; may be written to.
+    """Return only the ``sample_starts`` of a scan, to split bytes at hand into samples; the result may be written to.
 
-    Of pieces, which are no samples, none.
+    A scan that finds pieces instead of samples gives [0].
     """
     if not isinstance(format, ForwardFormat):
         scan = format.scan(read, num_bytes, shard=shard)

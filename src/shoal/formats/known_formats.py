@@ -1,4 +1,4 @@
-"""Which formats there are, and which of them a shard's name means."""
+"""The registry of formats, and the lookup of a format by a shard's name."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ _COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _R
 
 FORMATS: Mapping[str, Format] = MappingProxyType({entry.name: entry for entry in (*_PLAIN, *_COMPRESSED)})
 
-# JSON Lines under the name of JSON, as C4 and Streaming have them. Plain ones lie beside many datasets as metadata, so
-# in a directory only compressed ones are shards.
+# JSON Lines named .json, as in C4 and Streaming. Uncompressed .json files lie beside many datasets as metadata, so in a
+# directory only compressed ones count as shards.
 _PACKED_JSON = {f".json{ending}": f"jsonl.{codec}" for ending, codec in CODEC_OF_SUFFIX.items()}
 _LINES_OF_JSON = {".json": "jsonl", **_PACKED_JSON}
 
-# TensorFlow numbers the shards of a dataset behind their suffix: a.tfrecord-00000-of-00042.
+# TensorFlow numbers shards after their suffix: a.tfrecord-00000-of-00042.
 _NUMBER = re.compile(r"-\d{5,}-of-\d{5,}$")
 
-# What often lies beside the shards of a dataset and is not one of them; in a directory it is data only if asked for.
+# Files of these formats often lie beside shards without being any; in a directory they are data only on request.
 _BESIDE_DATA = ("text", "csv", "tsv")
 
 
 def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
-    """The format of this name, with options as `options_of` gives them.
+    """Return the format of this name, with options as `options_of` returns them.
 
     >>> format_named("jsonl").suffixes
     ('.jsonl', '.ndjson')
@@ -69,7 +69,7 @@ def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
     Raises
     ------
     SourceError
-        Where there is none, or none with such options.
+        There is none of this name, or none with such options.
     """
     if not options and name in FORMATS:
         return FORMATS[name]
@@ -79,13 +79,13 @@ def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
         raise SourceError(
             msg, hint=f"{did_you_mean(name, (*FORMATS, 'folder'))}format= takes one of {_known()}; {_OWN}"
         )
-    # Through its own options, so that equal formats are one object: workers ask for it by name and options.
+    # Looked up by its own options, so that equal formats are one object: workers ask for it by name and options.
     made = _made(name, json.dumps(options or {}, sort_keys=True))
     return _made(name, json.dumps(options_of(made), sort_keys=True))
 
 
 def options_of(format: Format) -> dict[str, Any]:  # noqa: A002
-    """What else than its name says how a format finds its samples, as JSON: an index keeps it.
+    """Return the options, besides its name, that determine how a format finds samples, as JSON; an index keeps them.
 
     >>> options_of(Delimited(delimiter=";"))
     {'delimiter': ';'}
@@ -95,12 +95,12 @@ def options_of(format: Format) -> dict[str, Any]:  # noqa: A002
 
 
 def format_given(format: str | Format) -> Format:  # noqa: A002
-    """The format that ``format=`` means: by its name, or the object itself, with the codec of which it says so.
+    """Resolve ``format=``: a format's name, or a format object, wrapped in its codec if it names one (``whole_codec``).
 
     Raises
     ------
     SourceError
-        There is none of this name.
+        There is no format of this name.
     """
     if isinstance(format, str):
         return format_named(format)
@@ -126,7 +126,7 @@ def _made(name: str, text: str) -> Format:
 
 
 def format_of(path: str) -> Format:
-    """The format that the suffix of a shard's name or path means; upper and lower case count alike.
+    """Return the format that the suffix of a shard's name or path implies, in upper or lower case.
 
     >>> format_of("s3://bucket/Train-000000.TAR").name, format_of("mnist-train.tfrecord-00000-of-00042").name
     ('tar', 'tfrecord')
@@ -134,7 +134,7 @@ def format_of(path: str) -> Format:
     Raises
     ------
     SourceError
-        Where the suffix is none of a known format.
+        No known format has this suffix.
     """
     lowered = _NUMBER.sub("", path.lower())
     for entry in FORMATS.values():
@@ -149,7 +149,7 @@ def format_of(path: str) -> Format:
 
 
 def suffixes_in_directories() -> tuple[str, ...]:
-    """By which a shard is told from other files where a directory is opened without a format."""
+    """Return the suffixes that mark shards among other files when a directory is opened without a format."""
     plain = (entry for entry in FORMATS.values() if _plain_name(entry) not in _BESIDE_DATA)
     return (*(suffix for entry in plain for suffix in entry.suffixes), *_PACKED_JSON)
 

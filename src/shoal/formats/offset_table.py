@@ -1,7 +1,7 @@
-"""Shards that begin with a table of where their samples lie: what MDS and LitData share.
+"""The table of sample offsets at the start of a shard, as MDS and LitData have it.
 
-``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file. A sample is a ``u32`` size for every value whose
-size differs from sample to sample, and then the values one after the other.
+Layout: ``u32 n``, ``u32 offsets[n + 1]``, counted from the start of the file. A sample is a ``u32`` size for every
+value of variable size, followed by the values one after the other.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ __all__ = ["offset_crcs", "read_offsets", "table_bytes", "walk_sizes"]
 
 
 def table_bytes(num_samples: int) -> int:
-    """How many bytes the table takes."""
+    """Return the size of the table."""
     return 4 * (num_samples + 2)
 
 
 def read_offsets(read: ReadBytes, num_bytes: int, *, shard: str, least_bytes: int, hint: str) -> NDArray[np.int64]:
-    """Where the samples begin, and where the last one ends; shape (num_samples + 1,).
+    """Return where the samples begin, and where the last one ends; shape (num_samples + 1,).
 
-    Each sample has ``least_bytes`` or more; the last one ends where the shard does.
+    Each sample has at least ``least_bytes``; the last one ends where the shard does.
 
     Raises
     ------
     ShardError
-        Where the table contradicts itself or the size of the shard.
+        The table contradicts itself or the size of the shard.
     """
     num_samples = int(np.frombuffer(read(0, 4), "<u4")[0]) if num_bytes >= table_bytes(0) else -1
     end = table_bytes(num_samples)
@@ -48,14 +48,14 @@ def read_offsets(read: ReadBytes, num_bytes: int, *, shard: str, least_bytes: in
 
 
 def offset_crcs(starts: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The CRC-32 of the two offsets of each sample; shape (num_samples,)."""
+    """Return the CRC-32 of the two offsets of each sample; shape (num_samples,)."""
     words = starts.astype("<u4")
     pairs = np.stack([words[:-1], words[1:]], axis=1).tobytes() if len(words) > 1 else b""
     return np.array([crc32(pairs[at : at + 8]) for at in range(0, len(pairs), 8)], dtype=np.uint32)
 
 
 def walk_sizes(buffer: Buffer, num_samples: int, *, num_sizes: int, fixed_bytes: int = 0) -> list[int]:
-    """Where samples begin, from the sizes that each has at its start; fewer where they lead out of the buffer."""
+    """Return where samples begin, by the sizes at the start of each; fewer if these lead out of the buffer."""
     starts = [0]
     while len(starts) <= num_samples and starts[-1] + 4 * num_sizes <= len(buffer):
         sizes = np.frombuffer(buffer, "<u4", count=num_sizes, offset=starts[-1])

@@ -1,4 +1,4 @@
-"""What heads of shards keep packed as text in an index: a footer, a schema. It is read back in bounded memory."""
+"""Parts of shard heads that an index keeps packed as text: a footer, a schema. They are unpacked in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _HINT = "the index is damaged: index the shards again"
 
 
 def packed(data: bytes) -> str:
-    """Bytes as a text that `unpacked` takes."""
+    """Pack bytes as text for `unpacked`."""
     return base64.b64encode(zlib.compress(data)).decode()
 
 
 def unpacked(head: Mapping[str, Any], name: str, *, shard: str = "") -> bytes:
-    """The bytes that a head keeps under a name; memory O(text), and at most `LIMIT_BYTES`.
+    """Unpack the bytes that a head keeps under a name; memory O(text), and at most `LIMIT_BYTES`.
 
     Raises
     ------
     ShardError
-        They are not there, or were damaged (`IndexFileError` where the shard is not known).
+        They are missing or damaged (`IndexFileError` if the shard is not known).
     """
     try:
         member = zlib.decompressobj()
@@ -39,12 +39,12 @@ def unpacked(head: Mapping[str, Any], name: str, *, shard: str = "") -> bytes:
 
 
 def number_of(head: Mapping[str, Any], name: str, *, shard: str) -> int:
-    """A number of a head, 0 or more.
+    """Return a number of a head, 0 or more.
 
     Raises
     ------
     ShardError
-        It is not there, or no number.
+        It is missing, or no such number.
     """
     number = head.get(name)
     if not isinstance(number, int) or number < 0:
@@ -53,6 +53,6 @@ def number_of(head: Mapping[str, Any], name: str, *, shard: str) -> int:
 
 
 def unusable(name: str, why: object, *, shard: str = "") -> ShardError | IndexFileError:
-    """The error for what is kept of a head and cannot be read."""
+    """Return the error for a part of a head that cannot be read."""
     msg = f"what the index keeps of the head of this shard ({name}) cannot be read: {why}"
     return ShardError(msg, shard=shard, hint=_HINT) if shard else IndexFileError(msg, hint=_HINT)

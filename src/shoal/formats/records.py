@@ -1,7 +1,7 @@
-"""Samples with borders of their own, each decoded from its bytes alone: what most formats are.
+"""Records: samples with borders of their own, each decoded from its bytes alone, as in most formats.
 
-Such a format finds the borders (`borders_in`), says how the bytes of one sample are decoded, and leaves the rest, the
-handing out by number and the places in errors, to `CutRecords`.
+Such a format finds the borders (`borders_in`) and defines how the bytes of one sample are decoded; `CutRecords` does
+the rest: it hands out samples by number and adds positions to errors.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it ag
 
 
 class BadRecordError(ValueError):
-    """These bytes are no sample; ``byte`` is where in them that shows, ``hint`` what to do."""
+    """Bytes that are no valid sample; ``byte`` is the offset of the defect in them, ``hint`` what to do."""
 
     def __init__(self, what: str, *, byte: int = 0, hint: str = _OTHER_FILE) -> None:
         super().__init__(what)
         self.what, self.byte, self.hint = what, byte, hint
 
     def placed(self, shard: str, first_byte: int) -> ShardError:
-        """The error to raise, where the bytes begin at ``first_byte`` of the shard."""
+        """Return the error to raise if the bytes begin at ``first_byte`` of the shard."""
         return ShardError(self.what, shard=shard, byte=first_byte + self.byte, hint=self.hint)
 
 
 class DecodeRecord(Protocol):
-    """Makes a sample of its bytes."""
+    """A function that decodes the bytes of one sample."""
 
     def __call__(self, data: bytes, /) -> Sample:
-        """The sample, owning what it holds; raises `BadRecordError` where the bytes are none."""
+        """Decode a sample, which owns its data; raises `BadRecordError` if the bytes are invalid."""
         ...
 
 
 def borders_in(
     buffer: Buffer, stretch: Stretch, walk: Callable[[], Sequence[int]], *, what: str = "samples"
 ) -> Sequence[int]:
-    """Where the samples of a stretch begin and the last one ends, as offsets: by the index, else found by ``walk``.
+    """Return the offsets where a stretch's samples begin and the last one ends: from the index, else from ``walk``.
 
     Raises
     ------
     ShardError
-        They are not ``stretch.num_samples``, or lie outside of the buffer.
+        They are not ``stretch.num_samples``, or lie outside the buffer.
     """
     starts = stretch.sample_starts
     if starts is None:
@@ -68,7 +68,7 @@ def borders_in(
 
 
 def compact(borders: NDArray[np.int64]) -> Sequence[int]:
-    """The same numbers as a sequence of Python's that takes 4 bytes each, or 8 from 4 GiB on; a list takes 40."""
+    """Pack numbers into a Python sequence with 4 bytes each, or 8 from 4 GiB on; a list takes 40."""
     is_small = not len(borders) or int(borders[-1]) < 1 << 32
     numbers = array("I" if is_small else "q")
     stored = borders.astype(np.uint32 if is_small else np.int64)
@@ -77,10 +77,10 @@ def compact(borders: NDArray[np.int64]) -> Sequence[int]:
 
 
 class CutRecords:
-    """Some consecutive samples, handed out by number; one is decoded when it is asked for.
+    """Some consecutive samples, handed out by number; each is decoded on request.
 
-    ``starts`` are their borders in ``buffer``; ``crcs`` gives the layout CRCs, and ``columns``, where there is one, the
-    columns of `shoal.formats.shard_format.ColumnRecords`.
+    ``starts`` are their borders in ``buffer``; ``crcs`` returns the layout CRCs, and ``columns``, if given, the columns
+    of `shoal.formats.shard_format.ColumnRecords`.
     """
 
     __slots__ = ("_columns", "_crcs", "_decode", "_first_byte", "_shard", "_starts", "_view")
@@ -105,24 +105,24 @@ class CutRecords:
 
     @property
     def starts(self) -> Sequence[int]:
-        """Where in the buffer each sample begins, and where the last one ends; shape (len + 1,)."""
+        """Offsets in the buffer where each sample begins, and where the last one ends; shape (len + 1,)."""
         return self._starts
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """The CRCs that the scan of the format gives for these samples; shape (len,)."""
+        """Return the CRCs that the scan of the format gives for these samples; shape (len,)."""
         return self._crcs()
 
     def columns(self) -> Columns | None:
-        """The fields of all samples as arrays, where the format has them so."""
+        """Return the fields of all samples as arrays, if the format provides them."""
         return None if self._columns is None else self._columns()
 
     def sample(self, number: int) -> Sample:
-        """Sample ``number``; O(its bytes).
+        """Decode sample ``number``; O(its bytes).
 
         Raises
         ------
         ShardError
-            Its bytes are none; with the byte of the shard at which that shows.
+            Its bytes are invalid; the error has the byte of the shard where that shows.
         """
         start = self._starts[number]
         try:

@@ -1,9 +1,9 @@
-"""What a shard format must be able to do: find its samples, and hand them out of a stretch of bytes.
+"""The interface of a shard format: find the samples of a shard, and decode them from a range of its bytes.
 
-A format is written in one file of this room. It sees a shard twice:
+A format is one file in this package. It sees a shard twice:
 
-* once when the index is built, through `Format.scan`, which may ask for any byte of the shard and says where each
-  sample begins and ends (formats that can, skip the payloads);
+* once when the index is built, through `Format.scan`, which may read any byte of the shard and returns where each
+  sample begins and ends (formats that can skip the payloads do);
 * later, any number of times, through `Format.parse`, which gets the bytes of some consecutive samples and hands out
   the samples one by one.
 """
@@ -46,10 +46,10 @@ Sample = dict[str, Any]
 
 
 class ReadBytes(Protocol):
-    """Reads one shard: exactly the bytes ``[first_byte, end_byte)``, or raises; never a short answer."""
+    """A reader of one shard: returns exactly the bytes ``[first_byte, end_byte)``, or raises; never fewer."""
 
     def __call__(self, first_byte: int, end_byte: int, /) -> Buffer:
-        """The bytes ``[first_byte, end_byte)`` of the shard."""
+        """Return the bytes ``[first_byte, end_byte)`` of the shard."""
         ...
 
 
@@ -59,11 +59,11 @@ class Records(Protocol):
     def __len__(self) -> int: ...
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """The same CRCs as `ShardScan.layout_crcs`, of these samples; shape (len,)."""
+        """Return the CRCs of these samples as in `ShardScan.layout_crcs`; shape (len,)."""
         ...
 
     def sample(self, number: int) -> Sample:
-        """Sample ``number`` (0 is the first of these), owning its bytes: nothing in it is a view of the buffer."""
+        """Return sample ``number`` (0 is the first), owning its bytes: nothing in it is a view of the buffer."""
         ...
 
 
@@ -72,17 +72,17 @@ class ColumnRecords(Protocol):
     """Records that lie in memory as columns, so that many samples are gathered at once."""
 
     def columns(self) -> Columns | None:
-        """The fields of all samples; row ``i`` of them is what ``sample(i)`` gives. None where a field is no column."""
+        """Return the fields of all samples; row ``i`` matches ``sample(i)``. None if some field is no column."""
         ...
 
 
 class Stretch(NamedTuple):
-    """Some consecutive samples of one shard, as the index knows them: what `Format.parse` is told of its bytes.
+    """Some consecutive samples of one shard, as the index knows them: passed to `Format.parse` with their bytes.
 
-    ``shard`` is the name of the shard, ``first_byte`` where in it the bytes begin, and ``head`` what `Format.scan` kept
-    of it. ``sample_starts`` are offsets into the bytes, shape (num_samples + 1,), or None where the index does not keep
-    them: for pieces, and in very large datasets, where a format finds them itself. A plain tuple, since one is made for
-    every chunk.
+    ``shard`` is the name of the shard, ``first_byte`` the position of the bytes in it, and ``head`` what `Format.scan`
+    kept of it. ``sample_starts`` are offsets into the bytes, shape (num_samples + 1,), or None if the index does not
+    keep them: for pieces, and in very large datasets, where a format finds them itself. A plain tuple, since one is
+    created for every chunk.
     """
 
     shard: str
@@ -97,12 +97,12 @@ class Format(Protocol):
 
     @property
     def name(self) -> str:
-        """What an index calls it; of no other format. A plain attribute will do, here and for the suffixes."""
+        """Name of the format in an index; unique. A plain attribute will do, here and for the suffixes."""
         ...
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """With which the names of its shards end, in lower case, each with its dot."""
+        """Suffixes of the names of its shards, in lower case, each with its dot."""
         ...
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
@@ -112,7 +112,7 @@ class Format(Protocol):
     def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
         """Open the bytes of some consecutive samples.
 
-        Raises `ShardError`, with the byte counted from the start of the shard, where the bytes are not what the index
+        Raises `ShardError`, with the byte counted from the start of the shard, if the bytes are not what the index
         says.
         """
         ...
@@ -120,10 +120,10 @@ class Format(Protocol):
 
 @runtime_checkable
 class ColumnarFormat(Protocol):
-    """A format whose records may be `ColumnRecords`: only then batches are looked for in columns."""
+    """A format whose records may be `ColumnRecords`; only such formats are asked for columns when batching."""
 
     def projected(self, names: Sequence[str]) -> Format:
-        """The same format, which decodes only these fields of shards that have all of them, and all fields of others.
+        """Return a copy that decodes only these fields of shards that have all of them, and all fields of others.
 
         Their order stays that of the shard.
         """
@@ -131,10 +131,10 @@ class ColumnarFormat(Protocol):
 
 
 class RecordFormat(Protocol):
-    """A columnar format of which some shards hold records of one length, which need not be parsed."""
+    """A columnar format with shards whose records all have one length, which need not be parsed."""
 
     def record(self, head: Mapping[str, Any], *, shard: str) -> Record | None:
-        """What all samples of a shard with this head are; None where they have no common length."""
+        """Return the common layout of a shard's samples by its head; None if they have no common length."""
         ...
 
 
@@ -142,9 +142,9 @@ class PiecemealFormat(Protocol):
     """A format that reads one sample by several reads where that saves copying a large payload."""
 
     def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
-        """The one sample of ``stretch``, which ends at ``end_byte`` of the shard.
+        """Read the one sample of ``stretch``, which ends at ``end_byte`` of the shard.
 
-        Gives what `Format.parse` of these bytes would, and raises what it would.
+        Returns and raises what `Format.parse` of these bytes would.
         """
         ...
 
@@ -154,28 +154,28 @@ class ViewingFormat(Protocol):
     """A format whose values can be views of the bytes they were parsed from."""
 
     def parse_views(self, buffer: Buffer, payloads: memoryview, stretch: Stretch) -> Records:
-        """As `Format.parse`, but bytes are slices of ``payloads``, which has the same bytes as ``buffer``."""
+        """Parse like `Format.parse`, but with bytes as slices of ``payloads``, which has the bytes of ``buffer``."""
         ...
 
 
 class Aside(Protocol):
-    """A place on this machine that takes decoded bytes as they come, and gives them again."""
+    """Local scratch space that decoded bytes are appended to and read back from."""
 
     def append(self, data: Buffer, /) -> None:
-        """Put these behind what is there."""
+        """Append these bytes."""
         ...
 
     def read(self, first_byte: int, end_byte: int, /) -> bytes:
-        """The bytes ``[first_byte, end_byte)`` of all that was put there."""
+        """Return the bytes ``[first_byte, end_byte)`` of all that was appended."""
         ...
 
 
 class Spilled(NamedTuple):
-    """How a piece lies decoded: in parts that can be read alone.
+    """The layout of a decoded piece: parts that can be read alone.
 
-    Part ``i`` are the bytes ``[borders[i], borders[i + 1])`` and holds ``samples_per_part`` samples, the last one
+    Part ``i`` is the bytes ``[borders[i], borders[i + 1])`` and holds ``samples_per_part`` samples, the last one
     perhaps fewer: ``num_samples`` in all; ``borders`` has shape (num_parts + 1,), int64. ``head`` is what
-    `SpillingFormat.parse_part` must know of all parts; JSON types only, small.
+    `SpillingFormat.parse_part` must know about all parts; JSON types only, small.
     """
 
     borders: NDArray[np.int64]
@@ -186,11 +186,11 @@ class Spilled(NamedTuple):
 
 @runtime_checkable
 class SpillingFormat(Protocol):
-    """A format of pieces that can be decoded to a place of their own, to be read there sample by sample."""
+    """A format of pieces that can be decoded into scratch space and read back there sample by sample."""
 
     @property
     def spilled_as(self) -> str:
-        """What tells apart pieces that were decoded in other ways: the format, and which columns of it."""
+        """Key that distinguishes pieces decoded in different ways: the format, and which of its columns."""
         ...
 
     def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
@@ -201,39 +201,39 @@ class SpillingFormat(Protocol):
         ...
 
     def parse_part(self, data: bytes, stretch: Stretch) -> Records:
-        """Open one part: its bytes, where in the whole it begins, its samples, and ``head`` of `Spilled`."""
+        """Open one part; ``stretch`` has its offset in the whole, its samples and the ``head`` of `Spilled`."""
         ...
 
 
 @runtime_checkable
 class RecutFormat(Protocol):
-    """A format that has learned to cut shards otherwise, and knows by the head of one how an index was made."""
+    """A format whose cutting rule has changed, and which sees in a head how an index was cut."""
 
     def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """As `Format.scan`, cut as the index was made that keeps ``head`` of the shard."""
+        """Scan like `Format.scan`, cutting as the index did that keeps ``head`` of the shard."""
         ...
 
 
 class FrontFormat(Protocol):
-    """A format of which only whole shards can be scanned, since their front says what follows.
+    """A format of which only whole shards can be scanned, since their front describes the rest.
 
-    Its records have ``starts``, the offsets at which samples begin and the last one ends: by these, pieces of such a
-    shard, which is compressed, are spilled.
+    Its records have ``starts``, the offsets at which samples begin and the last one ends: with these, pieces of such a
+    shard, when compressed, are spilled.
     """
 
     needs_front: bool
 
 
 class ReadSample(Protocol):
-    """Reads one sample alone."""
+    """A function that reads one sample alone."""
 
     def __call__(self, read: ReadBytes, end_byte: int, stretch: Stretch, /) -> Sample:
-        """The one sample of ``stretch``, which ends at ``end_byte`` of the shard."""
+        """Read the one sample of ``stretch``, which ends at ``end_byte`` of the shard."""
         ...
 
 
 def reading_alone(format: Format) -> ReadSample:  # noqa: A002
-    """How a sample of this format is read alone: as it says itself, else whole."""
+    """Return the function that reads one sample: the format's own, else one that reads its bytes whole."""
     itself: ReadSample | None = getattr(format, "read_sample", None)
 
     def whole(read: ReadBytes, end_byte: int, stretch: Stretch, /) -> Sample:

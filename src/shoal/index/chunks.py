@@ -1,4 +1,4 @@
-"""Chunks: consecutive extents of one shard that move through the order as one and are read at once."""
+"""Chunks: consecutive extents of one shard that an order moves as a unit and that are read at once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from shoal.index.unseen_borders import BEHIND_BYTES, may_be_cut
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkTable:
-    """The chunks of a dataset, as columns of shape (num_chunks,) but for ``first_extent`` and ``first_sample``.
+    """The chunks of a dataset, as columns of shape (num_chunks,) except ``first_extent`` and ``first_sample``.
 
     ``first_extent`` and ``first_sample``, int64, have shape (num_chunks + 1,): chunk ``c`` holds the extents
     ``[first_extent[c], first_extent[c + 1])`` of the index and the samples ``[first_sample[c], first_sample[c + 1])``.
     ``shard`` int32 is its shard, ``[first_byte, end_byte)`` int64 its bytes there, ``num_samples`` int64 its samples,
     ``decoded_bytes`` int64 its bytes in memory once decoded.
 
-    In tars whose borders nobody has looked at, the bytes of a chunk include the headers behind it, by which
-    `Format.parse` sees whether its last sample goes on in the next chunk.
+    In tars with unchecked borders, the bytes of a chunk include the headers behind it, by which `Format.parse` sees
+    whether its last sample continues in the next chunk.
     """
 
     first_extent: NDArray[np.int64]
@@ -40,13 +40,13 @@ class ChunkTable:
 def cut_chunks(index: Index, *, extents_per_chunk: int) -> ChunkTable:
     """Cut each shard's X extents into ``ceil(X / extents_per_chunk)`` chunks whose extents differ by at most one.
 
-    Even cuts, and not a short rest at the end: chunks of one shard stay within half of each other. A chunk never
-    crosses a shard. O(num_extents), vectorised.
+    Cuts are even, without a short remainder: chunk sizes within a shard stay within a factor of two. A chunk never
+    crosses a shard border. O(num_extents), vectorised.
 
     Raises
     ------
     UsageError
-        Where ``extents_per_chunk`` is not positive.
+        If ``extents_per_chunk`` is not positive.
     """
     if extents_per_chunk < 1:
         msg = f"extents_per_chunk={extents_per_chunk} is not positive"
@@ -62,7 +62,7 @@ def cut_chunks(index: Index, *, extents_per_chunk: int) -> ChunkTable:
     first[:-1] = shard_first[shard] + place * num_extents[shard] // num_chunks[shard]
     first[-1] = index.num_extents
     first_sample = index.extent_first_sample[first]
-    # reduceat and not differences of a running sum: decoded bytes of a whole dataset can pass 2**63 in hostile files.
+    # reduceat, not differences of a running sum: decoded bytes of a whole dataset can exceed 2**63 in hostile files.
     decoded = np.add.reduceat(index.extent_decoded_bytes, first[:-1]) if total else np.zeros(0, dtype=np.int64)
     end_byte = index.extent_end_byte[first[1:] - 1] if total else np.zeros(0, dtype=np.int64)
     return ChunkTable(
@@ -77,7 +77,7 @@ def cut_chunks(index: Index, *, extents_per_chunk: int) -> ChunkTable:
 
 
 def _with_what_is_behind(index: Index, shard: NDArray[np.int32], end_byte: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the bytes of chunks end, those included that tell whether a border is one."""
+    """Return the end of each chunk's bytes, including those behind it that show whether its border is a real one."""
     unseen = [number for number, head in index.shard_heads.items() if may_be_cut(head)]
     if not unseen or not len(end_byte) or index.format != "tar" or index.sample_bytes is None:
         return end_byte

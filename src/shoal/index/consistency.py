@@ -1,4 +1,4 @@
-"""Whether the columns of an index agree with each other: what opening one leaves out because it reads them all."""
+"""Consistency checks between the columns of an index, which opening it skips because they read all columns."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from shoal.index.table import Index
 
 
 def validate(index: Index) -> None:
-    """Make sure that the columns of an index agree; O(extents + samples), vectorised.
+    """Check that the columns of an index agree; O(extents + samples), vectorised.
 
     Extents must lie in their shards, in order and without gaps, each with at least one sample; the sizes of samples
-    must add up to those of the extents; names must be safe and different; the fingerprint must be that of the rest.
-    Where no sizes of samples are known, an extent may begin with bytes that the one before ends with.
+    must add up to those of the extents; names must be safe and distinct; the fingerprint must match the rest. If sample
+    sizes are unknown, an extent may begin with bytes that the one before ends with.
 
     Raises
     ------
     IndexFileError
-        Where something does not fit, with the first row at which that shows.
+        If something does not match, with the first row at which that shows.
     """
     check_names(index.shard_names)
     if len(set(index.shard_names)) != index.num_shards:
@@ -49,7 +49,7 @@ def validate(index: Index) -> None:
 
 
 def _follows(index: Index) -> NDArray[np.bool_]:
-    """Whether each extent but the last ends where the next one begins, or in it where that may be."""
+    """True for each extent but the last that ends where the next begins, or inside it if overlap is allowed."""
     shard, first, end = index.extent_shard, index.extent_first_byte, index.extent_end_byte
     right: NDArray[np.bool_] = (shard[1:] != shard[:-1]) | (first[1:] == end[:-1])
     if index.sample_bytes is None:

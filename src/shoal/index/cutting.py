@@ -1,4 +1,4 @@
-"""How an index is made: shards cut into extents, put one after the other, and named by a fingerprint."""
+"""Construction of an index: shards cut into extents, concatenated, and identified by a fingerprint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FINGERPRINT_TAG = b"shoal.fingerprint.1\0"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScannedShard:
-    """One shard and what a scan found in it; ``name`` is relative to the directory of the dataset."""
+    """One shard and the result of its scan; ``name`` is relative to the directory of the dataset."""
 
     name: str
     num_bytes: int
@@ -43,7 +43,7 @@ class Extents:
 
 
 def even_cuts(total: int, *, size: int) -> NDArray[np.int64]:
-    """Cut ``total`` things into ``ceil(total / size)`` parts whose sizes differ by at most one: the borders.
+    """Return the borders that cut ``total`` items into ``ceil(total / size)`` parts whose sizes differ by at most one.
 
     >>> even_cuts(10, size=4).tolist()
     [0, 3, 6, 10]
@@ -55,8 +55,8 @@ def even_cuts(total: int, *, size: int) -> NDArray[np.int64]:
 def cut_extents(scan: ShardScan, *, extent_bytes: int = EXTENT_BYTES) -> Extents:
     """Cut the samples of a shard into extents of about ``extent_bytes``, by cutting rule 1.
 
-    With ``n = max(1, round(extent_bytes / mean sample bytes))`` the shard's S samples make ``ceil(S / n)`` extents
-    whose counts differ by at most one. An extent never holds part of a sample. Pieces that cannot be cut are extents
+    With ``n = max(1, round(extent_bytes / mean sample bytes))`` the shard's S samples form ``ceil(S / n)`` extents
+    whose counts differ by at most one. An extent never holds part of a sample. Pieces, which cannot be cut, are extents
     as they are.
     """
     if extent_bytes < 1:
@@ -77,9 +77,9 @@ def cut_extents(scan: ShardScan, *, extent_bytes: int = EXTENT_BYTES) -> Extents
 
 
 def cut_borders(scan: ShardScan, *, extent_bytes: int) -> NDArray[np.int64]:
-    """The samples at which `cut_extents` cuts a shard that has some, not of pieces; the last one is their number."""
+    """Return the samples at which `cut_extents` cuts a shard of samples, not pieces; the last is their number."""
     starts, num_samples = scan.sample_starts, scan.num_samples
-    # round(extent_bytes * S / bytes) in integers, halves up: the rule must be the same everywhere.
+    # round(extent_bytes * S / bytes) in integers, halves up: the rule must give equal results everywhere.
     num_bytes = int(starts[-1] - starts[0])
     per_extent = max(1, (2 * extent_bytes * num_samples + num_bytes) // (2 * num_bytes))
     return even_cuts(num_samples, size=per_extent)
@@ -92,7 +92,7 @@ def _pieces(scan: ShardScan, piece_samples: NDArray[np.int64]) -> Extents:
 
 
 def layout_of(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The layout CRCs of extents that have one CRC each: of a piece, or of a single sample; the same shape."""
+    """Return the layout CRCs of extents that have one CRC each, of a piece or of a single sample; same shape."""
     return np.array([crc32(crc.tobytes()) for crc in crcs.astype("<u4")], dtype=np.uint32)
 
 
@@ -104,10 +104,10 @@ def assemble(
     keep_sample_bytes: bool = True,
     metadata: Mapping[str, Any] | None = None,
 ) -> Index:
-    """Make the index of a dataset from the scans of its shards, in the order given; O(samples).
+    """Build the index of a dataset from the scans of its shards, in the given order; O(samples).
 
-    A shard without samples is kept and has no extents. ``keep_sample_bytes=False`` leaves out the size of each
-    sample, which is 4 bytes a sample; so do shards of pieces, which know none.
+    A shard without samples is kept and has no extents. ``keep_sample_bytes=False`` omits the sample sizes, which take
+    4 bytes per sample; shards of pieces, which have no sample sizes, omit them as well.
     """
     cuts = [cut_extents(shard.scan, extent_bytes=extent_bytes) for shard in shards]
     counts = [len(cut.first_byte) for cut in cuts]
@@ -148,9 +148,9 @@ def fingerprint(
     end_byte: NDArray[np.int64],
     num_samples: NDArray[np.int64],
 ) -> str:
-    """The name of a dataset: blake2b over base names, extents and counts, 16 bytes as hex.
+    """Return the fingerprint of a dataset: blake2b over base names, extents and counts, 16 bytes as hex.
 
-    The directory, times, versions and checksums do not enter: a copied dataset is the same dataset.
+    Excludes directory, times, versions and checksums: a copied dataset is the same dataset.
     """
     digest = hashlib.blake2b(_FINGERPRINT_TAG, digest_size=16)
     base_names = [name.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape") for name in shard_names]
@@ -168,14 +168,14 @@ def fingerprint(
 
 
 def subset(index: Index, shard_numbers: Sequence[int]) -> Index:
-    """The index of some of the shards, in the order given, with a fingerprint of its own; O(extents + samples chosen).
+    """Return the index of some shards, in the given order, with its own fingerprint; O(extents + chosen samples).
 
-    Notes count the whole dataset, and are left out.
+    Notes describe the whole dataset, and are left out.
 
     Raises
     ------
     UsageError
-        Where a shard number is out of range or comes twice.
+        If a shard number is out of range or comes twice.
     """
     chosen = np.asarray(shard_numbers, dtype=np.int64).reshape(-1)
     inside = bool(((chosen >= 0) & (chosen < index.num_shards)).all())
@@ -211,7 +211,7 @@ def subset(index: Index, shard_numbers: Sequence[int]) -> Index:
 
 
 def _ranges(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers of several ranges, one after the other."""
+    """Concatenate the numbers of several ranges."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     numbers: NDArray[np.int64] = np.arange(total, dtype=np.int64) + np.repeat(firsts - (ends - counts), counts)

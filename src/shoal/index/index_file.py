@@ -1,15 +1,14 @@
-"""The index as one file, which a process maps and reads without copying it.
+"""The index file, which a process maps and reads without copying.
 
-The layout is that of safetensors: 8 bytes little-endian header length; a JSON header, padded with spaces so that what
-follows is 64-byte aligned; then the columns, little-endian, each 64-byte aligned (entries named ``padding.N`` fill
-the gaps, since safetensors allows none), so any tool that reads safetensors reads an index. ``__metadata__`` holds
-text only: ``format`` "shoal.index", ``version``, ``crc32`` and ``index``, the rest as JSON. A header of a shoal index
-needs no more than a few KB, whatever the number of shards: their names, versions and heads are columns of bytes.
-``crc32`` is that of the whole file in eight hexadecimal digits, taken with zeros in their place; files that were made
-before there was one have none.
+The layout is that of safetensors: 8 bytes little-endian header length; a JSON header, padded with spaces to 64-byte
+alignment; then the columns, little-endian, each 64-byte aligned (entries named ``padding.N`` fill the gaps, which
+safetensors does not allow), so any tool that reads safetensors reads an index. ``__metadata__`` holds only text:
+``format`` "shoal.index", ``version``, ``crc32`` and ``index``, the rest as JSON. The header needs no more than a few KB
+for any number of shards: their names, versions and heads are columns of bytes. ``crc32`` is that of the whole file in
+eight hexadecimal digits, computed with zeros in their place; files from before it was introduced have none.
 
-An index may come from anywhere, so nothing in it is believed: `decode` checks the header against the file, and
-`validate` the columns against each other. `confirm` finds bytes that changed by accident.
+An index may come from anywhere, so nothing in it is trusted: `decode` checks the header against the file, and
+`validate` the columns against each other. `confirm` detects bytes that changed by accident.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _HINT = "the file is damaged or of another kind: make the index again"
 
 
 class Texts(Sequence[str]):
-    """Many short texts kept as UTF-8 with newlines between, decoded when first looked at (10^6 take 0.1 s)."""
+    """Many short texts stored as newline-separated UTF-8, decoded on first access (10^6 take 0.1 s)."""
 
     __slots__ = ("_blob", "_is_path", "_num_texts", "_texts")
 
@@ -100,12 +99,12 @@ class Texts(Sequence[str]):
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Make sure that names of shards stay inside the directory they are joined to.
+    """Check that names of shards stay inside the directory they are joined to.
 
     Raises
     ------
     IndexFileError
-        For a name that is empty or absolute, has a part ".." or holds control characters.
+        If a name is empty or absolute, has a part ".." or holds control characters.
     """
     for name in names:
         is_safe = name.isprintable() or not any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
@@ -120,12 +119,12 @@ def _parts(name: str) -> list[str]:
 
 
 def encode(index: Index) -> list[Buffer]:
-    """The bytes of the index file, as buffers to be written one after the other; the columns are not copied.
+    """Return the bytes of the index file, as buffers to be written one after the other; the columns are not copied.
 
     Raises
     ------
     IndexFileError
-        For names of shards that no reader would accept, or a column of a type that the file cannot hold.
+        If no reader would accept a name of a shard, or a column has a type that the file cannot hold.
     """
     header: dict[str, Any] = {"__metadata__": _described(index)}
     parts: list[Buffer] = []
@@ -164,7 +163,7 @@ def _described(index: Index) -> dict[str, str]:
 
 
 def _crc_entry(digits: str) -> bytes:
-    """How the header says it; before anything that could look the same."""
+    """Return the header's CRC entry, which comes before anything that could look alike."""
     return f'"crc32":"{digits}"'.encode()
 
 
@@ -176,7 +175,7 @@ def _crc_of(*parts: Buffer) -> int:
 
 
 def _columns(index: Index) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The columns of the file, in their order."""
+    """Yield the columns of the file, in their order."""
     check_names(index.shard_names)
     if any("\n" in version for version in index.shard_versions):
         msg = "a version of a shard holds a newline"
@@ -202,14 +201,14 @@ def _blob(text: str) -> NDArray[np.uint8]:
 
 
 def decode(buffer: Buffer) -> Index:
-    """The index a file holds; its columns are read-only views of ``buffer``, which may be a memory map.
+    """Decode an index file; the columns are read-only views of ``buffer``, which may be a memory map.
 
-    O(header): the columns are not read, only their ranges, types and lengths checked. `validate` looks into them.
+    O(header): the columns are not read, only their ranges, types and lengths are checked. `validate` reads them.
 
     Raises
     ------
     IndexFileError
-        Where the bytes are no index file, one of a newer version, or one whose parts do not fit together.
+        If the bytes are no index file, one of a newer version, or one whose parts do not fit together.
     """
     header, data_start = _header(buffer)
     described = _metadata(header)
@@ -243,15 +242,15 @@ def decode(buffer: Buffer) -> Index:
 
 
 def confirm(buffer: Buffer, *, required: bool = False) -> None:
-    """Make sure that these are the bytes of an index as they were written; O(bytes), 0.4 s for a GB.
+    """Check that the bytes of an index are as they were written; O(bytes), 0.4 s per GB.
 
-    What is a number to `validate`, as all the columns that users gave it are, may have been another.
+    Finds changed values that `validate` cannot, such as those in columns that users added.
 
     Raises
     ------
     IndexFileError
-        Where they have another CRC-32 than the header says. Without one there nothing is known, which is an error if
-        one is ``required``.
+        If their CRC-32 is not the one in the header. A header without one proves nothing, which is an error only if it
+        is ``required``.
     """
     header, data_start = _header(buffer)
     digits = header.get("__metadata__", {}).get("crc32")
@@ -267,7 +266,7 @@ def confirm(buffer: Buffer, *, required: bool = False) -> None:
 
 
 def _header(buffer: Buffer) -> tuple[dict[str, Any], int]:
-    """The JSON header, and the byte at which the columns begin."""
+    """Return the JSON header, and the byte at which the columns begin."""
     length = int.from_bytes(bytes(buffer[:_LENGTH_BYTES]), "little")
     if len(buffer) < _LENGTH_BYTES or length > min(MAX_HEADER_BYTES, len(buffer) - _LENGTH_BYTES):
         _refuse("its first 8 bytes are not the length of a header")
@@ -281,7 +280,7 @@ def _header(buffer: Buffer) -> tuple[dict[str, Any], int]:
 
 
 def _metadata(header: dict[str, Any]) -> dict[str, Any]:
-    """Take the metadata out of the header, with the types they must have."""
+    """Remove the metadata from the header, with types checked."""
     outer = header.pop("__metadata__", None)
     if not isinstance(outer, dict) or outer.get("format") != MAGIC:
         _refuse(f"its header does not say {MAGIC!r}")
@@ -302,7 +301,7 @@ def _metadata(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def _column(buffer: Buffer, data_start: int, name: str, entry: object) -> NDArray[Any]:
-    """One column as a read-only view, its range checked against the file."""
+    """Return one column as a read-only view, its range checked against the file."""
     shape = entry.get("shape") if isinstance(entry, dict) else None
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
     kind = _KINDS.get(str(entry.get("dtype"))) if isinstance(entry, dict) else None
@@ -326,7 +325,7 @@ def _are_counts(values: object, length: int) -> bool:
 def _expected(
     columns: Mapping[str, NDArray[Any]], name: str, kinds: tuple[str, ...], length: int | None = None
 ) -> NDArray[Any]:
-    """A column that must be there, of one of these types and of this length."""
+    """Return a required column, of one of these types and of this length."""
     column = columns.get(name)
     if column is None:
         _refuse(f"it has no column {name!r}")
@@ -343,7 +342,7 @@ def _optional(
 
 
 def _heads(columns: Mapping[str, NDArray[Any]], num_shards: int) -> dict[int, dict[str, Any]]:
-    """What is kept of the heads of shards, by shard number."""
+    """Return the stored heads of shards, by shard number."""
     column = _optional(columns, "shard_heads", ("U8",), len(columns.get("shard_heads", ())))
     if column is None:
         return {}

@@ -1,4 +1,4 @@
-"""Indexes of single shards put together: the other direction of `shoal.index.cutting.subset`."""
+"""Joining of indexes, the inverse of `shoal.index.cutting.subset`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def joined(
     metadata: Mapping[str, Any] | None = None,
     most_samples_with_sizes: int = _MOST_SAMPLES_WITH_SIZES,
 ) -> Index:
-    """The index of a dataset that has the shards of all of these, in their order; O(extents + samples).
+    """Join indexes into that of a dataset with the shards of all of them, in their order; O(extents + samples).
 
-    It is what `assemble` makes of the scans of all shards. ``columns`` replace those of the parts, which are joined by
-    name. Checksums are kept where all have them, sizes of samples likewise and up to 10^8 samples.
+    The result equals that of `assemble` on the scans of all shards. ``columns`` replace those of the parts, which are
+    joined by name. Checksums are kept if all parts have them, sample sizes likewise and for up to 10^8 samples.
 
     Raises
     ------
     UsageError
-        There are none, they are of different formats, or one lacks a column that another has.
+        If there are none, they have different formats, or one lacks a column that another has.
     """
     formats = sorted({index.format for index in indexes})
     if len(formats) != 1:

@@ -1,4 +1,4 @@
-"""A scan of one shard: where its samples lie, which is what an index is made of."""
+"""The scan of one shard: the places of its samples, from which an index is built."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ShardScan:
-    """Where the samples of one shard lie.
+    """Places of the samples of one shard.
 
     ``sample_starts`` has shape (num_samples + 1,), int64, ascending: sample ``i`` occupies bytes
     ``[sample_starts[i], sample_starts[i + 1])`` of the shard, anything between two samples (directories, links,
     blank lines) belonging to the later one. Bytes before the first and after the last sample belong to none.
     ``layout_crcs`` has shape (num_samples,), uint32: a CRC-32 of what the scan read of each sample (the headers of
     its tar members; the whole line of a text format), by which a shard is recognised again.
-    ``head`` holds what `Format.parse` must know from elsewhere in the shard; JSON types only, small.
-    ``notes`` counts what the scan met and did not index (``{"links": 3}``), for people to see.
+    ``head`` holds what `Format.parse` needs from elsewhere in the shard; JSON types only, small.
+    ``notes`` counts what the scan met and did not index (``{"links": 3}``), for display.
 
-    Where no bytes belong to one sample alone (a row group, a compressed shard), the stretches between two
-    ``sample_starts`` are *pieces* instead, each of which is an extent of its own: ``piece_samples``, shape
-    (num_pieces,), int64, positive, says how many samples each has, ``piece_decoded_bytes`` how many bytes it takes in
-    memory, and ``layout_crcs`` has one value a piece. Where a piece needs bytes with which the next one begins,
-    ``piece_ends``, shape (num_pieces,), int64, ascending, says where the bytes of each end; the last one at the last of
-    ``sample_starts``, and none behind the start of the next piece but one.
+    If no bytes belong to a single sample (a row group, a compressed shard), the stretches between two ``sample_starts``
+    are *pieces* instead, each of which is an extent: ``piece_samples``, shape (num_pieces,), int64, positive, is the
+    number of samples in each, ``piece_decoded_bytes`` the bytes it takes in memory, and ``layout_crcs`` has one value
+    per piece. If a piece needs bytes with which the next one begins, ``piece_ends``, shape (num_pieces,), int64,
+    ascending, holds the end of each piece's bytes; the last equals the last of ``sample_starts``, and none lies beyond
+    the start of the next piece but one.
     """
 
     sample_starts: NDArray[np.int64]
@@ -44,16 +44,16 @@ class ShardScan:
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """Where the bytes of each sample, or piece, end."""
+        """End of the bytes of each sample, or piece."""
         return self.sample_starts[1:] if self.piece_ends is None else self.piece_ends
 
     @property
     def num_samples(self) -> int:
-        """Samples found in the shard."""
+        """Number of samples found in the shard."""
         return len(self.sample_starts) - 1 if self.piece_samples is None else int(self.piece_samples.sum())
 
     def samples_before(self) -> NDArray[np.int64]:
-        """How many samples lie before each of ``sample_starts``; the same shape."""
+        """Return the number of samples before each of ``sample_starts``; same shape."""
         if self.piece_samples is None:
             return np.arange(len(self.sample_starts))
         return np.concatenate([[0], np.cumsum(self.piece_samples)])

@@ -1,9 +1,8 @@
-"""The index: where the samples of a dataset lie, as columns that numpy maps from one file.
+"""The index: the places of the samples of a dataset, as columns that numpy maps from one file.
 
-One row per extent, the smallest indexed byte range of a shard. Extents follow each other without a gap inside a
-shard; where they are made of frames, one may begin with the last frame of the one before. Samples are numbered through
-all shards in their order. How an index is made is in `shoal.index.cutting`, how it is stored in
-`shoal.index.index_file`.
+One row per extent, the smallest indexed byte range of a shard. Extents follow each other without a gap inside a shard;
+if they consist of frames, one may begin with the last frame of the one before. Samples are numbered over all shards in
+their order. `shoal.index.cutting` builds an index, `shoal.index.index_file` stores it.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ from shoal.errors import UsageError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """Where the samples of a dataset lie.
+    """Places of the samples of a dataset.
 
     Shards (sequences or arrays of length num_shards): ``shard_names`` relative to the directory of the dataset, with
     "/" between parts; ``shard_bytes`` int64; ``shard_versions`` as the store gave them (`ObjectInfo.version`);
-    ``shard_heads``, what `Format.parse` must know of a shard, by shard number, only where there is anything.
+    ``shard_heads``, what `Format.parse` needs to know of a shard, by shard number, only for shards that have any.
 
     Extents (arrays of length num_extents): ``extent_shard`` int32; ``extent_first_byte`` and ``extent_end_byte``
     int64; ``extent_num_samples`` int64; ``extent_decoded_bytes`` int64, bytes in memory once decoded;
     ``extent_layout_crc`` uint32, CRC-32 over the little-endian layout CRCs of its samples;
-    ``extent_checksum`` uint32, CRC-32 of its bytes, or None when they were not read.
+    ``extent_checksum`` uint32, CRC-32 of its bytes, or None if they were not read.
 
     Samples (length num_samples): ``sample_bytes`` uint32 (uint64 if one is 4 GiB or larger), or None for very large
     datasets; ``columns``, further columns by name.
 
-    ``fingerprint`` names the dataset: base names of shards, extents and counts; not location, time or checksums.
+    ``fingerprint`` identifies the dataset: base names of shards, extents and counts; not location, time or checksums.
     ``notes`` counts what indexing met and did not index; ``metadata`` keeps the rest (creation time, cutting rule).
 
     ``extent_first_sample``, shape (num_extents + 1,), int64: extent ``i`` holds the samples
-    ``[extent_first_sample[i], extent_first_sample[i + 1])``. It follows from the counts and is computed when not
-    given; an index file keeps it, so that opening one of 10^7 extents does not read a column.
+    ``[extent_first_sample[i], extent_first_sample[i + 1])``. It follows from the counts and is computed if not given;
+    an index file stores it, so that opening one of 10^7 extents does not read a column.
     """
 
     format: str
@@ -71,32 +70,32 @@ class Index:
 
     @property
     def num_shards(self) -> int:
-        """Shards of the dataset, those without samples included."""
+        """Number of shards of the dataset, including those without samples."""
         return len(self.shard_names)
 
     @property
     def num_extents(self) -> int:
-        """Rows of the index."""
+        """Number of extents, the rows of the index."""
         return len(self.extent_shard)
 
     @property
     def num_samples(self) -> int:
-        """Samples of the dataset."""
+        """Number of samples of the dataset."""
         return int(self.extent_first_sample[-1])
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all shards as they are stored."""
+        """Stored bytes of all shards."""
         return int(self.shard_bytes.sum())
 
     @property
     def shard_first_extent(self) -> NDArray[np.int64]:
-        """The first extent of each shard and the end of the last one's; shape (num_shards + 1,), O(num_shards)."""
+        """First extent of each shard, then the number of extents; shape (num_shards + 1,), O(num_shards)."""
         return np.searchsorted(self.extent_shard, np.arange(self.num_shards + 1, dtype=np.int32)).astype(np.int64)
 
 
 def own_bytes(index: Index) -> NDArray[np.int64]:
-    """How many bytes of each extent none before it has, shape (num_extents,): they add up to what extents cover."""
+    """Count the bytes of each extent that no extent before it has, shape (num_extents,); their sum is the coverage."""
     first, end = index.extent_first_byte, index.extent_end_byte
     before = np.where(index.extent_shard[1:] == index.extent_shard[:-1], end[:-1], 0)
     own = end - first
@@ -105,9 +104,9 @@ def own_bytes(index: Index) -> NDArray[np.int64]:
 
 
 def sample_starts(index: Index, *, first_extent: int, end_extent: int) -> NDArray[np.int64] | None:
-    """Where the samples of some consecutive extents of one shard begin, as bytes of the shard.
+    """Return the first byte in the shard of each sample of some consecutive extents of one shard.
 
-    Shape (num_samples + 1,), the last one where the last sample ends; None where the index keeps no sample sizes.
+    Shape (num_samples + 1,), the last entry being the end of the last sample; None if the index has no sample sizes.
     """
     if index.sample_bytes is None:
         return None
@@ -122,15 +121,15 @@ def sample_starts(index: Index, *, first_extent: int, end_extent: int) -> NDArra
 def locate(
     index: Index, sample_ids: NDArray[np.integer[Any]] | Sequence[int]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-    """Where these samples lie: shard numbers, first bytes and end bytes, each of shape (len(sample_ids),).
+    """Return shard number, first byte and end byte of each sample, each array of shape (len(sample_ids),).
 
-    Where the index keeps no sample sizes the bytes are those of the extent that holds the sample. O(log num_extents
-    + samples of an extent) for each id, vectorised.
+    Without sample sizes in the index the bytes are those of the extent that holds the sample. O(log num_extents +
+    samples of an extent) for each id, vectorised.
 
     Raises
     ------
     UsageError
-        For an id that is not in 0..num_samples-1.
+        If an id is not in 0..num_samples-1.
     """
     ids = np.asarray(sample_ids, dtype=np.int64)
     outside = ids[(ids < 0) | (ids >= index.num_samples)]
@@ -149,7 +148,7 @@ def locate(
 def _sums_of_ranges(
     values: NDArray[np.unsignedinteger[Any]], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The sums of ``values[start : start + length]``, for many ranges at once; O(sum of lengths)."""
+    """Sum ``values[start : start + length]`` for many ranges at once; O(sum of lengths)."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     places = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)

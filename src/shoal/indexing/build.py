@@ -1,8 +1,8 @@
-"""Builds an index: every shard is scanned once, several at a time, and a killed build goes on where it was.
+"""Building of an index: every shard is scanned once, several at a time, and a killed build resumes where it was.
 
-Scanning local files is parsing, so it is the processor that is short, and threads would take turns at it: the shards go
-to worker processes (`scan_worker`), one whole shard at a time. Scanning what is remote is waiting, which threads do
-well (`scan.threads`), and the fewer requests or bytes the better (`scan.ranges`).
+Scanning local files is CPU-bound parsing, at which threads would only take turns: shards go to worker processes
+(`scan_worker`), one whole shard at a time. Scanning remote shards is mostly waiting, for which threads suit
+(`scan.threads`), and the fewer requests or bytes the better (`scan.ranges`).
 """
 
 from __future__ import annotations
@@ -45,31 +45,31 @@ __all__ = ["OPTIONS", "SCAN_RULE", "IndexStore", "Progress", "build_index", "sca
 
 _log = logging.getLogger("shoal")
 
-# Below this, starting processes (a few tenths of a second each) costs more than they save, and nothing is kept.
+# Below this, starting processes (a few tenths of a second each) costs more than they save, and no scans are kept.
 SMALL_BYTES = 256 << 20
 
-# The same for remote shards, where to begin anew costs more.
+# From here on the scans of remote shards are kept: starting over costs more there.
 SMALL_FAR_BYTES = 16 << 20
 
-# From here on the index leaves out the size of each sample, 4 bytes a sample.
+# From here on the index leaves out the size of each sample, which takes 4 bytes per sample.
 MANY_SAMPLES = 10**8
 
 ENTRY_SUFFIX = ".scan"
 
-# Raised when the scans of formats find other samples than before; a format may have a rule of its own besides.
+# Incremented when the scans of formats find other samples than before; a format may also have its own rule.
 SCAN_RULE = 3
 
-# Under which name the metadata of an index keep the options of its format.
+# Key of the format's options in the metadata of an index.
 OPTIONS = "format_options"
 
-# How often an inline scan says how far it is, in bytes.
+# Bytes between two progress reports of an inline scan.
 REPORT_EVERY_BYTES = 64 << 20
 
 Progress = Callable[[int, int, int], None]
 
 
 class IndexStore(ReadRange, Stat, Find, Advise, Protocol):
-    """What indexing needs of a store."""
+    """Store methods needed for indexing."""
 
 
 def build_index(
@@ -85,30 +85,31 @@ def build_index(
     expected: Mapping[str, Expected] | None = None,
     rows: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Index:
-    """The index of the shards of ``source``; samples are numbered in the order of its shards.
+    """Build the index of the shards of ``source``; samples are numbered in the order of its shards.
 
-    ``workers`` processes scan; 0 means this one does. By default as many as this process may use processors
-    ($SHOAL_INDEX_WORKERS overrides it), or none when there is less than 256 MiB to scan. ``progress`` is called in this
-    thread with bytes done, bytes in all and samples found. A large build keeps what is finished below ``cache_dir``
-    (see `shoal.storage.index_cache.place`), and the same call takes it up after a kill; it is removed in the end.
+    ``workers`` is the number of scanning processes; with 0 this process scans. The default is one per processor that
+    this process may use ($SHOAL_INDEX_WORKERS overrides it), or 0 if there is less than 256 MiB to scan. ``progress``
+    is called in this thread with bytes done, bytes in total and samples found. A large build keeps finished scans below
+    ``cache_dir`` (see `shoal.storage.index_cache.place`), and the same call resumes from them after a kill; they are
+    removed at the end.
 
-    ``expected`` says by path what shards should hold, and one that does not is refused. ``rows`` are, by the names of
-    single files, what tables beside them say of them.
+    ``expected`` says by path what shards should hold; a shard that differs is refused. ``rows`` maps the names of
+    single files to their rows in the tables beside them.
 
-    Remote shards are scanned by threads, 32 requests at a time, and no processes: headers only, or all
-    bytes, whichever costs less. What it took is logged, and added up in ``traffic``.
+    Remote shards are scanned by threads, 32 requests at a time, without processes: headers only, or all bytes,
+    whichever costs less. The traffic is logged, and added to ``traffic``.
 
-    O(samples) memory, and up to 200 MB for what is under way from a remote store; about the speed at which one
-    processor parses, times ``workers``.
+    O(samples) memory, plus up to 200 MB for requests in flight to a remote store; about as fast as one processor
+    parses, times ``workers``.
 
     Raises
     ------
     ShardError
-        A shard cannot be parsed; it knows the shard and the byte.
+        A shard cannot be parsed; the error names the shard and the byte.
     StorageError
-        Bytes could not be had.
+        Bytes could not be read.
     ShoalError
-        A worker was killed; the shard and the signal are named.
+        A worker was killed; the error names the shard and the signal.
     """
     infos = stat_all(source.paths, store)
     options = options_of(format)
@@ -155,8 +156,8 @@ def build_index(
 
 
 def scan_rules(format: Format) -> list[int]:  # noqa: A002
-    """The rules by which shards of this format are scanned; what was kept or cached by others is not used."""
-    # Of a compressed one also those of what is inside.
+    """Return the versions of the scan rules for this format; scans kept or cached under other versions are not used."""
+    # For a compressed format, also the rule of the format inside.
     rules = [getattr(each, "scan_rule", None) for each in (format, getattr(format, "inner", None))]
     return [SCAN_RULE, *(rule for rule in rules if rule is not None)]
 
@@ -166,7 +167,7 @@ def _entry(task: ScanTask) -> str:
 
 
 def _key(tasks: Sequence[ScanTask], format: Format) -> str:  # noqa: A002
-    # Of the paths alone, so that a shard which changed since the kill costs one scan and not all of them.
+    # Depends on the paths but not on sizes or versions, so that a shard that changed since the kill costs one scan.
     return _digest([*scan_rules(format), format.name, options_of(format), *(task.path for task in tasks)])
 
 
@@ -190,7 +191,7 @@ def _num_workers(asked: int | None, total_bytes: int) -> int:
 
 
 class _Report:
-    """Adds up what is done; bytes of unfinished shards count as far as their workers have come."""
+    """Progress of a build, added up over shards; of unfinished ones the bytes that their workers have done count."""
 
     def __init__(self, progress: Progress | None, total_bytes: int) -> None:
         self._progress = progress
@@ -212,14 +213,14 @@ class _Report:
 
     def _say(self) -> None:
         if self._progress is not None:
-            # A scan may go back to read something again; what is shown does not.
+            # A scan may go back to read something again; the progress shown does not.
             self._said_bytes = max(self._said_bytes, self._done_bytes + sum(self._under_way.values()))
             self._progress(self._said_bytes, self._total_bytes, self._done_samples)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scanning:
-    """How shards are scanned."""
+    """Settings of a build's scans."""
 
     store: IndexStore
     format: Format
@@ -229,7 +230,7 @@ class _Scanning:
 
 
 def _scan_all(tasks: list[ScanTask], how: _Scanning, scratch: Scratch | None) -> Generator[tuple[ScanTask, ShardScan]]:
-    """What an earlier build has left, then the rest in the order in which it is finished."""
+    """Yield the scans kept by an earlier build, then the others in the order in which they finish."""
     missing = []
     for task in tasks:
         kept = scratch.get(_entry(task)) if scratch is not None else None
@@ -249,7 +250,7 @@ def _scan_all(tasks: list[ScanTask], how: _Scanning, scratch: Scratch | None) ->
 
 def _scan_missing(tasks: list[ScanTask], how: _Scanning) -> Generator[tuple[ScanTask, ShardScan]]:
     store, shard_format, report = how.store, how.format, how.report
-    # Processes read for themselves, so they can only do what a plain local store does, with a format they can name.
+    # Worker processes open files themselves, so they suit only a plain local store and a format known by name.
     if how.workers and tasks and type(store) is LocalStore and _known_by_name(shard_format) and sys.executable:
         yield from scan_in_processes(tasks, shard_format, num_workers=how.workers, came_to=report.came_to)
     elif not store.reads_ahead:
@@ -266,7 +267,7 @@ def _scan_missing(tasks: list[ScanTask], how: _Scanning) -> Generator[tuple[Scan
 
 
 def _known_by_name(format: Format) -> bool:  # noqa: A002
-    """Whether a worker, which is told the name, would use the same format; a user's own it cannot know."""
+    """True if a worker that is passed only the name would use the same format; it cannot know a user's own."""
     try:
         return format_named(format.name, options_of(format)) is format
     except ShoalError:

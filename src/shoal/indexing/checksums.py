@@ -1,4 +1,4 @@
-"""Checksums of what shards hold: the bytes of every extent read once, by a few threads."""
+"""Checksums of the contents of shards: the bytes of every extent, read once by a few threads."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from shoal.storage.store import Advise, ReadRange
 
 __all__ = ["extent_checksums", "record_checksums"]
 
-# A read of several extents, or a piece of a large one: many at once stay small beside any window.
+# A read of several extents, or a piece of a large one. Small, so that many reads at once take little beside any window.
 _READ_BYTES = 4 << 20
 _MOST_THREADS = 8
-_FAR_THREADS = 16  # where threads wait for answers, and not for the processor
+_FAR_THREADS = 16  # threads for a remote store wait for responses, not for the processor
 
 
 class _ChecksumStore(ReadRange, Advise, Protocol):
-    """What reading all bytes needs of a store."""
+    """Store methods needed to read all bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Consecutive extents ``[first, end)`` of one shard that are read at once, or one that is larger than a read."""
+    """Consecutive extents ``[first, end)`` of one shard that one read covers, or a single extent larger than a read."""
 
     shard: int
     first: int
@@ -45,18 +45,18 @@ def extent_checksums(
     check: Callable[[int], None],
     progress: Callable[[int, int], None] | None = None,
 ) -> NDArray[np.uint32]:
-    """CRC-32 of the bytes of every extent, as `Index.extent_checksum` keeps them; shape (num_extents,).
+    """Return the CRC-32 of the bytes of every extent, as stored in `Index.extent_checksum`; shape (num_extents,).
 
-    ``paths`` has one path per shard, and ``check`` is asked before a shard is first read (`ShardCheck.check`).
-    ``progress`` is called in this thread with bytes done and bytes in all. At most 24 reads of 4 MiB are held, 48
-    from a remote store.
+    ``paths`` has one path per shard; ``check`` (`ShardCheck.check`) is called before a shard is first read.
+    ``progress`` is called in this thread with bytes done and bytes in total. At most 24 reads of 4 MiB are in memory
+    at a time, 48 from a remote store.
 
     Raises
     ------
     ShardError
         A shard is not the one that was indexed.
     StorageError
-        Bytes could not be had.
+        Bytes could not be read.
     """
     checksums = np.zeros(index.num_extents, dtype=np.uint32)
     new_bytes = own_bytes(index)
@@ -88,9 +88,9 @@ def extent_checksums(
 
 
 def record_checksums(index: Index, paths: Sequence[str], *, store: ReadRange) -> NDArray[np.uint32] | None:
-    """CRC-32 of the bytes of every sample, shape (num_samples,); None where the index does not know where each lies.
+    """Return the CRC-32 of the bytes of every sample, shape (num_samples,); None if the index lacks sample offsets.
 
-    One stretch of extents after the other, of 4 MiB or one extent that is larger.
+    Reads one run of extents after the other, each of up to 4 MiB or a single larger extent.
     """
     if index.sample_bytes is None:
         return None

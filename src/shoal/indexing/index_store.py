@@ -1,4 +1,4 @@
-"""Index files: written whole, mapped when read."""
+"""Index files: written atomically, memory-mapped when read."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from shoal.storage.urls import join, scheme_of
 
 __all__ = ["INDEX_NAME", "MapFile", "bound_cache", "load_index", "save_index"]
 
-# 10^8 samples take 0.4 GB, most datasets a few MB.
+# The index of 10^8 samples takes 0.4 GB, that of most datasets a few MB.
 _CACHE_BYTES = 4 << 30
 _CACHE_FILES = 500
 _CACHE_NOTES = 100_000
 
 _log = logging.getLogger("shoal")
 
-_confirmed: dict[str, ObjectInfo] = {}  # files of this machine, as they were when their bytes were compared
+_confirmed: dict[str, ObjectInfo] = {}  # local files by path: their state when their checksum was verified
 
 
 class MapFile(MapRange, Stat, Protocol):
-    """What reading an index needs of a store."""
+    """Store methods needed to read an index."""
 
 
 def save_index(index: Index, where: str | os.PathLike[str], *, store: Put) -> str:
-    """Write ``index`` to a file, or as ``shoal.index`` into a directory; visible at once or not at all; says where.
+    """Write ``index`` atomically to a file, or as ``shoal.index`` into a directory, and return its path.
 
     Raises
     ------
@@ -52,24 +52,24 @@ def save_index(index: Index, where: str | os.PathLike[str], *, store: Put) -> st
 
 
 def load_index(path: str, *, store: MapFile, trusted: bool = False, cache_dir: str | None = None) -> Index:
-    """The index in the file ``path``, whose columns stay mapped and are shared by all processes of a machine.
+    """Load the index in the file ``path``; its columns stay mapped and are shared by all processes of a machine.
 
-    A remote one is copied to ``cache_dir`` first, once for every version of it, or else read into memory.
-    O(samples) in two passes that look for contradictions and for bytes that changed (4 ns a sample, 0.4 ns a byte).
-    When ``trusted``, as the files are that this machine made for itself, no contradictions are looked for, and bytes
-    that changed once in each process: a disk, or a memory, may lie all the same.
+    A remote index is first copied to ``cache_dir``, once per version, or else read into memory.
+    O(samples), in two passes that check consistency and the checksum (4 ns per sample, 0.4 ns per byte).
+    With ``trusted``, for files that this machine made itself, consistency is not checked, and the checksum only once
+    in each process, since disks and memory can still fail.
 
     Raises
     ------
     StorageError
-        The file is not there, or may not be read.
+        The file does not exist, or may not be read.
     IndexFileError
-        It is not an index, or a damaged one.
+        It is not an index, or is damaged.
     """
     try:
         data = store.map(path) if cache_dir is None else _mapped_copy(path, store, cache_dir)
         if trusted:
-            _confirm_file(path, data, required=True)  # before anything in it is believed
+            _confirm_file(path, data, required=True)  # before anything in it is used
             return decode(data)
         index = decode(data)
         validate(index)
@@ -81,7 +81,7 @@ def load_index(path: str, *, store: MapFile, trusted: bool = False, cache_dir: s
 
 
 def _confirm_file(path: str, data: memoryview, *, required: bool = False) -> None:
-    """Compare the bytes of a file of this machine with their checksum, once in this process as long as it stays."""
+    """Verify the checksum of a local file, once per process as long as the file does not change."""
     state = LocalStore().stat(path)
     if _confirmed.get(path) != state:
         confirm(data, required=required)
@@ -89,7 +89,7 @@ def _confirm_file(path: str, data: memoryview, *, required: bool = False) -> Non
 
 
 def _mapped_copy(path: str, store: MapFile, cache_dir: str) -> memoryview:
-    """The index from a copy on this machine, which is made if need be; read into memory where that cannot be."""
+    """Map a local copy of the index, made if needed; read the index into memory where no copy can be made."""
     info = store.stat(path) if scheme_of(path) else None
     if info is None or not info.version:
         return store.map(path)
@@ -109,7 +109,7 @@ def _mapped_copy(path: str, store: MapFile, cache_dir: str) -> memoryview:
 
 
 def _is_sound(copy: str, local: LocalStore) -> bool:
-    """Whether a copy is what was copied, as far as its own checksum tells; it is made again if not."""
+    """True if a copy matches its own checksum; otherwise the caller makes it again."""
     try:
         _confirm_file(copy, local.map(copy))
     except (IndexFileError, StorageError) as error:
@@ -120,9 +120,9 @@ def _is_sound(copy: str, local: LocalStore) -> bool:
 
 
 def bound_cache(cache_dir: str) -> None:
-    """Let go of what this machine keeps and has not used for the longest time.
+    """Evict the least recently used files of this machine's index cache.
 
-    At most 4 GiB and 500 indexes stay, and 100 000 notes on shards that were found to be those of their index.
+    At most 4 GiB and 500 indexes stay, and 100 000 notes on shards that a scan found to match their index.
     """
     indexes, accepted = str(Path(cache_dir, "indexes")), str(Path(cache_dir, "accepted"))
     keep_within(indexes, suffixes=(".index", ".copy"), limit_bytes=_CACHE_BYTES, limit_files=_CACHE_FILES)

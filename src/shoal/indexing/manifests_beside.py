@@ -1,7 +1,7 @@
-"""What lies beside the shards of a directory and says more of them than their suffixes do: ``index.json``.
+"""Manifests beside the shards of a directory, which say more about them than their suffixes do: ``index.json``.
 
-Where one is there, the shards are those it names, in its order, and must be what it says. A directory tree may have
-several, one for each stream.
+Where there is one, the shards are those it names, in its order, and must match its description. A directory tree may
+have several, one for each stream.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 _log = logging.getLogger("shoal")
 
-# With these, a directory gives its manifests along with its shards.
+# Suffixes with which a listing of a directory includes its manifests.
 MANIFEST_SUFFIXES = (MANIFEST_NAME,)
 
 _LIMIT_BYTES = 256 << 20
@@ -54,9 +54,9 @@ _AT_ONCE_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The shards of a source, and what was said of them: their format, and by path what to expect.
+    """The shards of a source and their description: the format, and by path what to expect.
 
-    Where ``format`` is None, their suffixes say it. ``rows`` are those of tables, by the names of single files.
+    If ``format`` is None, the suffixes of the shards decide. ``rows`` are rows of tables, by the names of single files.
     """
 
     source: Source
@@ -66,7 +66,7 @@ class Described:
 
 
 class _Beside(ReadRange, Stat, Find, Advise, Protocol):
-    """What reading manifests needs of a store."""
+    """Store methods needed to read manifests."""
 
 
 @dataclass(slots=True)
@@ -75,18 +75,19 @@ class _Found:
 
     formats: list[Format] = field(default_factory=list)
     expected: dict[str, Expected] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)  # both forms of each
+    known: set[str] = field(default_factory=set)  # paths of each shard, as it is and packed
 
 
 def described(found: Source, store: _Beside) -> Described:
-    """The shards that the manifests of a source name, and those that no manifest speaks of.
+    """Return the shards that the manifests of a source name; all its shards if no manifest can be used.
 
     Raises
     ------
     SourceError
-        A manifest cannot be used, does not name shards that lie beside it, or several say different formats.
+        A manifest is unusable or does not name shards beside it, manifests declare different formats, or there are
+        shards that no manifest covers.
     StorageError
-        A shard that a manifest names is not there.
+        A shard that a manifest names does not exist.
     """
     paths = [path for path in found.paths if basename(path) == MANIFEST_NAME]
     others = [path for path in found.paths if not path.endswith(MANIFEST_NAME)]
@@ -94,7 +95,7 @@ def described(found: Source, store: _Beside) -> Described:
         return Described(_with_paths(found, others) if others != list(found.paths) and others else found)
     shards = _Found()
     used = []
-    # Those of a directory before those below it: a merged one names the shards of all.
+    # Manifests of a directory before those below it: a merged one names the shards of all.
     for path in sorted(paths, key=lambda path: (path.count("/"), path)):
         manifest = read_manifest(store.read_range(path, 0, _size(path, store)), path=path)
         if manifest is not None and _add(shards, manifest, path, store):
@@ -111,17 +112,17 @@ def described(found: Source, store: _Beside) -> Described:
 
 
 def in_named_order(found: Source, store: _Beside) -> Described:
-    """The shards of a source in the order of its manifests, which is all that these are asked for.
+    """Return the shards of a source in the order of its manifests, which are used for nothing else.
 
-    So it is where a format is given, as pickles and blocks of tokens need one. Names alone do not say the order:
-    ``chunk-0-10`` comes before ``chunk-0-2``.
+    Used if a format is given, as pickles and blocks of tokens require. Names alone do not give the order:
+    ``chunk-0-10`` sorts before ``chunk-0-2``.
 
     Raises
     ------
     SourceError
-        A manifest cannot be read, or does not name a shard that lies beside it.
+        A manifest cannot be read, or does not name a shard beside it.
     StorageError
-        A shard that a manifest names is not there.
+        A shard that a manifest names does not exist.
     """
     manifests = [path for path in found.paths if basename(path) == MANIFEST_NAME]
     others = [path for path in found.paths if basename(path) != MANIFEST_NAME]
@@ -145,12 +146,12 @@ def in_named_order(found: Source, store: _Beside) -> Described:
 
 
 def described_files(found: Source, format: Folder, store: _Beside) -> Described:  # noqa: A002
-    """The single files of a folder, with their classes, and the rows of the tables among them.
+    """Return the single files of a folder, with their classes, and the rows of the tables among them.
 
     Raises
     ------
     SourceError
-        A table cannot be used, speaks of files that are not there, or not of all that are.
+        A table is unusable, lists files that do not exist, or does not list all that do.
     """
     tables = [path for path in found.paths if basename(path) in METADATA_NAMES]
     source = _with_paths(found, [path for path in found.paths if basename(path) not in METADATA_NAMES])
@@ -171,9 +172,9 @@ def described_files(found: Source, format: Folder, store: _Beside) -> Described:
 
 
 def foreign_indexes(paths: Sequence[str], format: Format, store: _Beside) -> dict[str, tuple[str, int]]:  # noqa: A002
-    """The indexes that other tools left beside shards, with their sizes, by the paths of these.
+    """Return the indexes that other tools left beside shards, as path and size, by shard path.
 
-    Looked for is one beside the first shard, and where there is one, beside all: 2 or 3 looks where there are none.
+    Checks beside the first shard and, only if there is one, beside all others: 2 or 3 requests if there are none.
     """
     if format.name not in FORMATS_WITH_INDEXES or not paths:
         return {}
@@ -196,12 +197,12 @@ def foreign_indexes(paths: Sequence[str], format: Format, store: _Beside) -> dic
 
 
 def compare_hashes(what: Described, store: _Beside) -> int:
-    """Read all shards that have hashes in their manifest, and compare; how many were compared.
+    """Compare all shards that have hashes in their manifest with these, and return the number compared.
 
     Raises
     ------
     ShardError
-        One is another.
+        A hash differs.
     """
     num_compared = 0
     for path, name in zip(what.source.paths, what.source.names, strict=True):
@@ -223,7 +224,7 @@ def _size(path: str, store: Stat) -> int:
 
 
 def _add(shards: _Found, manifest: Manifest, path: str, store: _Beside) -> bool:
-    """Take the shards of a manifest, unless they are known already; whether they were taken."""
+    """Add the shards of a manifest, unless all are known already; return True if they were added."""
     directory = dirname(path)
     places = [join(directory, shard.name) for shard in manifest.shards]
     if all(place in shards.known for place in places):
@@ -253,7 +254,7 @@ def _packed(shard: NamedShard) -> Expected:
 
 
 def _refuse_unnamed(unnamed: Iterable[str], used: Sequence[str]) -> None:
-    """A shard beside a manifest that does not name it would be left out silently."""
+    """Raise if a shard lies beside a manifest that does not name it, as it would be left out silently."""
     directories = {dirname(path): path for path in used}
     left = [path for path in unnamed if dirname(path) in directories]
     if left:
@@ -278,7 +279,7 @@ def _refuse_mixture(found: Source, formats: Sequence[Format], used: Sequence[str
 
 
 def _with_paths(found: Source, paths: Iterable[str]) -> Source:
-    """The same source with these shards; a manifest that was named stands for its directory."""
+    """Return a copy of the source with these shards; a manifest named as the source stands for its directory."""
     chosen = tuple(paths)
     kind = "directory" if found.kind == "file" else found.kind
     return replace(found, kind=kind, paths=chosen, names=tuple(relative(path, found.root) for path in chosen))

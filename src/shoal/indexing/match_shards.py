@@ -1,4 +1,4 @@
-"""Which shard of an index is which shard of a source."""
+"""Matching of the shards of a source to those of an index."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["match_all", "missing_from"]
 
 
 def missing_from(index: Index, source: Source) -> list[str]:
-    """The relative names of those shards of ``source`` that ``index`` does not know by the same relative name."""
+    """Return the relative names of the shards of ``source`` that ``index`` does not list."""
     known = set(index.shard_names)
     return [name for name in source.names if name not in known]
 
 
 def match_all(index: Index, source: Source, *, index_path: str) -> list[int]:
-    """For every shard of ``source`` its number in ``index``: by relative name, else by base name where that is unique.
+    """Return the number in ``index`` of every shard of ``source``, found by relative name, else by unique base name.
 
     Raises
     ------
     IndexFileError
-        A shard is unknown or its base name ambiguous; two shards are the same; or the source is a whole directory and
-        the index knows shards that are not in it.
+        A shard is unknown or its base name ambiguous; two shards match the same one; or the source is a whole directory
+        and the index lists shards that are not in it.
     """
     by_name = {name: number for number, name in enumerate(index.shard_names)}
     by_base: dict[str, list[int]] = {}

@@ -1,8 +1,8 @@
-"""From what the user names to shards with an index.
+"""Opening of a dataset: from the source that the user names to shards with an index.
 
 An index is looked for in this order: the one given, the one that is the source, `shoal.index` beside the shards, the
-one this machine made before, and else it is made and kept: on this machine, and where the user asks for it beside the
-shards of an object store. Whichever it is, a shard that it does not know is never left out silently.
+one this machine made before. Failing these, one is built and kept: on this machine and, on request, beside the shards
+of an object store. Whichever index is used, a shard that it lacks is never left out silently.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ __all__ = [
 
 _log = logging.getLogger("shoal")
 
-# Formats whose shards have most often no suffix for their codec at the end: what TensorFlow and LitData compressed.
+# Formats whose compressed shards mostly have no suffix for their codec: those written by TensorFlow and LitData.
 _CODEC_UNSAID = ("tfrecord", "litdata", "litdata_tokens")
-# Formats whose shards are in the order of an index.json beside them, also where the format is given.
+# Formats whose shards follow the order of an index.json beside them, even if the format is given.
 _IN_NAMED_ORDER = ("mds", "litdata", "jsonl", "csv", "tsv")
 
 
@@ -71,9 +71,9 @@ class Opened:
     """A dataset, ready to be read.
 
     ``paths`` has the full path of every shard of ``index``, in its order. ``index_path`` is the file that the index
-    came from or was cached in; None when there is none. ``check`` must be asked before a shard is first used.
-    ``cache`` is where this machine keeps what was read. ``stored`` are the samples that take part, where the dataset's
-    own splits exclude some; None for all.
+    came from or was cached in; None if there is none. ``check`` must be called before a shard is first used.
+    ``cache`` is where this machine caches the bytes it reads. ``stored`` are the samples that take part if the
+    dataset's own splits exclude some; None for all.
     """
 
     store: Store
@@ -97,25 +97,25 @@ def open_source(
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Opened:
-    """Find the shards that ``source`` names, and their index; make the index if there is none.
+    """Find the shards that ``source`` names, and their index; build the index if there is none.
 
-    ``source`` is what `shoal.storage.sources.source.expand` takes. With ``index=`` (a file or URL), or a
-    `shoal.index` in the directory of the shards, the shards are looked up there by relative name; what lies
-    elsewhere, by base name. ``split`` names one of the splits that a directory holds, or several, or "all"; a
-    directory of one needs none. ``storage_options`` are those of the store (see docs/guides/remote-data.md), and of
-    ``index`` in the same kind. With ``publish_index`` an index that is not beside the shards of an object store is
-    put there. ``progress`` is called while an index is made (see `build_index`). O(shards), unless an index must be
-    made.
+    ``source`` is what `shoal.storage.sources.source.expand` takes. In ``index`` (a file or URL), or a `shoal.index` in
+    the directory of the shards, shards are looked up by relative name, and those that lie elsewhere by base name.
+    ``split`` names one or several of the splits that a directory holds, or "all"; a directory with a single split needs
+    none. ``storage_options`` are those of the store (see docs/guides/remote-data.md), and apply to ``index`` if it is
+    in a store of the same kind. With ``publish_index`` an index that is not yet beside the shards of an object store is
+    written there. ``progress`` is called while an index is built (see `build_index`). O(shards), unless an index must
+    be built.
 
     Raises
     ------
     SourceError
         The source names nothing, shards of unknown or different formats, several splits of which none was asked for, or
-        a packing that is not finished.
+        an unfinished packing.
     IndexFileError
-        The index does not know a shard that was asked for, or knows more than the directory holds.
+        The index lacks a shard that was asked for, or lists more than the directory holds.
     StorageError
-        A shard is missing, or cannot be looked at.
+        A shard is missing, or stat fails.
     ShardError
         A shard cannot be indexed.
     """
@@ -123,7 +123,7 @@ def open_source(
     source = in_store(source, storage_options)
     once = open_store(source, storage_options)
     store = patient(once, storage_options)
-    # As a whole, and not each listing: one that is left early must not be read to its end first.
+    # Retry the whole search, not each listing: a listing that is abandoned early must not be read to its end first.
     look = partial(expand, source, suffixes=wanted_suffixes(format), store=once)
     found = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
     if found.kind == "index":
@@ -151,7 +151,7 @@ def _open_shards(
     *,
     publish_index: bool,
 ) -> Opened:
-    """The shards that were found, with the index that is given, lies beside them, was kept, or is made now."""
+    """Open the shards with the index that is given, lies beside them, is cached, or else is built now."""
     what = described_shards(found, format, store)
     found, said = what.source, what.format or format
     if index is not None:
@@ -170,7 +170,7 @@ def _open_shards(
 
 
 def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
-    """By which a shard in a directory is told from other files: the suffixes of ``format``, else of all formats."""
+    """Return the suffixes that tell shards from other files in a directory: those of ``format``, or of all formats."""
     if format is None:
         return suffixes_in_directories()
     chosen = format_given(format)
@@ -180,7 +180,7 @@ def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # no
 
 
 def wanted_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
-    """By which a directory is asked for shards, and for the manifests that say more of them."""
+    """Return the suffixes to list in a directory: those of shards, and of the manifests that describe them."""
     if format is None:
         return known_suffixes() + MANIFEST_SUFFIXES
     name = format_given(format).name
@@ -190,7 +190,7 @@ def wanted_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # n
 
 
 def described_shards(found: Source, format: str | Format | None, store: Store) -> Described:  # noqa: A002
-    """The shards of what was found, and what manifests say of them: where a format is given, their order alone."""
+    """Return the shards found, as described by manifests; if a format is given, manifests only set their order."""
     if format is None:
         return described(found, store)
     chosen = format_given(format)
@@ -198,12 +198,12 @@ def described_shards(found: Source, format: str | Format | None, store: Store) -
 
 
 def choose_format(source: Source, format: str | Format | None = None) -> Format:  # noqa: A002
-    """The format asked for, by name or as an object, else the one that the suffixes of all shards mean.
+    """Return the format asked for, by name or as an object, else the one that the suffixes of all shards imply.
 
     Raises
     ------
     SourceError
-        A suffix means nothing, or two shards mean different formats.
+        A suffix is unknown, or two shards have different formats.
     """
     if format is not None:
         return format_given(format)
@@ -240,7 +240,7 @@ def _with_index(
     numbers = match_all(known, found, index_path=index_path)
     paths = found.paths
     if found.complete:
-        # The whole directory: then its order is the index's, which may be older than a rule about sorting.
+        # A whole directory has the order of its index, which may be older than a rule about sorting.
         paths = tuple(path for _, path in sorted(zip(numbers, paths, strict=True)))
         numbers = sorted(numbers)
     index = _part_of(known, numbers)
@@ -276,14 +276,14 @@ def _beside_index(
 
 
 def format_of_index(index: Index, index_path: str, format: str | Format | None) -> Format:  # noqa: A002
-    """The format of the shards of an index: as it says itself, or ``format``, which must be the one it was made with.
+    """Return the format of an index's shards: the recorded one, or ``format``, which must match it.
 
     Raises
     ------
     IndexFileError
-        It was made with another one.
+        The index was made with another format.
     SourceError
-        It was made with a format that is not shoal's own, and that was not given.
+        The index was made with a format that is not shoal's own, and that was not given.
     """
     options = index.metadata.get(OPTIONS, {})
     if format is None:
@@ -301,7 +301,7 @@ def format_of_index(index: Index, index_path: str, format: str | Format | None) 
 def _given_index(
     given: str, found: Source, storage_options: Mapping[str, Any] | None, cache_dir: str
 ) -> tuple[Index, str]:
-    """The index that was asked for, which may lie in another store than the shards, and its path."""
+    """Load the index given as ``index=``, which may be in another store than the shards; return it and its path."""
     if schemes_of([given]) == {""}:
         path = str(Path(with_home(local_path(given))).absolute())
         return load_index(path, store=LocalStore()), path
@@ -311,7 +311,7 @@ def _given_index(
 
 
 def _index_in_directory(found: Source, path: str, store: Store, cache_dir: str) -> Index | None:
-    """The index that lies beside the shards, if it can be used for them."""
+    """Load the index beside the shards; None if it cannot be used for them."""
     index = load_index(path, store=store, cache_dir=cache_dir)
     if was_left_by_opening(index) and not describes(index, found, stat_all(found.paths, store)):
         _log.info("%s was left by an earlier opening, and shards have changed since: it is made again", path)
@@ -323,12 +323,12 @@ def _index_in_directory(found: Source, path: str, store: Store, cache_dir: str) 
 
 
 def refuse_unfinished(found: Source, store: Store) -> None:
-    """Make sure that the shards of a directory are all that there will be.
+    """Raise if a directory holds an unfinished packing, whose shards are not all of the dataset.
 
     Raises
     ------
     SourceError
-        A packing has not come to its end there: it has whole shards, and no index yet.
+        A packing has not finished there: it has complete shards, but no index yet.
     """
     if found.complete and _beside(found, PACKING_PLAN, store) is not None:
         msg = f"{found.asked}: a packing was begun here and is not finished; its shards are not all of the dataset"
@@ -339,14 +339,14 @@ def refuse_unfinished(found: Source, store: Store) -> None:
 
 
 def _beside(found: Source, name: str, store: Store) -> ObjectInfo | None:
-    """What lies beside the shards under this name."""
+    """Find the file of this name beside the shards; None if there is none or access is forbidden."""
     if found.root.endswith("://"):  # shards of several hosts or buckets
         return None
     path = join(found.root, name)
     try:
         return store.find(path)
     except StorageError as error:
-        # Some stores, asked for what is not there, say that it is forbidden.
+        # Some stores answer "forbidden" for objects that do not exist.
         if not (is_forbidden(error) and scheme_of(path)):
             raise
         _log.info("nothing is read beside the shards: %s", error.message)
@@ -354,7 +354,7 @@ def _beside(found: Source, name: str, store: Store) -> ObjectInfo | None:
 
 
 def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, found: Source) -> None:
-    """Say which shards differ from the index, and what that costs: it is paid once by every machine."""
+    """Log which shards differ from the index, and the cost of scanning them, which every machine pays once."""
     index = opened.index
     suspects = [shard for shard, info in enumerate(infos) if not opened.check.is_accepted(shard, info)]
     if suspects:
@@ -370,7 +370,7 @@ def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, found
 
 
 def _repair_command(found: Source, index_path: str) -> str:
-    """What writes an index anew whose shards are sound."""
+    """Return the shell command that updates an index whose shards are sound."""
     words = ["shoal", "verify"]
     if index_path in (join(found.root, INDEX_NAME), *found.paths):
         words += [index_path]
@@ -397,15 +397,15 @@ def _cached_or_made(
     progress: Progress | None,
     publish: Callable[[Index], str | None],
 ) -> tuple[Index, str | None]:
-    """The index from the cache, else a new one, which is put there; its file, unless it could not be written.
+    """Return the cached index, else build and cache one; and its file, None if it could not be written.
 
-    ``publish`` may put it beside the shards, and says where it is then.
+    ``publish`` may write it beside the shards, and returns its path there.
     """
     found = what.source
     local = store if isinstance(store, LocalStore) else LocalStore()
     infos = stat_all(found.paths, store)
     path = str(Path(directory, "indexes", _cache_key(what, infos, format)))
-    # The ranks of one machine open the same dataset at the same moment; one of them does the work.
+    # The ranks of one machine open the same dataset at the same time; one of them does the work.
     with alone(f"{path}.lock", what=f"indexes {found.asked}") as give_sign:
         try:
             mark_used(path)
@@ -438,7 +438,7 @@ def _cached_or_made(
 def _shown(
     progress: Progress | None, give_sign: Callable[[], None], done_bytes: int, total_bytes: int, num_samples: int
 ) -> None:
-    """How far an index is, to who watches, and to who waits for it."""
+    """Report the progress of an index to the caller, and to the processes that wait for it."""
     give_sign()
     if progress is not None:
         progress(done_bytes, total_bytes, num_samples)

@@ -1,8 +1,8 @@
-"""An index that opening publishes beside remote shards, so that no other machine has to make it.
+"""Publishing of an index beside remote shards when a dataset is opened, so that no other machine has to build it.
 
-It is a by-product of opening, so it must not stand in anybody's way: it is used only while it describes exactly the
-shards that are there, and otherwise made again; whereas an index that somebody made with `shoal index` is believed, and
-what differs from it is an error.
+A published index is a by-product of opening and must not get in anybody's way: it is used only while it describes
+exactly the shards that exist, and is rebuilt otherwise. An index that somebody made with `shoal index`, in contrast, is
+trusted, and any difference from it is an error.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ __all__ = ["describes", "hint_at_publishing", "publish_beside", "was_left_by_ope
 _log = logging.getLogger("shoal")
 
 _MARK = "left_by_opening"
-# Elsewhere a written file may be more than a file: a commit, for instance.
+# In other stores writing a file may mean more than that: a commit, for instance.
 _PLAIN_STORES = (*OBJECT_SCHEMES, "memory")
 
 
 class _Place(Find, Put, Protocol):
-    """What leaving an index needs of a store."""
+    """Store methods needed to publish an index."""
 
 
 def hint_at_publishing(index: Index, *, source: Source, store: _Place, replaces: ObjectInfo | None = None) -> None:
-    """Say how other machines would find the index; nothing is written beside shards unasked."""
+    """Log how to make the index available to other machines; nothing is written beside shards unless asked for."""
     del index, store, replaces
     if _may_publish(source):
         _log.info("%s: publish_index=True keeps the index beside the shards, for other machines to find", source.asked)
 
 
 def publish_beside(index: Index, *, source: Source, store: _Place, replaces: ObjectInfo | None = None) -> str | None:
-    """Put the index beside the shards, if these are all of a directory of an object store; where it is then.
+    """Write the index beside the shards, if these are a whole directory of an object store; return its path or None.
 
-    ``replaces`` is one that was left there and is of no more use. Where another machine has written one since, that may
-    know newer shards, and stays; a store that cannot compare is told to write in any case. A refusal is said in the
-    log, and nothing else.
+    ``replaces`` is an outdated index published there earlier. An index that another machine has written since is kept,
+    since it may know newer shards; a store without conditional writes is overwritten in any case. A refusal by the
+    store is only logged.
     """
     if not _may_publish(source):
         return None
@@ -66,12 +66,12 @@ def publish_beside(index: Index, *, source: Source, store: _Place, replaces: Obj
 
 
 def _may_publish(source: Source) -> bool:
-    """Whether the source is all of a directory of a store whose files are nothing but files."""
+    """True if the source is a whole directory of a store in which writing a file does nothing else."""
     return source.complete and scheme_of(source.root) in _PLAIN_STORES
 
 
 def _write(index: Index, path: str, store: _Place, replaces: ObjectInfo | None) -> bool:
-    """Write an index unless another is there; whether it was written."""
+    """Write an index unless another one is there; return True if it was written."""
     try:
         if isinstance(store, PutIf):
             return store.put_if(path, encode(index), replaces=replaces)
@@ -85,12 +85,12 @@ def _write(index: Index, path: str, store: _Place, replaces: ObjectInfo | None) 
 
 
 def was_left_by_opening(index: Index) -> bool:
-    """Whether nobody asked for this index."""
+    """True if this index was published by opening a dataset, not made by `shoal index`."""
     return bool(index.metadata.get(_MARK))
 
 
 def describes(index: Index, source: Source, infos: Sequence[ObjectInfo]) -> bool:
-    """Whether the index knows every shard of ``source`` as ``infos`` say it is now, and of a directory no other."""
+    """True if the index has every shard of ``source`` as ``infos`` describe it and, for a directory, no other."""
     numbers = {name: number for number, name in enumerate(index.shard_names)}
     if not numbers.keys() >= set(source.names) or (source.complete and len(numbers) > len(source.names)):
         return False

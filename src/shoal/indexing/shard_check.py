@@ -1,8 +1,8 @@
-"""Whether a shard is still the one that was indexed.
+"""Checks that a shard is still the one that was indexed.
 
-A shard with the size and version that the index knows is. Any other is scanned again before its first use, its payloads
-too where the index has checksums of them: a dataset that was copied or touched is the same dataset, and one that was
-changed must never give a wrong sample.
+A shard with the size and version recorded in the index is. Any other is scanned again before its first use, including
+its payloads where the index has checksums of them: a dataset that was copied or touched is still the same dataset, and
+one that was changed must never yield a wrong sample.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ __all__ = ["ExtentRows", "ShardCheck", "first_difference", "head_text", "looks_i
 
 _log = logging.getLogger("shoal")
 
-_LOOKS_THAT_AGREE = 3  # before it is believed that a shard is another one now
-_LOOKS_OF_ONE_TIME = 2  # before a version that nobody knows is the one to come, of a shard with the time that is known
+_LOOKS_THAT_AGREE = 3  # stat calls that must agree before a shard counts as changed
+_LOOKS_OF_ONE_TIME = 2  # that must agree on an unknown version before it is accepted, if the time is the indexed one
 _MOST_LOOKS = 24
 
 _HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (a new dataset to saved states)"
@@ -47,18 +47,18 @@ _SAME_SIZE_HINT = f"copy it again if it is a copy, of which some bytes were lost
 
 
 class _Reads(ReadRange, Advise, Protocol):
-    """What scanning needs of a store."""
+    """Store methods needed for scanning."""
 
 
 class _CheckStore(_Reads, Stat, Protocol):
-    """What checking needs of a store."""
+    """Store methods needed for checking."""
 
 
 def looks_indexed(index: Index, shard: int, info: ObjectInfo) -> bool:
-    """Whether size and version are those in the index; an index without versions is believed by the size.
+    """True if size and version match the index; without a version in the index, the size alone decides.
 
-    A time is as good as a version: shards that were indexed as files are the same where a server shows them with the
-    times that these have, to the second (`same_time`).
+    A time is as good as a version: shards indexed as local files match those on a server that reports the same
+    modification times, to the second (`same_time`).
     """
     if _has_version(index, shard, info):
         return True
@@ -72,11 +72,11 @@ def _has_version(index: Index, shard: int, info: ObjectInfo) -> bool:
 
 
 class ShardCheck:
-    """Lets a shard be used once it is known to hold what the index says.
+    """Gatekeeper that accepts a shard for use once it is known to hold what the index says.
 
-    ``paths`` has one path per shard of ``index``. Safe to share between threads: each shard is checked once, and who
-    needs it waits. A forked child keeps what was accepted; a pickled copy checks for itself. What a scan accepted is
-    also remembered below ``cache_dir``, for the other processes of this machine and for later runs.
+    ``paths`` has one path per shard of ``index``. Thread-safe: each shard is checked once, while other threads that
+    need it wait. A forked child inherits what was accepted; a pickled copy checks for itself. Shards accepted by a scan
+    are also remembered below ``cache_dir``, for other processes of this machine and for later runs.
     """
 
     def __init__(
@@ -104,17 +104,17 @@ class ShardCheck:
         return _restore, (self._index, self._paths, self._store, self._format, self._cache_dir)
 
     def check(self, shard: int, counting: Counting | None = None) -> None:
-        """Return if shard number ``shard`` may be used.
+        """Return if shard number ``shard`` may be used; raise otherwise.
 
-        O(1) once accepted; else one look at its size and version and, where they differ, a scan of it, whose reads
-        ``counting`` is told of.
+        O(1) once accepted; else one stat of its size and version and, where they differ, a scan, whose reads are
+        reported to ``counting``.
 
         Raises
         ------
         ShardError
-            It holds something else; the first byte that differs is named.
+            It holds something else; the error names the first byte that differs.
         StorageError
-            It is not there, or cannot be read.
+            It does not exist, or cannot be read.
         """
         if self._accepted[shard]:
             return
@@ -125,25 +125,25 @@ class ShardCheck:
         self._locks.pop(shard, None)  # a folder has as many shards as samples
 
     def version(self, shard: int) -> str:
-        """What the store said was the version of a shard when it was checked; "" where it says nothing."""
+        """Return the version that the store reported when the shard was checked; "" if it reported none."""
         kept = self._versions.get(shard)
         if kept is not None:
             return kept
         return self._index.shard_versions[shard] if self._accepted[shard] else ""
 
     def is_accepted(self, shard: int, info: ObjectInfo) -> bool:
-        """Whether a shard of this size and version may be used without a scan."""
+        """True if a shard of this size and version may be used without a scan."""
         return looks_indexed(self._index, shard, info) or self._was_accepted(shard, info)
 
     def _look(self, shard: int, counting: Counting | None) -> None:
         path = self._paths[shard]
-        # Opened before it is looked at: from here on the store itself raises if the file is replaced.
+        # Open the file before stat: from here on the store itself raises if the file is replaced.
         self._store.read_range(path, 0, 0)
         info = self._store.stat(path)
         if self._is_known(shard, info):
             return
         if look_again := getattr(self._store, "look_again", None):
-            # Of several servers behind one name, one may show another version: what most show is believed.
+            # Several servers behind one name may report different versions: the one that enough of them agree on wins.
             looks = Counter([info])
             while looks[info] < (_LOOKS_THAT_AGREE if self._differs(shard, info) else _LOOKS_OF_ONE_TIME):
                 if looks.total() == _MOST_LOOKS:
@@ -160,18 +160,18 @@ class ShardCheck:
             self._memory.put(_entry(info, rows, head, self._format.name), [])
 
     def _is_known(self, shard: int, info: ObjectInfo) -> bool:
-        """Whether what was met is the shard that was indexed, or was found to hold the same before."""
+        """True if the shard in this state is the indexed one, or was found by an earlier scan to hold the same."""
         self._versions.pop(shard, None)
         if info.version != self._index.shard_versions[shard]:
             self._versions[shard] = info.version
         return _has_version(self._index, shard, info) or self._was_accepted(shard, info)
 
     def _differs(self, shard: int, info: ObjectInfo) -> bool:
-        """Whether neither version nor time is what was indexed."""
+        """True if neither version nor time matches the index."""
         return not looks_indexed(self._index, shard, info)
 
     def _was_accepted(self, shard: int, info: ObjectInfo) -> bool:
-        """Whether a scan on this machine has found it to be what was indexed."""
+        """True if a scan on this machine has found the shard to hold what was indexed."""
         if self._memory is None:
             return False
         rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
@@ -209,7 +209,7 @@ _checks: weakref.WeakSet[ShardCheck] = weakref.WeakSet()
 
 
 def _renew_all_locks() -> None:
-    """In a forked child: a lock that some thread of the parent held would never be released here."""
+    """Replace all locks in a forked child, where one held by a thread of the parent would never be released."""
     for check in list(_checks):
         check._renew_locks()  # noqa: SLF001 - the same module
 
@@ -237,7 +237,7 @@ def _restore(
 
 
 def _entry(info: ObjectInfo, rows: ExtentRows, head: str, format_name: str) -> str:
-    """Names the fact that this very file holds what these rows say."""
+    """Return the name of the note that says that this very file holds what these rows describe."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps([SCAN_RULE, format_name, info.path, info.num_bytes, info.version, head]).encode())
     for column, kind in (
@@ -253,7 +253,7 @@ def _entry(info: ObjectInfo, rows: ExtentRows, head: str, format_name: str) -> s
 
 
 def _first_wrong_checksum(rows: ExtentRows, read: ReadBytes) -> tuple[int, str] | None:
-    """The first extent whose bytes are not those that were indexed; reads all of the shard, an extent at a time."""
+    """Return the first extent whose bytes differ from the indexed ones; reads the whole shard, extent by extent."""
     for number, checksum in enumerate(rows.checksums if rows.checksums is not None else ()):
         first, end = int(rows.first_byte[number]), int(rows.end_byte[number])
         if zlib.crc32(read(first, end)) != int(checksum):
@@ -262,13 +262,13 @@ def _first_wrong_checksum(rows: ExtentRows, read: ReadBytes) -> tuple[int, str] 
 
 
 def head_text(head: Mapping[str, Any]) -> str:
-    """What a shard says of all its samples, as a text by which two heads are compared."""
+    """Return the head of a shard (what it says of all its samples) as text, for comparing heads."""
     return json.dumps(head, sort_keys=True, default=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ExtentRows:
-    """The extents of one shard, arrays of one length."""
+    """The extents of one shard, as arrays of equal length."""
 
     first_byte: NDArray[np.int64]
     end_byte: NDArray[np.int64]
@@ -278,7 +278,7 @@ class ExtentRows:
 
 
 def rows_of(index: Index, shard: int) -> ExtentRows:
-    """The rows of an index that belong to one shard; O(log num_extents)."""
+    """Return the rows of an index that belong to one shard; O(log num_extents)."""
     first, end = np.searchsorted(index.extent_shard, np.array([shard, shard + 1], dtype=np.int32))
     rows = slice(int(first), int(end))
     return ExtentRows(
@@ -291,9 +291,9 @@ def rows_of(index: Index, shard: int) -> ExtentRows:
 
 
 def first_difference(indexed: ExtentRows, found: ShardScan) -> tuple[int, str] | None:
-    """The first byte at which a scan disagrees with the index, and what to say about it; None when they agree.
+    """Return the first byte at which a scan disagrees with the index, and a message; None if they agree.
 
-    The extents are laid over the scan by counting samples, so that the rule by which they were cut does not matter.
+    Extents are aligned with the scan by counting samples, so that the rule by which they were cut does not matter.
     """
     starts, ends = found.sample_starts, found.ends
     cuts = np.concatenate([[0], np.cumsum(indexed.num_samples)])

@@ -1,4 +1,4 @@
-"""The split of a dataset that is read: found before any shard is, so that train and test are never mixed unasked."""
+"""Selection of the split to read, made before any shard is opened, so that train and test never mix by accident."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ _LIMIT_BYTES = 64 << 20  # a split.yaml of a million shards has 40 MB
 
 @dataclass(frozen=True, slots=True)
 class SelectedSplit:
-    """The shards to read, and by path the keys of single samples in them that are left out."""
+    """The shards to read, and by path the keys of the samples to exclude from them."""
 
     source: Source
     left_out: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def select_split(found: Source, asked: SplitLike, *, suffixes: Sequence[str], store: Store) -> SelectedSplit:
-    """The shards of the splits that were asked for, by name; of a source without splits, all.
+    """Return the shards of the splits asked for by name; all shards of a source without splits.
 
-    Of a directory, a look is taken for what declares splits: one or two requests, where its shards are tars or Arrow.
+    A directory is searched for a file that declares splits: one or two requests if its shards are tar or Arrow files.
 
     Raises
     ------
     SourceError
-        The source holds several splits and none was asked for, or not the one that was.
+        The source holds several splits and none was asked for, or it lacks the one that was.
     """
     splits = _splits_of(found, store) if found.kind == "directory" or asked is not None else None
     chosen = _chosen(splits, asked, what=found.asked, where=found.root)
@@ -62,7 +62,7 @@ def select_split(found: Source, asked: SplitLike, *, suffixes: Sequence[str], st
         return SelectedSplit(found)
     place = splits.directories.get(chosen[0]) if len(chosen) == 1 else None
     if place is not None and found.kind == "directory":
-        # As if it had been named: with the index and the manifests that lie in it.
+        # As if the user had named this directory: with the index and the manifests in it.
         _refuse_shared_tables(found, splits)
         return SelectedSplit(expand(join(found.root, place), suffixes=suffixes, store=store))
     wanted = {name for split in chosen for name in splits.parts[split]}
@@ -76,12 +76,12 @@ def select_split(found: Source, asked: SplitLike, *, suffixes: Sequence[str], st
 
 
 def shards_of_split(index: Index, asked: SplitLike, *, path: str) -> list[int]:
-    """The numbers of the shards of an index that belong to the splits asked for, told by their names.
+    """Return the numbers of an index's shards that belong to the splits asked for, judging by shard names.
 
     Raises
     ------
     SourceError
-        As `select_split`.
+        As in `select_split`.
     """
     splits = splits_in_names(index.shard_names)
     chosen = _chosen(splits, asked, what=path, where=path)
@@ -92,12 +92,12 @@ def shards_of_split(index: Index, asked: SplitLike, *, path: str) -> list[int]:
 
 
 def samples_left(selected: SelectedSplit, index: Index, paths: Sequence[str], store: Store) -> Runs | None:
-    """The samples of an index that take part: not those left out by key. None for all; reads the headers of shards.
+    """Return the samples of an index that are not excluded by key, None for all; reads the headers of shards.
 
     Raises
     ------
     SourceError
-        A key is not in its shard.
+        A shard lacks one of its excluded keys.
     ShardError, StorageError
         A shard cannot be read.
     """
@@ -119,7 +119,7 @@ def samples_left(selected: SelectedSplit, index: Index, paths: Sequence[str], st
 
 
 def _splits_of(found: Source, store: Store) -> Splits | None:
-    """What declares splits in a directory, else what its names say."""
+    """Return the splits that a file in the directory declares, else those that the shard names imply."""
     if found.kind == "directory":
         if any(name.endswith(".arrow") for name in found.names):
             path = join(found.root, DATASET_DICT)
@@ -144,7 +144,7 @@ def _read(path: str, store: Store) -> bytes | None:
 
 
 def _chosen(splits: Splits | None, asked: SplitLike, *, what: str, where: str) -> list[str] | None:
-    """The names of the splits to read; None for all shards, whatever split they are of."""
+    """Return the names of the splits to read; None for all shards, whatever their split."""
     if asked is None:
         if splits is None or not (splits.must_be_chosen or splits.is_declared):
             return None
@@ -188,7 +188,7 @@ def _names(asked: str | Sequence[str]) -> list[str]:
 
 
 def _refuse_shared_tables(found: Source, splits: Splits) -> None:
-    """A table of all splits would lose its rows, were one of them read alone."""
+    """Raise if a metadata table covers files of all splits: reading one split would drop some of its rows."""
     taken = {name for shards in splits.parts.values() for name in shards}
     tables: Iterable[str] = (name for name in found.names if name not in taken)
     for name in tables:

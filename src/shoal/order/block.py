@@ -21,10 +21,10 @@ _STRETCH = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """``chunks`` random chunks at a time, all their samples permuted, then the next ``chunks``.
+    """Groups of ``chunks`` random chunks, one after the other, all samples of a group permuted.
 
-    The same memory as a window of as many chunks mixes half as well, and while one block is used the next one has
-    to be read beside it.
+    With the memory of a window of as many chunks it mixes half as well, and while one block is in use the next has to
+    be read beside it.
 
     >>> sorted(Block(chunks=2).bind([2, 3, 4]).ids(0, 9).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8]
@@ -43,23 +43,23 @@ class Block:
 
     @property
     def parameters(self) -> dict[str, int]:
-        """What a state keeps of this order."""
+        """Parameters of this order that a state keeps."""
         return {"chunks": self.chunks}
 
     def kept_bytes(self, num_samples: int) -> int:  # noqa: ARG002
-        """What a bound order keeps beside its tables of chunks: nothing; ids are made as they are asked for."""
+        """Return the bytes a bound order keeps beside its chunk tables: none; ids are computed on request."""
         return 0
 
     def making_bytes(self, num_samples: int) -> int:  # noqa: ARG002
-        """What it takes beside them to make a stretch: nothing, since there is none."""
+        """Return the bytes needed beside them to make a stretch: none, since there are no stretches."""
         return 0
 
     def makings(self, num_samples: int) -> range:  # noqa: ARG002
-        """The positions at which a stretch begins that is made while samples come: none."""
+        """Return the positions of stretches that are made while samples are delivered: none."""
         return range(0)
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BlockEpoch:
-        """The order of one epoch; O(num_chunks) time and memory."""
+        """Return the order of one epoch; O(num_chunks) time and memory."""
         samples = check_chunk_samples(chunk_samples)
         seed, epoch = check_seed(seed), check_epoch(epoch)
         line = ChunkLine(samples, key(seed, epoch, "block-place"))
@@ -87,23 +87,23 @@ class BlockEpoch:
             raise UsageError(msg, hint="fewer chunks in a block, or smaller chunks")
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The ids at positions ``[start, stop)``; O(log num_chunks) each."""
+        """Return the ids at positions ``[start, stop)``; O(log num_chunks) each."""
         return self.locate(start, stop)[0]
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ids at positions ``[start, stop)`` and the chunk of each."""
+        """Return the ids at positions ``[start, stop)`` and the chunk of each."""
         positions = np.arange(*as_stretch(start, stop, self.num_samples))
         begin, size, block_keys = self._block(positions)
         return self._line.locate(begin + permute_each(positions - begin, size, block_keys))
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """The position of each id; O(log num_chunks) each."""
+        """Return the position of each id; O(log num_chunks) each."""
         line = self._line.line_of(as_ids(ids, self.num_samples))
         begin, size, block_keys = self._block(line)
         return begin + unpermute_each(line - begin, size, block_keys)
 
     def _block(self, points: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
-        """First point, size and key of the block that holds each point (of line or positions: blocks stay in place)."""
+        """Return the first point, size and key of each point's block (a block's line points are its positions)."""
         blocks = np.searchsorted(self._starts, points, side="right") - 1
         begin = self._starts[blocks]
         return begin, self._starts[blocks + 1] - begin, self._keys[blocks]

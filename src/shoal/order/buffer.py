@@ -1,20 +1,20 @@
-"""The shuffle buffer everybody knows, made seekable: a reservoir whose every move is known in advance.
+"""The well-known shuffle buffer, made seekable: a reservoir whose every step can be computed in advance.
 
 The chunks come in random order, one after the other. The first ``B`` samples fill the slots of a buffer; from then on
-step ``t`` picks a slot at random, emits what is in it and puts the next sample of the stream, number ``B + t``, there.
-At the end the slots are emptied in random order.
+step ``t`` picks a slot at random, emits its sample and puts the next sample of the stream, number ``B + t``, there. At
+the end the slots are emptied in random order.
 
-Which slot step ``t`` picks is a pure function of ``t``. So what it emits is known without ever holding a buffer: the
-sample written by the last step before ``t`` that picked the same slot, or the slot's first filling. A seek looks back
-until each slot it needs has been met, which takes about ``B log B`` steps of arithmetic and no data.
+The slot that step ``t`` picks is a pure function of ``t``. So its output is known without holding a buffer: the sample
+written by the last step before ``t`` that picked the same slot, or the slot's first sample. A seek goes back until it
+has met each slot it needs, which takes about ``B log B`` steps of arithmetic and no data.
 
-A reservoir does *not* move a sample at most ``B`` places, as is often said: it can leave that much earlier, and stays
-for ``B`` steps only on average, with an exponential tail.
+Contrary to common belief, a reservoir may move a sample by more than ``B`` places: a sample can leave up to ``B``
+places earlier, but stays for ``B`` steps only on average, with an exponential tail.
 
 References
 ----------
 J. S. Vitter, "Random sampling with a reservoir", 1985, for the name; the loaders' buffer (TensorFlow's
-``shuffle(buffer_size)``, Hugging Face ``datasets`` up to 5.0) is a relative, not the same.
+``shuffle(buffer_size)``, Hugging Face ``datasets`` up to 5.0) is related, but not identical.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_SAMPLES = 2**32 - 1
 class Buffer:
     """A reservoir of ``samples`` samples over the chunks in random order.
 
-    Given whole shards as chunks it is the buffer shuffle of today's loaders.
+    With whole shards as chunks it is the buffer shuffle of today's loaders.
 
     >>> order = Buffer(samples=3).bind([4, 4, 4], seed=1)
     >>> sorted(order.ids(0, 12).tolist()) == list(range(12))
@@ -61,11 +61,11 @@ class Buffer:
 
     @property
     def parameters(self) -> dict[str, int]:
-        """What a state keeps of this order."""
+        """Parameters of this order that a state keeps."""
         return {"samples": self.samples}
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BufferEpoch:
-        """The order of one epoch; O(num_chunks) time and memory."""
+        """Return the order of one epoch; O(num_chunks) time and memory."""
         samples = check_chunk_samples(chunk_samples)
         seed, epoch = check_seed(seed), check_epoch(epoch)
         line = ChunkLine(samples, key(seed, epoch, "buffer-place"))
@@ -85,17 +85,17 @@ class BufferEpoch:
         self._slots = min(order.samples, self.num_samples)
         self._steps = self.num_samples - self._slots
         self._slot_key, self._end_key = slot_key, end_key
-        # What is in the buffer before step `_at`; only a cache: any step can be reached without it.
+        # Contents of the buffer before step `_at`; only a cache: any step can be reached without it.
         self._at, self._contents = 0, np.arange(self._slots)
-        # Samples linger: what a chunk still owes is known only over a stretch of many buffers.
+        # Samples linger: the remaining samples of a chunk are known only over a stretch of many buffers.
         self.stretch = min(max(_TILE, 8 * self._slots), 1 << 22)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The ids at positions ``[start, stop)``; O(samples) memory, a seek takes O(samples log samples) time."""
+        """Return the ids at positions ``[start, stop)``; O(samples) memory, O(samples log samples) time for a seek."""
         return self.locate(start, stop)[0]
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ids at positions ``[start, stop)`` and the chunk of each."""
+        """Return the ids at positions ``[start, stop)`` and the chunk of each."""
         first, end = as_stretch(start, stop, self.num_samples)
         steps_end = min(end, self._steps)
         parts = [self._steps_from(i, min(i + _TILE, steps_end)) for i in range(first, steps_end, _TILE)]
@@ -105,11 +105,11 @@ class BufferEpoch:
         return self._line.locate(np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64))
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """The position of each id, found by stepping through the epoch from the first of them: O(num_samples)."""
+        """Return the position of each id, found by stepping through the epoch from the earliest: O(num_samples)."""
         arrival = self._line.line_of(as_ids(ids, self.num_samples))
-        after = np.maximum(arrival - self._slots, -1)  # the step that put each sample into its slot; -1 is the filling
+        after = np.maximum(arrival - self._slots, -1)  # the step that put each sample into its slot; -1: initial fill
         slots = np.where(after >= 0, self._picked(np.maximum(after, 0)), arrival)
-        left = self._steps + unpermute(slots, self._slots, self._end_key)  # unless a step picks its slot before
+        left = self._steps + unpermute(slots, self._slots, self._end_key)  # unless a step picks its slot earlier
         waiting = np.arange(len(arrival))
         begin = int(after.min(initial=self._steps)) + 1
         while waiting.size and begin < self._steps:
@@ -127,14 +127,14 @@ class BufferEpoch:
         return left
 
     def _picked(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The slot each step picks."""
+        """Return the slot that each step picks."""
         bits = draws(self._slot_key, steps) >> np.uint64(32)
         bits *= np.uint64(self._slots)
         bits >>= np.uint64(32)
         return bits.astype(np.int64)
 
     def _steps_from(self, first: int, end: int) -> NDArray[np.int64]:
-        """What steps ``[first, end)`` emit, as points of the line of chunks."""
+        """Return the samples that steps ``[first, end)`` emit, as points of the line of chunks."""
         contents = self._contents_before(first)
         picked = self._picked(np.arange(first, end))
         order = np.argsort(picked, kind="stable")
@@ -146,7 +146,7 @@ class BufferEpoch:
         return emitted
 
     def _contents_before(self, step: int) -> NDArray[np.int64]:
-        """What is in each slot before a step, as points of the line; shape (slots,)."""
+        """Return the sample in each slot before a step, as points of the line; shape (slots,)."""
         if self._at == step:
             return self._contents.copy()
         contents = np.full(self._slots, -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""An order of which only some positions are delivered: what `take`, `skip` and `select` after a shuffle mean."""
+"""Orders of which only some positions are delivered: `take`, `skip` and `select` after a shuffle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ChosenPositions"]
 
 
 class ChosenPositions:
-    """The positions of an order that are in some runs, numbered anew from 0."""
+    """The positions of an order that lie in some runs, renumbered from 0."""
 
     def __init__(self, order: BoundOrder, chosen: Runs) -> None:
         self._order, self._chosen = order, chosen
@@ -26,19 +26,19 @@ class ChosenPositions:
 
     @property
     def num_canonical_nodes(self) -> int:
-        """Nodes of the order; positions no longer alternate over them, so dealing keeps chunks together only."""
+        """Always 1: positions no longer alternate over the order's nodes, so dealing only keeps chunks together."""
         return 1
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The ids at positions ``[start, stop)`` of the chosen ones."""
+        """Return the ids at the chosen positions ``[start, stop)``."""
         return self.locate(start, stop)[0]
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ids at positions ``[start, stop)`` of the chosen ones and the chunk of each."""
+        """Return the ids at the chosen positions ``[start, stop)`` and the chunk of each."""
         first, end = as_stretch(start, stop, self.num_samples)
         positions = self._chosen.members(np.arange(first, end))
         ids, chunks = np.empty_like(positions), np.empty_like(positions)
-        # Ask run by run, whole stretches of the order at a time where choices are dense.
+        # Ask stretch by stretch of the order, from the first to the last chosen position in each.
         numbers = positions // self.stretch
         for number in distinct(numbers):
             mine = np.flatnonzero(numbers == number)
@@ -48,5 +48,5 @@ class ChosenPositions:
         return ids, chunks
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """The position of each id among the chosen ones, -1 where it is not delivered."""
+        """Return the position of each id among the chosen ones, -1 if it is not delivered."""
         return self._chosen.numbers(self._order.positions(ids))

@@ -1,18 +1,18 @@
-"""Who gets which sample: global batches, dealt to any number of ranks.
+"""Partitioning of an epoch into global batches, dealt to any number of ranks.
 
-A global batch is the positions ``[p, p + G)`` of the order. It depends on where the run started, on G and on the number
-of samples alone. To deal it, its samples are sorted by canonical node, by the lane of their chunk and by position, and
-cut into ``world_size`` slices whose sizes differ by at most one; the sort decides which rank gets a sample, and inside
-its slice a rank has its samples in the order of positions. So the set of a global batch never depends on the number of
-ranks, and a chunk stays with one rank except near a cut.
+A global batch is the positions ``[p, p + G)`` of the order. It depends only on where the run started, on G and on the
+number of samples. To deal it, its samples are sorted by canonical node, by the lane of their chunk and by position, and
+cut into ``world_size`` slices whose sizes differ by at most one; the sort decides which rank gets a sample, and within
+its slice a rank has its samples in the order of positions. So the samples of a global batch never depend on the number
+of ranks, and a chunk stays with one rank except near a cut.
 
-Lanes are equally full at any time, so that a cut stays where it is while chunks come and go: 15 ranks over 16 nodes of
-16 chunks read each chunk 1.09 times, 64 ranks 1.10 times. With a fixed hash of the chunk for a lane, which is what
-orders without lanes have, it is 1.20 and 1.58; with the position alone, 1.5 to 4.
+Lanes are equally full at any time, so a cut stays in place while chunks come and go: 15 ranks over 16 nodes of 16
+chunks read each chunk 1.09 times, 64 ranks 1.10 times. With a fixed hash of the chunk as its lane, as in orders without
+lanes, it is 1.20 and 1.58; with the position alone, 1.5 to 4.
 
-What is left at the end of an epoch is a matter of ``remainder``:
+``remainder`` decides about the samples left at the end of an epoch:
 
-* ``"keep"``: the last global batch holds what remains, dealt evenly. Where fewer samples than ranks remain, the ranks
+* ``"keep"``: the last global batch holds what remains, dealt evenly. If fewer samples than ranks remain, the ranks
   without one get a repeat, so that every rank yields the same number of batches.
 * ``"pad"``: the last global batch is filled with repeats.
 * ``"drop"``: it is dropped.
@@ -45,11 +45,10 @@ _DEAL_KEY = key(0, 0, "deal")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank gets of some consecutive global batches.
+    """The samples that one rank gets of some consecutive global batches.
 
-    ``ids``, ``positions`` (of the order itself, also where some of these are left out), ``chunks`` (int64) and
-    ``repeated`` (bool) have shape (num_samples,); batch ``i`` of these is ``[batch_first[i], batch_first[i + 1])`` of
-    them.
+    ``ids``, ``positions`` (of the order itself, even if some of its positions are left out), ``chunks`` (int64) and
+    ``repeated`` (bool) have shape (num_samples,); batch ``i`` is their slice ``[batch_first[i], batch_first[i + 1])``.
     """
 
     ids: NDArray[np.int64]
@@ -61,7 +60,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How an epoch is cut into global batches and dealt.
+    """Parameters of cutting an epoch into global batches and dealing them.
 
     Attributes
     ----------
@@ -70,9 +69,9 @@ class Partition:
     world_size
         Ranks that share a global batch.
     remainder
-        What becomes of the last, incomplete global batch: "keep", "pad" or "drop".
+        Treatment of the last, incomplete global batch: "keep", "pad" or "drop".
     batched
-        False when every rank is to get single samples: then G is the world size and nothing is ever repeated.
+        False if ranks get single samples: then G is the world size and nothing is ever repeated.
     """
 
     global_batch: int
@@ -92,12 +91,12 @@ class Partition:
             raise UsageError(msg, hint="a larger global batch, or fewer ranks")
 
     def num_batches(self, num_samples: int, start: int = 0) -> int:
-        """Global batches from position ``start`` to the end of the epoch: what every rank yields."""
+        """Count the global batches from position ``start`` to the end of the epoch, which every rank yields."""
         left = num_samples - start
         return left // self.global_batch if self.remainder == "drop" else -(-left // self.global_batch)
 
     def num_samples_of(self, rank: int, num_samples: int) -> int:
-        """Samples that one rank gets in an epoch that starts at position 0, repeats included."""
+        """Count the samples that one rank gets in an epoch that starts at position 0, repeats included."""
         whole, rest = divmod(num_samples, self.global_batch)
         total = whole * self._size_of(rank, self.global_batch)
         if rest and self.remainder != "drop":
@@ -105,14 +104,14 @@ class Partition:
         return total
 
     def end_of(self, batch: int, num_samples: int, start: int = 0) -> int:
-        """The position after global batch ``batch``, counted from ``start``: what a state keeps once it was used."""
+        """Return the position after global batch ``batch``, counted from ``start``; a state keeps it after use."""
         return min(start + (batch + 1) * self.global_batch, num_samples)
 
     def share(self, order: BoundOrder, rank: int, first: int, stop: int, start: int = 0) -> Share:
-        """What ``rank`` gets of the global batches ``[first, stop)``, counted from position ``start``.
+        """Return the share of ``rank`` in the global batches ``[first, stop)``, counted from position ``start``.
 
-        Time is that of the order for all positions of those batches, plus about 0.1 us for each where there is more
-        than one rank.
+        Takes the order's time for all positions of those batches, plus about 0.1 us for each if there is more than
+        one rank.
         """
         check_rank(rank, self.world_size)
         begin = min(start + first * self.global_batch, order.num_samples)
@@ -128,10 +127,10 @@ class Partition:
         return found
 
     def dealt(self, order: BoundOrder, first: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The chunk of each sample of the whole global batches ``[first, stop)``, and the rank that gets it.
+        """Return the chunk of each sample of the full global batches ``[first, stop)``, and the rank that gets it.
 
-        Both of shape ((stop - first) * global_batch,), in the order of positions. For all ranks at the price that
-        `share` has for one. The last batch of an epoch counts only if it is full.
+        Both of shape ((stop - first) * global_batch,), in the order of positions. Covers all ranks at the cost of
+        `share` for one. The last batch of an epoch counts only if it is full.
         """
         stop = min(stop, order.num_samples // self.global_batch)
         begin, end = first * self.global_batch, max(first, stop) * self.global_batch
@@ -173,7 +172,7 @@ class Partition:
         return Share(ids[mine], positions[mine], chunks[mine], repeated[mine], np.array([0, len(mine)]))
 
     def _filled(self, rest: int) -> int:
-        """The size of a last global batch of ``rest`` samples, repeats included."""
+        """Return the size of a last global batch of ``rest`` samples, repeats included."""
         if not self.batched:
             return rest
         return self.global_batch if self.remainder == "pad" else max(rest, self.world_size)
@@ -195,7 +194,7 @@ def dealing_order(
     nodes: NDArray[np.int64],
     chunks: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """The samples sorted for dealing: by batch, canonical node, lane of the chunk, position."""
+    """Return the indices that sort samples for dealing: by batch, canonical node, lane of the chunk, position."""
     order = order.untouched if isinstance(order, WithoutGaps) else order
     if isinstance(order, Laned):
         lanes = order.lanes(chunks).astype(np.uint64)
@@ -205,21 +204,21 @@ def dealing_order(
 
 
 def _nodes_of(order: BoundOrder, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The canonical node of each position."""
+    """Return the canonical node of each position."""
     untouched = order.untouched_positions(positions) if isinstance(order, WithoutGaps) else positions
     nodes: NDArray[np.int64] = untouched % order.num_canonical_nodes
     return nodes
 
 
 def check_rank(rank: int, world_size: int) -> None:
-    """An error unless ``0 <= rank < world_size``."""
+    """Raise `UsageError` unless ``0 <= rank < world_size``."""
     if not 0 <= rank < world_size:
         msg = f"rank must be from 0 to world_size - 1 = {world_size - 1}; got rank={rank}"
         raise UsageError(msg, hint="ranks count from 0")
 
 
 def _locate_some(order: BoundOrder, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ids and chunks at ascending positions that are few, close to each other, or both."""
+    """Return ids and chunks at ascending positions that are few, close to each other, or both."""
     ids, chunks = np.empty_like(positions), np.empty_like(positions)
     breaks = np.flatnonzero(np.diff(positions) > order.stretch) + 1
     for part in np.split(np.arange(len(positions)), breaks):

@@ -1,4 +1,4 @@
-"""All chunks of an epoch in random order, one after the other: the stream that simpler orders draw from."""
+"""The line of all chunks of an epoch in random order, on which the simpler orders are built."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["ChunkLine"]
 
 
 class ChunkLine:
-    """Chunks in an order drawn from a key, and their samples along that line; 24 bytes a chunk.
+    """Chunks in an order drawn from a key, and their samples along that line; 24 bytes per chunk.
 
-    ``starts`` has shape (num_chunks + 1,): the samples before each place of the line.
+    ``starts`` has shape (num_chunks + 1,): the number of samples before each place of the line.
     """
 
     def __init__(self, chunk_samples: NDArray[np.int64], line_key: int) -> None:
@@ -25,13 +25,13 @@ class ChunkLine:
         self.num_samples = int(self.starts[-1])
 
     def locate(self, line: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The sample id at each point of the line, and the chunk that holds it; O(log num_chunks) each."""
+        """Return the sample id at each point of the line, and its chunk; O(log num_chunks) each."""
         places = np.searchsorted(self.starts, line, side="right") - 1
         chunks = self._chunk_at[places]
         return self._first_id[chunks] + line - self.starts[places], chunks
 
     def line_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where on the line each sample id stands; O(log num_chunks) each."""
+        """Return the point on the line of each sample id; O(log num_chunks) each."""
         chunks = np.searchsorted(self._first_id, ids, side="right") - 1
         places = unpermute(chunks, len(self._chunk_at), self._key)
         line: NDArray[np.int64] = self.starts[places] + ids - self._first_id[chunks]

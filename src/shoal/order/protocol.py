@@ -1,7 +1,7 @@
-"""What an order is: a description that is bound to a dataset's chunks, a seed and an epoch, and then says the ids.
+"""Protocols of orders: a description, which is bound to a dataset's chunks, a seed and an epoch to yield ids.
 
 An order object (``Window(chunks=256)``) holds integers only. `Order.bind` ties it to the plain array of samples per
-chunk; the bound order is a pure function between positions and sample ids, which keeps nothing but caches.
+chunk; the bound order is a pure function between positions and sample ids, whose only state is caches.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ __all__ = ["BoundOrder", "Laned", "Order", "as_ids", "as_stretch", "as_whole", "
 class BoundOrder(Protocol):
     """The order of one epoch of one dataset under one seed.
 
-    Consecutive calls of `locate` for multiples of `stretch` positions cost the least per sample.
+    `locate` costs the least per sample in consecutive calls for multiples of `stretch` positions.
     """
 
     @property
     def num_samples(self) -> int:
-        """Positions of the epoch."""
+        """Number of positions in the epoch."""
         ...
 
     @property
     def stretch(self) -> int:
-        """Positions that are cheap to ask for at once."""
+        """Number of positions that are cheap to request at once."""
         ...
 
     @property
     def num_canonical_nodes(self) -> int:
-        """Shares of the dataset that positions alternate over; 1 where there are none."""
+        """Number of shares of the dataset over which positions alternate; 1 if there are none."""
         ...
 
     @property
     def version(self) -> int:
-        """Changes whenever the same arguments would give other ids."""
+        """Number that changes whenever the same arguments would give other ids."""
         ...
 
     @property
     def parameters(self) -> Mapping[str, int]:
-        """The order's parameters, resolved."""
+        """Resolved parameters of the order."""
         ...
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The sample ids at positions ``[start, stop)``, shape (stop - start,)."""
+        """Return the sample ids at positions ``[start, stop)``, shape (stop - start,)."""
         ...
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The sample ids at positions ``[start, stop)`` and the chunk that holds each."""
+        """Return the sample ids at positions ``[start, stop)`` and the chunk that holds each."""
         ...
 
     def positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The position of each sample id: the inverse of `ids`, shape (len(ids),)."""
+        """Return the position of each sample id, the inverse of `ids`; shape (len(ids),)."""
         ...
 
 
@@ -67,38 +67,38 @@ class Laned(Protocol):
     """A bound order whose chunks run side by side in lanes, each lane equally full at any time."""
 
     def lanes(self, chunks: NDArray[np.int64]) -> NDArray[np.uint16]:
-        """The lane of each chunk, spread over all of 16 bits; chunks that mix with each other have different ones."""
+        """Return the lane of each chunk, spread over all 16 bits; chunks that mix have different lanes."""
         ...
 
 
 class Order(Protocol):
-    """A way of ordering the samples of an epoch, not yet tied to a dataset."""
+    """A way of ordering the samples of an epoch, not yet bound to a dataset."""
 
     @property
     def name(self) -> str:
-        """What the order goes by in `Dataset.shuffle` and in states."""
+        """Name of the order in `Dataset.shuffle` and in states."""
         ...
 
     @property
     def version(self) -> int:
-        """Changes whenever the same arguments would give other ids."""
+        """Number that changes whenever the same arguments would give other ids."""
         ...
 
     @property
     def parameters(self) -> Mapping[str, int]:
-        """What tells two orders of this name apart, as integers that fit into a state."""
+        """Integers that distinguish orders of this name and fit into a state."""
         ...
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BoundOrder:
-        """The order of epoch ``epoch`` of a dataset whose chunk ``i`` holds ``chunk_samples[i]`` samples.
+        """Return the order of epoch ``epoch`` of a dataset whose chunk ``i`` holds ``chunk_samples[i]`` samples.
 
-        Chunks are numbered, and sample ids counted, in storage order: chunk 0 holds the ids from 0.
+        Chunks and sample ids are numbered in storage order: chunk 0 holds the ids from 0.
         """
         ...
 
 
 def check_chunk_samples(chunk_samples: Any) -> NDArray[np.int64]:
-    """The samples per chunk as an int64 array, shape (num_chunks,), or an error that says what it must be."""
+    """Return the samples per chunk as an int64 array, shape (num_chunks,), or raise an error saying what is valid."""
     array = np.asarray(chunk_samples)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         msg = f"chunk_samples must be a one-dimensional array of integers; got {array.dtype} of shape {array.shape}"
@@ -111,23 +111,23 @@ def check_chunk_samples(chunk_samples: Any) -> NDArray[np.int64]:
 
 
 def chunk_starts(chunk_samples: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The first sample id of each chunk, and the number of samples at the end; shape (num_chunks + 1,)."""
+    """Return the first sample id of each chunk, then the number of samples; shape (num_chunks + 1,)."""
     starts = np.zeros(len(chunk_samples) + 1, dtype=np.int64)
     np.cumsum(chunk_samples, out=starts[1:])
     return starts
 
 
 def as_whole(name: str, value: object) -> int:
-    """A whole number of Python or numpy as one of Python, which JSON takes and no width bounds; or an error."""
+    """Convert an integer of Python or numpy to an int, which fits JSON and cannot overflow, or raise an error."""
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # the point is to find out
+        return operator.index(value)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
     except TypeError:
         msg = f"{name} must be an integer; got {value!r} of type {type(value).__name__}"
         raise UsageError(msg) from None
 
 
 def as_stretch(start: int, stop: int, num_samples: int) -> tuple[int, int]:
-    """The half-open stretch as ints, or an error when it leaves ``[0, num_samples)``."""
+    """Return the half-open stretch as ints, or raise an error if it leaves ``[0, num_samples)``."""
     first, end = operator.index(start), operator.index(stop)
     if not 0 <= first <= end <= num_samples:
         msg = f"positions [{first}, {end}) were asked for; an epoch has positions [0, {num_samples})"
@@ -136,7 +136,7 @@ def as_stretch(start: int, stop: int, num_samples: int) -> tuple[int, int]:
 
 
 def as_ids(ids: Any, num_samples: int) -> NDArray[np.int64]:
-    """The ids as an int64 array, or an error when one is not in ``[0, num_samples)``."""
+    """Return the ids as an int64 array, or raise an error if one is not in ``[0, num_samples)``."""
     array = np.atleast_1d(np.asarray(ids))
     if array.size and array.dtype.kind not in "iu":
         msg = f"sample ids must be integers; got {array.dtype}"

@@ -1,4 +1,4 @@
-"""The orders by name, as `Dataset.shuffle` and states know them."""
+"""Orders by the names used in `Dataset.shuffle` and in states."""
 
 from __future__ import annotations
 

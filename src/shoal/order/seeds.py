@@ -1,4 +1,4 @@
-"""The only birthplace of randomness: keys from words, and numbers from keys.
+"""The only source of randomness: keys from words, and numbers from keys.
 
 Every random choice an order makes is a pure function of a *key* and a *counter*. A key is 64 bits mixed from the
 seed, the epoch, a purpose ("phase", "place", ...) and further words. Integers are never added to seeds: with
@@ -27,7 +27,7 @@ from shoal.errors import UsageError
 __all__ = ["MAX_SEED", "check_epoch", "check_seed", "draws", "key", "keys"]
 
 MAX_SEED = 2**64 - 1
-"""The largest seed; seeds and epochs are integers from 0 to here."""
+"""Largest seed; seeds and epochs are integers from 0 to this."""
 
 _MODULO = "take it modulo 2**64 if it comes from a hash"
 _MASK = 2**64 - 1
@@ -37,19 +37,19 @@ _MIX_B = 0x94D049BB133111EB
 
 
 def check_seed(seed: object) -> int:
-    """The seed as an int of Python, or an error that says what a seed is."""
+    """Return the seed as an int, or raise an error that says what a seed is."""
     return _word("seed", seed, ("all ranks must be given the same seed, so there is no seed=None", _MODULO))
 
 
 def check_epoch(epoch: object) -> int:
-    """The epoch as an int of Python, or an error that says what an epoch is."""
+    """Return the epoch as an int, or raise an error that says what an epoch is."""
     return _word("epoch", epoch, ("epochs are counted from 0", "epochs are counted from 0"))
 
 
 def _word(name: str, value: object, hints: tuple[str, str]) -> int:
-    """What a key absorbs as one word; the hints are for another kind of value, and for one out of range."""
+    """Return a value as one word for a key; ``hints`` are for a value of the wrong type, and for one out of range."""
     try:
-        number = operator.index(value)  # type: ignore[arg-type]  # the point is to find out
+        number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
     except TypeError:
         msg = f"{name} must be an integer from 0 to 2**64 - 1; got {value!r} of type {type(value).__name__}"
         raise UsageError(msg, hint=hints[0]) from None
@@ -60,7 +60,7 @@ def _word(name: str, value: object, hints: tuple[str, str]) -> int:
 
 
 def key(seed: int, epoch: int, purpose: str, *words: int) -> int:
-    """A 64-bit key for one purpose in one epoch of one seed.
+    """Derive a 64-bit key for one purpose in one epoch of one seed.
 
     Each word is absorbed by a full mix, so that keys of neighbouring seeds, epochs or words are unrelated.
 
@@ -74,12 +74,12 @@ def key(seed: int, epoch: int, purpose: str, *words: int) -> int:
 
 
 def keys(base: int, words: NDArray[Any]) -> NDArray[np.uint64]:
-    """One key for each word under a base key; as if the word had been absorbed last. Same shape as ``words``."""
+    """Derive a key for each word from a base key, as if the word were absorbed last; same shape as ``words``."""
     return _mixed(np.uint64((base + _GOLDEN) & _MASK) ^ _mixed(words.astype(np.uint64)))
 
 
 def draws(base: int | NDArray[np.uint64], counters: NDArray[Any]) -> NDArray[np.uint64]:
-    """64 random bits for each counter under a key (or one key each). Same shape as ``counters``; 5 ns each."""
+    """Draw 64 random bits for each counter under a key (or one key each); same shape as ``counters``; 5 ns each."""
     spread = counters.astype(np.uint64)
     spread *= np.uint64(_GOLDEN)
     spread ^= np.asarray(base, dtype=np.uint64)
@@ -87,7 +87,7 @@ def draws(base: int | NDArray[np.uint64], counters: NDArray[Any]) -> NDArray[np.
 
 
 def _words_of(purpose: str) -> list[int]:
-    """The text as 64-bit words, its length last so that no text is the beginning of another."""
+    """Return the text as 64-bit words, its length last so that no text is a prefix of another."""
     data = purpose.encode()
     words = [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
     return [*words, len(data)]
@@ -100,7 +100,7 @@ def _mix(value: int) -> int:
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """`_mix` of every element, in place."""
+    """Apply `_mix` to every element, in place."""
     values ^= values >> np.uint64(30)
     values *= np.uint64(_MIX_A)
     values ^= values >> np.uint64(27)

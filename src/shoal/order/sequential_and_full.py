@@ -1,4 +1,4 @@
-"""The two ends of the scale: storage order, and a permutation of the whole dataset."""
+"""The two extremes: storage order, and a permutation of the whole dataset."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Sequential:
 
     @property
     def parameters(self) -> dict[str, int]:
-        """Nothing to choose."""
+        """Empty: there are no parameters."""
         return {}
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> SequentialEpoch:
-        """The order of one epoch; seed and epoch make no difference."""
+        """Return the order of one epoch; seed and epoch make no difference."""
         check_seed(seed)
         check_epoch(epoch)
         return SequentialEpoch(check_chunk_samples(chunk_samples))
@@ -42,9 +42,9 @@ class Sequential:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """A random permutation of the whole dataset: the perfect shuffle, at one record read for each sample.
+    """A random permutation of the whole dataset: the perfect shuffle, at one read per sample.
 
-    O(1) memory and about 50 ns a sample; the price is in the reading, where no two neighbours share a chunk.
+    O(1) memory and about 50 ns per sample; the cost is in reading, since neighbours share no chunk.
 
     >>> sorted(Full().bind([2, 3], seed=1).ids(0, 5).tolist())
     [0, 1, 2, 3, 4]
@@ -55,16 +55,16 @@ class Full:
 
     @property
     def parameters(self) -> dict[str, int]:
-        """Nothing to choose."""
+        """Empty: there are no parameters."""
         return {}
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> FullEpoch:
-        """The order of one epoch."""
+        """Return the order of one epoch."""
         return FullEpoch(check_chunk_samples(chunk_samples), key(check_seed(seed), check_epoch(epoch), "full"))
 
 
 class SequentialEpoch:
-    """Storage order."""
+    """The storage order of one epoch."""
 
     version = Sequential.version
     parameters: ClassVar[dict[str, int]] = {}
@@ -76,21 +76,21 @@ class SequentialEpoch:
         self.num_samples = int(self._chunk_first_id[-1])
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The positions themselves."""
+        """Return the positions themselves."""
         return np.arange(*as_stretch(start, stop, self.num_samples), dtype=np.int64)
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ids at positions ``[start, stop)`` and the chunk of each."""
+        """Return the ids at positions ``[start, stop)`` and the chunk of each."""
         ids = self.ids(start, stop)
         return ids, np.searchsorted(self._chunk_first_id, ids, side="right") - 1
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """The ids themselves."""
+        """Return the ids themselves."""
         return as_ids(ids, self.num_samples).copy()
 
 
 class FullEpoch:
-    """One permutation of the whole dataset."""
+    """The full permutation of one epoch."""
 
     version = Full.version
     parameters: ClassVar[dict[str, int]] = {}
@@ -103,15 +103,15 @@ class FullEpoch:
         self.num_samples = int(self._chunk_first_id[-1])
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The ids at positions ``[start, stop)``; O(1) memory beyond them."""
+        """Return the ids at positions ``[start, stop)``; O(1) memory beyond them."""
         first, end = as_stretch(start, stop, self.num_samples)
         return permute(np.arange(first, end), self.num_samples, self._key)
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ids at positions ``[start, stop)`` and the chunk of each."""
+        """Return the ids at positions ``[start, stop)`` and the chunk of each."""
         ids = self.ids(start, stop)
         return ids, np.searchsorted(self._chunk_first_id, ids, side="right") - 1
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """The position of each id; O(1) each."""
+        """Return the position of each id; O(1) each."""
         return unpermute(as_ids(ids, self.num_samples), self.num_samples, self._key)

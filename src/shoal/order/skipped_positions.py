@@ -1,8 +1,8 @@
-"""Positions that a run leaves out: bad batches that it resumes past, epoch by epoch; the order itself stays untouched.
+"""Positions that a run leaves out, such as bad batches to resume past, by epoch; the order itself stays unchanged.
 
-A gap is a range of positions of one epoch's order. What is left is numbered anew, 0, 1, 2, ..., and batches are cut
-from these numbers; states, certificates and traces name the untouched positions. So a state from before a gap was
-opened belongs to the same run as one from after it.
+A gap is a range of positions of one epoch's order. The positions that are left are renumbered 0, 1, 2, ..., and batches
+are cut from these numbers; states, certificates and traces use the original positions. So a state from before a gap was
+added belongs to the same run as one from after it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from shoal.order.protocol import BoundOrder, as_stretch, chunk_starts
 __all__ = ["MOST_GAPS", "NO_GAPS", "Gaps", "WithoutGaps"]
 
 MOST_GAPS = 12
-"""A state names all of them, in less than 1 KB."""
+"""Most gaps of a run; a state lists all of them in less than 1 KB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Ranges ``(epoch, start, stop)``, ascending, none empty, none touching the next of its epoch."""
+    """Ranges ``(epoch, start, stop)``, ascending, none empty, none adjacent to the next of its epoch."""
 
     ranges: tuple[tuple[int, int, int], ...] = ()
 
     @staticmethod
     def of(ranges: Iterable[Any]) -> Gaps:
-        """The gaps that these ranges make together, in any order, and however they overlap.
+        """Merge ranges, given in any order and with any overlap, into gaps.
 
         >>> Gaps.of([(0, 20, 30), (1, 5, 6), (0, 10, 22)]).ranges
         ((0, 10, 30), (1, 5, 6))
@@ -42,7 +42,7 @@ class Gaps:
         Raises
         ------
         UsageError
-            A range is empty or begins before 0, or there are more than a state can name.
+            A range is empty or begins before 0, or there are more than a state can list.
         """
         joined: list[tuple[int, int, int]] = []
         for epoch, start, stop in sorted(tuple(map(operator.index, each)) for each in ranges):
@@ -62,11 +62,11 @@ class Gaps:
         return bool(self.ranges)
 
     def plus(self, other: Gaps) -> Gaps:
-        """Both together."""
+        """Return the union of both."""
         return Gaps.of([*self.ranges, *other.ranges]) if other.ranges else self
 
     def left(self, epoch: int, num_samples: int) -> Runs | None:
-        """The positions of an epoch that are left; None for all.
+        """Return the positions of an epoch that are left; None if all are.
 
         >>> len(Gaps.of([(0, 10, 30)]).left(0, 100)), Gaps.of([(0, 10, 30)]).left(1, 100)
         (80, None)
@@ -80,14 +80,14 @@ class Gaps:
         return Runs(starts[holds], stops[holds], chunk_starts(stops[holds] - starts[holds]))
 
     def position_of(self, number: int, epoch: int, num_samples: int) -> int:
-        """The position of what comes after so many that are left; at the end the number of samples."""
+        """Return the position of the remaining sample number ``number``; at the end, the number of samples."""
         left = self.left(epoch, num_samples)
         if left is None:
             return number
         return int(left.members(np.array([number]))[0]) if number < len(left) else num_samples
 
     def span_of(self, first: int, stop: int, epoch: int, num_samples: int) -> tuple[int, int]:
-        """The positions from the first to behind the last of these numbers of what is left; gaps between count."""
+        """Return the span of positions of the remaining numbers ``[first, stop)``, gaps between them included."""
         left = self.left(epoch, num_samples)
         if left is None or first >= stop:
             return first, stop
@@ -95,7 +95,7 @@ class Gaps:
         return begin, last + 1
 
     def number_of(self, position: int, epoch: int, num_samples: int) -> int:
-        """How many positions before this one are left."""
+        """Count the positions before this one that are left."""
         left = self.left(epoch, num_samples)
         return position if left is None else int(left.count_between(np.array([0, position]))[0])
 
@@ -104,7 +104,7 @@ NO_GAPS = Gaps()
 
 
 class WithoutGaps:
-    """The positions of an order that are left, numbered anew from 0; they are dealt as if nothing were missing."""
+    """The positions of an order that are left, renumbered from 0; they are dealt as if nothing were missing."""
 
     def __init__(self, untouched: BoundOrder, left: Runs) -> None:
         self.untouched = untouched
@@ -116,15 +116,15 @@ class WithoutGaps:
         self.num_canonical_nodes = untouched.num_canonical_nodes
 
     def untouched_positions(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The positions of the order itself."""
+        """Return the positions of the order itself."""
         return self._left.members(numbers)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The ids at ``[start, stop)`` of what is left."""
+        """Return the ids at ``[start, stop)`` of the positions that are left."""
         return self.locate(start, stop)[0]
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ids at ``[start, stop)`` of what is left, and the chunk of each."""
+        """Return the ids at ``[start, stop)`` of the positions that are left, and the chunk of each."""
         first, end = as_stretch(start, stop, self.num_samples)
         found = [self.untouched.locate(low, high) for low, high in self._spans(first, end)]
         if not found:
@@ -132,11 +132,11 @@ class WithoutGaps:
         return np.concatenate([ids for ids, _ in found]), np.concatenate([chunks for _, chunks in found])
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """The number of each id among what is left, -1 where it is left out."""
+        """Return the number of each id among those that are left, -1 if it is left out."""
         return self._left.numbers(self.untouched.positions(ids))
 
     def _spans(self, first: int, end: int) -> list[tuple[int, int]]:
-        """The stretches of untouched positions that make a stretch of numbers."""
+        """Return the stretches of original positions that make up a stretch of numbers."""
         left = self._left
         cuts = [first, *left.before[(left.before > first) & (left.before < end)].tolist(), end]
         spans = []

@@ -1,6 +1,6 @@
-"""Where a stream stands: a few integers and a fingerprint, the same on every rank.
+"""The state of a stream: a few integers and a fingerprint, equal on every rank.
 
-The state counts what was yielded to the trainer, in positions of the global order; any one rank's state resumes all
+It counts the samples yielded to the trainer, in positions of the global order; the state of any one rank resumes all
 ranks, at any world size, number of workers and batch size. After the last sample of an epoch it is the start of the
 next one.
 """
@@ -24,7 +24,7 @@ STATE_VERSION = 3
 _WITHOUT_CHECKSUM = (1, 2)
 
 MAX_POSITION = 2**63 - 1
-"""The largest position, and the largest number of anything in an order."""
+"""Largest position, and largest number of anything in an order."""
 
 _FIELDS = ("version", "epoch", "position", "seed", "order", "index", "check")
 _LIMITS = {"epoch": MAX_SEED, "position": MAX_POSITION, "seed": MAX_SEED}
@@ -34,10 +34,10 @@ _SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A place in the stream, and what the stream is.
+    """A position in a stream, and the identity of the stream.
 
-    ``order`` holds the name, version and resolved parameters of the order, and whatever else chooses samples; ``index``
-    the fingerprint of the dataset; ``gaps`` what the run leaves out.
+    ``order`` holds the name, version and resolved parameters of the order, and everything else that selects samples;
+    ``index`` is the fingerprint of the dataset; ``gaps`` are the positions that the run leaves out.
     """
 
     epoch: int
@@ -48,7 +48,7 @@ class State:
     gaps: Gaps = NO_GAPS
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as JSON types, with a checksum of them; under 1 KB."""
+        """Return the state as JSON types, with a checksum; under 1 KB."""
         found = {
             "version": STATE_VERSION,
             "epoch": self.epoch,
@@ -61,13 +61,13 @@ class State:
 
     @staticmethod
     def from_dict(given: Any) -> State:
-        """The state from what `to_dict` gave, or `StateError` saying what is wrong with it."""
+        """Restore a state from the result of `to_dict`, or raise `StateError` saying what is wrong with it."""
         if not isinstance(given, Mapping):
             msg = f"a state is the dict that state_dict() gave; got {type(given).__name__}"
             raise StateError(msg, hint="json.load() the file first, if it is one")
         version = given.get("version")
         if not isinstance(version, int | str | float | None):
-            version = shown(version)  # an array is equal to nothing and to everything
+            version = shown(version)  # comparing an array gives no single truth value
         if isinstance(version, int) and version > STATE_VERSION:
             msg = f"the state has version {shown(version)}; this shoal reads up to {STATE_VERSION}"
             raise StateError(msg, hint="the state was saved by a newer shoal: upgrade this one")
@@ -91,7 +91,7 @@ class State:
         return State(order=order_in("state", order), index=given["index"], gaps=gaps, **numbers)
 
     def check(self, *, seed: int, order: Mapping[str, Any], index: str, num_samples: int) -> None:
-        """`StateError`, naming the field and both sides, unless the state belongs to a stream of this description."""
+        """Raise `StateError`, naming the field and both values, unless the state belongs to a stream like this."""
         if self.index != index:
             msg = f"the state belongs to dataset {self.index}; this dataset is {index}"
             hint = "the shards, their order or their contents changed since the state was saved"
@@ -99,7 +99,7 @@ class State:
         if self.seed != seed:
             msg = f"the state was saved with seed={self.seed}; this stream has seed={seed}"
             raise StateError(msg, hint=f"shuffle(seed={self.seed}) continues it; another seed is another order")
-        # Of two orders the name says more than the first of their numbers that differs.
+        # If orders differ, their names say more than the first parameter that differs.
         for name in sorted({*self.order, *order}, key=lambda name: (name != "name", name)):
             theirs, ours = self.order.get(name), order.get(name)
             if theirs != ours and name in _CHOICES:
@@ -115,14 +115,14 @@ class State:
 
 
 def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a state with their checksum."""
+    """Return the fields of a state with their checksum."""
     return {**fields, "check": _checksum(fields)}
 
 
 def count_in(what: str, name: str, value: object, limit: int) -> int:
-    """A number of a state or certificate as an int, or `StateError` unless it is whole and from 0 to ``limit``."""
+    """Return a number of a state or certificate as an int; raise `StateError` unless it is from 0 to ``limit``."""
     try:
-        number = operator.index(value)  # type: ignore[arg-type]  # the point is to find out
+        number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
     except TypeError:
         number = -1
     if number < 0 or number > limit or isinstance(value, bool):
@@ -132,7 +132,7 @@ def count_in(what: str, name: str, value: object, limit: int) -> int:
 
 
 def order_in(what: str, value: Any) -> dict[str, Any]:
-    """The order of a state or certificate, or `StateError` unless its numbers can be counted with."""
+    """Return the order of a state or certificate; raise `StateError` if its numbers are not valid."""
     try:
         found = _plain(value)
         if not all(abs(number) <= MAX_POSITION for number in found.values() if isinstance(number, int)):
@@ -145,16 +145,16 @@ def order_in(what: str, value: Any) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """A value that may be anything, in few characters."""
+    """Format any value in few characters."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, for one
+    except (ValueError, RecursionError):  # for example, an integer of thousands of digits
         return f"a value of {type(value).__name__} that cannot be shown"
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
-    """A CRC-32 of all fields of a state but itself, in hexadecimal; others that are beside them do not count."""
+    """Return the CRC-32 in hexadecimal of all fields of a state but the checksum; unknown fields do not count."""
     names = [name for name in (*_FIELDS, "without") if name in fields and name != "check"]
     try:
         told = json.dumps([[name, _plain(fields[name])] for name in names], sort_keys=True, allow_nan=False)
@@ -165,7 +165,7 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value with the mappings, sequences and numbers of other libraries as JSON's."""
+    """Convert mappings, sequences and numbers of other libraries to JSON types."""
     if isinstance(value, Mapping):
         if not all(isinstance(name, str) for name in value):
             msg = "a name that is no text"

@@ -1,7 +1,7 @@
-"""HOW ARE SHARDS MADE? Samples in, shards and their index out."""
+"""Packing: samples in, shards and their index out."""
 
-# Names are imported when they are first used, as in the face of the package: every process that makes shards begins by
-# importing this file, and needs half of what is behind it.
+# Names are imported on first use, as in the top-level package: every process that makes shards starts by importing this
+# file, and needs only half of the modules behind it.
 
 from __future__ import annotations as _annotations
 

@@ -1,4 +1,4 @@
-"""The last step of a packing: the parts of the index put together, and what formats want beside their shards."""
+"""Last step of a packing: the parts of the index joined, and files that formats need beside their shards."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["finish"]
 def finish(
     out: Output, parts: Sequence[Index], *, about: Mapping[str, Any], skipped: Sequence[tuple[str, str]] = ()
 ) -> Index:
-    """Write the index of all shards, which are finished; ``about`` goes into its metadata.
+    """Write the index of all finished shards; ``about`` goes into its metadata.
 
     ``skipped`` are inputs that were left out beforehand: names and reasons.
 
     Raises
     ------
     UsageError
-        There is no sample in any of them; then they are removed.
+        No shard holds a sample; the shards are then removed.
     """
     of_all = [*map(list, skipped), *(pair for part in parts for pair in part.metadata["skipped"])]
     if not any(part.num_samples for part in parts):

@@ -1,7 +1,8 @@
-"""What of a sample goes into columns of the index: numbers as they are, texts as numbers of a list.
+"""Sample values that go into columns of the index: numbers unchanged, strings as codes into a list.
 
-A column is named by a field, or by a path into one that holds JSON: ``label``, ``json.caption.language``. ``length``
-is the bytes of all values of a sample where it has no such field. ``name=path`` gives the column another name.
+A column is given as a field, or as a path into a field that holds JSON: ``label``, ``json.caption.language``.
+``length`` is the total bytes of a sample's values, unless the sample has a field of that name. ``name=path`` gives the
+column another name.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ RESERVED = ("record_crc32",)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name in the index, and where its value is in a sample."""
+    """A column: its name in the index, and the path of its value in a sample."""
 
     name: str
     path: str
 
     def value(self, sample: Sample) -> Any:
-        """The value of this column in a sample; None where there is none."""
+        """Return the value of this column in a sample; None if it has none."""
         if self.path in sample:
             return _plain(sample[self.path])
         found = _plain(_inside(sample, self.path))
@@ -45,7 +46,7 @@ class Column:
 
 
 def as_columns(asked: str | Sequence[str | Column]) -> tuple[Column, ...]:
-    """Columns from ``name`` or ``name=path``.
+    """Parse columns from ``name`` or ``name=path``.
 
     >>> as_columns(["label", "language=json.meta.language"])
     (Column(name='label', path='label'), Column(name='language', path='json.meta.language'))
@@ -53,7 +54,7 @@ def as_columns(asked: str | Sequence[str | Column]) -> tuple[Column, ...]:
     Raises
     ------
     UsageError
-        A name is empty, comes twice, or is one that shards are written with anyway.
+        A name is empty, repeated, or reserved for a column that shards always get.
     """
     each = [asked] if isinstance(asked, str) else asked
     columns = tuple(text if isinstance(text, Column) else _parsed(text) for text in each)
@@ -66,12 +67,12 @@ def as_columns(asked: str | Sequence[str | Column]) -> tuple[Column, ...]:
 
 
 def values_in(columns: Sequence[Column], sample: Sample) -> list[Any]:
-    """The values of all columns in a sample.
+    """Return the values of all columns in a sample.
 
     Raises
     ------
     UsageError
-        It has no such value, or one that is no number and no text.
+        A value is missing, or is neither a number nor a string.
     """
     found = [column.value(sample) for column in columns]
     for column, value in zip(columns, found, strict=True):
@@ -88,24 +89,24 @@ def values_in(columns: Sequence[Column], sample: Sample) -> list[Any]:
 
 
 class ColumnValues:
-    """The values of some columns, sample by sample."""
+    """The values of some columns, collected sample by sample."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = tuple(columns)
         self._values: list[list[Any]] = [[] for _ in columns]
 
     def take(self, found: Sequence[Any]) -> None:
-        """Take the values that `values_in` has found in a sample."""
+        """Append the values that `values_in` found in a sample."""
         for values, value in zip(self._values, found, strict=True):
             values.append(value)
 
     def drop(self, number: int) -> None:
-        """Forget the values of one sample."""
+        """Remove the values of one sample."""
         for values in self._values:
             del values[number]
 
     def add_block(self, values: Mapping[str, NDArray[Any]], num_samples: int) -> None:
-        """Take the values of many samples, by their paths, each of shape (num_samples,)."""
+        """Append the values of many samples, keyed by path, each of shape (num_samples,)."""
         for column, known in zip(self._columns, self._values, strict=True):
             found = values[column.path].tolist()
             if len(found) != num_samples:
@@ -114,7 +115,7 @@ class ColumnValues:
             known.extend(found)
 
     def arrays(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:
-        """The columns, and for those of texts what their numbers mean."""
+        """Return the columns, and for string columns the strings that their codes stand for."""
         arrays: dict[str, NDArray[Any]] = {}
         texts: dict[str, list[str]] = {}
         for column, values in zip(self._columns, self._values, strict=True):
@@ -131,26 +132,26 @@ class ColumnValues:
 def joined_columns(
     parts: Sequence[Mapping[str, NDArray[Any]]], texts: Sequence[Mapping[str, Sequence[str]]]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:
-    """The columns of several shards as those of one dataset; numbers of texts are given anew."""
+    """Join the columns of several shards into those of one dataset; string codes are reassigned."""
     arrays: dict[str, NDArray[Any]] = {}
     words: dict[str, list[str]] = {}
     for name in parts[0] if parts else ():
         columns = [part[name] for part in parts]
         if any(name in known for known in texts):
-            # As in one shard, where some values are texts: then all are.
+            # As within one shard: if some values are strings, all become strings.
             both = [_as_texts(column, known.get(name)) for column, known in zip(columns, texts, strict=True)]
             words[name] = sorted({word for _, known in both for word in known})
             places = {word: place for place, word in enumerate(words[name])}
             columns = [np.array([places[word] for word in known], dtype=np.int32)[codes] for codes, known in both]
         else:
-            # A shard without samples does not know what its columns hold.
+            # A shard without samples does not know the types of its columns.
             columns = [column for column in columns if len(column)] or columns[:1]
         arrays[name] = np.concatenate(columns)
     return arrays, words
 
 
 def _as_texts(column: NDArray[Any], known: Sequence[str] | None) -> tuple[NDArray[np.int64], Sequence[str]]:
-    """A column of one shard as numbers of texts, and the texts."""
+    """Return a column of one shard as codes of strings, and the strings."""
     if known is not None:
         return column.astype(np.int64), known
     values, codes = np.unique(column, return_inverse=True)
@@ -178,7 +179,7 @@ def _parsed(text: str) -> Column:
 
 
 def _plain(value: Any) -> Any:
-    """A value as a number or text, where it is one."""
+    """Return a value as a plain number or string if it can be one."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size == 1):
         return value.item()
     if isinstance(value, bytes):
@@ -187,14 +188,14 @@ def _plain(value: Any) -> Any:
         except UnicodeDecodeError:
             return None
         number = text.strip()
-        # "007" and "1_000" are texts.
+        # "007" and "1_000" stay strings.
         return int(number) if _NUMBER.fullmatch(number) else text
-    # A member of an enumeration is written as its value, and str() gives its name.
+    # An enum member is stored as its value; str() would give its name.
     return value.value if isinstance(value, Enum) and isinstance(value, int | float | str) else value
 
 
 def _inside(sample: Sample, path: str) -> Any:
-    """The value at a path whose first part, up to some dot, is a field that holds JSON."""
+    """Return the value at a path whose first part, up to some dot, is a field that holds JSON."""
     cut = path.find(".")
     while cut > 0:
         found = sample.get(path[:cut])
@@ -209,7 +210,7 @@ def _inside(sample: Sample, path: str) -> Any:
 
 
 def _part(value: Any, path: str) -> Any:
-    """The part of an object at a path, whose names may have dots themselves; None where there is none."""
+    """Return the part of an object at a path, whose names may contain dots; None if there is none."""
     if not isinstance(value, dict) or path in value:
         return value.get(path) if isinstance(value, dict) else None
     cut = path.find(".")
@@ -221,7 +222,7 @@ def _part(value: Any, path: str) -> Any:
 
 
 def _meant(sample: Sample, path: str) -> str | None:
-    """Where a sample has a number or a text that a wrong path may mean: deeper inside a field, or not as deep."""
+    """Return a path to a number or string that a wrong path may have meant: deeper inside a field, or less deep."""
     within = path.partition(".")[2]
     for other in (*(f"{name}.{path}" for name in sample if _has_parts(sample[name])), *([within] if within else [])):
         if isinstance(Column("", other).value(sample), bool | int | float | str):
@@ -230,7 +231,7 @@ def _meant(sample: Sample, path: str) -> str | None:
 
 
 def _has_parts(value: Any) -> bool:
-    """Whether this is a JSON object, as it seems: of an image nobody asks further."""
+    """Return True if the value looks like a JSON object; images are not searched further."""
     return isinstance(value, dict) or (isinstance(value, str | bytes) and value[:1] in ("{", b"{"))
 
 

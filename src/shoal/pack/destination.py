@@ -1,8 +1,8 @@
-"""Where a packing goes: shards, what is known of those that are finished, and at last the index.
+"""Output of a packing: its shards, the records of finished ones, and finally the index.
 
-While it lasts, a hidden directory ``.shoal-pack`` beside the shards holds what was asked for and, of each finished
-shard, the part of the index that is its own. So whoever is killed is taken up again by the same command, and what has
-no index is not finished. When the index is written, the directory goes.
+During a packing, a hidden directory ``.shoal-pack`` beside the shards holds the requested settings and, for each
+finished shard, its part of the index. So the same command continues a killed packing, and an output without an index is
+unfinished. Once the index is written, the directory is removed.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from shoal.storage.urls import join, plain, scheme_of, without_secrets
 __all__ = ["Output"]
 
 _PLAN, _LOCK, _PART, _NOTE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note"
-_DIGEST = re.compile(r"[0-9a-f]{16,}")  # says that things differ, and nothing to people
+_DIGEST = re.compile(r"[0-9a-f]{16,}")  # shows that values differ, and means nothing to people
 _WAIT_SECONDS = 20.0
 
 
 class Output:
     """A directory, or a prefix of an object store, into which one packing writes.
 
-    ``url`` as everywhere; ``plan`` is the digest of what is asked for: only the same may go on with what is there.
-    Can be pickled for workers, which share the lock of the process that began.
+    ``url`` as everywhere; ``plan`` is the digest of the request: only the same request may continue an unfinished
+    output. Can be pickled for workers, which share the lock of the process that began.
     """
 
     def __init__(
@@ -67,25 +67,25 @@ class Output:
 
     @property
     def lock_descriptor(self) -> int | None:
-        """What children must inherit, so that nobody else begins while one of them is still at work."""
+        """File descriptor of the lock, inherited by workers so that it is held while any of them is running."""
         return self._lock.descriptor if self._lock is not None else None
 
     def begin(self, *, suffix: str, asked: Mapping[str, Any], may_skip: bool = True) -> Index | None:
-        """Make sure that this packing may write here, and take up what an earlier run of it has left.
+        """Check that this packing may write here, and continue an earlier run of it; returns the index if all is done.
 
-        ``suffix`` is that of its shards, ``asked`` what it was asked for, in words. The index, if all is done already.
-        Unless this packing ``may_skip`` inputs, one that did is not what it would make.
+        ``suffix`` is that of its shards, ``asked`` the requested settings in readable form. Unless this packing
+        ``may_skip`` inputs, a finished dataset that skipped some is refused.
 
         Raises
         ------
         UsageError
-            There are shards already, or another packing was not finished.
+            There are shards already, or another packing is unfinished.
         StorageError
-            Nothing can be written, or another process is at work.
+            The output cannot be written, or another process is writing to it.
         """
         if not scheme_of(self.url):
             if not Path(self._journal("")).exists() and (done := self._finished_index()) is not None:
-                # Nobody is at work; and nothing is written, which may not be allowed.
+                # No process is packing here; nothing is written, as the directory may be read-only.
                 self._check_whole(done, may_skip=may_skip)
                 return done
             self._lock = Lock(self._journal(_LOCK), wait_seconds=_WAIT_SECONDS)
@@ -101,7 +101,7 @@ class Output:
         return finished
 
     def _check_whole(self, finished: Index, *, may_skip: bool) -> None:
-        """Make sure that what is finished is what would be made, and that it is still there."""
+        """Check that the finished dataset is what this packing would make, and that its shards still exist."""
         there = {info.path: info.num_bytes for info in self._infos(self.url)}
         sizes = zip(finished.shard_names, finished.shard_bytes.tolist(), strict=True)
         if lost := [name for name, num_bytes in sizes if there.get(join(self.url, name)) != num_bytes]:
@@ -132,20 +132,20 @@ class Output:
         if known.get("plan") != self.plan:
             if scheme_of(self.url) or any(True for _ in self._made()):
                 raise self._other_plan(known.get("asked"), asked)
-            self._note_plan(asked)  # nothing was made, and whoever began it is gone: there is nothing to go on with
+            self._note_plan(asked)  # the process that began it is gone and made nothing, so there is nothing to keep
         self._remove(".tmp")
         return None
 
     def begin_shard(self, name: str) -> ObjectInMaking:
-        """A new shard, which is seen when it is finished."""
+        """Begin a new shard, which appears when it is finished."""
         return begin_object(join(self.url, name), store=self.store, scratch=self._journal(""))
 
     def keep(self, part: Index) -> None:
-        """Note that the one shard of this index is finished."""
+        """Record that the one shard of this index is finished."""
         self.store.put(self._journal(part.shard_names[0] + _PART), encode(part))
 
     def kept(self, name: str) -> Index | None:
-        """The index of a finished shard; None where it is not finished, or no longer what it was."""
+        """Return the index of a finished shard; None if it is unfinished or has changed since."""
         data = self._read(name + _PART)
         if data is None:
             return None
@@ -160,49 +160,49 @@ class Output:
         return part if same else None
 
     def note(self, name: str, data: bytes) -> None:
-        """Keep something that this packing has found out, until it is finished."""
+        """Store data that this packing has computed, until it is finished."""
         self.store.put(self._journal(self._note(name)), data)
 
     def noted(self, name: str) -> bytes | None:
-        """What an earlier run of the same packing has kept by this name."""
+        """Return the data that an earlier run of this packing stored under a name; None if there is none."""
         return self._read(self._note(name))
 
     def _note(self, name: str) -> str:
         return f"{name}-{self.plan}{_NOTE}"
 
     def versioned(self, index: Index) -> Index:
-        """The index with the versions that the store has of its shards."""
-        self.store.close()  # which forgets what other processes may have written anew since it was met
+        """Return the index with the versions that the store reports for its shards."""
+        self.store.close()  # drops cached facts about shards that other processes may have rewritten since
         infos = [self.store.stat(join(self.url, name)) for name in index.shard_names]
         return replace(index, shard_versions=tuple(info.version for info in infos))
 
     def put(self, name: str, data: Sequence[Buffer]) -> None:
-        """Write a file that belongs beside the shards; like them, it is made among what goes if we are killed."""
+        """Write a file beside the shards; like them, it is begun in the working directory, in case we are killed."""
         making = self.begin_shard(name)
         for buffer in data:
             making.write([memoryview(buffer).cast("B")])
         making.finish()
 
     def finish(self, index: Index) -> None:
-        """Write the index; from now on the dataset is there.
+        """Write the index; from then on the dataset exists.
 
         Raises
         ------
         UsageError
-            Remotely, where nobody can be locked out: another packing has written its own meanwhile.
+            On a remote store, where there is no lock: another packing has written its own index meanwhile.
         """
         if not self._put_on_condition(index):
             self.put(INDEX_NAME, encode(index))
         self._clear()
 
     def discard(self, names: Sequence[str]) -> None:
-        """Remove these shards, which hold nothing, and what is noted of the packing: as if it had not begun."""
+        """Remove these empty shards and all records of the packing, as if it had not begun."""
         for name in names:
             self.store.delete(join(self.url, name))
         self._clear()
 
     def _put_on_condition(self, index: Index) -> bool:
-        """Write the index unless another packing has; False where the store cannot compare."""
+        """Write the index unless another packing has; False if the store has no conditional writes."""
         store, path = self.store, join(self.url, INDEX_NAME)
         if not scheme_of(self.url) or not isinstance(store, PutIf):
             return False
@@ -210,7 +210,7 @@ class Output:
             while (there := store.find(path)) is None or self._is_in_the_way(path):
                 if store.put_if(path, encode(index), replaces=there):
                     return True
-                store.close()  # which forgets what was there before
+                store.close()  # drops cached facts about the previous index
         except StorageError as error:
             if error.errno != errno.ENOTSUP:
                 raise
@@ -218,7 +218,7 @@ class Output:
         return True
 
     def _is_in_the_way(self, path: str) -> bool:
-        """Whether an index there is not what this packing makes; an error where it is another packing's."""
+        """Return True if the index there must be replaced, False if it is our own; raise if it is another packing's."""
         index = load_index(path, store=self.store)
         if index.metadata.get("plan") == self.plan:
             return False
@@ -228,7 +228,7 @@ class Output:
         raise UsageError(msg, hint="pack again, into another directory: shards of both may have the same names")
 
     def release(self) -> None:
-        """Let others begin here."""
+        """Release the lock, so that others can pack here."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -242,7 +242,7 @@ class Output:
             if index.metadata.get("plan") == self.plan:
                 return index
             if was_left_by_opening(index) and self._read(_PLAN) is not None:
-                return None  # somebody opened what was not finished
+                return None  # the unfinished output was opened as a dataset
         if self._read(_PLAN) is None:
             with suppress(StorageError):
                 self._clear()
@@ -253,7 +253,7 @@ class Output:
         self.store.put(self._journal(_PLAN), json.dumps({"plan": self.plan, "asked": dict(asked)}).encode())
 
     def _made(self) -> Iterator[str]:
-        """What there is but the notes of one who has only begun: shards, and what is known of them."""
+        """Yield the paths of shards and their records, without the files that merely beginning a packing leaves."""
         notes = (self._journal(_PLAN), self._journal(_LOCK))
         return (path for path in self._listed(self.url) if path not in notes and not path.endswith((".tmp", _NOTE)))
 
@@ -265,7 +265,7 @@ class Output:
             msg = f"{without_secrets(self.url)}: there are shards already, {shard} for one"
             raise UsageError(msg, hint="pack into a directory of its own: its index would hide them")
         if self.store.find(join(self.url, MANIFEST_NAME)) is not None:
-            # Which shards of MDS would overwrite, and which says of others that they are not there.
+            # MDS shards would overwrite it, and for other shards it would claim that they do not exist.
             msg = f"{without_secrets(self.url)}: there is an {MANIFEST_NAME}, as beside shards of MDS or LitData"
             raise UsageError(msg, hint="pack into a directory of its own, or move that file")
 
@@ -290,7 +290,7 @@ class Output:
         return iter(self.store.list(directory))
 
     def _clear(self) -> None:
-        """Remove the directory of the work, what says that it is one last."""
+        """Remove the working directory; the file that marks it as one goes last."""
         self._remove("")
         self.store.delete(self._journal(_PLAN))
         if not scheme_of(self.url):
@@ -318,7 +318,7 @@ def _restored(url: str, plan: str, options: dict[str, Any]) -> Output:
 
 
 def _in_words(name: str, before: object, now: object) -> str:
-    """How one thing that was asked for differs."""
+    """Describe how one requested setting differs."""
     if any(isinstance(value, str) and _DIGEST.fullmatch(value) for value in (before, now)):
         return f"{name}: not the same"
     return f"{name} was {_said(before)}, is {_said(now)}"
@@ -337,7 +337,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
 
 
 def check_prefix(prefix: str) -> str:
-    """The beginning of the names of shards, if it can be one.
+    """Return the prefix of shard names if it is valid.
 
     Raises
     ------
@@ -351,7 +351,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def names_of_shards(prefix: str, suffix: str, numbers: Sequence[int]) -> list[str]:
-    """The names of shards by number.
+    """Return the names of shards by number.
 
     >>> names_of_shards("train", ".tar", [0, 12])
     ['train-000000.tar', 'train-000012.tar']

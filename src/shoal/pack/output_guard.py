@@ -1,4 +1,4 @@
-"""Whether what is written lies apart from what is read: the next run would take it for input."""
+"""Check that the output lies outside the input: the next run would take it for input."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["check_apart"]
 
 
 def check_apart(source: SourceLike, url: str | os.PathLike[str]) -> None:
-    """Make sure that what is written will not be taken for input.
+    """Check that the output will not be taken for input.
 
     Raises
     ------
     UsageError
-        The output lies in a directory that is read, or is it.
+        The output is a directory that is read, or lies in one.
     """
     out = _place(os.fspath(url))
     texts, _ = texts_of(source)

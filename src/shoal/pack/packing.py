@@ -1,4 +1,4 @@
-"""`shoal.pack.pack`: one call for whatever can be packed."""
+"""`shoal.pack.pack`: one function for everything that can be packed."""
 
 from __future__ import annotations
 
@@ -53,41 +53,41 @@ def pack(
     ----------
     source
         A directory of files, a glob, a manifest, a dataset of Hugging Face's ``save_to_disk``; or any iterable of
-        samples, which are written in its order by a `Writer`: what follows about order, repeats, inputs and processes
-        is then not for it.
+        samples, which a `Writer` writes in its order: the parameters below about order, repeats, inputs and processes
+        then do not apply.
     url
-        A directory or URL without shards as yet.
+        A directory or URL that holds no shards yet.
     format, shard_bytes, columns, prefix, extent_bytes, options
-        As for `Writer`. By the rule of `shard_sizing`, for so many ``num_readers``, where ``shard_bytes`` is None.
+        As for `Writer`. If ``shard_bytes`` is None, `shard_sizing` chooses it for ``num_readers`` readers.
     shuffle, seed
-        Mix all samples; the same seed gives the same shards, on any number of processes.
+        Shuffle all samples globally; the same seed gives the same shards, with any number of processes.
     oversample, oversample_key, balance
-        How many times as often a class comes, by the label or another column; or what to balance by.
+        Repetition factor of each class, by the label or another column; or the column to balance by.
     grouped
-        Files that differ only in what follows the first dot of their names are one sample.
+        Join files whose names differ only after the first dot into one sample.
     labelled
-        Whether the first directory of a file is its class; None where all files lie in one.
+        Take the first directory of a file as its class; None does so if all files lie in a directory.
     path_column
-        The column of a manifest that has the paths.
+        The column of a manifest that holds the paths.
     require
-        Fields that every sample must have, by the suffixes of files, and ``"cls"`` for its class; ``"jpg;png"`` is
-        either. Where some lack one, nothing is packed, or they are left out, as ``on_error`` says.
+        Fields that every sample must have, by the suffixes of files, and ``"cls"`` for its class; ``"jpg;png"`` means
+        either. If samples lack one, nothing is packed, or they are left out, depending on ``on_error``.
     on_error
-        ``"skip"`` leaves out inputs that cannot be read or written, or lack what is required; the summary lists them.
+        ``"skip"`` leaves out inputs that cannot be read or written, or lack a required field; the summary lists them.
     num_workers
-        Processes; where None one per processor, or fewer where there is little to do.
+        Number of processes; None means one per processor, or fewer for small inputs.
 
     Returns
     -------
     PackSummary
-        Shards with their digests, and what was skipped.
+        Shards with their digests, and the skipped inputs.
 
     Raises
     ------
     UsageError
-        Something is there already, or cannot be carried out.
+        The output already holds something else, or an argument cannot be carried out.
     StorageError
-        An input cannot be read, or a shard not be written.
+        An input cannot be read, or a shard cannot be written.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Which inputs go into which shard, in which order: known before the first is read, and the same for any processes."""
+"""The plan of a packing: inputs of each shard in order, fixed before any is read, for any number of processes."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class PackPlan:
 
     @property
     def num_shards(self) -> int:
-        """Shards that there will be."""
+        """Number of shards."""
         return len(self.cuts) - 1
 
     def inputs(self, shard: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The inputs of a shard in their order, and which copy of each."""
+        """Return the inputs of a shard in order, and the copy number of each."""
         return _inputs_at(self, int(self.cuts[shard]), int(self.cuts[shard + 1]))
 
 
 def plan_shards(
     record_bytes: NDArray[np.int64], *, shard_bytes: int, repeats: Repeats | None = None, mix: Mix | None = None
 ) -> PackPlan:
-    """Cut the inputs, repeated and mixed, into as few shards of equal bytes as are not larger than ``shard_bytes``.
+    """Cut the inputs, repeated and mixed, into the fewest shards of equal bytes, each at most ``shard_bytes``.
 
-    ``record_bytes``, shape (num_inputs,), is what each will have in a shard. A shard ends with the record that comes
-    to its share, so that shards differ by at most a record or two. O(samples), 2^20 at a time.
+    ``record_bytes``, shape (num_inputs,), is the size of each in a shard. A shard ends with the record that reaches
+    its share, so that shards differ by at most a record or two. O(samples), 2^20 at a time.
     """
     num_samples = len(record_bytes) if repeats is None else repeats.num_samples
     total = int(record_bytes.sum() if repeats is None else (record_bytes * repeats.times).sum())
@@ -54,7 +54,7 @@ def plan_shards(
     for start, sizes in _sizes(plan, record_bytes, num_samples):
         ends = before + np.cumsum(sizes)
         inside = [border for border in borders if before < border <= int(ends[-1])]
-        # The record in whose middle the border is stays in the earlier shard.
+        # A record that a border cuts through stays in the earlier shard.
         cuts += [start + int(np.searchsorted(ends, border)) + 1 for border in inside]
         before = int(ends[-1])
     found = np.unique(np.array([*cuts, num_samples], dtype=np.int64))

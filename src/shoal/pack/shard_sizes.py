@@ -1,8 +1,8 @@
-"""How large should shards be? From the cost of a request, and from who will read them.
+"""Recommended shard sizes, from the cost of a request and the number of readers.
 
-A reader that fetches whole shards waits once for each: ``latency / (latency + bytes / bandwidth)`` of its time. And a
-loader that deals out whole shards leaves readers idle that get none. shoal itself reads parts of shards, side by side,
-and deals out samples, so it asks for neither; the rule is for everybody who will ever read what is packed.
+A reader that fetches whole shards waits once for each: ``latency / (latency + bytes / bandwidth)`` of its time. A
+loader that assigns whole shards leaves readers without one idle. shoal itself reads parts of shards in parallel and
+assigns samples, so it needs neither; the rule serves every other tool that may read the shards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shoal.errors import UsageError
 __all__ = ["LARGEST_SHARD_BYTES", "ShardSizing", "shard_sizing"]
 
 LARGEST_SHARD_BYTES = 4 << 30
-"""Below the 5 GB that common stores take in one request; also what is lost and made again when packing is killed."""
+"""Below the 5 GB that common stores accept in one request; also the work lost and redone when packing is killed."""
 
 _LEAST_BYTES = 1 << 20
 _OVERHEAD = 0.01
@@ -23,16 +23,16 @@ _OVERHEAD = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ShardSizing:
-    """How large a shard should be, and why.
+    """Recommended size of a shard, and the reason.
 
     Parameters
     ----------
     shard_bytes
-        Where a shard should end.
+        Bytes at which a shard should end.
     num_shards
-        About so many there will be; None where nobody said how much is packed.
+        Approximate number of shards; None if the amount to pack is unknown.
     overhead
-        The part of its time that a reader of whole shards waits for first bytes, 0 to 1.
+        Share of its time that a reader of whole shards waits for first bytes, 0 to 1.
     reason
         In words, one line.
     """
@@ -50,16 +50,16 @@ def shard_sizing(
     latency_seconds: float = 0.03,
     bytes_per_second: float = 90e6,
 ) -> ShardSizing:
-    """The smallest shards that keep waiting below 1 %, unless there would be fewer of them than readers.
+    """Return the smallest shard size that keeps waiting below 1 %, reduced if there would be fewer shards than readers.
 
     Parameters
     ----------
     num_bytes
-        Of all that will be packed, if that is known.
+        Total bytes to be packed, if known.
     num_readers
-        Who may want a shard of their own at one time: the planned world size, times the workers of a rank.
+        Readers that may each want a shard at the same time: the planned world size times the workers per rank.
     latency_seconds, bytes_per_second
-        From a request to its first byte, and what one connection carries; the defaults are those of `shoal plan`.
+        Time from a request to its first byte, and throughput of one connection; the defaults are those of `shoal plan`.
 
     Returns
     -------
@@ -84,7 +84,7 @@ def shard_sizing(
     by_requests = min(wanted, LARGEST_SHARD_BYTES)
     shard_bytes = by_requests
     if num_readers > 1 and num_bytes is not None and num_bytes < by_requests * num_readers:
-        # Down, not up: a shard too large is a shard too few.
+        # Rounded down: rounding up could give one shard too few.
         shard_bytes = min(by_requests, max(_LEAST_BYTES, num_bytes // num_readers >> 20 << 20))
     num_shards = None if num_bytes is None else max(1, -(-num_bytes // shard_bytes))
     waiting = latency_seconds / (latency_seconds + shard_bytes / bytes_per_second)

@@ -1,6 +1,6 @@
-"""The unit of packing: one shard, made of its inputs as a whole or not at all, always with the same result.
+"""The unit of packing: one shard, made from its inputs completely or not at all, always with the same result.
 
-Whatever schedules the work (one process, several, a cluster) gives out shards with their inputs and collects summaries.
+Any scheduler (one process, several, a cluster) hands out shards with their inputs and collects summaries.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from shoal.storage.atomic.atomic_objects import ObjectInMaking
 __all__ = ["Named", "Shard", "ShardSummary", "Unreadable", "pack_shard"]
 
 _AT_ONCE_BYTES, _LARGE_BYTES = 1 << 20, 8 << 20
-_DIGEST_BYTES = 16  # of SHA-256, which processors have instructions for: half the time of blake2b
+_DIGEST_BYTES = 16  # of SHA-256, which has hardware instructions: half the time of blake2b
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard that is to be made: its name below the output, its format, and what of its samples goes into the index.
+    """A shard to be made: its name below the output, its format, and the columns of its samples for the index.
 
     ``options`` are those of the format. With ``on_error="skip"`` inputs that cannot be read or written are left out and
-    listed; else the first of them is an error. With ``on_same_key="rename"`` a sample of a tar that comes right behind
-    another of its key gets that of a copy (`shoal.pack.inputs.repeat_keys`), and is counted; else it is an error.
+    listed; otherwise the first of them is an error. With ``on_same_key="rename"`` a tar sample that directly follows
+    another with the same key gets the key of a copy (`shoal.pack.inputs.repeat_keys`), and is counted; otherwise it is
+    an error.
     """
 
     name: str
@@ -53,9 +54,9 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An input in the place of its sample, where it could not be read: its name, and why.
+    """Placeholder for the sample of an input that could not be read: its name, and the error.
 
-    ``reason`` is kept in the index of what is packed without it, and so names no place of this machine.
+    ``reason`` is stored in the index of the packed dataset, so it contains no path of this machine.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A sample with the name by which it is listed if the format cannot hold it; else that is its key."""
+    """A sample with the name under which it is listed if the format cannot hold it; without one, its key is used."""
 
     name: str
     sample: Sample
@@ -73,11 +74,11 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class ShardSummary:
-    """What became of a shard.
+    """Result of packing one shard.
 
-    ``digest`` is the beginning of SHA-256 of its bytes, 16 bytes as hex: equal for equal inputs. ``skipped`` lists the
-    inputs that were left out, by name and reason; ``num_renamed`` samples got another key. ``done_before`` says that an
-    earlier run had made it.
+    ``digest`` is the first 16 bytes of SHA-256 of its bytes, as hex: equal for equal inputs. ``skipped`` lists the
+    inputs that were left out, by name and reason; ``num_renamed`` samples got another key. ``done_before`` is True if
+    an earlier run made it.
     """
 
     name: str
@@ -91,22 +92,22 @@ class ShardSummary:
 
 
 Input = Sample | Named | Unreadable | RecordBlock
-"""What `pack_shard` makes shards of."""
+"""Inputs that `pack_shard` accepts."""
 
 
 def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSummary:
-    """Make one shard of its inputs, in their order, and note in ``out`` that it is finished.
+    """Make one shard from its inputs, in their order, and record in ``out`` that it is finished.
 
-    Inputs may come as records already, many at a time, with the columns that the shard wants. If the shard is noted
-    already, nothing is read or written. Memory: about 2 MiB, 10 MiB where the output is an
-    object store, a shard where the format needs it.
+    Inputs may come already encoded as blocks of records, with the columns that the shard wants. If the shard is
+    recorded as finished, nothing is read or written. Memory: about 2 MiB, 10 MiB if the output is an object store, a
+    whole shard if the format needs it.
 
     Raises
     ------
     UsageError
-        A sample cannot be held by the format.
+        The format cannot hold a sample.
     StorageError
-        An input cannot be read, or the shard not be written; then nothing of it is left.
+        An input cannot be read, or the shard cannot be written; then nothing of it is left behind.
     """
     part = out.kept(shard.name)
     if part is not None and (shard.on_error == "skip" or not part.metadata["skipped"]):
@@ -129,7 +130,7 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
 
 
 def _named(error: UsageError, name: str) -> UsageError:
-    """The error with the name of the sample, which encoders need not know."""
+    """Return the error with the name of the sample, which encoders need not know."""
     return error if name in error.message else UsageError(f"{name}: {error.message}", hint=error.hint)
 
 
@@ -139,7 +140,7 @@ def _no_memory(what: str) -> UsageError:
 
 
 def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shard: Shard) -> None:
-    """Add all inputs, but those that are skipped."""
+    """Add all inputs except those that are skipped."""
     place = -1
     for came in inputs:
         if isinstance(came, RecordBlock):
@@ -170,7 +171,7 @@ def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shar
 
 
 def summary_of(part: Index) -> ShardSummary:
-    """What the part of the index that belongs to a shard says of it."""
+    """Return the summary of a shard from its part of the index."""
     return ShardSummary(
         name=part.shard_names[0],
         num_samples=part.num_samples,
@@ -182,7 +183,7 @@ def summary_of(part: Index) -> ShardSummary:
 
 
 class ShardInMaking:
-    """One shard on its way to a store: encoded, digested, counted."""
+    """A shard being written to a store: encoded, digested, counted."""
 
     def __init__(self, encoder: Encoder, object_in_making: ObjectInMaking, shard: Shard) -> None:
         self._encoder, self._object, self._shard = encoder, object_in_making, shard
@@ -197,7 +198,7 @@ class ShardInMaking:
         self._num_renamed = 0
         self._skipped: list[tuple[str, str]] = []
         self._skipped_places: list[int] = []
-        # Of the rows of a table, which may be refused long after they were added: place and name.
+        # Place and name of each table row, since rows may be rejected long after they were added.
         self._given: list[tuple[int, str]] = []
         self._rows = self._encoding if shard.on_error == "skip" and isinstance(self._encoding, TableShard) else None
         if self._rows is not None:
@@ -205,16 +206,16 @@ class ShardInMaking:
 
     @property
     def num_samples(self) -> int:
-        """Samples added so far."""
+        """Number of samples added so far."""
         return self._encoding.num_samples
 
     @property
     def num_bytes(self) -> int:
-        """About how many bytes the shard would have if it ended now."""
+        """Approximate bytes of the shard if it ended now."""
         return self._encoding.num_bytes
 
     def distinct(self, given: Sample | Named) -> Sample | Named:
-        """The same, by the key of a copy where the last sample has its own."""
+        """Return the sample, with the key of a copy if the previous sample has the same key."""
         sample = given.sample if isinstance(given, Named) else given
         if self._last_key is None or sample.get("__key__") != self._last_key:
             return given
@@ -223,12 +224,12 @@ class ShardInMaking:
         return Named(given.name, sample) if isinstance(given, Named) else sample
 
     def check(self, sample: Sample) -> None:
-        """Make sure that a sample can come next.
+        """Check that a sample can come next.
 
         Raises
         ------
         UsageError
-            It has the key of the last one, and readers of a tar join neighbours of one key.
+            It has the key of the previous one, and readers of a tar join neighbours with the same key.
         """
         if self._last_key is not None and sample.get("__key__") == self._last_key:
             msg = f"the sample {self._last_key!r} comes right behind another of this key, and readers of a tar would "
@@ -236,12 +237,12 @@ class ShardInMaking:
             raise UsageError(msg, hint="give each sample a key of its own; of other formats it is but a field")
 
     def skip(self, place: int, name: str, reason: str) -> None:
-        """Note that an input was left out, by its place among those of the shard."""
+        """Record that an input was left out, by its place among the inputs of the shard."""
         self._skipped.append((name, reason))
         self._skipped_places.append(place)
 
     def add(self, record: EncodedRecord, given: Sample | Named | None = None, *, place: int = 0) -> None:
-        """Add a record, of which `values` has been told, and of what it was made."""
+        """Add a record whose column values are already in `values`, and the sample it was encoded from."""
         if self._is_tar and given is not None:
             self._last_key = (given.sample if isinstance(given, Named) else given)["__key__"]
         if self._rows is not None and given is not None:
@@ -254,7 +255,7 @@ class ShardInMaking:
             self._flush()
 
     def add_block(self, block: RecordBlock) -> None:
-        """Add many records, and what they say of columns."""
+        """Add a block of records and their column values."""
         if not isinstance(self._encoding, AppendedShard):
             msg = f"{self._shard.name}: records made before are for shards that are one record after the other"
             raise UsageError(msg, hint=f"give samples to shards of {self._shard.format}")
@@ -265,7 +266,7 @@ class ShardInMaking:
             self._object.write([data])
 
     def finish(self, *, plan: str) -> Index:
-        """Let the shard be seen; its part of the index."""
+        """Publish the shard and return its part of the index."""
         self._waiting += self._encoding.finish()
         self._skip_refused()
         self._flush()
@@ -274,7 +275,7 @@ class ShardInMaking:
         return part
 
     def abandon(self) -> None:
-        """Leave nothing of it."""
+        """Discard the unfinished shard."""
         self._object.abandon()
 
     def _skip_refused(self) -> None:
@@ -284,7 +285,7 @@ class ShardInMaking:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        # Of small records one write is made; a large one is not copied.
+        # Small records are joined into one write; large ones are not copied.
         parts = waiting if self._waiting_bytes > _LARGE_BYTES else [b"".join(waiting)]
         self._waiting_bytes = 0
         for data in parts:
@@ -313,7 +314,7 @@ class ShardInMaking:
 
 
 def mark_of(record: EncodedRecord) -> int:
-    """A number by which a record is known again: its CRC; of a row, which has no bytes of its own, that of its values.
+    """Return a number that identifies a record: its CRC; of a row, which has no bytes of its own, that of its values.
 
     >>> from shoal.formats.writing.encoders import encoder_named
     >>> mark_of(encoder_named("jsonl").record({"a": 1})) == mark_of(encoder_named("jsonl").record({"a": 2}))

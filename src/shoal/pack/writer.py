@@ -1,4 +1,4 @@
-"""Samples from code into shards, one after the other."""
+"""Writer of samples from code into shards, one after the other."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["PackSummary", "Writer"]
 
 @dataclass(frozen=True, slots=True)
 class PackSummary:
-    """What a packing has made: its shards, the fingerprint of the dataset, and what was left out.
+    """Result of a packing: its shards, the fingerprint of the dataset, and the inputs that were left out.
 
-    ``digest`` is that of all shards, by name and contents: equal for equal inputs and arguments. ``skipped_before`` are
-    the inputs that were left out before shards were made, or by an earlier run that has finished all;
-    ``num_renamed_before`` are those whose key that run changed. ``fields`` says which fields the samples of files have,
-    and which of them lack the usual ones; None for samples that are no files.
+    ``digest`` covers all shards, by name and contents: equal for equal inputs and arguments. ``skipped_before`` are the
+    inputs that were left out before shards were made, or by an earlier run that finished everything;
+    ``num_renamed_before`` counts the samples whose key that run changed. ``fields`` tells which fields the samples of
+    files have, and which samples lack the usual ones; None for samples that do not come from files.
     """
 
     url: str
@@ -48,27 +48,27 @@ class PackSummary:
 
     @property
     def num_samples(self) -> int:
-        """Samples in all shards."""
+        """Number of samples in all shards."""
         return sum(shard.num_samples for shard in self.shards)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all shards."""
+        """Total bytes of all shards."""
         return sum(shard.num_bytes for shard in self.shards)
 
     @property
     def skipped(self) -> tuple[tuple[str, str], ...]:
-        """The inputs that were left out, by name and reason."""
+        """Inputs that were left out, by name and reason."""
         return (*self.skipped_before, *(pair for shard in self.shards for pair in shard.skipped))
 
     @property
     def num_renamed(self) -> int:
-        """Samples that got another key: in a tar, right behind another of theirs, both would be read as one."""
+        """Samples that got another key, as tar readers would join neighbours with the same key into one sample."""
         return self.num_renamed_before + sum(shard.num_renamed for shard in self.shards)
 
     @property
     def digest(self) -> str:
-        """Of all shards."""
+        """Digest of all shards, by name and contents."""
         digest = hashlib.blake2b(digest_size=16)
         for shard in self.shards:
             digest.update(f"{shard.name}\0{shard.digest}\0".encode())
@@ -76,37 +76,37 @@ class PackSummary:
 
 
 class Writer:
-    """Writes samples into shards with an index beside them, in a directory or an object store.
+    """Writer of samples into shards with an index beside them, in a directory or an object store.
 
-    A shard is seen when it is finished, and the index when all are: until then there is no dataset. A writer that is
-    killed is taken up by another with the same arguments, which is given the same samples again: those of finished
-    shards are compared with what was written (the last one of each), and not written a second time; or begin with
-    sample `num_finished`, telling so by `skip_finished`. A sample that is refused is not written, and others can
-    follow; any other error ends the writer, since samples that it held are lost.
+    A shard appears when it is finished, and the index when all shards are: until then there is no dataset. To continue
+    after a writer was killed, create another with the same arguments and write the same samples again: those of
+    finished shards are not written a second time, only the last one of each is compared with what was written. Or call
+    `skip_finished` and begin with sample `num_finished`. A rejected sample is not written, and others can follow; any
+    other error ends the writer, since samples that it held are lost.
 
     Parameters
     ----------
     url
-        A directory, made if need be, or a URL below which objects are put. It must hold no shards yet.
+        A directory, created if needed, or a URL below which objects are put. It must hold no shards yet.
     format
-        ``"tar"``, ``"jsonl"``, ``"mds"``, ``"parquet"``, ``"arrow"``, ``"tfrecord"``; those of rows also compressed
+        ``"tar"``, ``"jsonl"``, ``"mds"``, ``"parquet"``, ``"arrow"``, ``"tfrecord"``; row formats also compressed
         (``"jsonl.zst"``).
     shard_bytes
-        A shard ends before it would have more: a number, or a text like ``"256MiB"``. By a rule where None, see
-        `sizing`. Of compressed shards what is inside counts.
+        A shard ends before it would exceed this: a number, or a string like ``"256MiB"``. None for a recommended size,
+        see `sizing`. For compressed shards the uncompressed bytes count.
     columns
-        Fields, or paths into fields of JSON, whose values go into the index: ``["label", "language=json.lang"]``.
+        Fields, or paths into JSON fields, that go into the index: ``["label", "language=json.lang"]``.
     prefix
-        Shards are named ``PREFIX-000000.tar`` and so on; no slash, and no dot at its beginning.
+        Shards are named ``PREFIX-000000.tar`` and so on; no slash, and no leading dot.
     options
-        Of the format.
+        Options of the format.
 
     Raises
     ------
     UsageError
-        There is something already that this is not the rest of, or an argument cannot be carried out.
+        The output already holds something that this writer does not continue, or an argument cannot be carried out.
     StorageError
-        It cannot be written there.
+        The output cannot be written.
 
     Examples
     --------
@@ -133,7 +133,9 @@ class Writer:
     ) -> None:
         self.sizing = shard_sizing() if shard_bytes is None else None
         self.shard_bytes = self.sizing.shard_bytes if self.sizing else parse_bytes(shard_bytes or 0, "shard_bytes")
-        self._encoder = encoder_named(format, **(options or {}))  # says whether it is known, before anything is made
+        self._encoder = encoder_named(
+            format, **(options or {})
+        )  # raises for unknown formats before anything is created
         self._columns = as_columns(columns)
         self._prefix, self._extent_bytes = check_prefix(prefix), extent_bytes
         asked = {
@@ -167,13 +169,13 @@ class Writer:
 
     @property
     def num_finished(self) -> int:
-        """Samples in shards that an earlier run has finished."""
+        """Number of samples in shards that an earlier run finished."""
         if self._done is not None:
             return self._done.num_samples
         return sum(part.num_samples for part in self._finished)
 
     def skip_finished(self) -> int:
-        """Say that samples are given from number `num_finished` on, which is returned; before any is written."""
+        """Continue from sample `num_finished`, which is returned; must be called before any sample is written."""
         if self._num_passed:
             msg = f"{self._num_passed} samples were written already"
             raise UsageError(msg, hint="skip before the first is written")
@@ -187,12 +189,12 @@ class Writer:
         Raises
         ------
         UsageError
-            The format cannot hold it, or a column has no value in it; or another thread is writing.
+            The format cannot hold it, or it lacks the value of a column; or another thread is writing.
         StorageError
             A shard could not be written.
         """
         try:
-            turn = self._turn.pop()  # which is one step, whatever threads do
+            turn = self._turn.pop()  # atomic, whatever other threads do
         except IndexError:
             msg = "two threads write at the same time, and samples have one order"
             raise UsageError(
@@ -215,8 +217,8 @@ class Writer:
         if self._done is not None:
             msg = f"the dataset is finished with {self._done.num_samples} samples, and this is one more"
             raise UsageError(msg, hint="pack into another directory")
-        # Up to here a sample is refused, and nothing has become of it.
-        # The format comes last, as the first sample that it takes decides how others are written.
+        # A sample rejected up to the encoder leaves no trace. The encoder comes last, as the first sample that it
+        # accepts decides how the others are written.
         if self._making is not None:
             self._making.check(sample)
         values = values_in(self._columns, sample) if self._columns else []
@@ -224,7 +226,7 @@ class Writer:
         self._ending_on_error(self._add, record, values, sample)
 
     def close(self) -> PackSummary:
-        """Finish the last shard and write the index; the summary.
+        """Finish the last shard, write the index and return the summary.
 
         Raises
         ------
@@ -264,7 +266,7 @@ class Writer:
             self._end()
 
     def _end(self) -> None:
-        """Let go of all; what is not finished is not there."""
+        """Release everything and discard the unfinished shard."""
         self._closed = True
         if self._making is not None:
             self._making.abandon()
@@ -272,7 +274,7 @@ class Writer:
         self._out.release()
 
     def _ending_on_error(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Do a step after whose failure samples would be missing, did anybody go on."""
+        """Run a step whose failure ends the writer, since going on would leave samples out."""
         try:
             step(*arguments)
         except BaseException:
@@ -296,7 +298,7 @@ class Writer:
         making.add(record, sample)
 
     def _taken_up(self) -> list[Index]:
-        """The parts of the shards that were finished, up to the first that was not."""
+        """Return the index parts of the finished shards, up to the first unfinished one."""
         found: list[Index] = []
         while (part := self._out.kept(self._name(len(found)))) is not None:
             found.append(part)
@@ -324,7 +326,7 @@ class Writer:
             self._parts.append(part)
 
     def _pass_over(self, sample: Sample) -> None:
-        """A sample that is in a finished shard; the last one of a shard must be the one that was written."""
+        """Skip a sample of a finished shard; the last one of a shard must match the one that was written."""
         self._num_passed += 1
         if self._num_passed not in self._marks:
             return
@@ -337,25 +339,25 @@ class Writer:
 
 
 def _is_sample(given: object) -> bool:
-    """Whether this is what a sample is declared to be."""
+    """Return True for a dict or other mapping, as a sample must be."""
     return isinstance(given, dict | Mapping)
 
 
 def _marks_of_parts(parts: Sequence[Index]) -> dict[int, tuple[str, int | None]]:
-    """By the number of samples up to the end of each shard: its name, and the mark of its last sample."""
+    """Map the number of samples up to the end of each shard to its name and the mark of its last sample."""
     ends = accumulate(part.num_samples for part in parts)
     return {end: (part.shard_names[0], part.metadata.get("mark")) for end, part in zip(ends, parts, strict=True)}
 
 
 def _marks_of_index(index: Index) -> dict[int, tuple[str, int | None]]:
-    """The same of a finished index."""
+    """Return what `_marks_of_parts` returns, from a finished index."""
     ends = index.extent_first_sample[index.shard_first_extent][1:].tolist()
     marks = index.metadata.get("marks") or [None] * len(ends)
     return dict(zip(ends, zip(index.shard_names, marks, strict=True), strict=True))
 
 
 def summary_of_finished(url: str, index: Index) -> PackSummary:
-    """What a finished index says of its shards, all of which earlier runs have made."""
+    """Return the summary of a finished index, all of whose shards were made by earlier runs."""
     first_extent = index.shard_first_extent
     first_sample = index.extent_first_sample[first_extent]
     shards = tuple(

@@ -1,19 +1,19 @@
-"""The memory of a batch is kept for the next one, where the allocator would give it back to the system in between.
+"""A hint to keep the memory of a batch for the next one; the allocator would return it to the system in between.
 
-glibc gives the top of its heap back when more lies free there than twice the largest mapping that was ever freed, 128
-KiB at first (``mallopt(3)``, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD). Values below that size lie in the heap: each batch
-of them is given back and comes again page by page, zeroed. With 64 values of 100 KB that took half of the time.
+glibc trims the top of its heap when more than twice the largest mapping ever freed lies free there, 128 KiB at first
+(``mallopt(3)``, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD). Values below that size live in the heap: each batch of them is
+returned and faulted in again page by page, zeroed. With 64 values of 100 KB that took half of the time.
 """
 
 from __future__ import annotations
 
 __all__ = ["keep_for_next"]
 
-_MOST_BYTES = (32 << 20) - (64 << 10)  # a mapping of 32 MiB moves no threshold, and has a head besides these bytes
+_MOST_BYTES = (32 << 20) - (64 << 10)  # a mapping of 32 MiB changes no threshold, and has a header besides these bytes
 _LEAST_BYTES = 128 << 10
 
 
 def keep_for_next(num_bytes: int) -> None:
-    """Let so much memory that is free stay with the process; O(1), and a hint: other allocators do as they like."""
+    """Ask the allocator to keep so much free memory in the process; O(1), and allocators may ignore it."""
     if num_bytes > _LEAST_BYTES:
-        bytes(min(num_bytes, _MOST_BYTES))  # a mapping of zeros that nobody touches, freed at once
+        bytes(min(num_bytes, _MOST_BYTES))  # a mapping of zeros that is never touched, freed at once

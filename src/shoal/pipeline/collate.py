@@ -1,8 +1,8 @@
-"""From a list of samples to one batch: numbers, equal-shaped arrays and tensors are stacked, the rest stays a list.
+"""Collation of samples into a batch: numbers, equal-shaped arrays and tensors are stacked, the rest stays a list.
 
-Nested values go by the rules of torch's ``default_collate``, with three exceptions. Lists stay lists, unless they hold
-tensors: a list of numbers may be longer in the next sample, and whether a batch is turned around must not hang on the
-samples that happen to be in it. Tuples stay tuples, and what torch refuses is a list.
+Nested values follow the rules of torch's ``default_collate``, with three exceptions. Lists stay lists, unless they hold
+tensors: a list of numbers may be longer in the next sample, and whether a batch is transposed must not depend on the
+samples that happen to be in it. Tuples stay tuples, and values that torch refuses become a list.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Allocate = Callable[..., Any]
 
 
 def collate(samples: Sequence[Any], allocate: Allocate = np.empty) -> Any:
-    """A batch of samples that are dicts (by field), tuples (by place), or anything else (one column).
+    """Collate samples that are dicts (by field), tuples (by place), or anything else (one column).
 
-    A field that some samples lack is a list with None there. ``allocate`` makes the memory of what is stacked, given a
-    shape and a type of numpy's.
+    A field missing from some samples is a list with None there. ``allocate`` makes the memory for stacked values, given
+    a shape and a numpy dtype.
 
     >>> collate([{"x": 1, "s": b"a"}, {"x": 2, "s": b"b"}])
     {'x': array([1, 2]), 's': [b'a', b'b']}
@@ -43,7 +43,7 @@ def collate(samples: Sequence[Any], allocate: Allocate = np.empty) -> Any:
 
 
 def nested(batch: Any, allocate: Allocate = np.empty) -> Any:
-    """A batch that `collate` made, whose lists of dicts or tuples are dicts or tuples of columns, however deep.
+    """Turn lists of dicts or tuples in a batch of `collate` into dicts or tuples of columns, however deep.
 
     >>> nested(collate([{"x": {"y": 1, "z": ("a",)}}, {"x": {"y": 2, "z": ("b",)}}]))
     {'x': {'y': array([1, 2]), 'z': (['a', 'b'],)}}
@@ -56,7 +56,7 @@ def nested(batch: Any, allocate: Allocate = np.empty) -> Any:
 
 
 def column_of(values: list[Any], allocate: Allocate = np.empty) -> Any:
-    """One field of a batch: an array where the values are numbers, or arrays or tensors that are alike; else the list.
+    """Collate one field: an array if the values are numbers, or equal-shaped arrays or tensors; else the list.
 
     >>> column_of([1, 2.5]), column_of([1, None])
     (array([1. , 2.5]), [1, None])
@@ -71,16 +71,16 @@ def column_of(values: list[Any], allocate: Allocate = np.empty) -> Any:
         if not all(isinstance(value, (numbers.Number, np.bool_)) for value in values):
             return values
         if any(isinstance(v, (bool, np.bool_)) != isinstance(first, (bool, np.bool_)) for v in values):
-            return values  # truth values are not numbers
+            return values  # booleans are not numbers
         array = np.asarray(values)
         if array.dtype.kind == "f" and all(isinstance(value, numbers.Integral) for value in values):
             return values  # some fit only int64, others only uint64: numpy would round them
-        return array if array.dtype.kind in "biufc" else values  # integers beyond 64 bits stay what they are
+        return array if array.dtype.kind in "biufc" else values  # integers beyond 64 bits stay a list
     return _stacked_tensors(values, allocate) if _is_tensor(first) else values
 
 
 def _by_part(column: Any, allocate: Allocate) -> Any:
-    """A column of dicts or tuples as dicts or tuples of columns; any other as it is."""
+    """Turn a column of dicts or tuples into dicts or tuples of columns; return any other as it is."""
     if not isinstance(column, list) or not column:
         return column
     first = column[0]
@@ -98,13 +98,13 @@ def _by_part(column: Any, allocate: Allocate) -> Any:
 
 
 def _are_alike(values: Sequence[Any]) -> bool:
-    """Whether these are tuples (or lists) of one type and length."""
+    """True if these tuples (or lists) have the same type and length."""
     kind, length = type(values[0]), len(values[0])
     return all(type(value) is kind and len(value) == length for value in values)
 
 
 def _tuple_of(first: Any, columns: list[Any]) -> Any:
-    """Columns in a tuple of the kind of the first sample, if its places have names."""
+    """Return columns as a tuple, a named tuple if the first sample is one."""
     return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
 
 
@@ -116,13 +116,13 @@ def _stacked_arrays(values: list[Any], allocate: Allocate) -> Any:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Whether it is one of torch's, which only those have who imported it."""
+    """True for a torch tensor, which can exist only if torch has been imported."""
     kind = getattr(sys.modules.get("torch"), "Tensor", None)
     return kind is not None and isinstance(value, kind)
 
 
 def _stacked_tensors(values: list[Any], allocate: Allocate) -> Any:
-    """One tensor of tensors that are alike; the list where they are not."""
+    """Stack tensors of equal shape, type, device and layout; return the list if they differ."""
     torch, first = sys.modules["torch"], values[0]
     for value in values:
         alike = _is_tensor(value) and value.shape == first.shape and value.dtype == first.dtype
@@ -132,7 +132,7 @@ def _stacked_tensors(values: list[Any], allocate: Allocate) -> Any:
 
 
 def _room_for(torch: Any, values: list[Any], allocate: Allocate) -> Any:
-    """Where a stack of tensors goes; None where torch is to find the place."""
+    """Return memory for a stack of tensors; None if torch is to allocate it."""
     first = values[0]
     if allocate is np.empty or first.device.type != "cpu" or any(value.requires_grad for value in values):
         return None

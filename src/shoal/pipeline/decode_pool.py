@@ -1,7 +1,7 @@
-"""Samples through their first stages in several threads, ahead of their use and in the order in which they came.
+"""A thread pool that runs the first stages of samples ahead of their use, and returns them in order.
 
-That gains where a stage works outside of the interpreter, as decoders of images do. What such threads hold is bounded
-in bytes, and a sample that cannot be read or decoded raises at its place, after all that came before it.
+This pays off for stages that release the interpreter's lock, as image decoders do. The memory that the threads hold is
+limited in bytes. A sample that cannot be read or decoded raises at its place, after all samples before it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from shoal.storage.retry import StoppedError
 
 __all__ = ["Decoders", "Threaded", "threaded"]
 
-_AT_ONCE = 8  # samples that a thread is given: to hand them over costs 30 us, to decode a small image as much
+_AT_ONCE = 8  # samples given to a thread: handing them over costs 30 us, as much as decoding a small image
 _GROUPS_A_THREAD = 2
-_MOST_THREADS = 4  # a quarter of the decoding of a JPEG is inside of the interpreter's lock: more of them only wait
+_MOST_THREADS = 4  # a quarter of decoding a JPEG holds the interpreter's lock: more threads would only wait
 
 
 @dataclass(frozen=True, slots=True)
 class Threaded:
-    """How many of the first stages are run in threads, in how many, and how many bytes may wait for their use."""
+    """Number of first stages that run in threads, number of threads, and limit on the bytes that may wait for use."""
 
     num_stages: int
     num_threads: int
@@ -41,15 +41,15 @@ class Threaded:
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """What stands in the place of a sample that cannot be had."""
+    """Placeholder for a sample that cannot be read or decoded."""
 
     error: Exception
 
 
 def threaded(stages: Sequence[Stage], *, num_threads: int | None, limit_bytes: int) -> Threaded | None:
-    """What of these stages is run in threads: all that gains, or all in as many threads as were asked for.
+    """Plan the stages to run in threads: all that gain, or all stages in as many threads as were asked for.
 
-    Without being asked it is shoal's own stages up to the last that decodes images. Functions of the user may draw
+    Unless asked, only shoal's own stages run in threads, up to the last that decodes images. User functions may draw
     random numbers, or count.
     """
     if num_threads is None:
@@ -72,16 +72,17 @@ def _is_own(stage: Stage) -> bool:
 
 
 def _num_cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class Decoders:
-    """Threads that take samples through the first stages of some.
+    """Threads that run samples through the first stages.
 
-    Close it, or let go of it: the threads are gone when that returns, unless a sample in work takes seconds more.
+    Close it, or drop the last reference: the threads have ended when that returns, unless a sample in work takes
+    seconds more.
     """
 
     def __init__(self, stages: Sequence[Stage], how: Threaded, *, index: Index | None, forgiving: bool) -> None:
@@ -95,7 +96,7 @@ class Decoders:
         self._finalizer.atexit = False  # see `Stop`
 
     def samples(self, samples: Iterator[Any], ids: Sequence[int]) -> Iterator[Any]:
-        """What the stages make of each sample, given with its id."""
+        """Yield each sample after the threaded stages, given samples and their ids."""
         named = zip(samples, ids, strict=False)  # the last position of an epoch may have no sample
         waiting = self._waiting
         while True:
@@ -125,23 +126,23 @@ class Decoders:
         return not waiting or is_done(waiting[0], timeout_seconds) or self._stop.is_set()
 
     def _has_room(self, num_waiting: int) -> bool:
-        """Whether one more group may be in work; until the size of one is known, only one."""
+        """True if one more group may be submitted; only one until the size of a group is known."""
         if not num_waiting:
             return True
         fits = 0 < self._largest_bytes * (num_waiting + 1) <= self._limit_bytes
         return fits and num_waiting < self._most_groups
 
     def close(self) -> None:
-        """Decode no more."""
+        """Stop decoding."""
         with InterruptsHeld():
             self._finalizer()
             self._waiting.clear()
-            self._pool = None  # now: Python forgets threads by callbacks, in which an interrupt would be lost
+            self._pool = None  # now: Python releases threads in callbacks, in which an interrupt would be lost
 
 
 @dataclass(frozen=True, slots=True)
 class _Make:
-    """What a thread does with a group."""
+    """The work of a thread on a group of samples."""
 
     stages: tuple[Stage, ...]
     index: Index | None
@@ -149,7 +150,7 @@ class _Make:
     stop: Stop
 
     def __call__(self, group: Sequence[tuple[Any, int]]) -> tuple[list[Any], int]:
-        """The samples after the stages, and how many bytes they hold."""
+        """Return the samples after the stages, and the number of bytes that they hold."""
         made: list[Any] = []
         for sample, sample_id in group:
             if self.stop.is_set():
@@ -171,7 +172,7 @@ def _closed() -> StoppedError:
 
 
 def _group(named: Iterator[tuple[Any, int]]) -> list[tuple[Any, int]]:
-    """The next samples; the error of one that cannot be read, in its place."""
+    """Return the next samples, with the error of one that cannot be read in its place."""
     group: list[tuple[Any, int]] = []
     try:
         group.extend(itertools.islice(named, _AT_ONCE))

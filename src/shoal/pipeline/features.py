@@ -1,4 +1,4 @@
-"""What Hugging Face ``datasets`` says of the columns of a dataset, by the heads of its shards."""
+"""Features that Hugging Face ``datasets`` declares for the columns of a dataset, from the heads of its shards."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["class_labels", "features_of"]
 
 
 def features_of(opened: Opened) -> dict[str, Any]:
-    """The features of the first shard that has samples; those of all are taken to be the same. Reads no shard.
+    """Return the features of the first shard that has samples, taken to hold for all shards. Reads no shard.
 
     Raises
     ------
     UsageError
-        The format has none, or nobody described them.
+        The format has no features, or the shards declare none.
     """
     found = _found(opened)
     if found is None:
@@ -27,7 +27,7 @@ def features_of(opened: Opened) -> dict[str, Any]:
 
 
 def class_labels(opened: Opened) -> dict[str, Sequence[str]]:
-    """The names of classes of each column that the features call a ClassLabel; empty where nobody described them."""
+    """Return the class names of each column whose feature is a ClassLabel; empty if there are no features."""
     return {
         name: feature["names"]
         for name, feature in (_found(opened) or {}).items()

@@ -1,4 +1,4 @@
-"""What a batch is made of for whoever receives it: Python's values, numpy's arrays, an Arrow table, torch's tensors."""
+"""Output formats of batches: Python values, numpy arrays, an Arrow table, or torch tensors."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ FORMATS = ("python", "numpy", "arrow", "torch")
 
 @dataclass(frozen=True, slots=True)
 class Formatting:
-    """From columns or samples to a batch; of either it makes the same.
+    """Conversion of columns or samples to a batch, with identical results from either.
 
-    ``name`` is one of `FORMATS`, or None: then a batch is what `collate` makes of samples as they are stored. ``types``
-    are those in which fields are stored, for values that do not carry their type through a sample.
+    ``name`` is one of `FORMATS`, or None: then a batch is the result of `collate` on samples as they are stored.
+    ``types`` are the types in which fields are stored, for values that do not carry their type through a sample.
     """
 
     name: str | None = None
@@ -42,26 +42,26 @@ class Formatting:
             msg = f"format() takes one of {', '.join(map(repr, FORMATS))}; got {self.name!r}"
             raise UsageError(msg, hint=did_you_mean(self.name, FORMATS).rstrip())
         if self.name == "arrow":
-            arrow_table({})  # what is not installed is said here, not when iterating
+            arrow_table({})  # a missing library is reported here, not when iterating
         elif self.name == "torch":
             torch_library()
 
     def of(self, opened: Opened, stages: Sequence[Stage]) -> Formatting:
-        """The same for samples of this dataset after these stages."""
+        """Return this formatting with the stored types of a dataset's samples after these stages."""
         needs_types = self.name not in (None, "python")
         return replace(self, types=stored_types(opened, stages)) if needs_types else self
 
     @property
     def nests(self) -> bool:
-        """Whether dicts and tuples in samples become dicts and tuples of columns, and not values of Python or Arrow."""
+        """True if dicts and tuples in samples become dicts and tuples of columns, not Python or Arrow values."""
         return self.name not in ("python", "arrow")
 
     def columns(self, kinds: Sequence[tuple[str, Kind]], arrays: Sequence[Any]) -> dict[str, Any]:
-        """Gathered columns by name, before stages and `finished`."""
+        """Convert gathered columns, by name, before stages and `finished`."""
         return {name: self._column(kind, array) for (name, kind), array in zip(kinds, arrays, strict=True)}
 
     def finished(self, batch: Any) -> Any:
-        """The batch as it is handed out."""
+        """Convert a batch to its final form."""
         if self.name is None:
             return batch
         if self.name == "python":
@@ -75,7 +75,7 @@ class Formatting:
         return arrow_table(self._with_types(batch, _stored_array))
 
     def sample(self, sample: Any) -> Any:
-        """One sample as it is handed out where there are no batches; an Arrow table has one row."""
+        """Convert one sample to its final form, if there are no batches; an Arrow table has one row."""
         if self.name is None:
             return sample
         if self.name == "python":
@@ -86,7 +86,7 @@ class Formatting:
         return tensors(sample) if self.name == "torch" else sample
 
     def _with_types(self, batch: Any, typed: Callable[[Any, Any], Any]) -> Any:
-        """A batch or sample with ``typed`` of each field and its type, where that is known."""
+        """Apply ``typed`` to each field of known type in a batch or sample."""
         types = self.types
         if isinstance(batch, dict) and isinstance(types, dict):
             return {
@@ -114,7 +114,7 @@ class Formatting:
 
 
 def _numpy_times(values: Any, kind: Any) -> Any:
-    """A field of times as an array of numpy's, where no value is missing; any other as it is."""
+    """Convert a field of times to a numpy array if no value is missing; return any other as it is."""
     if not isinstance(values, list) or not is_time(kind) or any(value is None for value in values):
         return values
     array = typed_array(values, kind)
@@ -122,18 +122,18 @@ def _numpy_times(values: Any, kind: Any) -> Any:
 
 
 def _stored_array(values: Any, kind: Any) -> Any:
-    """A field as Arrow's array of this type, where its values are of it; else as it is."""
+    """Convert a field to an Arrow array of this type if its values fit; else return it as it is."""
     array = typed_array(values, kind) if isinstance(values, list | np.ndarray) else None
     return values if array is None else array
 
 
 def _plain(value: Any) -> Any:
-    """The same in Python's own types, as far as they are numpy's."""
+    """Convert numpy values to Python's own types, as far as possible."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
         plain = value.item()
-        # Of a time that Python cannot hold it is a number that no longer says of what.
+        # For a time that Python cannot represent, item() gives a number without its unit.
         return value if isinstance(plain, int) and value.dtype.kind in "mM" else plain
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
@@ -143,12 +143,12 @@ def _plain(value: Any) -> Any:
 
 
 def _scalars(value: Any) -> Any:
-    """The same with Python's numbers as numpy's."""
+    """Convert Python numbers to numpy scalars."""
     if isinstance(value, dict):
         return {name: _scalars(item) for name, item in value.items()}
     if type(value) is tuple:
         return tuple(map(_scalars, value))
     if isinstance(value, bool | int | float | complex):
         array = np.asarray(value)
-        return value if array.dtype.kind == "O" else array[()]  # whole numbers beyond 64 bits stay what they are
+        return value if array.dtype.kind == "O" else array[()]  # integers beyond 64 bits stay Python integers
     return value

@@ -1,8 +1,8 @@
-"""Samples that are left out: because they turn out to be damaged, or because a quarantine file says that they are.
+"""Samples that are left out: found damaged while reading, or listed in a quarantine file.
 
-They are counted, listed, and written down for a later run. A quarantine file has one JSON object a line: the
-fingerprint of the dataset, the sample id, shard and byte, and what was wrong. Lines of other datasets are let be, so
-that several may share a file.
+They are counted, listed, and recorded for a later run. A quarantine file has one JSON object per line: the fingerprint
+of the dataset, the sample id, shard and byte, and the error. Lines of other datasets are ignored, so that several may
+share a file.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ __all__ = ["MOST_LISTED", "QUARANTINED", "SKIPPED", "Skips", "skips_of"]
 
 MOST_LISTED = 1000
 QUARANTINED = object()
-"""What stands in the place of a sample that is not to be read."""
+"""Placeholder for a sample that is not to be read."""
 SKIPPED = object()
-"""What becomes of a sample that is left out."""
+"""Result for a sample that is left out."""
 _MOST_ERROR_CHARACTERS = 500
 
 
 class Skips:
-    """What is left out of one run, and told of it.
+    """The samples left out of one run, and their record.
 
-    ``known`` are the ids that the quarantine file lists, sorted; ``finds`` says whether damage that is met on the way
-    is left out as well.
+    ``known`` are the ids that the quarantine file lists, sorted; ``finds`` is true if samples found damaged on the way
+    are left out as well.
     """
 
     def __init__(self, options: ReadingOptions, index: Index, counters: Counters, known: NDArray[np.int64]) -> None:
@@ -47,12 +47,12 @@ class Skips:
         self._written = set(known.tolist())
 
     def among(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these samples are known to be damaged; O(log known) each."""
+        """Return a mask of these samples that are known to be damaged; O(log known) each."""
         places = np.searchsorted(self.known, ids)
         return self.known[np.minimum(places, len(self.known) - 1)] == ids if len(self.known) else places < 0
 
     def made(self, stages: Sequence[Stage], sample: Any, sample_id: int) -> Any:
-        """What becomes of a sample that is due: through all stages, `DROPPED`, or `SKIPPED`."""
+        """Run a sample through all stages; return the result, `DROPPED`, or `SKIPPED`."""
         if sample is QUARANTINED:
             self.left_out(sample_id, None)
             return SKIPPED
@@ -63,12 +63,12 @@ class Skips:
         return made
 
     def left_out(self, sample_id: int, error: Exception | None) -> None:
-        """One sample was due and is left out; ``error`` is None where it was known beforehand.
+        """Record that a sample was due and is left out; ``error`` is None if it was known beforehand.
 
         Raises
         ------
         StorageError
-            It cannot be written into the quarantine file.
+            It cannot be written to the quarantine file.
         """
         counters = self._counters
         counters.num_skipped += 1
@@ -94,20 +94,20 @@ class Skips:
 
 
 def skips_of(options: ReadingOptions, index: Index, counters: Counters) -> Skips | None:
-    """What a run with these options leaves out; None where it leaves out nothing.
+    """Return the `Skips` of a run with these options; None if it leaves nothing out.
 
     Raises
     ------
     UsageError
-        The quarantine file is not there (with ``on_error="raise"``, where nothing would be written into it), or has a
-        line that is none.
+        The quarantine file does not exist (with ``on_error="raise"``, where nothing would be written to it), or has an
+        invalid line.
     StorageError
-        It cannot be read, or cannot be written where it should.
+        It cannot be read, or cannot be written although it should be.
     """
     known = np.zeros(0, dtype=np.int64)
     if options.quarantine is not None:
         if options.skips:
-            make_line_file(options.quarantine)  # what cannot be written is found now, and not after a night
+            make_line_file(options.quarantine)  # a file that cannot be written is found now, not after a night
         known = _known(options.quarantine, index)
     if not options.skips and not len(known):
         return None
@@ -115,7 +115,7 @@ def skips_of(options: ReadingOptions, index: Index, counters: Counters) -> Skips
 
 
 def _known(path: str, index: Index) -> NDArray[np.int64]:
-    """The ids that a quarantine file lists for a dataset, sorted, each once."""
+    """Return the ids that a quarantine file lists for a dataset, sorted, each once."""
     lines = read_lines(path)
     if lines is None:
         msg = f"reading(quarantine={path!r}): there is no such file"

@@ -1,6 +1,6 @@
-"""What happens to a sample between its bytes and its batch: each stage is a small function of one sample.
+"""Stages of a sample between its bytes and its batch: each is a small function of one sample.
 
-A stage takes the sample and its id and gives the sample on, or `DROPPED`.
+A stage takes the sample and its id and returns the new sample, or `DROPPED`.
 """
 
 from __future__ import annotations
@@ -34,42 +34,42 @@ __all__ = [
 ]
 
 FEATURES = ("hf", "hf-names")
-"""Decoders of what Hugging Face says of its columns."""
+"""Decoders that follow the column features of Hugging Face."""
 
-_MOST_NAMES = 1 << 12  # of fields whose decoder is kept
+_MOST_NAMES = 1 << 12  # of fields whose decoder is cached
 
 DROPPED = object()
-"""What a filter gives in place of a sample it does not want."""
+"""Result of a filter for a sample that it rejects."""
 
-# Errors of a decoder that say nothing about the data: a lack of memory, a missing library, a slip in the decoder, a
-# connection it wanted; and what shoal itself says.
+# Errors of a decoder that say nothing about the data: a lack of memory, a missing library, a bug in the decoder, a
+# failed connection; and shoal's own errors.
 _NO_DAMAGE = (MemoryError, ImportError, NameError, ConnectionError, TimeoutError, ShoalError)
 
 
 class Stage(Protocol):
-    """One step of a sample's way."""
+    """One processing step of a sample."""
 
     def __call__(self, sample: Any, sample_id: int, /) -> Any:
-        """The sample after this step."""
+        """Return the sample after this step."""
         ...
 
 
 class _FieldError(Exception):
-    """A field that shoal's own decoders cannot decode; its cause is what they raised."""
+    """A field that shoal's own decoders cannot decode; its cause is their error."""
 
 
 def run_stages(
     stages: Sequence[Stage], sample: Any, sample_id: int, *, index: Index | None, forgiving: bool = False
 ) -> Any:
-    """The sample after all stages, or `DROPPED`; an error of a stage says which sample it met, and where it lies.
+    """Run a sample through all stages; return it or `DROPPED`. Errors of a stage name the sample and its location.
 
-    ``index`` is that of the dataset, if the sample is of one. With ``forgiving`` a sample that `Decode` cannot decode
-    becomes `Damaged`; no other error is taken for damage.
+    ``index`` is that of the dataset, if the sample belongs to one. With ``forgiving``, a sample that `Decode` cannot
+    decode becomes `Damaged`; no other error is taken for damage.
 
     Raises
     ------
     ShardError
-        A decoder of shoal's own cannot decode a field. Errors of functions that were given are raised as they are.
+        One of shoal's own decoders cannot decode a field. Errors of user functions are raised as they are.
     """
     if type(sample) is Damaged:
         return sample
@@ -100,7 +100,7 @@ def _undecodable(bad: _FieldError, sample_id: int, index: Index | None) -> Shard
 
 
 def _place(sample_id: int, index: Index | None) -> tuple[str, int] | None:
-    """The shard that holds a sample, and the byte at which it begins, or its extent where no more is known."""
+    """Return the shard of a sample, and the byte at which it begins, or its extent if no more is known."""
     if index is None:
         return None
     (shard,), (first_byte,), _ = locate(index, [sample_id])
@@ -112,13 +112,13 @@ def _in_words(place: tuple[str, int] | None) -> str:
 
 
 def in_epoch(stages: Iterable[Stage], epoch: int) -> tuple[Stage, ...]:
-    """The stages as they are in one epoch, which only `WithIds` tells of."""
+    """Return the stages for one epoch, which only `WithIds` depends on."""
     return tuple(WithIds(epoch) if isinstance(stage, WithIds) else stage for stage in stages)
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Every sample through a function."""
+    """A stage that applies a function to every sample."""
 
     function: Callable[[Any], Any]
 
@@ -129,13 +129,13 @@ class Map:
         return f"map({_name_of(self.function)})"
 
     def __call__(self, sample: Any, _: int) -> Any:
-        """What the function makes of it."""
+        """Return the result of the function."""
         return self.function(sample)
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Only samples for which a function is true."""
+    """A stage that keeps only samples for which a function is true."""
 
     function: Callable[[Any], Any]
 
@@ -146,24 +146,24 @@ class Filter:
         return f"filter({_name_of(self.function)})"
 
     def __call__(self, sample: Any, _: int) -> Any:
-        """The sample, or `DROPPED`."""
+        """Return the sample, or `DROPPED`."""
         return sample if self.function(sample) else DROPPED
 
 
 @dataclass(frozen=True, slots=True)
 class WithIds:
-    """The sample id as the field ``__id__``, and the epoch in which it comes as ``__epoch__``."""
+    """A stage that adds the sample id as the field ``__id__``, and the epoch as ``__epoch__``."""
 
     epoch: int = 0
 
     def __call__(self, sample: Any, sample_id: Any) -> Any:
-        """The sample, or columns with an id for each row, with both; refused where others have these names."""
+        """Add both to a sample, or to columns with an id for each row; refuse existing fields of these names."""
         fields = _fields(sample, "with_ids()")
         epoch = np.full(len(sample_id), self.epoch) if isinstance(sample_id, np.ndarray) else self.epoch
         added: dict[str, Any] = {"__id__": sample_id, "__epoch__": epoch}
         has_id = "__id__" in fields
         for name, value in added.items():
-            # A stored field that happens to be right in epoch 0 is refused there, and not in epoch 1.
+            # A stored field that happens to be right in epoch 0 is refused in epoch 0 already, not only in epoch 1.
             if name in fields and not (has_id and np.array_equal(fields[name], value)):
                 msg = f"with_ids() adds {name!r}, and the samples have a field of that name"
                 hint = f'.rename(own_{name.strip("_")}="{name}") before with_ids() keeps it under another name'
@@ -173,12 +173,12 @@ class WithIds:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """Fields under other names: ``new`` takes the value of the first of some old ones that is there."""
+    """A stage that renames fields: ``new`` takes the value of the first of several old names that exists."""
 
     names: Mapping[str, str]
 
     def __call__(self, sample: Any, _: int) -> Any:
-        """The sample with fields renamed; an old name may list alternatives with ";"."""
+        """Return the sample with fields renamed; an old name may list alternatives with ";"."""
         fields = _fields(sample, "rename()")
         chosen = {new: _found(fields, old, "rename()") for new, old in self.names.items()}
         used = set(chosen.values())
@@ -188,34 +188,34 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class SelectColumns:
-    """Only some fields."""
+    """A stage that keeps only some fields."""
 
     names: tuple[str, ...]
 
     def __call__(self, sample: Any, _: int) -> Any:
-        """The sample with these fields alone, in this order."""
+        """Return the sample with these fields alone, in this order."""
         fields = _fields(sample, "columns()")
         return {name: fields[_found(fields, name, "columns()")] for name in self.names}
 
 
 @dataclass(frozen=True, slots=True)
 class ToTuple:
-    """The values of some fields as a tuple."""
+    """A stage that turns the values of some fields into a tuple."""
 
     names: tuple[str, ...]
 
     def __call__(self, sample: Any, _: int) -> Any:
-        """The values; a name may list alternatives with ";"."""
+        """Return the values; a name may list alternatives with ";"."""
         fields = _fields(sample, "to_tuple()")
         return tuple(fields[_found(fields, name, "to_tuple()")] for name in self.names)
 
 
 class Decode:
-    """Bytes to what they mean, by the last part of each field's name ("seg.png" is a png).
+    """A stage that decodes bytes by the last part of each field's name ("seg.png" is a png).
 
     ``specs`` are names of image decoders ("pil", "rgb8", ...) or mappings from suffix to function; later ones win.
-    Values that are no bytes, and fields that nothing is known of, stay as they are. ``features`` are those that
-    Hugging Face describes, where "hf" or "hf-names" is among the specs: they are decoded by their own names.
+    Values that are not bytes, and fields of unknown suffix, stay as they are. ``features`` are those that Hugging Face
+    describes, if "hf" or "hf-names" is among the specs: these fields are decoded by their full names.
     """
 
     def __init__(
@@ -243,12 +243,12 @@ class Decode:
 
     @property
     def has_functions(self) -> bool:
-        """Whether it calls functions that were given to it."""
+        """True if it calls functions of the user."""
         return any(not isinstance(spec, str) for spec in self._specs)
 
     @property
     def has_images(self) -> bool:
-        """Whether it decodes images, which is done outside of the interpreter."""
+        """True if it decodes images, which releases the interpreter's lock."""
         return any(isinstance(spec, str) for spec in self._specs)
 
     def __repr__(self) -> str:
@@ -258,7 +258,7 @@ class Decode:
         return _decode, (self._specs, self._allow_pickle, self._features)
 
     def __call__(self, sample: Any, _: int) -> Any:
-        """The sample with its fields decoded."""
+        """Return the sample with its fields decoded."""
         decoded = {}
         for name, value in _fields(sample, "decode()").items():
             try:
@@ -273,7 +273,7 @@ class Decode:
         return decoded
 
     def _is_own(self, name: str) -> bool:
-        """Whether no function that was given decodes this field."""
+        """True if no user function decodes this field."""
         return name in self._of_features or decoder_for(name, self._given) is None
 
     def _value(self, name: str, value: Any) -> Any:

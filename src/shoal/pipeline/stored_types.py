@@ -1,4 +1,4 @@
-"""The type in which each field of a batch is stored, from the schema and through the stages that rename and choose."""
+"""The type in which each field of a batch is stored, from the schema and through the stages that rename and select."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from shoal.pipeline.stages import Rename, SelectColumns, Stage, ToTuple
 __all__ = ["StoredTypes", "stored_types"]
 
 StoredTypes = dict[str, Any] | tuple[Any, ...]
-"""Arrow's types by name, or by place where samples are tuples; None for a field of which no schema says anything."""
+"""Arrow types by name, or by place if samples are tuples; None for a field without a schema."""
 
 
 def stored_types(opened: Opened, stages: Sequence[Stage]) -> StoredTypes:
-    """The types of fields after these stages; those of the first shard are taken to be those of all. Reads no shard.
+    """Return the types of fields after these stages; the first shard stands for all. Reads no shard.
 
-    A function given to `map` may put anything under a name: whether values still are of the type is for others to see.
+    A function given to `map` may put anything under a name: the caller must check that values still have the type.
     """
     describe = getattr(opened.format, "schema", None)
     heads = opened.index.shard_heads

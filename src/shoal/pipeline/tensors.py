@@ -1,4 +1,4 @@
-"""Arrays as torch's tensors, in the same memory."""
+"""Conversion of arrays to torch tensors that share their memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["tensors", "torch_library"]
 
 
 def torch_library() -> Any:
-    """torch, or an error that says what needs it.
+    """Import torch, or raise an error that names what needs it.
 
     Raises
     ------
@@ -28,11 +28,11 @@ def torch_library() -> Any:
 
 
 def tensors(value: Any) -> Any:
-    """The same with arrays of numbers and truth values as tensors; what torch has no type for stays as it is.
+    """Convert arrays of numbers and booleans to tensors; types unknown to torch stay as they are.
 
-    Tensors share the memory of their array where they can: not where it is read-only, of foreign byte order or of
-    negative strides. Where it is that of a tensor, they are views of that one: torch knows by its own storage which
-    pinned memory is being copied from, and gave it out again under a copy of a part of it otherwise.
+    Tensors share the memory of their array if possible: not if it is read-only, of foreign byte order or of negative
+    strides. If that memory belongs to a tensor, they are views of it: torch tracks by its own storage which pinned
+    memory is being copied from, and otherwise reused it while a part of it was still being copied.
 
     >>> tensors({"x": np.arange(3), "name": ["a", "b", "c"]})
     {'x': tensor([0, 1, 2]), 'name': ['a', 'b', 'c']}
@@ -55,7 +55,7 @@ def tensors(value: Any) -> Any:
 def _tensor(array: np.ndarray[Any, Any]) -> Any:
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
         return array
-    # Also where C has two types of one width, of which torch knows one: of large Python numbers numpy makes the other.
+    # Also if C has two types of one width, of which torch knows one: numpy picks the other for large Python integers.
     plain = np.dtype(array.dtype.newbyteorder("=").str)
     if array.dtype.char != plain.char or not array.dtype.isnative:
         array = array.astype(plain)
@@ -69,7 +69,7 @@ def _tensor(array: np.ndarray[Any, Any]) -> Any:
 
 
 def _part_of(torch: Any, owner: Any, array: np.ndarray[Any, Any]) -> Any:
-    """What an array shows of a tensor's storage, as a tensor on that storage."""
+    """Return a view of a tensor's storage that covers the memory of an array."""
     storage, kind = owner.untyped_storage(), torch.from_numpy(np.empty(0, array.dtype)).dtype
     first = (array.ctypes.data - storage.data_ptr()) // array.itemsize
     strides = [stride // array.itemsize for stride in array.strides]

@@ -1,4 +1,4 @@
-"""How many bytes of memory a value holds: a sample or a batch, as far as that can be seen from outside."""
+"""The memory size of a value, a sample or a batch, as far as it can be determined from outside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["bytes_of"]
 
 
 def bytes_of(value: Any) -> int:
-    """The bytes of arrays, tensors, images, texts and bytes, in containers too; about 0.3 us for each of them.
+    """Return the bytes of arrays, tensors, images, texts and bytes, also in containers; about 0.3 us for each.
 
     >>> import numpy as np
     >>> bytes_of({"x": np.zeros((2, 8)), "names": [b"abc", b"de"]})

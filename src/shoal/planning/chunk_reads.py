@@ -1,7 +1,7 @@
-"""Which ranks meet which chunks, and from when to when: global batches dealt as a run deals them, a part at a time.
+"""Meetings of ranks and chunks over time: global batches dealt as in a run, a part at a time.
 
-Positions alternate over the canonical nodes, and a global batch is dealt node by node. So which rank gets a sample
-follows from its node alone and from how many samples the nodes before it have in the batch, which is arithmetic: some
+Positions alternate over the canonical nodes, and a global batch is dealt node by node. So the rank of a sample depends
+only on its node and on the number of samples that the nodes before it have in the batch, which is arithmetic: some
 nodes can be dealt without the others.
 """
 
@@ -21,23 +21,24 @@ from shoal.order.protocol import BoundOrder
 __all__ = ["SOURCES", "TIMES", "Meetings", "meetings"]
 
 TIMES, SOURCES = 50, 64
-_AT_ONCE = 1 << 19  # positions: more take 100 bytes each, and no less time
+_AT_ONCE = 1 << 19  # positions: more take 100 bytes each, and save no time
 
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """What ranks meet in the first whole global batches, of which only some canonical nodes are there.
+    """Meetings of ranks and chunks in the first full global batches, of which only some canonical nodes are dealt.
 
     Parameters
     ----------
     ranks, chunks, first, last
-        Each rank that meets a chunk, with the places of its first and last sample of it; ascending by rank, then chunk.
+        Each pair of a rank and a chunk that meet, with the places of their first and last sample; ascending by rank,
+        then chunk.
     samples_of_rank
-        Shape (world_size,).
+        Samples that each rank gets, shape (world_size,).
     heat
-        Samples by time and by the chunk they are from, in 50 and 64 equal parts; shape (50, 64).
+        Samples by time and by their chunk, in 50 and 64 equal parts; shape (50, 64).
     num_positions
-        Samples that were dealt.
+        Number of samples dealt.
     """
 
     ranks: NDArray[np.int64]
@@ -49,15 +50,15 @@ class Meetings:
     num_positions: int
 
     def most_held_at(self, place: int) -> int:
-        """The most chunks that one rank has in use just before a place; O(num_pairs)."""
+        """Return the most chunks that one rank has in use just before a place; O(num_pairs)."""
         in_use = self.ranks[(self.first < place) & (self.last >= place)]
         return int(np.bincount(in_use).max(initial=0))
 
 
 def meetings(bound: BoundOrder, nodes: int, partition: Partition, num_chunks: int) -> Meetings:
-    """Deal an order that stands for some of ``nodes`` canonical nodes; about 0.2 us a sample, in memory of a part.
+    """Deal an order that stands for some of ``nodes`` canonical nodes; about 0.2 us per sample.
 
-    Beside it, 24 bytes for each pair of a rank and a chunk that it meets.
+    Takes the memory of one part, plus 24 bytes for each pair of a rank and a chunk that meet.
     """
     dealing = _Dealing(bound, nodes, partition)
     samples_of_rank = np.zeros(partition.world_size, dtype=np.int64)
@@ -74,7 +75,7 @@ def meetings(bound: BoundOrder, nodes: int, partition: Partition, num_chunks: in
         ends = np.concatenate([starts[1:], [len(keys)]]) - 1
         found.append((ordered[starts], begin + by_key[starts], begin + by_key[ends]))
     keys, first, last = (np.concatenate(column) for column in zip(*found, strict=True)) if found else [_NONE] * 3
-    by_key = np.argsort(keys, kind="stable")  # by part where keys are the same, so that first and last stay so
+    by_key = np.argsort(keys, kind="stable")  # stable: equal keys stay sorted by part, which keeps first and last valid
     starts = _starts(keys[by_key])
     ends = np.concatenate([starts[1:], [len(keys)]]) - 1
     pairs = keys[by_key[starts]]
@@ -93,12 +94,12 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 def _starts(ordered: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each of some ascending keys is for the first time."""
+    """Return the index of the first occurrence of each of some ascending keys."""
     return np.flatnonzero(np.concatenate([np.ones(min(1, len(ordered)), bool), ordered[1:] != ordered[:-1]]))
 
 
 class _Dealing:
-    """Whole global batches of all canonical nodes, or the part that some of them have of these."""
+    """Dealing of full global batches of all canonical nodes, or of the part that some nodes have in them."""
 
     def __init__(self, bound: BoundOrder, nodes: int, partition: Partition) -> None:
         self._bound, self._nodes, self._partition = bound, nodes, partition
@@ -106,14 +107,14 @@ class _Dealing:
         self._first_node = _first_of(self._some, nodes)
         if self._some == nodes:
             self._num_steps = bound.num_samples // partition.global_batch
-        else:  # the last step of all that are there may be incomplete
+        else:  # the last step of these nodes may be incomplete
             last = bound.num_samples // self._some * self._some - 1
             number, node = divmod(last, self._some)
             self._num_steps = (number * nodes + self._first_node + node) // partition.global_batch
         self.num_positions = self._places_before(self._num_steps)
 
     def parts(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Place of the first sample, and the chunk and the rank of each, part after part."""
+        """Yield the place of the first sample, and the chunk and the rank of each sample, part by part."""
         batch = max(1.0, self._partition.global_batch * self._some / self._nodes)
         together = max(1, int(_AT_ONCE / batch))
         for step in range(0, self._num_steps, together):
@@ -123,7 +124,7 @@ class _Dealing:
                 yield begin, *self._dealt(step, stop, begin, end)
 
     def _places_before(self, step: int) -> int:
-        """How many samples of these nodes are in the steps before one."""
+        """Count the samples of these nodes in the steps before one."""
         rounds, rest = divmod(step * self._partition.global_batch, self._nodes)
         return rounds * self._some + min(max(rest - self._first_node, 0), self._some)
 
@@ -131,7 +132,7 @@ class _Dealing:
         bound, nodes, batch = self._bound, self._nodes, self._partition.global_batch
         if self._some == nodes:
             return self._partition.dealt(bound, step, stop)
-        # The i-th sample of the k-th of these nodes stands at place i * some + k here, and at i * nodes + node of all.
+        # The i-th sample of the k-th of these nodes is at place i * some + k here, and at i * nodes + node of all.
         number, node = np.divmod(np.arange(begin, end), self._some)
         node += self._first_node
         steps = (number * nodes + node) // batch
@@ -150,11 +151,11 @@ class _Dealing:
 
 
 def _first_of(some: int, nodes: int) -> int:
-    """Where to take so many nodes that follow each other, so that they are like all nodes on average.
+    """Return the first of ``some`` consecutive nodes that are on average like all ``nodes``.
 
-    How many samples of a batch lie before a node varies as f (1 - f), f being the share of nodes before it: not at all
-    for the first, most in the middle, and 1/6 on average over all of them. Over nodes around the share c, which are the
-    part w of all, it is c - c^2 - w^2 / 12.
+    The number of samples of a batch before a node varies as f (1 - f), f being the share of nodes before it: not at all
+    for the first, most in the middle, and 1/6 on average over all of them. Over a part w of all nodes, centred at the
+    share c, it is c - c^2 - w^2 / 12.
 
     >>> _first_of(10, 31), _first_of(31, 31)
     (2, 0)
@@ -165,14 +166,14 @@ def _first_of(some: int, nodes: int) -> int:
 
 
 def _below(positions: NDArray[np.int64], node: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
-    """Positions below these of nodes before that one."""
+    """Count the positions below each given one that belong to nodes before ``node``."""
     rounds, rest = np.divmod(positions, nodes)
     found: NDArray[np.int64] = rounds * node + np.minimum(rest, node)
     return found
 
 
 def _rank_at(places: NDArray[np.int64], partition: Partition) -> NDArray[np.int64]:
-    """The rank whose slice of a sorted global batch holds each place."""
+    """Return the rank whose slice of a sorted global batch holds each place."""
     each, more = divmod(partition.global_batch, partition.world_size)
     in_long = more * (each + 1)
     return np.where(places < in_long, places // (each + 1), more + (places - in_long) // each)

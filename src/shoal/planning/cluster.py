@@ -1,8 +1,8 @@
-"""What a cluster will read: the dealing of an epoch, or of a part of it, simulated rank by rank; no byte is read.
+"""Reads of a cluster: the dealing of an epoch, or of a part of it, simulated rank by rank without reading a byte.
 
-A rank reads a chunk when it first needs one of its samples, and keeps it until it has needed the last. So the reads of
-a rank are the chunks it meets, and what it holds follows from their first and last uses. All that is a matter of the
-order and of how global batches are dealt, so it can be known beforehand, and is here by doing what a run would do.
+A rank reads a chunk when it first needs one of its samples, and keeps it until it has used the last. So the reads of a
+rank are the chunks it meets, and the chunks it holds follow from their first and last uses. All of this depends only on
+the order and the dealing of global batches, so it is known in advance, and computed here by doing what a run would do.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from shoal.planning.chunk_reads import TIMES, Meetings, meetings
 
 __all__ = ["ClusterReads", "OverTime", "simulate_reads"]
 
-_MOST_POSITIONS = 1 << 21  # that are simulated
-_MOST_OF_A_NODE = 8  # times as many of one node before its samples are thinned: 3 seconds
-_WINDOWS = 3  # of a longer dataset, so many of its windows; the chunks of the middle ones are counted
-_NEARLY = 0.98  # of what the fullest rank has
+_MOST_POSITIONS = 1 << 21  # simulated
+_MOST_OF_A_NODE = 8  # times as many for one node before its samples are thinned: 3 seconds
+_WINDOWS = 3  # windows simulated of a longer dataset; chunks of the middle one stand for those in between
+_NEARLY = 0.98  # share of the samples of the fullest rank
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverTime:
-    """What was simulated, in 50 parts of equal length.
+    """The simulated stretch, in 50 parts of equal length.
 
     Parameters
     ----------
     held_chunks
         The most chunks in use on a rank, shape (50,).
     num_reads
-        Chunks that a rank reads for the first time, over all ranks, shape (50,).
+        Chunks read by a rank for the first time, over all ranks, shape (50,).
     heat
         Samples delivered from each 64th of the chunks, shape (50, 64).
     """
@@ -50,34 +50,34 @@ class OverTime:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReads:
-    """Reads of an epoch.
+    """The reads of an epoch.
 
     Parameters
     ----------
     num_reads, num_bytes
-        Over all ranks and the whole epoch.
+        Reads and their bytes over all ranks and the whole epoch.
     amplification
-        Reads for each chunk: how many ranks read it, on average.
+        Reads per chunk: the mean number of ranks that read it.
     held_chunks
-        The most chunks that a rank holds in use; what is read ahead comes on top.
+        The most chunks that a rank holds in use, without read-ahead.
     first_chunks
-        Chunks that a rank needs for its first batch, on average.
+        Mean number of chunks that a rank needs for its first batch.
     num_positions
-        Positions that were simulated.
+        Number of positions simulated.
     is_exact
-        Whether the whole epoch was simulated; else three windows of it, and perhaps only some canonical nodes.
+        True if the whole epoch was simulated; else three windows of it, and perhaps only some canonical nodes.
     thinned
-        1 where all samples of these were, else only every so manieth one of a chunk: readers that a chunk has for a few
-        of its samples only may then be missed.
+        1 if all samples of these were simulated, else only one in ``thinned`` samples of a chunk: ranks that read a
+        chunk for only a few of its samples may then be missed.
     error
-        By what share ``num_reads`` may be wrong, a standard deviation: chance between the chunks that were counted,
-        and what thinning changes. 0 where the whole epoch was simulated.
+        Relative standard error of ``num_reads``: chance variation between the chunks counted, and the effect of
+        thinning. 0 if the whole epoch was simulated.
     held_error
-        The same of ``held_chunks``: what thinning changes.
+        Relative error of ``held_chunks``: the effect of thinning.
     over_time
-        The same over the stretch that was simulated.
+        Holdings, reads and samples over the simulated stretch.
     meetings
-        Which rank meets which chunk when, where the whole epoch was simulated.
+        Meetings of ranks and chunks, if the whole epoch was simulated.
     """
 
     num_reads: float
@@ -104,19 +104,19 @@ def simulate_reads(
     epoch: int = 0,
     most_positions: int = _MOST_POSITIONS,
 ) -> ClusterReads:
-    """The reads of an epoch: exactly where it is short, else from three windows of some canonical nodes of it.
+    """Compute the reads of an epoch: exactly if it is short, else from three windows of some of its canonical nodes.
 
-    Positions alternate over the canonical nodes, and a global batch is dealt node by node. So which rank gets a sample
-    follows from its node alone and from how many samples the nodes before it have in the batch, which is arithmetic:
-    some nodes can be simulated without the others. Only where one node is still too long is every so manieth sample of
-    its chunks simulated.
+    Positions alternate over the canonical nodes, and a global batch is dealt node by node. So the rank of a sample
+    depends only on its node and on the number of samples that the nodes before it have in the batch, which is
+    arithmetic: some nodes can be simulated without the others. Only if one node is still too long are the samples of
+    its chunks thinned.
 
     Parameters
     ----------
     order
-        An order that keeps to some chunks at a time.
+        Order that uses some chunks at a time.
     chunk_samples, chunk_bytes
-        Of each chunk, shape (num_chunks,).
+        Samples and bytes of each chunk, shape (num_chunks,).
     partition
         Global batch and world size.
     most_positions
@@ -142,10 +142,10 @@ def simulate_reads(
 
 
 def _by_thinning(found: Sequence[float], thinned: float) -> float:
-    """By what share a number is wrong that was found with samples thinned, twice and four times as much thinned.
+    """Estimate the relative error of a number found by thinning, from values at 1, 2 and 4 times the thinning.
 
-    What thinning misses are rare meetings, at the far ends of a distribution. These move with the logarithm of the
-    number of samples, so each doubling changes about as much as the one before.
+    Thinning misses rare meetings, in the tails of a distribution. These move with the logarithm of the number of
+    samples, so each doubling has about the effect of the one before.
     """
     once, twice = abs(found[1] / found[0] - 1.0), abs(found[2] / found[0] - 1.0)
     return max(once, twice / 2.0) * max(1.0, math.log2(thinned))
@@ -161,7 +161,7 @@ def _simulated(
     epoch: int,
     most_positions: int,
 ) -> ClusterReads:
-    holds = samples > 0  # chunks without samples are never read, but have their places in the order
+    holds = samples > 0  # empty chunks are never read, but have places in the order
     model = _model(order, samples, most_positions)
     bound = model.order.bind(model.chunk_samples, seed=seed, epoch=epoch)
     num_chunks, exact = len(model.chunk_samples), model.is_exact
@@ -194,7 +194,7 @@ def _simulated(
 
 
 class _Model(NamedTuple):
-    """What is simulated: an order over some chunks, whose nodes are the first of ``nodes``."""
+    """The simulated order over some chunks; its nodes stand for some of ``nodes``."""
 
     order: Window | Block
     chunk_samples: NDArray[np.int64]
@@ -204,7 +204,7 @@ class _Model(NamedTuple):
 
     @property
     def share_of_nodes(self) -> float:
-        """What part of the dataset the nodes have that are simulated."""
+        """Share of the dataset that belongs to the simulated nodes."""
         return (self.order.resolved_nodes if isinstance(self.order, Window) else 1) / self.nodes
 
 
@@ -213,13 +213,14 @@ def _model(order: Window | Block, samples: NDArray[np.int64], most_positions: in
     if int(samples.sum()) <= most_positions:
         return _Model(order, samples, nodes, is_exact=True, thinned=1.0)
     each = order.chunks // nodes
-    # Chunks. At the end of an epoch lanes are shared as the last, incomplete turn of the window has it: with 64 chunks
-    # in the window of 8 ranks each is read 1.43 times if there are 1024, and 1.36 times if there are 1000.
+    # In chunks, with the remainder of the window kept: at the end of an epoch the last, incomplete turn of the window
+    # decides how lanes are shared. With 64 chunks in the window of 8 ranks, each of 1024 chunks is read 1.43 times, and
+    # each of 1000 chunks 1.36 times.
     of_node = min(_WINDOWS * each + len(samples) // nodes % each, len(samples) // nodes)
     some = min(nodes, max(1, int(most_positions / max(1.0, of_node * float(samples.mean())))))
     if isinstance(order, Window):
         order = Window(some * each, some)
-    # Nodes of whole chunks are dealt more neatly than nodes that share some, so they share some here if they do there.
+    # Nodes of whole chunks are dealt more cleanly than nodes that share some, so simulated nodes share if real ones do.
     wanted = min(len(samples), of_node * some + (1 if some > 1 and len(samples) % nodes else 0))
     looked = np.maximum(1, samples[np.arange(wanted) * len(samples) // wanted])
     thinned = float(looked.sum()) / (most_positions if some > 1 else _MOST_OF_A_NODE * most_positions)
@@ -231,12 +232,12 @@ def _model(order: Window | Block, samples: NDArray[np.int64], most_positions: in
 
 
 def _mean_readers(readers: NDArray[np.int64], met: Meetings, num_chunks: float) -> tuple[float, float]:
-    """Of how many ranks a chunk is read, where the nodes have so many chunks and not the few that were simulated.
+    """Return the mean number of ranks that read a chunk, for nodes with ``num_chunks`` chunks, not just the simulated.
 
-    And the standard error of that, as a share of it.
+    Also returns its relative standard error.
 
-    Those that live in the middle third stand for all that are missing; both ends are what they are, since fewer chunks
-    are alive there.
+    Chunks alive in the middle third stand for all that are missing; both ends are counted as they are, since fewer
+    chunks are alive there.
     """
     used = np.flatnonzero(readers)
     first, last = np.full(len(readers), met.num_positions), np.zeros(len(readers), dtype=np.int64)
@@ -249,24 +250,24 @@ def _mean_readers(readers: NDArray[np.int64], met: Meetings, num_chunks: float) 
         return float(readers[used].mean()), 0.0
     share = 1.0 - len(ends) / num_chunks
     mean = float(ends.sum() / num_chunks + middle.mean() * share)
-    # Chunks that live at the same time have readers in common, so they are not as many draws as there are chunks.
+    # Chunks alive at the same time have readers in common, so there are fewer independent draws than chunks.
     early = half[in_middle] < np.median(half[in_middle])
     apart = abs(float(middle[early].mean() - middle[~early].mean())) / 2.0 if early.any() else 0.0
     return mean, max(float(middle.std()) / math.sqrt(len(middle)), apart) * share / mean
 
 
 def _held(met: Meetings, partition: Partition, share_of_nodes: float) -> NDArray[np.int64]:
-    """The most chunks in use at a time on one rank, in each part of the time.
+    """Return the most chunks in use at a time on one rank, in each part of the time.
 
-    Where only some nodes are simulated, a rank may have others too: ranks are taken of which the most is there, and
-    what they hold in proportion.
+    If only some nodes are simulated, a rank may have others too: the ranks with the most simulated samples are used,
+    and their holdings are scaled up.
     """
     there = met.samples_of_rank
     known = there[met.ranks] >= _NEARLY * there.max()
     owners, first, last = met.ranks[known], met.first[known], met.last[known]
-    times = np.concatenate([last + 1, first])  # one is let go before another is taken
+    times = np.concatenate([last + 1, first])  # one is released before another is taken
     change = np.concatenate([-np.ones_like(last), np.ones_like(first)])
-    by_rank = np.lexsort((times, np.concatenate([owners, owners])))  # which begin and end with nothing in use
+    by_rank = np.lexsort((times, np.concatenate([owners, owners])))  # each rank begins and ends with nothing in use
     most = np.zeros(TIMES + 1, dtype=np.int64)
     np.maximum.at(most, times[by_rank] * TIMES // met.num_positions, np.cumsum(change[by_rank]))
     whole = met.num_positions / share_of_nodes / partition.world_size  # samples of a rank
@@ -277,7 +278,7 @@ def _held(met: Meetings, partition: Partition, share_of_nodes: float) -> NDArray
 def _readers_of_rest(
     bound: BoundOrder, partition: Partition, num_steps: int, met: Meetings, num_chunks: int
 ) -> NDArray[np.int64]:
-    """Further readers of each chunk in the last, incomplete batch."""
+    """Count the additional readers of each chunk in the last, incomplete batch."""
     more = np.zeros(num_chunks, dtype=np.int64)
     pairs = met.ranks * num_chunks + met.chunks
     for rank in range(partition.world_size):

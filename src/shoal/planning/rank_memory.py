@@ -1,8 +1,8 @@
-"""What a rank's process holds while it streams, part by part, known before it begins.
+"""Memory of a rank's process while it streams, predicted part by part.
 
-Beside the bytes of chunks there are the arrays of the order, the lists of the samples that come next, and the batches
-themselves; with small windows or large batches they are what counts. Each part is counted as the code makes it, and
-`tests/memory/test_plan_pss.py` compares the sum with what the system counts.
+Beside the bytes of chunks there are the arrays of the order, the lists of upcoming samples, and the batches
+themselves, which dominate with small windows or large batches. Each part is counted as the code allocates it, and
+`tests/memory/test_plan_pss.py` compares the sum with what the system reports.
 """
 
 from __future__ import annotations
@@ -16,48 +16,47 @@ from shoal.reading.schedule.lifetimes import stretch_positions
 __all__ = ["BYTES_OF_A_CHUNK", "RankMemory", "planned_ahead_bytes", "rank_memory"]
 
 BYTES_OF_A_CHUNK = 80
-"""Of each chunk of the dataset, eight bytes each: seven columns of the table of chunks, three of the order."""
-# Of the stretch whose samples come and of the one after, each sample has an id and a unit in a list (an integer and
-# where it is: 40 bytes), whether it is the last of its unit, its hash, and numbers in arrays.
+"""Bytes per chunk of the dataset, in columns of eight bytes: seven of the chunk table, three of the order."""
+# In the current stretch and the next, each sample has an id and a unit in a list (an integer and a pointer to it: 40
+# bytes), a flag for the last of its unit, its hash, and numbers in arrays.
 _BYTES_OF_A_COMING_SAMPLE = 200
-# While a stretch is dealt there are six arrays more of its samples, and those of the samples of other ranks.
+# While a stretch is dealt there are six more arrays of its samples, and those of the samples of other ranks.
 _BYTES_OF_A_CHOSEN_SAMPLE = 100
 _BYTES_OF_A_DEALT_SAMPLE = 66
-# Where each sample of a chunk in use begins: an integer in a list.
+# Start of each sample of a chunk in use: an integer in a list.
 _BYTES_OF_A_START = 40
-# A thread that waits for an answer: of its stack what it has touched, and in its heap an answer that has no room of its
-# own. How many there are is found as it goes: 8 to 40 in what was measured, however many requests there is room for.
+# A thread that waits for a response: the touched part of its stack, and on its heap a response too small for a mapping
+# of its own. The number of threads adapts at run time: 8 to 40 in measurements, however many requests have room.
 _BYTES_OF_A_STACK = 32 << 10
 _MOST_IN_A_HEAP_BYTES = 128 << 10
 _MOST_THREADS = 32
-# Reads are planned of the stretch whose samples come and of the one after.
+# Reads are planned for the current stretch and the next.
 _STRETCHES_AHEAD = 2
-# The batch that was handed out is still in the hands of its user while the next one is made.
+# The user still holds the last batch while the next one is made.
 _BATCHES = 2
-# Modules that are loaded when a stream first runs, and what they keep.
+# Modules loaded when a stream first runs, and their data.
 _CODE_BYTES = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Bytes of one rank's process beyond the interpreter, its modules and the index.
+    """Bytes of a rank's process beyond the interpreter, its modules and the index.
 
     Parameters
     ----------
     in_use
-        Chunks with samples to come, as they are decoded.
+        Decoded chunks with samples still to be delivered.
     ahead
-        Read ahead, with the threads that do it; nothing where the system reads ahead for the process.
+        Read-ahead, with its threads; 0 if the system reads ahead for the process.
     batches
-        The batch that was handed out last, and the one that is made.
+        The last batch delivered, and the one being made.
     order
-        What makes ids: the table of all chunks, and stretches of the order.
+        Data for making ids: the table of all chunks, and stretches of the order.
     coming
-        Which samples come next, and where those of the chunks in use begin.
+        Lists of upcoming samples, and the starts of those of the chunks in use.
     spare
-        Modules that are loaded when a stream first runs; and the place in the heap of a chunk that was let go, in
-        which smaller objects have settled. What comes from a remote store lies in memory of its own, and leaves no
-        such places.
+        Modules loaded when a stream first runs, and heap space of a released chunk in which smaller objects have
+        settled. Bytes from a remote store have mappings of their own, and leave no such space.
     """
 
     in_use: float
@@ -69,18 +68,18 @@ class RankMemory:
 
     @property
     def total(self) -> float:
-        """All parts together."""
+        """Total of all parts."""
         return sum(float(getattr(self, part.name)) for part in fields(self))
 
     def to_dict(self) -> dict[str, float]:
-        """The parts by name, each with its unit."""
+        """Return the parts by name, each with its unit."""
         return {f"{part.name}_bytes": float(getattr(self, part.name)) for part in fields(self)}
 
 
 def planned_ahead_bytes(
     order: Window | Block, limit: float, *, num_samples: int, dataset_bytes: float, world_size: int
 ) -> float:
-    """How much of what may be read ahead is: reads are planned a stretch ahead of the one whose samples come."""
+    """Return how much of the read-ahead limit is used: reads are planned one stretch ahead of the current one."""
     stretch = min(num_samples, stretch_positions(order.parameters, world_size))
     return min(limit, _STRETCHES_AHEAD * stretch / world_size * dataset_bytes / num_samples)
 
@@ -98,11 +97,11 @@ def rank_memory(
     is_making: bool,
     is_far: bool,
 ) -> RankMemory:
-    """What a rank holds at a moment at which it has ``in_use`` bytes of chunks in use, and reads ``ahead`` more ahead.
+    """Return the memory of a rank with ``in_use`` bytes of chunks in use and ``ahead`` more bytes read ahead.
 
-    That is the moment at which ids of the order are made, if so; else that at which those that were made are dealt.
-    Both do not come together, and the window is not always fullest when ids are made. ``chunk_bytes`` is the mean of
-    the dataset, which has ``num_chunks`` chunks.
+    With ``is_making`` at the moment at which ids of the order are made, else at that at which the ids are dealt. The
+    two do not coincide, and the window is not always fullest when ids are made. ``chunk_bytes`` is the mean over the
+    ``num_chunks`` chunks of the dataset.
 
     >>> found = rank_memory(
     ...     Window(256), num_samples=10**6, num_chunks=1000, chunk_bytes=2**20, in_use=2**28, ahead=2**25,

@@ -1,7 +1,7 @@
-"""How reads become requests where the store is remote: in groups, of which neighbours share one; large ones in parts.
+"""A model of requests to a remote store: reads are grouped, neighbours share a request, and large ones are split.
 
-What may be read ahead is asked for a group at a time, as soon as there is room for one. So which reads can share a
-request follows from the order of their first uses, and how many requests there will be is known before any is made.
+Read-ahead is requested a group at a time, as soon as there is room for one. So the order of first uses determines which
+reads can share a request, and the number of requests is known before any is made.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = [
     "requests_for_each_read",
 ]
 
-_MOST_READS = 1 << 15  # that are put into groups to see what becomes of them: 6 us each
+_MOST_READS = 1 << 15  # grouped to count their requests: 6 us each
 
 
 def count_requests(stretches: Iterable[Sequence[UnitRead]], sizes: RequestSizes) -> int:
-    """How many requests a rank makes for its reads, given by stretch and in the order of their first use; O(n log n).
+    """Count the requests of a rank for its reads, given by stretch and in the order of their first use; O(n log n).
 
-    The reads of a stretch are planned before the samples of the stretch before come, and each makes room for others
-    when it is used.
+    The reads of a stretch are planned before the samples of the previous stretch are delivered, and each makes room for
+    others when it is used.
     """
     ledger = MemoryBudget(ahead_limit_bytes=sizes.ahead_bytes)
     waiting: deque[UnitRead] = deque()
-    asked: deque[_Asked] = deque()  # for each read that is ahead, the request that it is in
+    asked: deque[_Asked] = deque()  # for each read ahead, its request
     num_requests = 0
 
     def ask(group: Sequence[UnitRead]) -> None:
@@ -76,21 +76,21 @@ def count_requests(stretches: Iterable[Sequence[UnitRead]], sizes: RequestSizes)
 
 
 class _Asked:
-    """A request, and how many of its reads are still to be used."""
+    """A request, and the number of its reads still to be used."""
 
     def __init__(self, request: Request) -> None:
         self.num_bytes, self._num_takers = request.num_bytes, len(request.places)
 
     def take(self) -> bool:
-        """Use one of its reads; whether that was the last."""
+        """Use one of its reads; return True if that was the last."""
         self._num_takers -= 1
         return not self._num_takers
 
 
 def requests_for_each_read(met: Meetings, units: Units, sizes: RequestSizes, *, stretch_positions: int) -> float:
-    """How many requests ranks make for each chunk that they meet in an epoch, whose stretches have so many positions.
+    """Return the requests per chunk that a rank meets, in an epoch with stretches of ``stretch_positions`` positions.
 
-    Ranks are taken from all over, until 32,768 reads were looked at.
+    Ranks are sampled evenly, until 32,768 reads are counted.
     """
     borders = np.searchsorted(met.ranks, np.arange(len(met.samples_of_rank) + 1))
     num_reads = num_requests = 0
@@ -108,7 +108,7 @@ def requests_for_each_read(met: Meetings, units: Units, sizes: RequestSizes, *, 
 
 
 def _from_all_over(num_ranks: int) -> list[int]:
-    """All ranks, neighbours far apart.
+    """Return all ranks in an order that keeps neighbours far apart.
 
     >>> _from_all_over(8)
     [0, 5, 2, 7, 4, 1, 6, 3]
@@ -118,9 +118,9 @@ def _from_all_over(num_ranks: int) -> list[int]:
 
 
 def likely_requests_for_each_read(chunk_bytes: NDArray[np.int64], num_chunks: int, sizes: RequestSizes) -> float:
-    """The same where it is not known which chunk lies beside which: they come in random order.
+    """`requests_for_each_read` if adjacency of chunks is unknown: they come in random order.
 
-    Each of a group has the chunk behind it there with the same chance as any other of the dataset.
+    For each chunk of a group, the chunk behind it is in the group with the same probability as any other chunk.
 
     >>> from shoal.reading.schedule.request_sizes import request_sizes
     >>> chunk_bytes, sizes = np.full(1000, 32 << 10), request_sizes(32 << 20)

@@ -1,7 +1,7 @@
-"""How large should chunks, windows and shards be, and what do they cost? Arithmetic for a cluster.
+"""Sizing of chunks, windows and shards for a cluster, and their cost.
 
-Times follow from one model of a store: a request takes ``latency + bytes / connection bandwidth``, requests run side by
-side, and a node receives no more than its own bandwidth.
+Times follow from one model of a store: a request takes ``latency + bytes / connection bandwidth``, requests run
+concurrently, and a node receives at most its own bandwidth.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from shoal.planning.rank_memory import BYTES_OF_A_CHUNK
 __all__ = ["Cluster", "PlannedTraffic", "Sizing", "Textbook", "recommend", "textbook", "traffic"]
 
 _CHUNK_BYTES = tuple(1 << power for power in (23, 22, 21, 20, 19, 18))  # 8 MiB to 256 KiB
-_WINDOW_SHARE = 0.75  # of the memory; the rest is for reading ahead
-_CHUNKS_OF_A_SAMPLE = 1.25  # of a global batch: with as many, batches are as good as in a perfect shuffle
-_LEAST_CHUNKS_OF_A_RANK = 8  # fewer, and ranks often need the same chunks
-_SPARE = 1.5  # times the concurrency that would do on average
+_WINDOW_SHARE = 0.75  # of the memory; the rest is for read-ahead
+_CHUNKS_OF_A_SAMPLE = 1.25  # of a global batch: with that many, batches are as good as in a perfect shuffle
+_LEAST_CHUNKS_OF_A_RANK = 8  # with fewer, ranks often need the same chunks
+_SPARE = 1.5  # times the concurrency that suffices on average
 _MOST_CONCURRENCY = 256
 _OVERHEAD = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Machines, their training, and the store that they read.
+    """The machines, their training, and the store that they read.
 
     Parameters
     ----------
@@ -33,15 +33,15 @@ class Cluster:
     global_batch
         Samples of a step over all ranks.
     memory_bytes
-        What the stream may hold on each node.
+        Memory limit of the stream on each node.
     latency_seconds
-        From a request to its first byte.
+        Time from a request to its first byte.
     connection_bytes_per_second, node_bytes_per_second
-        What one connection carries, and all of a node's together.
+        Bandwidth of one connection, and of all of a node's together.
     step_seconds
-        Of a training step; None for as fast as the data come.
+        Time of a training step; None for as fast as data arrive.
     request_price, byte_price
-        In any currency.
+        Prices in any currency.
     """
 
     num_nodes: int = 1
@@ -57,13 +57,13 @@ class Cluster:
 
     @property
     def world_size(self) -> int:
-        """Ranks of the job."""
+        """Number of ranks of the job."""
         return self.num_nodes * self.ranks_per_node
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """A window: ``chunks`` chunks of about ``chunk_bytes``, over so many canonical nodes."""
+    """A window of ``chunks`` chunks of about ``chunk_bytes``, over ``num_canonical_nodes`` canonical nodes."""
 
     chunk_bytes: int
     chunks: int
@@ -71,16 +71,16 @@ class Sizing:
 
     @property
     def window_bytes(self) -> int:
-        """Bytes that mix at a time, over the whole job."""
+        """Bytes that mix at a time over the whole job."""
         return self.chunk_bytes * self.chunks
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTraffic:
-    """What reading costs; per node and second where it says so.
+    """The cost of reading; per node and second if the name says so.
 
-    ``waiting_share`` is the part of the time in which steps wait for data, ``first_batch_seconds`` the time from
-    nothing, or from a loaded state, to the first batch. ``concurrency`` is of a node.
+    ``waiting_share`` is the share of time in which steps wait for data, ``first_batch_seconds`` the time from a cold
+    start, or from a loaded state, to the first batch. ``concurrency`` is per node.
     """
 
     concurrency: int
@@ -94,10 +94,10 @@ class PlannedTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Textbook:
-    """The questions of interviews: shards read one after the other, and a buffer of samples.
+    """Answers to textbook questions, for shards read one after the other and a buffer of samples.
 
     ``shard_bytes`` is the smallest size at which requests cost at most 1 % of the time; ``buffer_samples`` the largest
-    buffer in the memory of a node, ``buffer_share`` of all samples.
+    buffer that fits the memory of a node, ``buffer_share`` its share of all samples.
     """
 
     shard_bytes: float
@@ -107,11 +107,11 @@ class Textbook:
 
 
 def recommend(cluster: Cluster, *, dataset_bytes: float, least_chunk_bytes: int = _CHUNK_BYTES[-1]) -> Sizing:
-    """The largest chunks with which a window in memory mixes global batches as well as a perfect shuffle does.
+    """Choose the largest chunks with which a window in memory mixes global batches as well as a perfect shuffle.
 
-    A window of 1.25 times as many chunks as a global batch has samples does so whatever the data, and with at least 8
-    chunks for each rank few chunks are read by two. Where memory is too small for that, there are as many chunks in
-    the window as fit, beside the table of all chunks that each rank has.
+    A window of 1.25 times as many chunks as a global batch has samples does so for any data, and with at least 8 chunks
+    per rank few chunks are read by two. If memory is too small for that, the window has as many chunks as fit beside
+    the table of all chunks that each rank has.
 
     >>> recommend(Cluster(num_nodes=4, ranks_per_node=8, global_batch=2048), dataset_bytes=1e13)
     Sizing(chunk_bytes=8388608, chunks=2560, num_canonical_nodes=64)
@@ -120,7 +120,7 @@ def recommend(cluster: Cluster, *, dataset_bytes: float, least_chunk_bytes: int 
     sizes = [size for size in _CHUNK_BYTES if size >= least_chunk_bytes] or [least_chunk_bytes]
 
     def possible(chunk_bytes: int) -> int:
-        """Chunks that fit beside the table of all of them, which each rank has."""
+        """Return the number of chunks that fit beside the table of all chunks that each rank has."""
         tables = cluster.world_size * dataset_bytes / chunk_bytes * BYTES_OF_A_CHUNK
         return int((cluster.num_nodes * cluster.memory_bytes * _WINDOW_SHARE - tables) / chunk_bytes)
 
@@ -132,9 +132,9 @@ def recommend(cluster: Cluster, *, dataset_bytes: float, least_chunk_bytes: int 
 
 
 def _canonical_nodes(chunks: int, world_size: int) -> int:
-    """So many that each rank has whole ones, or whole ranks one of them: then few chunks are read by two ranks.
+    """Return a number of nodes that is a multiple or divisor of the ranks: then few chunks are read by two ranks.
 
-    1000 ranks with 10 chunks each read each chunk 2.7 times with 64 nodes, 1.3 times with 500, and once with 1000.
+    1000 ranks with 10 chunks each read every chunk 2.7 times with 64 nodes, 1.3 times with 500, and once with 1000.
 
     >>> [_canonical_nodes(*case) for case in ((2560, 32), (2560, 24), (10_000, 1000), (500, 100))]
     [64, 48, 1000, 50]
@@ -156,7 +156,7 @@ def _canonical_nodes(chunks: int, world_size: int) -> int:
 def traffic(
     cluster: Cluster, *, num_samples: int, num_requests: float, read_bytes: float, first_requests: float
 ) -> PlannedTraffic:
-    """What an epoch means for nodes, time and money; ``first_requests`` are those of a rank for its first batch.
+    """Compute an epoch's load, time and money; ``first_requests`` are those of a rank for its first batch.
 
     >>> cluster = Cluster(num_nodes=2, global_batch=100, step_seconds=0.1, node_bytes_per_second=1e9)
     >>> found = traffic(cluster, num_samples=10_000, num_requests=1000, read_bytes=1e9, first_requests=8)
@@ -188,7 +188,7 @@ def traffic(
 
 
 def textbook(cluster: Cluster, *, num_samples: int, sample_bytes: float) -> Textbook:
-    """Shards read whole, one request each, over one connection: how large for 1 % overhead, and how large a buffer.
+    """Size shards for 1 % overhead if read whole, one request each over one connection, and the largest buffer.
 
     >>> cluster = Cluster(latency_seconds=0.02, connection_bytes_per_second=1e9, memory_bytes=64e9)
     >>> found = textbook(cluster, num_samples=2_000_000_000, sample_bytes=8000)

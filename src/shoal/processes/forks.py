@@ -1,4 +1,4 @@
-"""How processes come from processes: forks that must be noticed, and start methods that need no noticing."""
+"""Starting of processes: detection of forks, and start methods that make it unnecessary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shoal.hints import did_you_mean
 __all__ = ["generation", "start_context", "wait_for_end", "wait_for_feeders"]
 
 generation = 0
-"""Grows by one in every forked child. Looking at it costs a tenth of asking the system for the process id."""
+"""Counter that grows by one in every forked child. Reading it costs a tenth of asking the system for the process id."""
 
 
 def _forked() -> None:
@@ -27,11 +27,11 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def start_context(asked: Any = None, *, preload: tuple[str, ...] = ()) -> Any:
-    """The multiprocessing context asked for, by name or as an object; else one that does not fork this process.
+    """Return the multiprocessing context asked for, by name or as an object; else one that does not fork this process.
 
-    A child that was forked while this process had threads and connections may hang, or read what was meant for another.
-    So without a wish workers come from a fork server, which has neither, or are started anew where there is none.
-    ``preload`` are modules that the fork server imports once for all workers, unless somebody chose others before.
+    A child forked while this process has threads and connections may hang, or read data meant for another. So by
+    default workers come from a fork server, which has neither, or are spawned if there is none. ``preload`` are modules
+    that the fork server imports once for all workers, unless others were chosen before.
     """
     names = multiprocessing.get_all_start_methods()
     if asked is None:
@@ -48,15 +48,15 @@ def start_context(asked: Any = None, *, preload: tuple[str, ...] = ()) -> Any:
 
 
 def wait_for_end(processes: Sequence[Any], *, timeout_seconds: float) -> None:
-    """Wait until one of these processes has ended, or so long."""
+    """Wait until one of these processes has ended, for at most ``timeout_seconds``."""
     connection.wait([process.sentinel for process in processes], timeout=timeout_seconds)
 
 
 def wait_for_feeders(queues: Sequence[Any], *, timeout_seconds: float) -> None:
-    """Wait until the threads that feed these closed queues have ended, or so long: a moment, as they were read.
+    """Join the feeder threads of these closed queues, at most ``timeout_seconds`` each; brief, as the queues were read.
 
-    A feeder that nobody awaits may be the last that knows semaphores of its queue. If Python ends while it gives them
-    back, multiprocessing's tracker warns of semaphores that leaked.
+    A feeder may hold the last reference to semaphores of its queue. If Python exits while it releases them,
+    multiprocessing's tracker warns of leaked semaphores.
     """
     for queue in queues:
         feeder = getattr(queue, "_thread", None)
@@ -68,6 +68,6 @@ def _preload(modules: tuple[str, ...]) -> None:
     from multiprocessing import forkserver  # noqa: PLC0415  # absent on Windows
 
     server: Any = getattr(forkserver, "_forkserver", None)
-    # There is one fork server for a whole process; whoever chose its modules first has chosen.
+    # There is one fork server for a whole process; the first choice of its modules stands.
     if getattr(server, "_preload_modules", None) == ["__main__"]:
         multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", *modules])

@@ -1,4 +1,4 @@
-"""Interpreters of our own: started anew with this very package, and nothing of the user's."""
+"""Python interpreters started afresh with this very package, and with no code of the user's."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 __all__ = ["start_python"]
 
-_HOME = str(Path(__file__).resolve().parents[2])  # what `import shoal` looks through
+_HOME = str(Path(__file__).resolve().parents[2])  # the directory that `import shoal` searches
 
 
 def start_python(module: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start a module of this package as a program; ``options`` are those of `subprocess.Popen`.
 
-    It runs from where this process has the package, wherever that is: installed, or in a directory that only
-    ``sys.path`` knows. It has a process group of its own: Ctrl-C reaches the parent alone, which then ends it. It makes
-    no threads for linear algebra, of which numpy would start one per processor, for nothing.
+    It runs from the package location of this process, wherever that is: installed, or in a directory that only
+    ``sys.path`` knows. It has a process group of its own: Ctrl-C reaches the parent alone, which then ends it. It
+    starts no threads for linear algebra, of which numpy would create one per processor, for nothing.
     """
     path = os.environ.get("PYTHONPATH", "")
-    # Installed packages are found anyway, and their directory before the standard library's could hide parts of it.
+    # Installed packages are found anyway, and their directory ahead of the standard library could shadow parts of it.
     if _HOME not in {*site.getsitepackages(), site.getusersitepackages()}:
         path = os.pathsep.join([_HOME, path]) if path else _HOME
     environment = {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

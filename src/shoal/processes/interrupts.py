@@ -1,9 +1,9 @@
-"""Interrupts wait while something must not be left half done: Ctrl-C, and other signals that Python code answers to.
+"""Deferral of interrupts, Ctrl-C and other signals with Python handlers, while work must not be left half done.
 
-An exception that comes between any two steps of the interpreter can leave a lock of Python's taken for ever, a thread
-counted that never began, or a batch that was taken from its queue and given to nobody. So whoever takes locks, starts
-or ends threads, or hands something over does so with interrupts held back, for a moment only; who waits for long does
-so in slices, and interrupts arrive between these.
+An exception between any two steps of the interpreter can leave a lock of Python's acquired for ever, count a thread
+that never started, or lose a batch that was taken from its queue and not yet handed over. So code that takes locks,
+starts or ends threads, or hands something over defers interrupts, only briefly; code that waits for long does so in
+slices, and interrupts arrive between these.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _SIGNALS = tuple(
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
     if (number := getattr(signal, name, None)) is not None
 )
-# What `signal` wraps: turning numbers into names and back would take ten times as long as the rest.
+# The functions that `signal` wraps: its conversion of numbers to names and back would take ten times as long.
 _answer_of: Callable[[int], Any] = _signal.getsignal
 _set_answer: Callable[[int, Any], Any] = _signal.signal
 
 
 class InterruptsHeld:
-    """A context in which no signal raises anything: what came meanwhile is answered at its end, each kind once.
+    """A context that defers signals: their handlers run at its end, once for each kind of signal.
 
-    Only in the main thread, since no other is interrupted, and for signals that a function of Python answers to. With
-    ``in_finalizer`` they are answered a moment after the end: what is raised in a finalizer is lost. 6 us.
+    Only in the main thread, since no other is interrupted, and for signals with a Python handler. With ``in_finalizer``
+    the handlers run a moment after the end: exceptions raised in a finalizer are lost. 6 us.
     """
 
     __slots__ = ("_answers", "_came", "_in_finalizer")
@@ -56,7 +56,7 @@ class InterruptsHeld:
                 if callable(answer):
                     self._answers[number] = answer
                     _set_answer(number, note)
-        except BaseException:  # one came before it was held
+        except BaseException:  # a signal came before it was deferred
             self._answer_again()
             raise
         return self
@@ -75,7 +75,7 @@ class InterruptsHeld:
         self._came[number] = frame
 
     def _answer_again(self) -> None:
-        """Put the answers back, also if one that is back already raises in between."""
+        """Restore the handlers, even if one that is already restored raises in between."""
         try:
             self._put_back()
         finally:
@@ -99,9 +99,9 @@ class InterruptsHeld:
 
 
 def wait_in_slices(wait: Callable[[float | None], bool]) -> None:
-    """Call ``wait``, which waits for at most so many seconds, or without end, until it says that there is no more need.
+    """Call ``wait`` until it returns true; it waits for at most the seconds given, or without limit if given None.
 
-    In the main thread each slice is short and interrupts are answered between two of them.
+    In the main thread each slice is short, and interrupts are handled between two slices.
     """
     if not _is_main():
         while not wait(None):
@@ -114,7 +114,7 @@ def wait_in_slices(wait: Callable[[float | None], bool]) -> None:
 
 
 def begin_elsewhere(function: Callable[[], Any]) -> None:
-    """Call this in another thread, from now on: what a signal handler may do, since it takes no lock of Python's."""
+    """Start this function in another thread: safe in a signal handler, since it takes no lock of Python's."""
     _thread.start_new_thread(function, ())
 
 
@@ -131,11 +131,11 @@ def _send_later(numbers: list[int]) -> None:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Ctrl-C is answered at the end; a second one at once, should the end be far.
+    """Defer Ctrl-C to the end of the context; a second one is handled at once, in case the end is far off.
 
-    For the end of worker processes, which takes a moment. Their queues are taken apart when nobody knows them any more,
-    by finalizers: Python ignores what is raised in one, so an interrupt at that moment was lost, and multiprocessing's
-    tracker warned at exit of a semaphore that was there no more.
+    For the end of worker processes, which takes a moment. Finalizers take their queues apart after the last reference
+    is gone: Python ignores exceptions in a finalizer, so an interrupt at that moment was lost, and multiprocessing's
+    tracker warned at exit of a semaphore that no longer existed.
     """
     answer = signal.getsignal(signal.SIGINT)
     if not _is_main() or not callable(answer):

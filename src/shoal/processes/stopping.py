@@ -1,7 +1,7 @@
-"""Threads that make something are told to stop: when they are closed or let go of, and when Python ends.
+"""Stopping of worker threads: when they are closed or dropped, and when Python exits.
 
-At exit Python waits for the threads of pools before it calls what atexit knows. Without being told before, it would
-wait until all that was asked for is made.
+At exit Python waits for the threads of pools before it runs atexit handlers. Without an earlier signal, it would wait
+until all pending work is done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SECONDS_TO_END = 2.0
 
 
 class Stop(threading.Event):
-    """Set when what is being made is not wanted any more; `wake` is called then, in the thread that sets it."""
+    """Event that is set when the work is no longer wanted; ``changed`` is notified then, in the thread that sets it."""
 
     def __init__(self, changed: threading.Condition | None = None) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Stop(threading.Event):
         _all.add(self)
 
     def set(self) -> None:
-        """Stop, and wake up who waits for a change."""
+        """Stop, and wake up waiters on ``changed``."""
         super().set()
         if self._changed is not None:
             with self._changed:
@@ -36,9 +36,9 @@ class Stop(threading.Event):
 
 
 def end_pool(pool: concurrent.futures.ThreadPoolExecutor, under_way: Iterable[concurrent.futures.Future[Any]]) -> None:
-    """End the threads of a pool: what has not begun is dropped, and what has is waited for, but not long.
+    """End the threads of a pool: cancel pending work, and wait for work under way, but not long.
 
-    A thread in a function that takes longer ends when that does.
+    A thread in a function that takes longer ends when the function does.
     """
     with contextlib.suppress(RuntimeError):  # the garbage collector may run in one of the threads, which cannot wait
         pool.shutdown(wait=False, cancel_futures=True)
@@ -48,7 +48,7 @@ def end_pool(pool: concurrent.futures.ThreadPoolExecutor, under_way: Iterable[co
 
 
 def is_done(future: concurrent.futures.Future[Any], timeout_seconds: float | None) -> bool:
-    """Whether it is, after so long at most."""
+    """Return True if the future is done, waiting at most ``timeout_seconds``."""
     return bool(concurrent.futures.wait([future], timeout=timeout_seconds).done)
 
 

@@ -1,4 +1,4 @@
-"""Audit any loader by the ids it emits: what is missing, how well samples mix, which traces of an order there are."""
+"""Audits of any loader by the ids it emits: missing samples, quality of mixing, and traces of an order."""
 
 from __future__ import annotations
 
@@ -24,59 +24,59 @@ from shoal.quality.statistical_tests import Look
 __all__ = ["Audit", "audit"]
 
 _MOST_SPARSE = 1000
-_MOST_COUNTED = 4096  # samples of batches whose labels are counted
+_MOST_COUNTED = 4096  # samples of the largest batches whose labels are counted
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes
     ----------
     num_samples
-        Samples of the dataset.
+        Number of samples of the dataset.
     num_epochs, num_delivered
         Epochs that were audited, and samples delivered in them.
     missing, repeated, unknown
-        Over all epochs: samples that do not come, deliveries of what came before, ids outside of the dataset.
+        Over all epochs: samples never delivered, repeated deliveries, ids outside of the dataset.
     key
-        What the variance is of: "labels", or "position" of storage.
+        Key of which the variance is taken: "labels", or "position" in storage.
     batch
-        Samples of the batches that findings are judged by.
+        Samples of the batches by which findings are judged.
     vr
-        The variance ratio VR(b) by batch size; 1 is a perfect shuffle.
+        Variance ratio VR(b) by batch size; 1 is a perfect shuffle.
     vr_error
-        The standard deviation of each for a perfect shuffle.
+        Standard deviation of each for a perfect shuffle.
     effective_batch
-        ``batch / VR(batch)``: batches of how many samples of a perfect shuffle vary as much.
+        ``batch / VR(batch)``: the batch size at which a perfect shuffle varies as much.
     distinct, expected_distinct
-        Different labels in a batch (64ths of the dataset, without labels), and in one of a perfect shuffle, by batch
-        size up to 4096.
+        Distinct labels in a batch (64ths of the dataset, if there are no labels), and in one of a perfect shuffle, by
+        batch size up to 4096.
     start_vr, end_vr
-        VR(batch) over the first and the last twentieth of the epochs; NaN where that is too short.
+        VR(batch) over the first and the last twentieth of the epochs; NaN if that is too short.
     displacement
-        How far samples are moved, later (positive) or earlier, as a share of the epoch: quantiles 0.01, 0.5 and 0.99.
-        -0.9, 0 and 0.9 for a perfect shuffle.
+        Distance by which samples are moved, later (positive) or earlier, as a share of the epoch: quantiles 0.01, 0.5
+        and 0.99. -0.9, 0 and 0.9 for a perfect shuffle.
     start_distance, end_distance
-        How far the first and the last samples are from all in where they are stored (Kolmogorov and Smirnov), by share
-        of the first epoch: 0 is alike, 1 is apart.
+        Kolmogorov-Smirnov distance of the storage positions of the first and the last samples from those of all, by
+        share of the first epoch: 0 is alike, 1 is disjoint.
     remet, expected_remet
-        What part of the pairs of samples that share a batch share one in the next epoch again, and after a perfect
-        shuffle; NaN without a second epoch.
+        Share of the pairs of samples in one batch that share a batch again in the next epoch, and that expected of a
+        perfect shuffle; NaN without a second epoch.
     rank_correlation
-        Of where a sample is stored and when it comes (Spearman); 0 for a shuffle.
+        Spearman's correlation of the storage position of samples and their time of delivery; 0 for a shuffle.
     num_looks
-        How many looks were taken; all together they raise a false alarm in at most 0.1 % of audits.
+        Number of statistical tests; together they raise a false alarm in at most 0.1 % of audits.
     findings
-        What a perfect shuffle does not do, the heaviest first, each with its usual cause and cure.
+        Deviations from a perfect shuffle, the heaviest first, each with its usual cause and cure.
     grade
-        "good", "fair" or "poor": by what is likely to cost a training; "unknown" of few samples.
+        "good", "fair" or "poor", by the likely cost to a training; "unknown" if there are few samples.
     headline
-        The grade and its reason in a line, as "Poor: VR 25 at 64".
+        Grade and reason in a line, as "Poor: VR 25 at 64".
     verdict
-        All this in a few sentences.
+        Summary in a few sentences.
     is_part
-        Whether this is one rank or worker, of which most samples are missing.
+        True if this is one rank or worker, so that most samples are missing.
     heat
         Samples delivered in each 200th of the epochs (rows) from each 64th of the dataset.
     """
@@ -111,12 +111,12 @@ class Audit:
     heat: NDArray[np.int64] = field(repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it; all but the heat map."""
+        """Return all but the heat map as JSON types."""
         found = {name: getattr(self, name) for name in self.__slots__ if name != "heat"}
         return found | {"findings": [finding.to_dict() for finding in self.findings]}
 
     def __str__(self) -> str:
-        """The headline, the verdict, and the findings one a line."""
+        """Return the headline, the verdict, and the findings, one per line."""
         signs = {True: "serious", False: "mild   "}
         lines = [f"{signs[each.is_serious]}  {each.name} ({each.where}): {each.text}" for each in self.findings]
         return "\n".join([self.headline, self.verdict, *lines])
@@ -133,40 +133,40 @@ def audit(
     others: Mapping[str, Any] | None = None,
     is_part: bool = False,
 ) -> Audit:
-    """Whether some ids are those of a good shuffle; of shoal or of any other loader.
+    """Audit whether the ids emitted by shoal, or by any other loader, are those of a good shuffle.
 
     Parameters
     ----------
     ids
         The number of each sample in storage order, from 0, in the order of delivery: an array of shape (N,) or
         (num_epochs, N), memory-mapped if large; or an iterable of ids or of batches of ids. Above 2**24 samples, counts
-        and the heat map are of all, and the looks of four stretches of 2**22.
+        and the heat map cover all samples, and the tests four stretches of 2**22.
     num_samples
-        Samples of the dataset; default one more than the largest id.
+        Number of samples of the dataset; default one more than the largest id.
     keys
-        The key of each sample in storage order, shape (num_samples,), where ``ids`` (and ``others``) are keys.
+        The key of each sample in storage order, shape (num_samples,), if ``ids`` (and ``others``) are keys.
     labels
-        The label of each sample by id, shape (num_samples,), that batches should have in fair shares; numbers with a
-        fraction count as numbers. Default: where a sample is stored, which is the worst that data can be sorted by.
+        The label of each sample by id, shape (num_samples,), which batches should contain in fair shares; floats count
+        as numbers. Default: the storage position, the worst key by which data can be sorted.
     epochs
-        How many epochs a flat stream of ids holds.
+        Number of epochs in a flat stream of ids.
     batch
         Samples of a global batch.
     others
-        Other streams that should have nothing in common with this one, by name: of another seed, another source. Each
-        has as many epochs as it is a multiple of ``ids``' length.
+        Other streams that should be unrelated to this one, by name: of another seed, another source. Each has as many
+        epochs as it is a multiple of ``ids``' length.
     is_part
-        The ids are those of one rank or worker, so that most samples are missing.
+        True if the ids are those of one rank or worker, so that most samples are missing.
 
     Returns
     -------
     Audit
-        About 1 us a sample and epoch up to 2**24, then 0.1 us, in at most 1 GB beside labels.
+        Takes about 1 us per sample and epoch up to 2**24, then 0.1 us, in at most 1 GB beside labels.
 
     Raises
     ------
     UsageError
-        The ids are no integers, labels are missing, or keys are not those of the dataset.
+        If the ids are not integers, labels are missing, or keys are not those of the dataset.
 
     Examples
     --------
@@ -207,7 +207,7 @@ def audit(
 
 
 def _cut_alike(stream: Any, num_delivered: int, keys: KeyTable | None) -> list[NDArray[np.int64]]:
-    """The epochs of another stream, cut at the length of this one's where that fits."""
+    """Cut another stream into epochs of this one's length, if that fits."""
     if isinstance(stream, np.ndarray) and stream.ndim == 2:
         return as_epochs(stream, 1, keys)
     flat = as_stream(stream, keys)
@@ -215,7 +215,7 @@ def _cut_alike(stream: Any, num_delivered: int, keys: KeyTable | None) -> list[N
 
 
 def _label_keys(labels: ArrayLike | None, num_samples: int) -> Keys | None:
-    """The keys of all samples by id."""
+    """Return the keys of all samples by id."""
     if labels is None:
         return None
     array = np.asarray(labels)
@@ -238,7 +238,7 @@ def _varying(keys: Keys) -> Keys:
 
 
 def _counted(surveys: list[Survey], num_samples: int, *, is_part: bool) -> list[Finding]:
-    """What is wrong with the counts, which need no statistics."""
+    """Return the findings on counts, which need no statistics."""
     findings = []
     missing = sum(found.num_missing for found in surveys)
     repeated = sum(found.num_repeated for found in surveys)
@@ -262,7 +262,7 @@ def _counted(surveys: list[Survey], num_samples: int, *, is_part: bool) -> list[
 
 
 def _part(count: int, total: int) -> float:
-    """The size of a finding by what share it is of; its root, since a hundredth of the samples is much already."""
+    """Return the size of a finding as the root of a share, since a hundredth of the samples is already a lot."""
     return math.sqrt(min(1.0, count / max(1, total)))
 
 

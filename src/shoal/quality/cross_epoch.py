@@ -1,7 +1,7 @@
-"""Do two orders know of each other? Epochs of one run, or two runs that should have nothing in common.
+"""Tests for a relation between two orders: epochs of one run, or two runs that should be unrelated.
 
-A seed that does not reach some part of a loader, ``seed + epoch`` used as a seed, or an epoch that is never told to the
-dataset show as two orders that agree more than chance allows.
+A seed that does not reach some part of a loader, ``seed + epoch`` used as a seed, or an epoch that is never passed to
+the dataset show as two orders that agree more than chance allows.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def looks_between(
     names: tuple[str, str],
     batch: int,
 ) -> Iterator[Look]:
-    """All looks at two streams, position by position.
+    """Run all tests on two streams, position by position.
 
     Parameters
     ----------
     first, second
         Ids, or numbers from 0, in the order of delivery; compared over the shorter one's length.
     codes
-        The label of each sample of both, as codes from 0; of equal lengths with the ids.
+        The label of each sample of both, as codes from 0; same lengths as the ids.
     names
-        What the two are called: "epoch 0", "epoch 1".
+        Names of the two: "epoch 0", "epoch 1".
     batch
-        Samples of the batches in which neighbours are looked for.
+        Samples of the batches in which neighbours are searched.
     """
     size = min(len(first), len(second))
     first, second, pair = first[:size], second[:size], " and ".join(names)
@@ -59,13 +59,13 @@ def looks_between(
 
 
 def remet_neighbours(first: NDArray[np.int64], second: NDArray[np.int64], batch: int) -> tuple[float, float, int]:
-    """What share of the pairs of samples that shared a batch share one again.
+    """Return the share of the pairs of samples in one batch that share a batch again.
 
     Returns
     -------
     tuple
-        The share, the one that is expected in a perfect shuffle, and the number of pairs (0 where there are none, or
-        where samples come more than once). Of samples that both epochs hold. O(N log N).
+        The share, the one expected of a perfect shuffle, and the number of pairs (0 if there are none, or if samples
+        come more than once), over the samples that both epochs hold. O(N log N).
     """
     _, at, other = np.intersect1d(first, second, return_indices=True)
     whole = len(np.unique(first)) == len(first) and len(np.unique(second)) == len(second)
@@ -92,7 +92,7 @@ def _equal(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> It
 
 
 def _shifted(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Iterator[Look]:
-    """The same order, begun elsewhere."""
+    """Test for equal orders that start at different places."""
     size = len(first)
     tried = set()
     for place in range(0, size, max(1, size // _SHIFTS)):
@@ -101,18 +101,18 @@ def _shifted(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> 
             tried.add(shift)
             same = int(np.count_nonzero(first == np.roll(second, -shift)))
             text = f"{pair} have the same order, shifted by {shift:,}, at {same:,} of {size:,} positions"
-            # One is the same because the shift was chosen so.
+            # One position is equal by choice of the shift.
             yield _sameness(same - 1, size, text)
 
 
 def _sameness(same: int, size: int, text: str) -> Look:
-    """A few equal positions come from being in the same part of the dataset, many from being the same order."""
+    """Judge equal positions: a few come from being in the same part of the dataset, many from equal orders."""
     serious = same >= 0.001 * size
     return Look("same order" if serious else "in step", same, 1.0, poisson_tail(same, 1.0), serious, same / size, text)
 
 
 def _in_step(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Look:
-    """Whether they are in the same part of the dataset at the same time."""
+    """Test if both are in the same part of the dataset at the same time."""
     size = len(first)
     one, two = first - first.mean(), second - second.mean()
     power = math.sqrt(float(one @ one) * float(two @ two))
@@ -126,11 +126,11 @@ def _in_step(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> 
 
 
 def _labels_agree(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Look | None:
-    """Whether labels come in the same order, even if samples do not: sources, files, parts of the dataset."""
+    """Test if labels (sources, files, parts of the dataset) come in the same order, even if samples do not."""
     size = len(first)
     num_labels = int(max(first.max(initial=0), second.max(initial=0))) + 1
     mine, theirs = (np.bincount(codes, minlength=num_labels).astype(np.float64) for codes in (first, second))
-    # How often two sequences in random order agree, exactly (the moments of a sum over a random permutation).
+    # Exact moments of the number of agreements of two randomly ordered sequences (a sum over a random permutation).
     pairs = float(mine @ theirs)
     mean = pairs / size
     squares = pairs - float(mine @ theirs**2) / size - float(theirs @ mine**2) / size + pairs**2 / size**2

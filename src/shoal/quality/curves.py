@@ -1,6 +1,6 @@
-"""Variance ratios over all batch sizes at once: b, 2b, 4b ... up to half an epoch; the curve is the picture.
+"""Variance ratios over many batch sizes at once: b, 2b, 4b ... up to half an epoch.
 
-A curve costs one sort of the labels (none for numbers) and then a pass for each size.
+A curve costs one sort of the labels (none for numbers) and then one pass per size.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Keys:
     Parameters
     ----------
     values
-        Numbers that are centred already, or codes of labels from 0; shape (N,).
+        Centred numbers, or codes of labels from 0; shape (N,).
     shares
-        Each label's share of the dataset, shape (num_labels,); None where keys are numbers.
+        Each label's share of the dataset, shape (num_labels,); None if keys are numbers.
     variance
-        Of the numbers; for labels ``1 - sum p_c^2``.
+        Variance of the numbers; for labels ``1 - sum p_c^2``.
     """
 
     values: NDArray[np.float64] | NDArray[np.integer[Any]]
@@ -34,10 +34,10 @@ class Keys:
 
     @property
     def spread(self) -> float:
-        """How many independent numbers the key is worth, inverted: 1 for a number, 1 / (labels - 1) for even labels.
+        """Inverse number of independent numbers in the key: 1 for a number, 1 / (labels - 1) for even labels.
 
         The mean square of ``1[x = y] - p_x - p_y + sum p^2`` for two independent samples, over ``variance^2``: the
-        part of the variance of a mean square that is not fixed by which samples there are.
+        part of the variance of a mean square that the set of samples does not fix.
         """
         if self.shares is None or self.variance <= 0.0:
             return 1.0
@@ -47,11 +47,11 @@ class Keys:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VarianceCurve:
-    """Variance ratios by batch size, and what chance makes of a perfect shuffle's.
+    """Variance ratios by batch size, and the spread that chance gives those of a perfect shuffle.
 
-    All of shape (num_sizes,). ``freedom`` are the degrees of freedom of each ratio: that of a perfect shuffle is
+    All of shape (num_sizes,). ``freedom`` holds the degrees of freedom of each ratio: that of a perfect shuffle is
     distributed like chi-square over its degrees of freedom, so its standard deviation is ``sqrt(2 / freedom)``.
-    ``distinct`` are the different labels of a batch on average, or all 0 where keys are numbers.
+    ``distinct`` is the mean number of distinct labels in a batch, or 0 if keys are numbers.
     """
 
     sizes: NDArray[np.int64]
@@ -61,7 +61,7 @@ class VarianceCurve:
 
 
 def batch_sizes(batch: int, num_samples: int) -> list[int]:
-    """``batch`` and its doubles, up to half of the samples.
+    """Return ``batch`` and its doublings, up to half of the samples.
 
     >>> batch_sizes(64, 1000)
     [64, 128, 256]
@@ -74,28 +74,29 @@ def batch_sizes(batch: int, num_samples: int) -> list[int]:
 
 
 def variance_curve(keys: Keys, sizes: list[int], *, population: int | None = None) -> VarianceCurve:
-    """Variance ratios (`shoal.quality.metrics.variance_ratio`) for many batch sizes.
+    """Compute variance ratios (`shoal.quality.metrics.variance_ratio`) for many batch sizes.
 
     Parameters
     ----------
     keys
-        In the order of delivery.
+        Keys in the order of delivery.
     sizes
         Batch sizes, each at most half of the samples.
     population
-        Samples that the keys' mean or shares are of, where they are only a part of an epoch; default: all of them.
+        Number of samples over which the keys' mean or shares were taken, if they are only a part of an epoch; default:
+        as many as there are keys.
 
     Returns
     -------
     VarianceCurve
-        O(N log N) for labels, O(N) for numbers; 25 bytes a sample.
+        Takes O(N log N) for labels, O(N) for numbers; 25 bytes per sample.
     """
     whole = population is None
     total = len(keys.values) if population is None else population
     by_label: NDArray[np.integer[Any]] | None = None
     if keys.shares is not None:
         by_label = np.argsort(keys.values, kind="stable")
-        if len(by_label) < 2**31:  # half the memory, of which there are several more arrays below
+        if len(by_label) < 2**31:  # half the memory; there are several more such arrays below
             by_label = by_label.astype(np.int32)
     ratios, freedom, distinct = [], [], []
     for size in sizes:
@@ -106,9 +107,9 @@ def variance_curve(keys: Keys, sizes: list[int], *, population: int | None = Non
         else:
             square, labels = _of_labels(keys, by_label, size, num_batches)
         scale = size * (total - 1.0) / (total - size)
-        # Keys that are all equal have labels to count, and nothing that could vary.
+        # If all keys are equal there are labels to count, but nothing can vary.
         ratios.append(max(0.0, square) * scale / keys.variance if keys.variance > 0.0 else np.nan)
-        # Batches that are a whole epoch have the mean of the dataset together, so one of them is not free.
+        # Batches that make up a whole epoch together have the mean of the dataset, so one of them is not free.
         free = num_batches - 1.0 if whole else float(num_batches)
         freedom.append(free / keys.spread / max(1e-9, 1.0 - 1.0 / size))
         distinct.append(labels)
@@ -116,10 +117,10 @@ def variance_curve(keys: Keys, sizes: list[int], *, population: int | None = Non
 
 
 def _of_labels(keys: Keys, by_label: NDArray[np.integer[Any]], size: int, num_batches: int) -> tuple[float, float]:
-    """The mean over batches of ``sum_c (share_c - p_c)^2``, and how many labels a batch holds."""
+    """Return the mean over batches of ``sum_c (share_c - p_c)^2``, and the mean number of labels in a batch."""
     assert keys.shares is not None  # noqa: S101  # the caller has looked
     places = by_label[by_label < num_batches * size]
-    # Sorted by label, and by place within one: what one batch holds of a label stands together.
+    # Sorted by label, then by place: the samples of a label in one batch are adjacent.
     batches, codes = places // size, keys.values[places]
     first = np.flatnonzero(np.concatenate([[True], (batches[1:] != batches[:-1]) | (codes[1:] != codes[:-1])]))
     counts = np.diff(first, append=len(places)).astype(np.float64)

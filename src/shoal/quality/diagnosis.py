@@ -1,4 +1,4 @@
-"""What findings weigh, where they usually come from, and what cures them."""
+"""Weights, usual causes and cures of findings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["ADVICE", "Advice"]
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What there is to say of all findings of one name.
+    """Advice on all findings of one name.
 
     Parameters
     ----------
     importance
-        What the worst finding of this name weighs; the others weigh less, by their size.
+        Weight of the worst finding of this name; the others weigh less, by their size.
     brief
         The finding in a few words.
     cause, cure
-        Where it usually comes from, and what helps.
+        Usual cause, and remedy.
     """
 
     importance: float

@@ -1,4 +1,4 @@
-"""One pass over the ids of an epoch, in bounded memory however long it is: what comes, how often, and from where."""
+"""Counts from one pass over the ids of an epoch, in bounded memory: samples delivered, repeats, and their origin."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ __all__ = ["SOURCE_PARTS", "TIME_PARTS", "Survey", "survey"]
 
 TIME_PARTS, SOURCE_PARTS = 200, 1024
 _BLOCK = 1 << 22
-_RANGE = 1 << 28  # ids whose presence is noted at a time: 256 MiB
+_RANGE = 1 << 28  # ids whose presence is recorded at a time: 256 MiB
 _EXAMPLES = 5
-_FEW = 1 << 24  # samples: up to here repeated ids are named
+_FEW = 1 << 24  # samples: up to this number, examples of repeated ids are given
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """What is known of an epoch after one pass.
+    """The results of one pass over an epoch.
 
     Parameters
     ----------
     num_delivered
-        Samples delivered, whichever they are.
+        Samples delivered, of any kind.
     num_missing, num_repeated, num_unknown
-        Samples that never come, deliveries of samples that came before, and of ids outside the dataset.
+        Samples never delivered, repeated deliveries, and deliveries of ids outside the dataset.
     missing, repeated
         Up to five examples of either.
     heat
         Samples delivered in each 200th of the epoch from each 1024th of the ids, shape (200, 1024).
     mean, variance
-        Of the ids delivered.
+        Mean and variance of the ids delivered.
     """
 
     num_delivered: int
@@ -46,7 +46,7 @@ class Survey:
 
 
 def survey(ids: NDArray[np.int64], num_samples: int) -> Survey:
-    """Count what an epoch delivers of the samples ``0 .. num_samples - 1``; 30 ns a sample, 256 MiB at most.
+    """Count which of the samples ``0 .. num_samples - 1`` an epoch delivers; 30 ns per sample, 256 MiB at most.
 
     >>> found = survey(np.array([0, 1, 1, 4]), 5)
     >>> found.num_missing, found.missing, found.num_repeated, found.repeated

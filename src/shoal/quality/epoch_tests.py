@@ -1,4 +1,4 @@
-"""One epoch, surveyed, and all looks at it; of a long one, stretches from its start to its end are looked at."""
+"""Statistical tests of one epoch; of a long one, only stretches from its start to its end are tested."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from shoal.quality.statistical_tests import Look, permutation_looks
 __all__ = ["PARTS", "Epoch", "compared", "end_distances", "rank_correlation", "start_distances"]
 
 PARTS = 64
-"""Parts of the dataset that stand for labels where there are none."""
+"""Number of parts of the dataset that serve as labels if there are none."""
 
-_LEAST = 200  # samples: below, chance hides everything
+_LEAST = 200  # samples: with fewer, chance hides everything
 _LOOKED_AT = 1 << 24
 _STRETCHES = 4
 _LEAST_PAIRS = 50.0
-_PREFIXES = (2, 10, 20, 100)  # of 200 parts of an epoch
+_PREFIXES = (2, 10, 20, 100)  # in 200ths of an epoch
 _SUFFIXES = (2, 10, 20)
 _SERIOUS_DISTANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Epoch:
-    """One epoch, surveyed, and the part of it that is looked at."""
+    """One epoch with its survey, and the part of it that is tested."""
 
     survey: Survey
     ids: NDArray[np.int64]
@@ -42,7 +42,7 @@ class Epoch:
 
     @staticmethod
     def of(row: NDArray[np.int64], num_samples: int, labels: Keys | None, batch: int) -> Epoch:
-        """Survey an epoch and take from it what is looked at: all, or stretches from the start to the end."""
+        """Survey an epoch and select the part to test: all of it, or stretches from the start to the end."""
         found = survey(row, num_samples)
         if len(row) <= _LOOKED_AT:
             ids = np.asarray(row)
@@ -59,17 +59,17 @@ class Epoch:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is looked at."""
+        """True if all of it is tested."""
         return len(self.ids) == self.survey.num_delivered
 
     def positions(self) -> NDArray[np.int64]:
-        """Of what is looked at, made anew each time: 8 bytes a sample are much to keep."""
+        """Compute the positions of the tested samples anew each time: 8 bytes per sample are too many to keep."""
         if self.is_whole:
             return np.arange(len(self.ids))
         return np.concatenate([np.arange(start, stop) for start, stop in _stretches(self.survey.num_delivered)])
 
     def curve(self, keys: Keys) -> VarianceCurve:
-        """Variance ratios of all sizes."""
+        """Return the variance ratios of all batch sizes."""
         stretch = len(self.ids) if self.is_whole else len(self.ids) // _STRETCHES
         return variance_curve(keys, batch_sizes(self.batch, stretch), population=self._population)
 
@@ -78,7 +78,7 @@ class Epoch:
         return None if self.is_whole else self.survey.num_delivered
 
     def end(self, *, first: bool) -> VarianceCurve | None:
-        """The variance ratio over the first or the last twentieth."""
+        """Return the variance ratio over the first or the last twentieth."""
         size = self.survey.num_delivered // 20
         size = min(size, len(self.ids) // _STRETCHES) // self.batch * self.batch
         if self.keys is None or size < 20 * self.batch:
@@ -88,7 +88,7 @@ class Epoch:
         return variance_curve(part, [self.batch], population=self.survey.num_delivered)
 
     def places(self) -> NDArray[np.float64]:
-        """Where each sample stands among those delivered, in storage order."""
+        """Return the place of each sample among those delivered, in storage order."""
         sums = self.survey.heat.sum(axis=0)
         before = np.concatenate([[0], np.cumsum(sums)]).astype(np.float64)
         borders = np.arange(SOURCE_PARTS + 1) * (self.num_samples / SOURCE_PARTS)
@@ -96,7 +96,7 @@ class Epoch:
         return places
 
     def looks(self) -> Iterator[Look]:
-        """All looks at this epoch alone."""
+        """Run all tests of this epoch alone."""
         if self.survey.num_delivered < _LEAST:
             return
         overall = 1.0
@@ -112,7 +112,7 @@ class Epoch:
                 text = f"over the {name} twentieth of the epoch batches vary {ratio:.2f} times as much"
                 text += f" as in a perfect shuffle, and {overall:.2f} times over all of it"
                 rare = ratio_tail(ratio, float(end.freedom[0]))
-                # A window of few chunks has twice the ratio here or there by chance.
+                # A window of few chunks has twice the ratio in some places by chance.
                 yield Look(
                     "start and end",
                     ratio,
@@ -133,14 +133,14 @@ class Epoch:
 
 
 def _stretches(num_delivered: int) -> list[tuple[int, int]]:
-    """Which positions of a long epoch are looked at."""
+    """Return the ranges of positions of a long epoch that are tested."""
     length = _LOOKED_AT // _STRETCHES
     starts = [number * (num_delivered - length) // (_STRETCHES - 1) for number in range(_STRETCHES)]
     return [(start, start + length) for start in starts]
 
 
 def _ranks(ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The ids numbered from 0 without gaps, each where it comes first.
+    """Return the rank of each distinct id, from 0 without gaps, in order of first occurrence.
 
     >>> _ranks(np.array([70, 20, 70, 90])).tolist()
     [1, 0, 2]
@@ -162,7 +162,7 @@ def _variance_looks(name: str, curve: VarianceCurve, keys: Keys, epoch: Epoch) -
         num_batches = len(epoch.ids) // size
         pairs = num_batches * size * (size - 1.0) / 2.0
         if keys.shares is not None and pairs * float(keys.shares @ keys.shares) < _LEAST_PAIRS:
-            continue  # labels so rare that hardly two ever meet
+            continue  # labels so rare that two hardly ever meet
         what = "" if name == "variance" else " in the parts of the dataset that they come from"
         text = f"batches of {size:,} vary {ratio:.2f} times as much{what} as in a perfect shuffle"
         serious = ratio > 1.2 and size == epoch.batch
@@ -170,7 +170,7 @@ def _variance_looks(name: str, curve: VarianceCurve, keys: Keys, epoch: Epoch) -
 
 
 def _loss(ratio: float) -> float:
-    """What share of a batch is lost to a variance ratio; below 1 nothing is.
+    """Return the share of a batch lost to a variance ratio; nothing is lost below 1.
 
     >>> _loss(4.0), _loss(0.5)
     (0.75, 0.0)
@@ -179,7 +179,7 @@ def _loss(ratio: float) -> float:
 
 
 def _distance(found: Survey, rows: slice) -> tuple[float, int]:
-    """Kolmogorov and Smirnov's distance of a part of the epoch from all of it, and the samples of the part."""
+    """Return the Kolmogorov-Smirnov distance of a part of the epoch from all of it, and the samples of the part."""
     part = found.heat[rows].sum(axis=0)
     size = int(part.sum())
     whole = np.cumsum(found.heat.sum(axis=0)) / found.num_delivered
@@ -187,12 +187,12 @@ def _distance(found: Survey, rows: slice) -> tuple[float, int]:
 
 
 def start_distances(found: Survey) -> dict[float, float]:
-    """The distance of the first samples from all, by their share of the epoch."""
+    """Return the distance of the first samples from all, by their share of the epoch."""
     return {rows / TIME_PARTS: _distance(found, _rows(rows, at_end=False))[0] for rows in _PREFIXES}
 
 
 def end_distances(found: Survey) -> dict[float, float]:
-    """The same for the last samples."""
+    """Return the distance of the last samples from all, by their share of the epoch."""
     return {rows / TIME_PARTS: _distance(found, _rows(rows, at_end=True))[0] for rows in _SUFFIXES}
 
 
@@ -201,7 +201,7 @@ def _rows(rows: int, *, at_end: bool) -> slice:
 
 
 def _prefix_looks(found: Survey) -> Iterator[Look]:
-    """The first and the last samples against all."""
+    """Compare the first and the last samples with all."""
     parts = [(rows, False) for rows in _PREFIXES] + [(rows, True) for rows in _SUFFIXES]
     for rows, at_end in parts:
         distance, size = _distance(found, _rows(rows, at_end=at_end))
@@ -213,13 +213,13 @@ def _prefix_looks(found: Survey) -> Iterator[Look]:
                 f"the {name} {size / total:.1%} of the epoch come from some parts of the dataset more than from others "
                 f"(Kolmogorov-Smirnov distance {distance:.3f}, {by_chance:.3f} by chance)"
             )
-            # As far as if an epoch were a few hundred pieces in random order; its first 1 % are too few to matter.
+            # The distance of an epoch of a few hundred pieces in random order; its first 1 % are too few to matter.
             serious = distance * math.sqrt(size / total) >= _SERIOUS_DISTANCE and size >= total // 25
             yield Look("start and end", distance, by_chance, rare, serious, distance, text)
 
 
 def _displacement_looks(places: NDArray[np.float64], positions: NDArray[np.int64]) -> Iterator[Look]:
-    """How far samples move (Spearman's footrule), and the rank correlation."""
+    """Test how far samples move (Spearman's footrule), and the rank correlation."""
     size = len(places)
     moved = float(np.abs(places - positions).mean()) / size
     text = f"samples are moved {moved:.1%} of the epoch on average, and 33.3% in a perfect shuffle"
@@ -234,14 +234,14 @@ def _displacement_looks(places: NDArray[np.float64], positions: NDArray[np.int64
 
 
 def rank_correlation(places: NDArray[np.float64], positions: NDArray[np.int64]) -> float:
-    """Of where samples are stored and when they come; 0 where one of the two is constant."""
+    """Correlate the storage ranks of samples with their delivery order; 0 if one of the two is constant."""
     one, two = places - places.mean(), positions - positions.mean()
     power = math.sqrt(float(one @ one) * float(two @ two))
     return float(one @ two) / power if power > 0.0 else 0.0
 
 
 def _delivered_keys(labels: Keys, ids: NDArray[np.int64], *, whole: bool) -> Keys | None:
-    """The keys in the order of delivery, against the mean of what is delivered where all of it is known."""
+    """Return the keys in the order of delivery, centred on the mean of all delivered samples if those are known."""
     values = labels.values[ids]
     if not whole:
         return Keys(values, labels.shares, labels.variance)
@@ -253,7 +253,7 @@ def _delivered_keys(labels: Keys, ids: NDArray[np.int64], *, whole: bool) -> Key
 
 
 def compared(mine: Epoch, other: Epoch, names: tuple[str, str]) -> list[tuple[str, Look]]:
-    """All looks at two epochs, or streams, and where they were taken."""
+    """Run all tests on two epochs, or streams, and return them with the names of the two."""
     if min(len(mine.ids), len(other.ids)) < _LEAST:
         return []
     codes = []

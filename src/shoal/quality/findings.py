@@ -1,4 +1,4 @@
-"""From looks to findings, and from findings to words."""
+"""Conversion of test results to findings, and of findings to words."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from shoal.quality.statistical_tests import Look
 __all__ = ["FALSE_ALARMS", "Finding", "as_sentence", "findings_of", "headline_of", "heaviest_first", "verdict_of"]
 
 FALSE_ALARMS = 0.001
-"""The chance that an audit of perfect shuffles finds anything at all."""
+"""Probability that an audit of perfect shuffles finds anything at all."""
 
-_FINE = 1.2  # VR up to which nobody will see a difference
+_FINE = 1.2  # VR up to which no difference is visible
 _POOR = 0.5  # weight from which an order is poor
-_ALL_OVER = 0.95  # of the dataset: a rank that gets samples from so much of it is not tied to some shards
+_ALL_OVER = 0.95  # share of the dataset: a rank with samples from this much of it is not tied to some shards
 _COUNTED = {
     "missing": ("sample missing", "samples missing"),
     "repeated": ("delivery repeated", "deliveries repeated"),
@@ -26,25 +26,25 @@ _COUNTED = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that a perfect shuffle does not do.
+    """A deviation from a perfect shuffle.
 
     Parameters
     ----------
     name
-        What was looked for: "missing", "repeated", "variance", "echo", "parity", "steps", "locality", "storage order",
+        Kind of deviation: "missing", "repeated", "variance", "echo", "parity", "steps", "locality", "storage order",
         "runs", "start and end", "same order", "in step", "neighbours met again" ...
     is_serious
-        Whether it is likely to matter to a training, judged by its size.
+        True if it is likely to matter to a training, judged by its size.
     text
-        What was found, in words: the clearest of the looks of this name.
+        Description of the clearest test result of this name.
     where
-        "epoch 0", or the two that were compared.
+        "epoch 0", or the two streams that were compared.
     found, expected, probability
-        The number, what a perfect shuffle has, and how likely that goes so far by chance.
+        Measured value, value of a perfect shuffle, and probability of such a deviation by chance.
     size
-        How much it is: 0 is a perfect shuffle, 1 the worst that there can be.
+        Magnitude: 0 is a perfect shuffle, 1 the worst possible.
     num_looks
-        How many looks of this name found something.
+        Number of tests of this name that found something.
     """
 
     name: str
@@ -59,29 +59,30 @@ class Finding:
 
     @property
     def weight(self) -> float:
-        """What it is likely to cost a training, by its kind and size: from 0, nothing, to above 1."""
+        """Likely cost to a training, by kind and size: from 0, nothing, to above 1."""
         return ADVICE[self.name].importance * self.size
 
     @property
     def cause(self) -> str:
-        """Where this usually comes from."""
+        """Usual cause."""
         return ADVICE[self.name].cause
 
     @property
     def cure(self) -> str:
-        """What usually helps."""
+        """Usual remedy."""
         return ADVICE[self.name].cure
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the finding as JSON types."""
         return {name: getattr(self, name) for name in (*self.__slots__, "weight", "cause", "cure")}
 
 
 def findings_of(looks: Sequence[tuple[str, Look]]) -> list[Finding]:
-    """The looks (with where each was taken) that chance does not explain; one finding for each name, heaviest first.
+    """Return a finding for each name among the test results that chance does not explain, heaviest first.
 
-    Bonferroni's bound: a look counts when its probability is below `FALSE_ALARMS` over the number of looks. However
-    the looks depend on each other, perfect shuffles are then found fault with in at most that share of audits.
+    Each result comes with the place where it was taken. Bonferroni's bound: a result counts if its probability is below
+    `FALSE_ALARMS` over the number of tests. Whatever the dependence between tests, at most that share of audits of
+    perfect shuffles then finds anything.
     """
     limit = FALSE_ALARMS / max(1, len(looks))
     found: dict[str, list[tuple[str, Look]]] = {}
@@ -90,8 +91,8 @@ def findings_of(looks: Sequence[tuple[str, Look]]) -> list[Finding]:
             found.setdefault(look.name, []).append((where, look))
     findings = []
     for name, these in found.items():
-        # Serious ones first; then what is farthest from chance; of equally rare ones about the
-        # farthest in size, and of these the first: the lowest bit, the shortest lag.
+        # Serious ones first, then the least probable; of equally rare ones the largest, roughly,
+        # and of these the first: the lowest bit, the shortest lag.
         where, worst = min(
             these, key=lambda item: (not item[1].is_serious, item[1].probability, -round(_far(item[1]), 1))
         )
@@ -112,7 +113,7 @@ def findings_of(looks: Sequence[tuple[str, Look]]) -> list[Finding]:
 
 
 def heaviest_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Serious findings before mild ones, and of both those first that weigh most."""
+    """Sort findings: serious before mild ones, and within each by falling weight."""
     return sorted(findings, key=lambda finding: (not finding.is_serious, -finding.weight))
 
 
@@ -124,10 +125,10 @@ def headline_of(
     num_looks: int,
     part_of: float | None = None,
 ) -> tuple[str, str]:
-    """A grade, "good", "fair", "poor" or "unknown", and what it is for, in a line.
+    """Return a grade, "good", "fair", "poor" or "unknown", and its reason in a line.
 
-    ``findings`` are sorted, the heaviest first; ``ratios`` are VR by batch size. ``part_of`` is from how much of the
-    dataset the samples of one rank or worker come; None where all were audited.
+    ``findings`` are sorted, the heaviest first; ``ratios`` are VR by batch size. ``part_of`` is the share of the
+    dataset from which the samples of one rank or worker come; None if all were audited.
     """
     serious = [finding for finding in findings if finding.is_serious]
     grade = "good" if not serious else "poor" if serious[0].weight >= _POOR else "fair"
@@ -142,7 +143,7 @@ def headline_of(
         elif finding.name in _COUNTED:
             parts.append(_brief(finding))
         elif finding is serious[0] or not (has_variance or parts):
-            parts.append(_brief(finding))  # what else is wrong is mostly told by VR
+            parts.append(_brief(finding))  # VR mostly covers the other deviations
     if mixing not in parts:
         parts.append(mixing)
     within = "" if part_of is None else " within one part"
@@ -160,7 +161,7 @@ def _brief(finding: Finding) -> str:
 
 
 def _ratio(ratio: float) -> str:
-    """VR in two or three digits.
+    """Format VR in two or three digits.
 
     >>> _ratio(0.987), _ratio(2.04), _ratio(25.3), _ratio(1234.0)
     ('0.99', '2.0', '25', '1,234')
@@ -178,7 +179,7 @@ def verdict_of(
     num_samples: int,
     is_part: bool = False,
 ) -> str:
-    """The audit in a few sentences."""
+    """Summarise the audit in a few sentences."""
     found = list(findings)
     counted = [finding for finding in found if finding.name in _COUNTED]
     others = [finding for finding in found if finding not in counted]
@@ -213,7 +214,7 @@ def _all_once(num_samples: int, *, is_part: bool) -> str:
 def _mixing(ratios: Mapping[int, float], errors: Mapping[int, float], batch: int) -> str:
     here = ratios[batch]
     if here <= _FINE + 3.0 * errors[batch]:
-        # Three standard deviations: an epoch has few large batches, whose ratio says little.
+        # Three standard deviations: an epoch has few large batches, so their ratio says little.
         worse = [size for size, ratio in ratios.items() if ratio > _FINE + 3.0 * errors[size]]
         upto = max(size for size in ratios if not worse or size < worse[0])
         words = f"Batches of up to {upto:,} samples vary no more than in a perfect shuffle (VR at most {_FINE:g})"
@@ -229,7 +230,7 @@ def _far(look: Look) -> float:
 
 
 def as_sentence(text: str) -> str:
-    """A text with a capital and a full stop.
+    """Return a text with an initial capital and a full stop.
 
     >>> as_sentence("two: 1, 2"), as_sentence("many: 1, 2 ...")
     ('Two: 1, 2.', 'Many: 1, 2 ...')

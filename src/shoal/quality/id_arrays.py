@@ -1,4 +1,4 @@
-"""Ids that any loader emitted, as arrays: one for each epoch."""
+"""Ids emitted by any loader, as one array per epoch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["as_epochs", "as_stream"]
 
 
 def as_epochs(ids: Any, epochs: int, keys: KeyTable | None = None) -> list[NDArray[np.int64]]:
-    """The ids of each epoch; views of an array that was given.
+    """Return the ids of each epoch; views if an array is given.
 
     Parameters
     ----------
@@ -24,16 +24,16 @@ def as_epochs(ids: Any, epochs: int, keys: KeyTable | None = None) -> list[NDArr
         An array of shape (N,), or (num_epochs, N); or an iterable of ids, or of batches of ids (arrays, tensors,
         lists).
     epochs
-        How many epochs of one length a flat stream holds, one after the other.
+        Number of epochs of equal length in a flat stream, one after the other.
     keys
-        What ids are numbered by, where they are keys.
+        Table that numbers the ids, if they are keys.
 
     Raises
     ------
     UsageError
-        There are no ids, they are not integers, or they cannot be cut.
+        If there are no ids, they are not integers, or they cannot be cut into epochs.
     """
-    if not isinstance(ids, np.ndarray) and hasattr(ids, "__array__"):  # a tensor, say
+    if not isinstance(ids, np.ndarray) and hasattr(ids, "__array__"):  # for example a tensor
         ids = np.asarray(ids)
     if isinstance(ids, np.ndarray) and ids.ndim == 2:
         if epochs not in {1, len(ids)}:
@@ -48,7 +48,7 @@ def as_epochs(ids: Any, epochs: int, keys: KeyTable | None = None) -> list[NDArr
 
 
 def as_stream(ids: Any, keys: KeyTable | None = None) -> NDArray[np.int64]:
-    """Ids, or keys as the ids of their samples, as one flat array of integers."""
+    """Return ids, or the ids of the samples with these keys, as one flat array of integers."""
     array = ids if isinstance(ids, np.ndarray) else _gathered(iter(ids))
     if array.ndim != 1 or not len(array):
         msg = f"ids are a flat array with at least one of them; got shape {array.shape}"

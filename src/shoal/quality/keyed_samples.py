@@ -1,4 +1,4 @@
-"""Samples by key instead of by number: loaders that yield keys can be audited too."""
+"""Samples by key instead of number, for audits of loaders that yield keys."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ __all__ = ["KeyTable"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyTable:
-    """The keys of a dataset in sorted order, and the number of the sample that has each; shape (num_samples,) both."""
+    """The keys of a dataset in sorted order, and the number of each key's sample; both of shape (num_samples,)."""
 
     ordered: NDArray[Any]
     numbers: NDArray[np.int64]
 
     @staticmethod
     def of(keys: ArrayLike) -> KeyTable:
-        """A table of the key of each sample in storage order, texts or integers, shape (num_samples,); O(N log N).
+        """Build a table from the key of each sample in storage order, texts or integers, shape (num_samples,).
+
+        O(N log N).
 
         Raises
         ------
         UsageError
-            They are neither, or two samples share a key, so that it names neither of them.
+            If they are neither, or two samples share a key, so that it identifies neither of them.
         """
         array = np.asarray(keys)
         if array.ndim != 1 or not len(array) or array.dtype.kind not in "USiu":
@@ -45,19 +47,19 @@ class KeyTable:
         return KeyTable(ordered, numbers)
 
     def __len__(self) -> int:
-        """Samples of the dataset."""
+        """Return the number of samples of the dataset."""
         return len(self.ordered)
 
     def look_up(self, delivered: NDArray[Any]) -> NDArray[np.int64]:
-        """The numbers of samples with these keys; -1 where the dataset has none. Of the same shape.
+        """Return the numbers of the samples with these keys, -1 for keys not in the dataset; same shape.
 
         Raises
         ------
         UsageError
-            None of the keys is one of the dataset's.
+            If none of the keys is in the dataset.
         """
         given, ordered = _texts(delivered), self.ordered
-        if given.dtype.kind != ordered.dtype.kind:  # numbers in one place, and their digits in the other
+        if given.dtype.kind != ordered.dtype.kind:  # one side has numbers, the other their digits as text
             return KeyTable.of(ordered[np.argsort(self.numbers)].astype(np.str_)).look_up(given.astype(np.str_))
         places = np.minimum(np.searchsorted(ordered, given), len(ordered) - 1)
         found = np.where(ordered[places] == given, self.numbers[places], -1)
@@ -69,5 +71,5 @@ class KeyTable:
 
 
 def _texts(array: NDArray[Any]) -> NDArray[Any]:
-    """Bytes as texts; integers and texts stay what they are."""
+    """Decode bytes to texts; leave integers and texts unchanged."""
     return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array

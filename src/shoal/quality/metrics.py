@@ -1,7 +1,7 @@
-"""How well is it mixed? Numbers from sample ids, or from a key of each sample, in the order of delivery; pure.
+"""Metrics of mixing from sample ids, or from a key of each sample, in the order of delivery; pure functions.
 
-Every number has the same yardstick: what a perfect shuffle of the same samples would give. Batches are cut one behind
-the other and never across the end of an epoch; where several epochs are measured they are the rows of one array.
+Every metric is measured against a perfect shuffle of the same samples. Batches are cut one after the other and never
+across the end of an epoch; several epochs are the rows of one array.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = [
 
 
 def variance_ratio(keys: ArrayLike, batch: int) -> float:
-    """How much more the content of a batch varies than in a perfect shuffle: VR, 1.0 for a perfect one.
+    """Compute VR: the variance of batch content relative to a perfect shuffle, which has 1.0.
 
-    For keys that are numbers with a fraction (dtype float), this is the variance of a batch's mean around the mean of
-    the dataset, divided by what batches drawn without replacement have, ``s2 / b * (N - b) / (N - 1)`` with
-    ``s2`` the variance of the dataset. All other keys are labels: each label's share of a batch is such a mean, of
-    the indicator of the label, and the ratios are averaged with the variances ``p * (1 - p)`` as weights, so that
+    For float keys, this is the variance of a batch's mean around the mean of the dataset, divided by that of batches
+    drawn without replacement, ``s2 / b * (N - b) / (N - 1)`` with ``s2`` the variance of the dataset. All other keys
+    are labels: each label's share of a batch is such a mean, of the indicator of the label, and the ratios are averaged
+    with the variances ``p * (1 - p)`` as weights, so that
 
         VR = mean over batches of sum_c (share_c - p_c)^2  /  ( sum_c p_c (1 - p_c) / b * (N - b) / (N - 1) )
 
@@ -53,7 +53,7 @@ def variance_ratio(keys: ArrayLike, batch: int) -> float:
     Raises
     ------
     UsageError
-        The batch does not fit, or all keys are equal, so that nothing could vary.
+        If the batch does not fit, or all keys are equal, so that nothing can vary.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def variance_ratio(keys: ArrayLike, batch: int) -> float:
         _, code, count = _label_counts(_batches(codes, batch), labels)
         num_batches = len(epochs) * (num_samples // batch)
         inside = count / batch
-        # Of (share - p)^2, summed over the labels that a batch has and those that it lacks.
+        # The sum of (share - p)^2 over the labels that a batch has and those that it lacks.
         squares = float(inside @ inside - 2.0 * (inside @ shares[code])) / num_batches + float(shares @ shares)
     if variance <= 0.0:
         msg = f"all {num_samples} keys are equal: no batch can differ from another"
@@ -91,7 +91,7 @@ def variance_ratio(keys: ArrayLike, batch: int) -> float:
 
 
 def distinct_per_batch(labels: ArrayLike, batch: int) -> float:
-    """How many different labels a batch holds, on average over full batches.
+    """Return the mean number of distinct labels in a batch, over full batches.
 
     ``labels`` has the label of every sample in the order of delivery, shape (N,) or (num_epochs, N). O(N log N).
 
@@ -107,7 +107,7 @@ def distinct_per_batch(labels: ArrayLike, batch: int) -> float:
 
 
 def expected_distinct(labels: ArrayLike, batch: int) -> float:
-    """How many different labels a batch of a perfect shuffle holds on average; exact.
+    """Return the exact expected number of distinct labels in a batch of a perfect shuffle.
 
     A label that ``n`` of ``N`` samples carry is missing from a batch with the hypergeometric probability
     ``C(N - n, b) / C(N, b)``, the product of ``1 - n / (N - i)`` for i from 0 to b - 1. ``labels`` has shape (N,),
@@ -120,7 +120,7 @@ def expected_distinct(labels: ArrayLike, batch: int) -> float:
 
 
 def expected_distinct_of(counts: ArrayLike, batch: int) -> float:
-    """The same from how many samples carry each label, shape (num_labels,).
+    """`expected_distinct` from the number of samples with each label, shape (num_labels,).
 
     >>> round(expected_distinct_of([2, 2], 2), 4)
     1.6667
@@ -129,17 +129,17 @@ def expected_distinct_of(counts: ArrayLike, batch: int) -> float:
     _check_batch(batch, num_samples, whole=True)
     sizes, times = np.unique(counts, return_counts=True)
     left = num_samples - np.arange(batch, dtype=np.int64)
-    # max: the product is 0 from where on fewer samples are left than carry the label, and stays so.
+    # max: the product is 0 as soon as fewer samples are left than carry the label, and stays so.
     missing = [float(np.prod(np.maximum(0.0, 1.0 - size / left))) for size in sizes.tolist()]
     return float(np.sum(times * (1.0 - np.array(missing))))
 
 
 def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
-    """How alike the samples of a chunk are: rho, the correlation of two different samples of one chunk.
+    """Compute rho, the correlation of two different samples of one chunk.
 
-    1 where every chunk holds one label, 0 where chunks are no more alike than any samples, and a little below where
-    each chunk is the dataset in small. Numbers with a fraction count as numbers and all else as labels, as in
-    `variance_ratio`: then it is ``(P(same label in one chunk) - sum p_c^2) / (1 - sum p_c^2)``.
+    It is 1 if every chunk holds one label, 0 if samples of a chunk are no more alike than any, and slightly negative if
+    each chunk is the dataset in small. Floats count as numbers and all else as labels, as in `variance_ratio`; for
+    labels it is ``(P(same label in one chunk) - sum p_c^2) / (1 - sum p_c^2)``.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
     Raises
     ------
     UsageError
-        The chunks do not add up to the keys, no chunk holds two samples, or all keys are equal.
+        If the chunks do not add up to the keys, no chunk holds two samples, or all keys are equal.
 
     Examples
     --------
@@ -178,27 +178,27 @@ def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
     if variance <= 0.0 or pairs <= 0.0:
         msg = f"{len(array)} keys in {samples.size} chunks: all keys are equal, or no chunk holds two samples"
         raise UsageError(msg, hint="measure a key that differs between samples, and larger chunks")
-    # Pairs count large chunks more than samples do: with uneven ones the ratio can come out a little beyond its bounds.
+    # Pairs weight large chunks more than samples do: with uneven chunks the ratio can slightly exceed its bounds.
     return min(1.0, max(-1.0, together / pairs / variance))
 
 
 def chunk_borders(chunk_samples: ArrayLike) -> NDArray[np.float64]:
-    """The samples before each chunk, and all of them at the end; shape (num_chunks + 1,)."""
+    """Return the number of samples before each chunk, then the total; shape (num_chunks + 1,)."""
     return np.concatenate([[0.0], np.cumsum(np.asarray(chunk_samples, dtype=np.float64))])
 
 
 def check_correlation(rho: float) -> None:
-    """An error unless this is a correlation."""
+    """Raise an error unless this is a correlation."""
     if not -1.0 <= rho <= 1.0:
         msg = f"rho is the correlation of two samples of one chunk, from -1 to 1; got {rho}"
         raise UsageError(msg)
 
 
 def position_correlation(ids: ArrayLike) -> float:
-    """How far the order of delivery still follows the order of storage: 1 for storage order, about 0 for a shuffle.
+    """Correlate the order of delivery with the order of storage: 1 for storage order, about 0 for a shuffle.
 
-    Pearson's correlation of sample id and position; ``ids`` are those of one epoch, shape (N,). A perfect shuffle has
-    one around 0 with the standard deviation ``1 / sqrt(N - 1)``. O(N).
+    Pearson's correlation of sample id and position; ``ids`` are those of one epoch, shape (N,). For a perfect shuffle
+    its mean is 0 and its standard deviation ``1 / sqrt(N - 1)``. O(N).
 
     >>> position_correlation([0, 1, 2, 3]), position_correlation([3, 2, 1, 0])
     (1.0, -1.0)
@@ -214,7 +214,7 @@ def position_correlation(ids: ArrayLike) -> float:
 
 
 def _epochs(keys: ArrayLike) -> NDArray[Any]:
-    """The keys with an epoch in each row."""
+    """Return the keys with one epoch per row."""
     array = np.asarray(keys)
     if array.ndim not in {1, 2} or not array.size:
         msg = f"keys have the shape (N,), or (num_epochs, N); got {array.shape}"
@@ -229,13 +229,13 @@ def _check_batch(batch: int, num_samples: int, *, whole: bool = False) -> None:
 
 
 def _codes(epochs: NDArray[Any]) -> tuple[int, NDArray[np.int64]]:
-    """How many labels there are, and the number of each sample's; same shape."""
+    """Return the number of labels, and the code of each sample's label in the same shape."""
     labels, codes = np.unique(epochs, return_inverse=True)
     return len(labels), codes.reshape(epochs.shape).astype(np.int64, copy=False)
 
 
 def _batches(epochs: NDArray[Any], batch: int) -> NDArray[Any]:
-    """The full batches of all epochs, shape (num_batches, batch)."""
+    """Return the full batches of all epochs, shape (num_batches, batch)."""
     full = epochs.shape[1] // batch
     return epochs[:, : full * batch].reshape(-1, batch)
 
@@ -243,8 +243,8 @@ def _batches(epochs: NDArray[Any], batch: int) -> NDArray[Any]:
 def _label_counts(
     batches: NDArray[np.int64], num_labels: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """For each label that a batch holds: the number of the batch, the label, and how often."""
-    # Sorted pairs and not a table of batches by labels: with a million labels such a table does not fit.
+    """Return batch number, label and count for each label in each batch."""
+    # Sorted pairs, not a table of batches by labels, which would not fit with a million labels.
     pairs = np.arange(len(batches), dtype=np.int64)[:, None] * num_labels + batches
     found, counts = np.unique(pairs, return_counts=True)
     return found // num_labels, found % num_labels, counts.astype(np.int64, copy=False)

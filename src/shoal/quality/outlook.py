@@ -1,4 +1,4 @@
-"""What a shuffle will be like, before anything is read: the answer of `shoal.Dataset.quality`."""
+"""Expected quality of a shuffle, before anything is read: the result of `shoal.Dataset.quality`."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ __all__ = ["ShuffleQuality"]
 
 @dataclass(frozen=True, slots=True)
 class ShuffleQuality:
-    """How well batches will be mixed.
+    """Expected mixing of batches.
 
     Attributes
     ----------
     order
-        The order, as a call that can be pasted.
+        The order, as Python code.
     batch
         Samples of a global batch.
     key
-        What VR is of: the name or kind of the key, or "worst case" where none was given.
+        Key of which VR is taken: its name or kind, or "worst case" if none was given.
     rho
-        Correlation of the key inside chunks: 1 where the samples of a chunk are all alike.
+        Correlation of the key inside chunks: 1 if the samples of a chunk are all alike.
     is_measured
-        Whether ``vr`` was measured on the order and the key, where there is no formula, and not predicted.
+        True if ``vr`` was measured on the order and the key because no formula predicts it.
     vr
-        Variance ratio by batch size, from ``batch`` by doubles to half of the samples; 1 is a perfect shuffle.
+        Variance ratio by batch size, doubling from ``batch`` to half of the samples; 1 is a perfect shuffle.
     effective_batch
-        ``batch / VR(batch)``: a perfect shuffle of batches of so many samples varies as much.
+        ``batch / VR(batch)``: the batch size at which a perfect shuffle varies as much.
     distinct_chunks, perfect_chunks
-        Different chunks in a batch, counted in the order of epoch 0, and in one of a perfect shuffle.
+        Distinct chunks in a batch, counted in the order of epoch 0, and in one of a perfect shuffle.
     distinct_shards, perfect_shards
-        The same for shards.
+        Distinct shards, likewise.
     """
 
     order: str
@@ -48,11 +48,11 @@ class ShuffleQuality:
     perfect_shards: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the quality as JSON types."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     def __str__(self) -> str:
-        """A few lines for people."""
+        """Return a readable summary of a few lines."""
         how = "measured" if self.is_measured else "predicted"
         curve = "   ".join(f"{size:,}: {_ratio(ratio)}" for size, ratio in self.vr.items())
         chunks = f"{self.distinct_chunks:,.1f} of {self.perfect_chunks:,.1f} in a perfect shuffle"

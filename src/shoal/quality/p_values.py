@@ -1,4 +1,4 @@
-"""How rare is it? Probabilities that a perfect shuffle shows as much or more, without any library."""
+"""Tail probabilities of test results under a perfect shuffle, without any library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["normal_tail", "poisson_tail", "ratio_tail"]
 
 
 def normal_tail(score: float) -> float:
-    """The chance of a standard normal number at least so far from 0, on either side.
+    """Return the two-sided tail probability of a standard normal variable.
 
     >>> round(normal_tail(1.96), 3), normal_tail(0.0)
     (0.05, 1.0)
@@ -17,14 +17,14 @@ def normal_tail(score: float) -> float:
 
 
 def poisson_tail(count: int, mean: float) -> float:
-    """The chance of at least ``count`` rare events where ``mean`` are expected.
+    """Return the probability of at least ``count`` rare events if ``mean`` are expected.
 
     >>> round(poisson_tail(3, 1.0), 4), poisson_tail(0, 5.0)
     (0.0803, 1.0)
     """
     if count <= mean or mean <= 0.0:
         return 1.0 if count <= mean else 0.0
-    if mean > 1e6:  # where it is normal, and the sum below is long
+    if mean > 1e6:  # nearly normal, and the sum below would be long
         return normal_tail((count - mean) / math.sqrt(mean)) / 2.0
     term = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1.0))
     total = 0.0
@@ -36,10 +36,10 @@ def poisson_tail(count: int, mean: float) -> float:
 
 
 def ratio_tail(ratio: float, freedom: float) -> float:
-    """The chance of a mean square at least so far from the 1 it is expected to be, on either side.
+    """Return the two-sided tail probability of a mean square with expectation 1.
 
-    For ``freedom`` independent squares: chi-square over its degrees of freedom, by the cube root of E. B. Wilson and
-    M. M. Hilferty, "The distribution of chi-square", 1931.
+    For ``freedom`` independent squares: chi-square over its degrees of freedom, by the cube root approximation of
+    E. B. Wilson and M. M. Hilferty, "The distribution of chi-square", 1931.
 
     >>> round(ratio_tail(2.0, 10.0), 2), ratio_tail(1.0, 1e12) > 0.9
     (0.06, True)

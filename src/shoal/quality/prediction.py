@@ -1,14 +1,14 @@
-"""How well will it mix? Variance ratios before a run, from the order's numbers and the sizes of the chunks alone.
+"""Predicted variance ratios, from the order's parameters and the sizes of the chunks alone.
 
-Batches are cluster samples: what they vary by beyond a perfect shuffle is owed to samples of one chunk that meet in
-one batch. Call *companions* how many other samples of its own chunk a sample has in its batch on average, ``s``. When
-the chunks stand in random order, with the correlation ``rho`` between two samples of one chunk,
+Batches are cluster samples: their variance beyond that of a perfect shuffle is due to samples of one chunk that meet in
+one batch. Let the *companions* of a sample, ``s``, be the mean number of other samples of its own chunk in its batch.
+If the chunks are in random order, with the correlation ``rho`` between two samples of one chunk,
 
     VR(b) = (1 + rho s + rho' (b - 1 - s)) / (1 - (b - 1) / (N - 1))
 
-is exact, where ``rho'`` is the small negative correlation that is left for samples of different chunks, because all
-of them together have the mean of the dataset. So an order is described by ``s`` as a function of the batch size, and
-`companions` has that for each of shoal's orders.
+is exact, where ``rho'`` is the small negative correlation that remains between samples of different chunks, because
+all of them together have the mean of the dataset. So an order is described by ``s`` as a function of the batch size,
+which `companions` computes for each of shoal's orders.
 
 References
 ----------
@@ -34,7 +34,7 @@ from shoal.quality.metrics import check_correlation, chunk_borders
 __all__ = ["ChunkLayout", "companions", "effective_chunks", "predicted_variance_ratio", "variance_ratio_of"]
 
 _MOST_BORDERS = 1 << 20
-_MOST_SIZES = 64  # of chunks: more different ones are grouped
+_MOST_SIZES = 64  # of chunks: more distinct sizes are grouped
 _MOST_SORTED = 1 << 16
 _SLAB_POINTS = 32
 _QUADRATURE = 512
@@ -42,18 +42,18 @@ _QUADRATURE = 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkLayout:
-    """The sizes of a dataset's chunks, summed up once for many predictions.
+    """The sizes of a dataset's chunks, summarised once for many predictions.
 
     Parameters
     ----------
     samples
-        Samples of each chunk that holds any, shape (num_chunks,).
+        Samples of each non-empty chunk, shape (num_chunks,).
     num_samples
-        Of all chunks.
+        Samples of all chunks.
     num_pairs
-        Ordered pairs of different samples of one chunk.
+        Number of ordered pairs of different samples of one chunk.
     sizes, counts
-        Sizes of chunks and how many chunks have about that size; at most 64 of them.
+        Sizes of chunks and the number of chunks of about each size; at most 64.
     """
 
     samples: NDArray[np.int64]
@@ -64,7 +64,7 @@ class ChunkLayout:
 
     @staticmethod
     def of(chunk_samples: ArrayLike | ChunkLayout) -> ChunkLayout:
-        """The layout of chunks with so many samples each; 0.1 us a chunk."""
+        """Return the layout of chunks with these numbers of samples; 0.1 us per chunk."""
         if isinstance(chunk_samples, ChunkLayout):
             return chunk_samples
         samples = np.asarray(chunk_samples, dtype=np.int64)
@@ -72,7 +72,7 @@ class ChunkLayout:
         if samples.ndim != 1 or not len(samples):
             msg = f"chunk_samples holds the samples of each chunk, shape (num_chunks,); got {np.shape(chunk_samples)}"
             raise UsageError(msg)
-        some = samples[:: -(-len(samples) // _MOST_SORTED)]  # a sort of all would take a second for 10^7
+        some = samples[:: -(-len(samples) // _MOST_SORTED)]  # sorting all would take a second for 10^7
         sizes, counts = np.unique(some, return_counts=True)
         if len(sizes) > _MOST_SIZES:
             parts = np.array_split(np.sort(some), _MOST_SIZES)
@@ -85,12 +85,12 @@ class ChunkLayout:
 def predicted_variance_ratio(
     order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int, *, rho: float = 1.0
 ) -> float:
-    """What VR(b) an order will have on a dataset cut into these chunks; 1.0 is a perfect shuffle.
+    """Predict VR(b) of an order on a dataset cut into these chunks; 1.0 is a perfect shuffle.
 
-    Within 10 % of what simulated orders have: for windows of at least 8 chunks in each canonical node, and buffers of
-    at most an eighth of the dataset. `Sequential` does not reorder chunks, so for it the chunks of a dataset are taken
-    to be in random order already; sorted data are worse, and a `Buffer` leaves runs inside of chunks together, so that
-    for it ``chunk_samples`` are best those of natural runs. Both are better measured
+    Within 10 % of simulated orders for windows of at least 8 chunks in each canonical node, and buffers of at most an
+    eighth of the dataset. `Sequential` does not reorder chunks, so the chunks of its dataset are assumed to be in
+    random order already; sorted data are worse. A `Buffer` leaves runs inside of chunks together, so its
+    ``chunk_samples`` are best those of natural runs. Both are better measured
     (`shoal.quality.metrics.variance_ratio`).
 
     Parameters
@@ -102,18 +102,18 @@ def predicted_variance_ratio(
     batch
         Samples of a global batch, ``b``; less than all.
     rho
-        Correlation inside chunks (`shoal.quality.metrics.chunk_correlation`); 1 where the samples of a chunk are all
+        Correlation inside chunks (`shoal.quality.metrics.chunk_correlation`); 1 if the samples of a chunk are all
         alike, the worst case.
 
     Returns
     -------
     float
-        O(num_chunks), and O(b / chunks) for a window.
+        Takes O(num_chunks), and O(b / chunks) for a window.
 
     Raises
     ------
     UsageError
-        The batch does not fit, or the order is of another kind.
+        If the batch does not fit, or the order is of another kind.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def predicted_variance_ratio(
 def variance_ratio_of(
     companions: float, chunk_samples: ArrayLike | ChunkLayout, batch: int, *, rho: float = 1.0
 ) -> float:
-    """VR(b) of an order under which a sample has so many companions of its own chunk in its batch; exact.
+    """Compute the exact VR(b) of an order from the mean number of companions of a sample.
 
     >>> round(variance_ratio_of(63, [64] * 4096, 256, rho=0.5), 2)  # whole chunks in every batch
     32.51
@@ -141,7 +141,7 @@ def variance_ratio_of(
     check_correlation(rho)
     total, pairs = layout.num_samples, layout.num_pairs
     _check_batch(batch, total)
-    if pairs >= total * (total - 1.0):  # one chunk: any order inside it that is random is perfect
+    if pairs >= total * (total - 1.0):  # one chunk: any random order inside it is perfect
         return 1.0
     apart = -(total + rho * pairs) / (total * (total - 1.0) - pairs)
     ratio = (1.0 + rho * companions + apart * (batch - 1.0 - companions)) / (1.0 - (batch - 1.0) / (total - 1.0))
@@ -149,7 +149,7 @@ def variance_ratio_of(
 
 
 def effective_chunks(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int) -> float:
-    """As how many chunks, drawn independently, the samples of a batch come from.
+    """Return the number of independently drawn chunks to which the samples of a batch are equivalent.
 
     >>> round(effective_chunks(Window(chunks=64), [64] * 4096, 1024))
     69
@@ -158,10 +158,10 @@ def effective_chunks(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch
 
 
 def companions(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int) -> float:
-    """How many other samples of its own chunk a sample has in its batch, on average over an epoch.
+    """Return the number of other samples of its own chunk that a sample has in its batch, on average over an epoch.
 
-    ``batch - 1`` where batches are cut from single chunks, and ``(batch - 1) (m - 1) / (N - 1)`` in a perfect shuffle
-    of N samples in chunks of m.
+    ``batch - 1`` if batches are cut from single chunks, and ``(batch - 1) (m - 1) / (N - 1)`` in a perfect shuffle of N
+    samples in chunks of m.
     """
     layout = ChunkLayout.of(chunk_samples)
     samples, total = layout.samples, layout.num_samples
@@ -182,13 +182,13 @@ def companions(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int)
 
 
 def _in_chunks(samples: NDArray[np.int64], batch: int) -> float:
-    """Batches cut from chunks one after the other."""
+    """Return the companions for batches cut from chunks one after the other."""
     lengths = _overlaps(chunk_borders(samples), batch)
     return float(lengths @ (lengths - 1.0)) / float(lengths.sum())
 
 
 def _in_blocks(layout: ChunkLayout, batch: int, chunks: int) -> float:
-    """Blocks of whole chunks, each permuted: two samples of a block are of one chunk with the same chance anywhere."""
+    """Return the companions for permuted blocks, in which any two samples are of one chunk with equal probability."""
     samples, inside = layout.samples, layout.num_pairs / layout.num_samples
     mean = layout.num_samples / len(samples)
     if (samples != samples[0]).any():  # blocks then end anywhere in a batch
@@ -199,41 +199,45 @@ def _in_blocks(layout: ChunkLayout, batch: int, chunks: int) -> float:
     counts[-1] -= len(counts) * chunks - len(samples)
     borders = chunk_borders(counts * mean)
     lengths = _overlaps(borders, batch)
-    # Which block each piece lies in, for the last block is smaller and its chunks meet more often.
+    # The block of each piece matters, because the last block is smaller and its chunks meet more often.
     block = np.minimum(np.searchsorted(borders[1:], np.cumsum(lengths)), len(counts) - 1)
     together = np.minimum(1.0, inside / np.maximum(1.0, counts[block] * mean - 1.0))
     return float((lengths * (lengths - 1.0)) @ together) / float(lengths.sum())
 
 
 def _in_buffer(layout: ChunkLayout, batch: int, slots: int) -> float:
-    """A reservoir: a sample stays for ``slots`` steps on average, so two that came together leave Laplace apart."""
+    """Return the companions for a reservoir.
+
+    A sample stays for ``slots`` steps on average, so the departures of two that came together are Laplace-distributed
+    apart.
+    """
     total, found = layout.num_samples, 0.0
     for size, count in zip(layout.sizes.tolist(), layout.counts.tolist(), strict=True):
-        # Two samples of a chunk arrive `apart` steps apart, up to its size; how often follows a triangle.
+        # Two samples of a chunk arrive `apart` steps apart, up to its size; the distribution is triangular.
         edges = np.linspace(0.0, size, min(_QUADRATURE, int(size)) + 1)
         apart = (edges[1:] + edges[:-1]) / 2
         weight = (size - apart) * np.diff(edges) * 2 / size
-        weight *= (size - 1.0) / weight.sum()  # and so a chunk of one sample has none
+        weight *= (size - 1.0) / weight.sum()  # so that a chunk of one sample has none
         found += count * size * float(weight @ _same_batch_after_buffer(apart, batch, slots))
-    # At the end the slots are emptied at random, which lasts half as long as they would have stayed.
+    # At the end the slots are emptied at random, which takes half as long as samples would have stayed.
     return found / total * (1.0 + slots / (2.0 * total))
 
 
 def _same_batch_after_buffer(apart: NDArray[np.float64], batch: int, slots: int) -> NDArray[np.float64]:
-    """The chance that two samples that come so far apart leave a reservoir in the same batch."""
+    """Return the probability that two samples that arrive this far apart leave a reservoir in the same batch."""
 
     def twice_integrated(steps: NDArray[np.float64]) -> NDArray[np.float64]:
         return slots / 2.0 * np.expm1(-np.abs(steps) / slots) + np.abs(steps) / 2.0
 
     around = twice_integrated(apart - batch) - 2 * twice_integrated(apart) + twice_integrated(apart + batch)
-    # Less its own place: no two samples leave at one step.
+    # Subtract a sample's own place: no two samples leave at one step.
     return np.maximum(0.0, around / batch - np.exp(-apart / slots) / (2.0 * slots))
 
 
 def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
-    """A window: a chunk's samples come evenly spaced, jittered by the random order inside a slab.
+    """Return the companions for a window: a chunk's samples, evenly spaced, jittered by the random order in a slab.
 
-    See `shoal.order.window.timeline` for spacing, slabs and the fold at both ends.
+    `shoal.order.window.timeline` describes spacing, slabs and the fold at both ends.
     """
     total, num_chunks, nodes = layout.num_samples, len(layout.samples), order.resolved_nodes
     inside = layout.num_pairs / total
@@ -246,7 +250,7 @@ def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
     weight /= weight.sum()
     found = 0.0
     for size, count in zip(layout.sizes.tolist(), layout.counts.tolist(), strict=True):
-        gap = width * total / num_chunks / size  # samples of the node between two of a chunk
+        gap = width * total / num_chunks / size  # the node's samples between two of a chunk
         steps = np.arange(1.0, min(size - 1.0, (node_batch + 2 * slab) / gap + 2.0) + 1.0)
         whole = np.floor(steps * gap / slab)
         part = steps * gap / slab - whole
@@ -256,13 +260,13 @@ def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
         )
         found += count * 2 * float((size - steps) @ ((1 - part) * near + part * far))
     found /= total
-    # Both ends are folded: half a window of chunks delivers twice as fast, and the two halves are not in step.
+    # Both ends are folded: half a window of chunks delivers at twice the rate, and the two halves are not in step.
     folded = batch / (2.0 * num_chunks) * max(0.0, 1.0 - found / max(inside, 1e-9))
     return min(inside, found + folded)
 
 
 def _overlaps(borders: NDArray[np.float64], batch: int) -> NDArray[np.float64]:
-    """The lengths of the pieces that batches and these borders cut an epoch into; of a part where there are many."""
+    """Return the lengths of the pieces into which batches and these borders cut an epoch, or a part of a long one."""
     end = min(float(borders[-1]), float(_MOST_BORDERS) * batch)
     end = min(end, float(borders[min(len(borders) - 1, _MOST_BORDERS)]))
     end -= end % batch  # full batches only

@@ -1,7 +1,7 @@
-"""What an auditor looks for in an order: traces that a perfect shuffle does not leave.
+"""Statistical tests of an order for traces that a perfect shuffle does not leave.
 
-Each look compares one number with what it is in a perfect shuffle, given which ids there are at all, and says how
-rarely chance alone would take it so far. So the ids may be those of a part of a dataset, or hold some of them twice.
+Each test compares one number with its expectation for a perfect shuffle of the ids that are present, and computes the
+probability of such a deviation by chance. So the ids may be those of a part of a dataset, or contain repeats.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _LEAST_OF_EACH_BIT = 50
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One number, what is expected of it, and how rare it is.
+    """The result of one test: a number, its expectation, and its probability.
 
     Parameters
     ----------
     name
-        What was looked for; several looks (at many lags, say) share a name.
+        Name of the test; several tests (for example at many lags) share a name.
     found, expected
-        The number, and its mean in a perfect shuffle.
+        Measured number, and its mean for a perfect shuffle.
     probability
-        That a perfect shuffle gives one so far from it, or farther.
+        Probability that a perfect shuffle deviates as much or more.
     is_serious
-        Whether so much is likely to matter; judged by size and not by rarity.
+        True if the deviation is likely to matter; judged by size, not rarity.
     size
-        How much it is: 0 is a perfect shuffle, 1 the worst that there can be.
+        Magnitude: 0 is a perfect shuffle, 1 the worst possible.
     text
-        What was found, in words.
+        Description of the result.
     """
 
     name: str
@@ -52,16 +52,16 @@ class Look:
 
 
 def permutation_looks(ids: NDArray[np.int64], ranks: NDArray[np.int64], *, batch: int) -> Iterator[Look]:
-    """All looks at the ids of one epoch in the order of delivery.
+    """Run all tests on the ids of one epoch in the order of delivery.
 
     Parameters
     ----------
     ids
-        Shape (N,), N at least 200.
+        Sample ids, shape (N,), N at least 200.
     ranks
         The ids numbered from 0 without gaps and repeats, in the same order; shape (num_distinct,).
     batch
-        A lag that is of interest, beside the usual ones.
+        Further lag to test, beside the usual ones.
     """
     yield from _echoes(ids, batch)
     yield from _bits(ids)
@@ -70,13 +70,13 @@ def permutation_looks(ids: NDArray[np.int64], ranks: NDArray[np.int64], *, batch
 
 
 def _echoes(ids: NDArray[np.int64], batch: int) -> Iterator[Look]:
-    """Correlation of where samples so many steps apart are stored."""
+    """Test the correlation of the storage positions of samples at several lags."""
     size = len(ids)
     centred = ids - ids.mean()
     power = float(centred @ centred)
     for lag in sorted({*_LAGS, batch}):
         if power > 0.0 and lag < size // 8:
-            # Of a given set in random order the mean is not 0: each is a little unlike the rest.
+            # For a given set in random order the mean is not 0: each sample is slightly unlike the rest.
             mean = -(size - lag) / (size * (size - 1.0))
             found = float(centred[lag:] @ centred[:-lag]) / power
             score = (found - mean) * size / math.sqrt(size - lag)
@@ -85,13 +85,13 @@ def _echoes(ids: NDArray[np.int64], batch: int) -> Iterator[Look]:
                 f"samples {lag} step{'s' if lag > 1 else ''} apart are stored near each other or far apart: their "
                 f"correlation is {correlation:.3f}, and 0 give or take {1 / math.sqrt(size):.3f} in a perfect shuffle"
             )
-            # Farther apart than a batch, samples seldom are in the same one.
+            # Samples farther apart than a batch are seldom in the same one.
             serious = abs(correlation) >= 0.05 and lag < batch
             yield Look("echo", correlation, 0.0, normal_tail(score), serious, abs(correlation), text)
 
 
 def _bits(ids: NDArray[np.int64]) -> Iterator[Look]:
-    """Runs of equal low bits (A. Wald and J. Wolfowitz, 1940): even and odd ids, pairs, fours ..."""
+    """Test runs of equal low bits (A. Wald and J. Wolfowitz, 1940): even and odd ids, pairs, fours ..."""
     size = len(ids)
     for bit in range(min(_MOST_BITS, int(ids.max(initial=0)).bit_length())):
         bits = ids >> bit & 1
@@ -109,7 +109,7 @@ def _bits(ids: NDArray[np.int64]) -> Iterator[Look]:
 
 
 def _differences(ranks: NDArray[np.int64]) -> Iterator[Look]:
-    """Steps from one sample to the next, which those of a permutation seldom repeat."""
+    """Test steps from one sample to the next, which seldom repeat in a random permutation."""
     size = len(ranks)
     steps = np.diff(ranks)
     steps %= size
@@ -147,7 +147,7 @@ def _differences(ranks: NDArray[np.int64]) -> Iterator[Look]:
 
 
 def _runs(ranks: NDArray[np.int64]) -> Iterator[Look]:
-    """Stretches in storage order, and the longest ones that only go up or down."""
+    """Test stretches in storage order, and the longest monotonic runs."""
     size = len(ranks)
     steps = np.diff(ranks)
     kept = int(np.count_nonzero((steps == 1) | (steps == -1)))
@@ -159,14 +159,14 @@ def _runs(ranks: NDArray[np.int64]) -> Iterator[Look]:
     yield Look("storage order", kept, 2.0, poisson_tail(kept, 2.0), kept >= 0.001 * size, kept / size, text)
     for name, going in (("up", steps > 0), ("down", steps < 0)):
         longest = _longest(going)[0] + 1
-        # Each of `size` places begins such a run with the chance 1 / longest!.
+        # A run of this length begins at each of `size` places with probability 1 / longest!.
         often = size * math.exp(-math.lgamma(longest + 1.0))
         text = f"{longest:,} samples in a row have ids that only go {name}"
         yield Look("runs", longest, _usual_run(size), min(1.0, often), longest >= 64, longest / size, text)
 
 
 def _usual_run(size: int) -> int:
-    """The longest run that is expected about once."""
+    """Return the length of the longest run that is expected about once."""
     longest = 1
     while size > math.exp(math.lgamma(longest + 2.0)):
         longest += 1
@@ -174,7 +174,7 @@ def _usual_run(size: int) -> int:
 
 
 def _longest(true: NDArray[np.bool_]) -> tuple[int, int]:
-    """The length of the longest stretch of true values, and where it begins."""
+    """Return the length of the longest stretch of true values, and its start."""
     breaks = np.flatnonzero(~np.concatenate([[False], true, [False]]))
     lengths = np.diff(breaks)
     at = int(lengths.argmax())

@@ -1,4 +1,4 @@
-"""Values that are views of the bytes of their chunk, which they keep alive: no copy is made of them."""
+"""Values that are views of the bytes of their chunk and keep these alive, so that nothing is copied."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["with_views"]
 
 
 def with_views(opened: Opened, pins: Pins) -> Opened:
-    """The same dataset with values that are views; as it was, where its format cannot give them."""
+    """Return the dataset with values that are views; unchanged if its format cannot provide them."""
     if not isinstance(opened.format, ViewingFormat):
         return opened
     return replace(opened, format=_Viewing(opened.format, pins))
 
 
 class _Viewing:
-    """A format that gives views."""
+    """A format whose values are views."""
 
     def __init__(self, format: Any, pins: Pins) -> None:  # noqa: A002  # both a Format and a ViewingFormat
         self._format, self._pins = format, pins
@@ -42,26 +42,26 @@ class _Viewing:
         self.suffixes: tuple[str, ...] = format.suffixes
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """As the format does it."""
+        """Scan as the wrapped format does."""
         found: ShardScan = self._format.scan(read, num_bytes, shard=shard)
         return found
 
     def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
-        """As the format does it; values are views of bytes that are theirs alone."""
+        """Read a sample as the wrapped format does; values are views of bytes that belong to them alone."""
         sample = self._alone(read, end_byte, stretch)
         return {name: memoryview(value) if type(value) is bytes else value for name, value in sample.items()}
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
-        """Records whose values are views."""
+        """Parse records whose values are views."""
         data = bytes(buffer) if isinstance(buffer, bytearray) else buffer
-        # An array between the bytes and their views, since bytes cannot be asked whether they are still wanted.
+        # An array between the bytes and their views, since bytes objects cannot be weakly referenced.
         array = np.frombuffer(data, dtype=np.uint8) if data else np.zeros(0, dtype=np.uint8)
         found: Records = self._format.parse_views(data, array.data, stretch)
         return _ViewedRecords(found, weakref.ref(array), self._pins)
 
 
 class _ViewedRecords:
-    """Records that say when they are let go."""
+    """Records that report to `Pins` when they are released."""
 
     __slots__ = ("_array", "_pins", "_records", "sample")
 
@@ -74,7 +74,7 @@ class _ViewedRecords:
         return len(self._records) if self._records is not None else 0
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """As the records say it."""
+        """Return the layout checksums of the wrapped records."""
         return self._records.layout_crcs() if self._records is not None else np.zeros(0, dtype=np.uint32)
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""What is read at once, how much ahead, and how much is kept: an order's needs, within the memory there is."""
+"""Memory budgets of an order: the units that are read at once, and the bytes to read ahead and to keep."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Budget", "budget_of"]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What is read at once (``units``), and how many bytes of it ahead of its use.
+    """The units to read, and the bytes of them to read ahead of their use.
 
-    ``keeping`` plans what is let go early; None where all that the order has in use may be kept.
+    ``keeping`` plans which units to evict early; None if all units that the order has in use may be kept.
     """
 
     units: Units
@@ -31,23 +31,23 @@ class Budget:
     chunks_are_units: bool
 
     def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The unit that holds each sample id, given the chunk of the order that does."""
+        """Return the unit that holds each sample id, given the order's chunk that holds it."""
         return chunks if self.chunks_are_units else self.units.of(ids)
 
 
 def budget_of(
     arrangement: ResolvedOrder, memory_limit_bytes: int | None, *, is_far: bool, verifies: bool = False
 ) -> Budget:
-    """The budget for reading in an order, from a remote store or not.
+    """Return the budget for reading in an order, from a local or (``is_far``) remote store.
 
-    A chunk larger than half the window (or an eighth of the limit) is read sample by sample, where the index knows
-    where they are, or where it can be spilled (see `shoal.reading.spilled.large_chunks`). With ``verifies``, what would
-    be the read of a single sample is that of its whole extent, since only that has a checksum.
+    A chunk larger than half the window (or an eighth of the limit) is read sample by sample, if the index has the
+    offsets of samples, or if it can be spilled (see `shoal.reading.spilled.large_chunks`). With ``verifies``, single
+    samples are read with their whole extents, since only these have checksums.
 
     Raises
     ------
     UsageError
-        The limit is too small for what must be read at once.
+        The limit is too small for what must be in memory at once.
     """
     table, index = arrangement.chunks, arrangement.index
     chunk_bytes = table.decoded_bytes
@@ -68,7 +68,7 @@ def budget_of(
         is_sliced = too_large(arrangement, memory_limit_bytes)
         if is_sliced.any() and arrangement.spills:
             units = SlicedUnits(SpilledRecords(index), table, is_sliced)
-            window_bytes = min(window_bytes, arrangement.window_bytes or window_bytes)  # two chunks may be far more
+            window_bytes = min(window_bytes, arrangement.window_bytes or window_bytes)  # two chunks may be much larger
         else:
             is_sliced[:] = False
     else:
@@ -95,7 +95,7 @@ def budget_of(
 
 
 def _largest(arrangement: ResolvedOrder, is_sliced: NDArray[np.bool_], index: Index, *, spills: bool) -> int:
-    """The bytes of the largest unit; without sample sizes in ``index``, samples are read with their whole extents."""
+    """Return the bytes of the largest unit; samples count as whole extents if ``index`` lacks their sizes."""
     table = arrangement.chunks
     largest = int(table.decoded_bytes[~is_sliced].max(initial=1))
     if spills:

@@ -1,4 +1,4 @@
-"""One sample by its id, in a read of its own."""
+"""Access to one sample by its id, in a read of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["read_sample"]
 
 
 def read_sample(opened: Opened, arrangement: ResolvedOrder, sample_id: int, *, verifies: bool = False) -> Any:
-    """One sample by id, read on its own; with ``verifies`` in its whole extent, if that has a checksum."""
+    """Read one sample by id; with ``verifies`` its whole extent is read, if that has a checksum."""
     if verifies and arrangement.index.extent_checksum is not None:
         return verified_sample(opened, sample_id)
     read = RecordUnits(arrangement.index).reads(np.array([sample_id]))[0]

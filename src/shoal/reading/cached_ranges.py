@@ -1,4 +1,4 @@
-"""What `shoal.open(cache=)` means, and how bytes of a shard go through the cache of this machine."""
+"""Parsing of `shoal.open(cache=)`, and reads of shard bytes through the cache of this machine."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from shoal.storage.urls import scheme_of, without_secrets
 __all__ = ["cache_counts", "chunk_cache_of", "expect_windows", "is_cached", "place_key", "read_cached"]
 
 _SHARING_BYTES = 1 << 30
-_SPILLED_BY_DECODED = 1.1  # a file has offsets and checksums, too
+_SPILLED_BY_DECODED = 1.1  # size of a spill file per decoded byte: it also has offsets and checksums
 _KEYS = ("directory", "budget", "keep")
 
 
 def chunk_cache_of(asked: Any, *, dataset: str) -> ChunkCache | None:
-    """The cache that ``cache=`` asks for: none, a path, True, or a dict of directory, budget and keep.
+    """Create the cache that ``cache=`` asks for: none, a path, True, or a dict of directory, budget and keep.
 
     Raises
     ------
     UsageError
-        It is something else, or the directory cannot be used.
+        ``cache=`` is something else, or the directory cannot be used.
     """
     if asked is None or asked is False:
         return None
@@ -45,7 +45,7 @@ def chunk_cache_of(asked: Any, *, dataset: str) -> ChunkCache | None:
     if isinstance(directory, str) and scheme_of(directory):
         msg = f"cache= is a directory of this machine; got {without_secrets(directory)}"
         raise UsageError(msg, hint='for example cache="/nvme/cache"')
-    if directory is None:  # for as long as the run lasts
+    if directory is None:  # a temporary place, kept only as long as the run lasts
         budget_bytes = budget_bytes or _SHARING_BYTES
         directory = place_for_sharing(budget_bytes)
         keep = given.get("keep", False)
@@ -78,10 +78,11 @@ def _given(asked: Any) -> Mapping[str, Any]:
 def read_cached(
     opened: Opened, place: tuple[int, int, int], fetch: Callable[[], bytes], *, again: bool = False
 ) -> bytes:
-    """The bytes at a ``place`` (shard, first byte, end byte) from the cache, else from ``fetch``; both if ``again``.
+    """Return the bytes at ``place`` (shard, first byte, end byte) from the cache, else from ``fetch``.
 
-    The shard must have been checked: bytes are kept for the state of the shard that this process saw. Of shards whose
-    store gives no sign of change nothing is kept, since it could not be told when that is no longer true.
+    With ``again`` they are fetched anew and replace those in the cache. The shard must have been checked: bytes are
+    cached for the version of the shard that this process saw. Bytes of shards without a version are never cached, since
+    nothing would tell when they are stale.
     """
     cache = opened.cache
     if cache is None:
@@ -95,13 +96,13 @@ def read_cached(
 
 
 def is_cached(opened: Opened, read: UnitRead) -> bool:
-    """Whether the cache has a file for these bytes."""
+    """True if the cache has a file for these bytes."""
     place = (read.shard, read.first_byte, read.end_byte)
     return opened.cache is not None and opened.cache.has(place_key(opened, place))
 
 
 def place_key(opened: Opened, place: tuple[int, int, int]) -> str:
-    """What these bytes of a shard, in the state that this process saw it in, are called in a cache."""
+    """Return the cache key of these bytes of a shard, in the version that this process saw."""
     shard, first_byte, end_byte = place
     size = int(opened.index.shard_bytes[shard])
     return "\n".join(map(str, (opened.paths[shard], opened.check.version(shard), size, first_byte, end_byte)))
@@ -110,12 +111,12 @@ def place_key(opened: Opened, place: tuple[int, int, int]) -> str:
 def expect_windows(
     opened: Opened, arrangement: ResolvedOrder, world_size: int, memory_limit_bytes: int | None = None
 ) -> None:
-    """Tell the cache how many bytes the ranks of this machine mix at a time.
+    """Tell the cache how many bytes the windows of this machine's ranks hold at a time.
 
     Raises
     ------
     UsageError
-        Its budget is smaller.
+        The budget of the cache is smaller.
     """
     if opened.cache is None:
         return
@@ -125,13 +126,13 @@ def expect_windows(
     chunks = min(arrangement.order.parameters.get("chunks", 0), len(table))
     window_bytes = chunks * arrangement.index.num_bytes / max(1, len(table))
     largest_bytes = 0.0
-    if arrangement.spills:  # what is spilled lies there decoded
+    if arrangement.spills:  # spilled chunks are in the cache decoded
         stored, is_spilled = table.end_byte - table.first_byte, too_large(arrangement, memory_limit_bytes)
-        if opened.store.reads_ahead:  # from a remote store, as it was stored, too
+        if opened.store.reads_ahead:  # those of a remote store are there as stored, too; local ones are not
             stored = np.zeros_like(stored)
         decoded = np.where(is_spilled, table.decoded_bytes * _SPILLED_BY_DECODED + stored, 0)
         window_bytes += chunks * float(decoded.sum()) / max(1, len(table))
-        # Two of the largest may be alive at a time, however rare they are.
+        # Two of the largest may be in use at a time, however rare they are.
         largest_bytes = float(np.sort(decoded)[-2:].sum()) * world_size / ranks_here
         window_bytes = max(window_bytes, largest_bytes)
     try:
@@ -145,7 +146,7 @@ def expect_windows(
 
 
 def cache_counts(opened: Opened, of_workers: dict[str, int] | None = None) -> dict[str, int]:
-    """For `Dataset.stats`: what was read from the cache, here and by workers, and what not; nothing where is none."""
+    """Return the cache's counts for `Dataset.stats`, of this process and its workers; empty if there is no cache."""
     own = _own_counts(opened.cache) if opened.cache is not None else {}
     theirs = of_workers or {}
     return {name: own.get(name, 0) + theirs.get(name, 0) for name in own | theirs}

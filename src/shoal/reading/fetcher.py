@@ -1,10 +1,10 @@
-"""Carries out a plan of reads under a budget: asks for units ahead of their use, and keeps them until they are let go.
+"""Execution of a plan of reads under a budget: units are requested ahead of their use and kept until released.
 
-Whatever order answers come in, the consumer gets exactly the unit it asks for, so the stream is the same every time.
-An error of a read is raised when its unit is needed, at the sample it belongs to.
+In whatever order responses arrive, the consumer gets exactly the unit it asks for, so the stream is the same every
+time. An error of a read is raised when its unit is needed, at the sample it belongs to.
 
-Units are asked for in groups: to hand over one costs more than reading 64 KiB from the page cache, and neighbours that
-are remote can share a request. Samples are looked for when a unit is first taken, and each when it is wanted.
+Units are requested in groups: handing over one costs more than reading 64 KiB from the page cache, and neighbours in a
+remote store can share a request. A unit's samples are located when it is first taken, and each is parsed when needed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from shoal.stats.counters import Counters
 
 __all__ = ["Fetch"]
 
-_PLANNED_AT_ONCE = 256  # units; a stretch may have one for every sample
+_PLANNED_AT_ONCE = 256  # units; a stretch of the order may have one for every sample
 
 
 _Records = Records | ForgivingRecords
 
 
 class _Elsewhere:
-    """Stands for records that whoever took them has."""
+    """Placeholder for records that were handed over to the caller of `Fetch.take`."""
 
     def __len__(self) -> int:
         return 0
@@ -55,12 +55,12 @@ _ELSEWHERE: Records = _Elsewhere()
 
 
 class Fetch:
-    """Reads units ahead of their use and keeps them until they are let go.
+    """Reader of units ahead of their use, which keeps them until they are released.
 
     Parameters
     ----------
     ahead_limit_bytes
-        How many bytes may be asked for or waiting to be used for the first time.
+        Bytes that may be requested or waiting for their first use.
     """
 
     def __init__(
@@ -85,9 +85,10 @@ class Fetch:
     def samples(
         self, ids: Sequence[int], units: Sequence[int], last: Sequence[bool], drops: Sequence[int] = ()
     ) -> Iterator[Sample | Damaged]:
-        """The samples with these ids, in turn; ``units`` hold them, and are let go after the sample where ``last``.
+        """Yield the samples with these ids, in order.
 
-        ``drops`` are let go before the first.
+        ``units`` hold the samples; each is released after the sample for which ``last`` is True, and ``drops`` are
+        released before the first sample.
         """
         taken = self._taken
         for unit in drops:
@@ -100,9 +101,10 @@ class Fetch:
             yield sample
 
     def take(self, unit: int, place: Callable[[UnitRead], memoryview | None]) -> tuple[UnitRead, _Records | None]:
-        """The read of a unit that is in use from now on, and its records, to be kept by whoever asked.
+        """Return the read of a unit, in use from now on, and its records, which the caller keeps.
 
-        ``place`` says where the bytes of the read are to go; where it gives None they are parsed. It is asked once.
+        ``place`` is called once and returns the buffer for the bytes of the read; if it returns None they are parsed,
+        otherwise no records are returned.
         """
         read, promise = self._due(unit)
         buffer = place(read)
@@ -116,9 +118,9 @@ class Fetch:
         return read, None
 
     def release(self, unit: int) -> None:
-        """Let go of a unit that was taken."""
+        """Release a unit that was taken."""
         self._ledger.release(self._taken.pop(unit)[2])
-        if self._pending and self._pending[0].unit == unit:  # it is to be read once more, and others wait behind it
+        if self._pending and self._pending[0].unit == unit:  # it is to be read again, and other units wait behind it
             self._read_ahead()
 
     def close(self) -> None:
@@ -134,17 +136,17 @@ class Fetch:
         return self._kept(read, forgiving_records(self.opened, read, get, parse=parse) if skips else parse(read, get()))
 
     def _due(self, unit: int) -> tuple[UnitRead, Any]:
-        """The read of a unit that is to be used now, and what it was promised."""
-        if unit not in self._asked:  # there was no room for it, so nothing else is ahead
+        """Return the read of a unit that is needed now, and the promise of its bytes."""
+        if unit not in self._asked:  # there was no room for it, so nothing behind it was read ahead
             if self._pending and self._pending[0].unit == unit:
                 self._pending.popleft()
             self._ask(self._units.reads(np.array([unit])))
         return self._asked.pop(unit)
 
     def _kept(self, read: UnitRead, records: _Records) -> tuple[_Records, int, int]:
-        """Count what was read as in use."""
+        """Count a unit that was read as in use."""
         held_bytes = self._units.held_bytes(read)
-        if held_bytes > read.num_bytes:  # what is decoded takes the place of what was read
+        if held_bytes > read.num_bytes:  # decoded data takes the place of the bytes that were read
             self._ledger.copy(held_bytes - read.num_bytes)
             self._counters.peak_held_bytes = max(self._counters.peak_held_bytes, self._ledger.peak_bytes)
         taken = self._taken[read.unit] = records, read.first_sample, max(held_bytes, read.num_bytes)
@@ -152,7 +154,7 @@ class Fetch:
         return taken
 
     def _get(self, read: UnitRead, promise: Any) -> Buffer:
-        """The bytes of a unit, waited for."""
+        """Wait for the bytes of a unit, and count the time."""
         began = time.perf_counter()
         try:
             return self._readers.get(read, promise)
@@ -160,19 +162,19 @@ class Fetch:
             self._counters.wait_seconds += time.perf_counter() - began
 
     def _read_ahead(self) -> None:
-        """Ask for the next units in groups, as long as they fit into what may be read ahead."""
+        """Request the next units in groups, as long as they fit into the read-ahead."""
         group_bytes, take = self._readers.group_bytes, self._pending.popleft
         for group in groups_with_room(self._ledger, group_bytes, first=self._next, take=take):
             self._ask(group)
 
     def _next(self) -> UnitRead | None:
-        """The read that would be asked for next; None where there is none, or it must wait."""
+        """Return the read to request next; None if there is none, or it must wait."""
         if not self._pending:
             if not self._planned:
                 return None
             self._pending.extend(self._units.reads(self._planned.popleft()))
         read = self._pending[0]
-        # One that is there is let go before it is read once more.
+        # A unit that is already in memory is released before it is read again.
         return None if read.unit in self._asked or read.unit in self._taken else read
 
     def _ask(self, group: Sequence[UnitRead]) -> None:
@@ -185,7 +187,7 @@ class Fetch:
         counters.peak_held_bytes = max(counters.peak_held_bytes, self._ledger.peak_bytes)
 
     def _met_before(self, unit: int) -> bool:
-        """Whether this object read the unit before."""
+        """Return True if this object has read the unit before, and remember that it has now."""
         byte, bit = unit >> 3, 1 << (unit & 7)
         met = bool(self._met[byte] & bit)
         self._met[byte] |= bit

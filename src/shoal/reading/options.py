@@ -1,6 +1,6 @@
-"""How bytes are read and what becomes of those that are damaged: `Dataset.reading`, checked.
+"""Checked options of `Dataset.reading`: how bytes are read, and what happens to damaged ones.
 
-Nothing here changes which sample comes when, or what a state says.
+No option changes the order of samples or the contents of a state.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _VERIFY = ("arrival", "always")
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """What `Dataset.reading` was asked for; the defaults are those of a dataset that was not asked.
+    """Arguments of `Dataset.reading`; the defaults are those of a dataset on which it was not called.
 
-    ``on_error`` says what becomes of a damaged sample, ``quarantine`` is the file that lists such samples, ``copy``
-    whether values own their bytes, ``progress`` whether a line on stderr shows how it goes. ``memory_limit_bytes``
-    is the most that this process may hold of chunks (None: what the order needs), ``hedge`` whether a late request
-    is made a second time, ``deadline_seconds`` how long one read may be tried again (None: as the store),
+    ``on_error`` says what to do with a damaged sample, ``quarantine`` is the file that lists such samples, ``copy``
+    whether values own their bytes, ``progress`` whether a line on stderr shows progress. ``memory_limit_bytes``
+    is the most memory that this process may use for chunks (None: what the order needs), ``hedge`` whether a late
+    request is hedged by a second one, ``deadline_seconds`` for how long one read may be retried (None: as the store),
     ``verify`` whether checksums are compared when bytes arrive over a network or a cache is filled, or always.
     """
 
@@ -47,22 +47,22 @@ class ReadingOptions:
 
     @property
     def skips(self) -> bool:
-        """Whether a damaged sample is left out, and not an error."""
+        """True if a damaged sample is left out instead of raising an error."""
         return self.on_error == "skip"
 
     @property
     def leaves_out(self) -> bool:
-        """Whether some samples may be left out, found damaged now or before."""
+        """True if samples may be left out, because they are or were found damaged."""
         return self.skips or self.quarantine is not None
 
 
 def reading_options(**asked: Any) -> ReadingOptions:
-    """The options asked for by the names of `Dataset.reading`, checked; what is not given has its default.
+    """Return the checked options for arguments of `Dataset.reading`; those not given have their defaults.
 
     Raises
     ------
     UsageError
-        A value is none that the option can have.
+        A value is not valid for its option.
     """
     given: dict[str, Any] = {}
     for name, value in asked.items():

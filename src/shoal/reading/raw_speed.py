@@ -1,4 +1,4 @@
-"""How fast the bytes of a run come when nothing is made of them: what the run is measured against."""
+"""Throughput of reading the bytes of a run without processing them: the baseline for the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _READS_AT_ONCE = 256
 def plain_bytes_per_second(
     opened: Opened, arrangement: ResolvedOrder, partition: Partition, *, rank: int, num_steps: int, most_seconds: float
 ) -> float:
-    """Bytes a second of reading, one after another, what a rank needs for its first steps of epoch 0.
+    """Measure the bytes per second at which the units for a rank's first steps of epoch 0 can be read in sequence.
 
     Each unit is read once, in the order of its first use, by one thread, until ``most_seconds`` are over.
     """

@@ -1,4 +1,4 @@
-"""From a description of a dataset to integers: which chunks, which order over them, which reads, what a state says."""
+"""Resolution of a dataset's order to integers: its chunks, the order over them, the reads, and the state."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from shoal.reading.schedule.units import ChunkUnits, RecordUnits, Units
 
 __all__ = ["OrderRequest", "ResolvedOrder"]
 
-# Below this share of the bytes of the chunks around them, single records cost less than those.
+# Below this fraction of the bytes of the chunks around them, reading single records costs less than reading the chunks.
 _SPARSE = 1 / 16
-_MOST_LOOKED_AT = 1 << 20  # samples, by which that is known well enough
+_MOST_LOOKED_AT = 1 << 20  # samples, enough to estimate that fraction
 
 
 @dataclass(frozen=True, slots=True)
 class OrderRequest:
-    """What `shuffle` was asked for: an order, or a window in bytes; and what a state made of the latter.
+    """Arguments of `shuffle`: an order, or a window in bytes, and the numbers that a state fixed for the latter.
 
     ``extents_per_chunk`` is None until a state has fixed it.
     """
@@ -46,7 +46,7 @@ class OrderRequest:
     extents_per_chunk: int | None = None
 
     def adopting(self, state: State) -> OrderRequest:
-        """The request with the numbers of a state, if it left them open: a request in bytes yields to them."""
+        """Return the request with the numbers of a state if it left them open: they override a request in bytes."""
         saved = state.order
         if self.order is not None or saved.get("name") != Window.name or saved.get("version") != Window.version:
             return self
@@ -71,8 +71,8 @@ class ResolvedOrder:
     """A dataset with its order resolved.
 
     ``stored`` are the stored samples that take part, ``delivered`` the positions of each epoch that are delivered;
-    None is all of them. ``gaps`` are positions that are left out of some epochs. ``spills`` says that chunks which are
-    too large for the window are kept decoded on the disk, and so may be too large for two of them, too.
+    None means all. ``gaps`` are positions that are left out of some epochs. ``spills`` says that chunks too large for
+    the window are kept decoded on disk, so that a window may be too small for two chunks.
     """
 
     index: Index
@@ -84,21 +84,21 @@ class ResolvedOrder:
     _epochs: dict[int, BoundOrder] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what is quickly found again: bound orders and chunks may be large, and a pickle goes to processes."""
+        """Return the state to pickle for processes, without bound orders and chunks: large, but quickly recomputed."""
         kept = ("index", "request", "stored", "delivered", "gaps", "spills")
         return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}}
 
     @cached_property
     def _resolved(self) -> tuple[Order, int]:
-        """The order, and the extents of a chunk."""
+        """The order, and the number of extents per chunk."""
         request, index = self.request, self.index
         if request.order is not None and request.extents_per_chunk is not None:
             return request.order, request.extents_per_chunk
         shard_extents = np.diff(index.shard_first_extent)
         is_shared = index.sample_bytes is None
-        total_bytes = int(index.extent_decoded_bytes.sum())  # what a window takes in memory, not what it takes to read
+        total_bytes = int(index.extent_decoded_bytes.sum())  # bytes in memory, not bytes to read
         if request.order is None:
-            together = index.extent_num_samples > (1 if is_shared else np.inf)  # those of which no sample is read alone
+            together = index.extent_num_samples > (1 if is_shared else np.inf)  # extents that are only read as a whole
             largest_bytes = int(index.extent_decoded_bytes[together].max(initial=0))
             try:
                 resolved = resolve_window(
@@ -121,19 +121,19 @@ class ResolvedOrder:
 
     @property
     def order(self) -> Order:
-        """The order, in integers."""
+        """The order, with its sizes as integers."""
         return self._resolved[0]
 
     @property
     def extents_per_chunk(self) -> int:
-        """The most extents a chunk has."""
+        """Largest number of extents in a chunk."""
         return self._resolved[1]
 
     @property
     def window_bytes(self) -> int | None:
-        """What was asked for as bytes that may mix; None where it was chunks, or an order without a window."""
+        """Bytes of the window that was asked for; None for a window in chunks, or an order without a window."""
         request = self.request
-        in_bytes = request.order is None or request.extents_per_chunk is not None  # by itself, or by a state
+        in_bytes = request.order is None or request.extents_per_chunk is not None  # as requested, or fixed by a state
         if request.window is None and not (in_bytes and isinstance(self.order, Window)):
             return None
         return parse_bytes(DEFAULT_WINDOW_BYTES if request.window is None else request.window, "window")
@@ -145,7 +145,7 @@ class ResolvedOrder:
 
     @property
     def by_shards(self) -> bool:
-        """Whether whole shards are the chunks of the order, as they are for the buffer of today's loaders."""
+        """True if the chunks of the order are whole shards, as for the shuffle buffer of today's loaders."""
         return isinstance(self.order, Buffer) and self.request.chunk is None
 
     @cached_property
@@ -157,62 +157,62 @@ class ResolvedOrder:
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch, over all ranks, before any gap."""
+        """Samples of an epoch, over all ranks, including gaps."""
         return len(self.delivered) if self.delivered is not None else self.num_stored
 
     @property
     def num_stored(self) -> int:
-        """Stored samples that take part."""
+        """Number of stored samples that take part."""
         return self.index.num_samples if self.stored is None else len(self.stored)
 
     def num_samples_of(self, epoch: int) -> int:
-        """Samples of one epoch, over all ranks, without what is left out."""
+        """Return the number of samples of one epoch, over all ranks, without its gaps."""
         left = self.gaps.left(epoch, self.num_samples)
         return self.num_samples if left is None else len(left)
 
     def number_of(self, epoch: int, position: int) -> int:
-        """How many positions before this one are left in an epoch: what iterators count."""
+        """Return the number of positions of an epoch before this one, without gaps, as iterators count."""
         return self.gaps.number_of(position, epoch, self.num_samples)
 
     def position_of(self, epoch: int, number: int) -> int:
-        """The position that comes after so many of an epoch that are left: what states name."""
+        """Return the position that follows the first ``number`` of an epoch that are not gaps, as states record it."""
         return self.gaps.position_of(number, epoch, self.num_samples)
 
     def epoch(self, epoch: int) -> BoundOrder:
-        """The order of one epoch without its gaps, numbered anew from 0; see `untouched`."""
+        """Return the order of one epoch without its gaps, renumbered from 0; see `untouched`."""
         left, order = self.gaps.left(epoch, self.num_samples), self.untouched(epoch)
         return order if left is None else WithoutGaps(order, left)
 
     def untouched(self, epoch: int) -> BoundOrder:
-        """The order of one epoch, over the stored samples that take part, numbered from 0; the last two are kept."""
+        """Return the order of one epoch over the stored samples that take part, numbered from 0; two are cached."""
         found = self._epochs.get(epoch)
         if found is None:
             borders = self.order_borders
             counts = np.diff(borders) if self.stored is None else self.stored.count_between(borders)
             bound = self.order.bind(counts, seed=self.request.seed, epoch=epoch)
             found = bound if self.delivered is None else ChosenPositions(bound, self.delivered)
-            for earlier in sorted(list(self._epochs))[:-1]:  # noqa: C414  # at once, while other threads add theirs
+            for earlier in sorted(list(self._epochs))[:-1]:  # noqa: C414  # list() is atomic; other threads add epochs
                 self._epochs.pop(earlier, None)
             self._epochs[epoch] = found
         return found
 
     def stored_ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sample ids of samples numbered among those that take part."""
+        """Return the sample ids of samples that are numbered among those that take part."""
         return numbers if self.stored is None else self.stored.members(numbers)
 
     @cached_property
     def units(self) -> Units:
-        """What is read at once."""
+        """Units in which the dataset is read."""
         if isinstance(self.order, Full) or self._is_sparse:
             return RecordUnits(self.index)
         return ChunkUnits(self.chunks)
 
     @property
     def _is_sparse(self) -> bool:
-        """Whether samples read one by one are far fewer bytes than the chunks in which they lie.
+        """True if the samples, read one by one, are far fewer bytes than the chunks that hold them.
 
-        A stretch is not sparse, however short: its chunks are read once for all of it. Nor are a few rows of large row
-        groups, of which each would read its own again.
+        A contiguous range is not sparse, however short: its chunks are read once for all of it. Nor are a few rows of
+        large row groups, since every row would read its row group again.
         """
         num_samples = self.num_samples
         if num_samples >= _SPARSE * self.index.num_samples:
@@ -228,17 +228,17 @@ class ResolvedOrder:
 
     @property
     def by_singles(self) -> bool:
-        """Whether every read serves one sample only, so that nothing is kept for another."""
+        """True if every read serves only one sample, so that nothing is kept for another."""
         return isinstance(self.units, RecordUnits) or int(self.chunks.num_samples.max(initial=0)) <= 1
 
     def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The unit that holds each sample id, given the chunk of the order that does."""
+        """Return the unit that holds each sample id, given the order's chunk that holds it."""
         same = isinstance(self.units, ChunkUnits) and not self.by_shards
         return chunks if same else self.units.of(ids)
 
     @cached_property
     def state_order(self) -> Mapping[str, Any]:
-        """What a state keeps of all this: two streams with equal values and seeds have equal orders."""
+        """Description of the order for a state: two streams with equal values and seeds have equal orders."""
         order = self.order
         told: dict[str, Any] = {"name": order.name, "version": order.version, **order.parameters}
         if not isinstance(order, (Full, Sequential)):
@@ -250,16 +250,16 @@ class ResolvedOrder:
         return told
 
     def state_at(self, epoch: int, number: int) -> dict[str, Any]:
-        """The state of a run that has come to this number of what is left of an epoch."""
+        """Return the state of a run that has delivered ``number`` samples of an epoch, not counting gaps."""
         position, seed = self.position_of(epoch, number), self.request.seed
         return State(epoch, position, seed, self.state_order, self.index.fingerprint, self.gaps).to_dict()
 
     def __repr__(self) -> str:
-        """The order as a call that can be pasted, also at a prompt: the same integers, whatever the defaults become."""
+        """Return the order as a call that can be pasted at a prompt and gives the same integers if defaults change."""
         order = self.order
         arguments = ", ".join(f"{name}={value}" for name, value in order.parameters.items())
         call = f"shuffle(shoal.orders.{type(order).__name__}({arguments}), seed={self.request.seed}"
         if isinstance(order, (Full, Sequential)) or self.by_shards:
             return call + ")"
-        extent_bytes = int(self.index.extent_decoded_bytes.sum()) / self.index.num_extents  # as a chunk is asked for
+        extent_bytes = int(self.index.extent_decoded_bytes.sum()) / self.index.num_extents  # chunk= is in decoded bytes
         return f"{call}, chunk={round(self.extents_per_chunk * extent_bytes)})"

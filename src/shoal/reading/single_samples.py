@@ -1,4 +1,4 @@
-"""Samples that have a read of their own, from wherever their shards lie."""
+"""Samples that each have a read of their own, from local or remote shards."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ Singles = LocalSingles | FarSingles
 def singles_of(
     opened: Opened, units: Units, counters: Counters, *, ahead_limit_bytes: int, options: ReadingOptions
 ) -> Singles:
-    """What reads them: the consumer where the system reads ahead for it, else threads."""
+    """Return the reader of single samples: the consumer itself if the system reads ahead for it, else threads."""
     kind: type[LocalSingles | FarSingles] = LocalSingles if opened.store.reads_ahead else FarSingles
     return kind(opened, units, counters, ahead_limit_bytes=ahead_limit_bytes, options=options)

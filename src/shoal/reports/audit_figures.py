@@ -1,4 +1,4 @@
-"""The figures of an audit: where samples come from, how batches vary, what they hold, and the ends of the epoch."""
+"""The figures of an audit: origin of samples, variance and content of batches, and the ends of the epoch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["about_audit", "audit_figures"]
 
 
 def audit_figures(result: Audit, predicted: Mapping[int, float]) -> list[Figure]:
-    """All figures that there are numbers for; ``predicted`` is VR by batch size as it was predicted, where it was."""
+    """Return all figures that there are numbers for; ``predicted`` is the predicted VR by batch size, if any."""
     drawn = [_heat(result), *([_variance(result, predicted), _distinct(result)] if result.vr else [])]
     return [*drawn, *([_ends(result)] if result.start_distance else [])]
 
 
 def about_audit(result: Audit) -> str:
-    """What was audited, in a line."""
+    """Return one line on what was audited."""
     epochs = "1 epoch" if result.num_epochs == 1 else f"{result.num_epochs} epochs"
     part = "one rank or worker: " if result.is_part else ""
     about = f"{part}{result.num_delivered:,} deliveries of {result.num_samples:,} samples in {epochs}, "
@@ -90,7 +90,7 @@ def _distinct(result: Audit) -> Figure:
 
 
 def _ends(result: Audit) -> Figure:
-    """How far the ends of an epoch are from the whole of it."""
+    """Return the figure of how far the ends of an epoch are from the whole of it."""
     start, end = result.start_distance, result.end_distance
     shares = sorted({*start, *end})
     lines = [

@@ -1,4 +1,4 @@
-"""An audit as a page and as a picture: its grade, what was found with cause and cure, and the figures."""
+"""An audit as a page and as a picture: its grade, its findings with cause and cure, and its figures."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def audit_page(
     made_by: str = "shoal audit",
     predicted: Mapping[int, float] | None = None,
 ) -> str:
-    """The page of an audit, as HTML that needs nothing else.
+    """Return the page of an audit as self-contained HTML.
 
     Parameters
     ----------
     result
-        What `shoal.measure.audit` gave.
+        The result of `shoal.measure.audit`.
     title
-        What was audited.
+        Title of the page, which names what was audited.
     order
-        The order as a call, where it is one of shoal's.
+        The order as a call, if it is one of shoal's.
     made_by
-        The command that makes the page again.
+        The command that recreates the page.
     predicted
-        VR by batch size as it was predicted, where it was.
+        Predicted VR by batch size, if any.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def audit_page(
 
 
 def audit_picture(result: Audit, *, title: str = "", predicted: Mapping[int, float] | None = None) -> Drawing:
-    """The same figures and findings as one drawing, for `shoal.reports.matplotlib_figures.rendered`."""
+    """Return figures and findings as one drawing, for `shoal.reports.matplotlib_figures.rendered`."""
     return sheet(
         title or "Audit of an order",
         about=about_audit(result),
@@ -90,7 +90,7 @@ def _findings(result: Audit) -> list[str]:
 
 
 def _notes(result: Audit) -> list[tuple[str, bool, str]]:
-    """The heaviest findings in words, and the names of the others."""
+    """Return the heaviest findings in words, and the names of the others."""
     items = [item for item in _explained(result) if item[1]][:_SHOWN]
     notes = [
         (name, is_bad, " ".join(f"{label}: {text}" if label else text for label, text in texts))
@@ -102,7 +102,7 @@ def _notes(result: Audit) -> list[tuple[str, bool, str]]:
 
 
 def _explained(result: Audit) -> list[tuple[str, bool, list[tuple[str, str]]]]:
-    """Each finding's name, whether it is serious, and texts with their labels; a cause is told at the heaviest."""
+    """Return name, seriousness and labelled texts of each finding; a cause is given only at the heaviest."""
     told: set[str] = set()
     items = []
     for each in result.findings:
@@ -118,7 +118,7 @@ def _explained(result: Audit) -> list[tuple[str, bool, list[tuple[str, str]]]]:
 
 
 def _moved(share: float) -> str:
-    """A share of the dataset with its sign, where it has one when it is rounded."""
+    """Return a share of the dataset as text, with its sign unless it rounds to zero."""
     return f"{round(100 * share):+d}%" if round(100 * share) else "0%"
 
 

@@ -1,8 +1,8 @@
-"""Heat maps: where samples come from over time, beside what a perfect shuffle would have there.
+"""Heat maps of where samples come from over time, compared with a perfect shuffle.
 
-A field of the map is lit where it has more or fewer samples than chance explains. The fields are so large that a
-perfect shuffle puts 25 samples or more into each: of fewer, even an empty field would be nothing unusual, and an order
-that leaves a third of the map empty would look like a perfect one.
+A field of the map is lit if it has more or fewer samples than chance explains. The fields are so large that a perfect
+shuffle puts 25 samples or more into each: with fewer, even an empty field would be nothing unusual, and an order that
+leaves a third of the map empty would look perfect.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from shoal.reports.svg_figures import ACROSS, HEIGHT, LEFT, LOW, RIGHT, TOP, WID
 
 __all__ = ["HeatMap", "heat_figure", "heat_map"]
 
-_LEAST = 25.0  # samples that a perfect shuffle has in a field
+_LEAST = 25.0  # samples of a perfect shuffle in a field
 _CLASSES = 3  # shades of more, and as many of less
 _MOST_TIMES = 50
-_FALSE_FIELDS = 0.05  # that a perfect shuffle lights in a map, on average
+_FALSE_FIELDS = 0.05  # fields per map that a perfect shuffle lights, on average
 _SWATCH = 15.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeatMap:
-    """A map in fields, shape (num_times, num_sources).
+    """A map divided into fields, shape (num_times, num_sources).
 
     Parameters
     ----------
     levels
-        How many times as many as a perfect shuffle has, in doublings from -3 to 3; 0 where chance does as much.
+        Ratio to a perfect shuffle's count, in doublings from -3 to 3; 0 where chance explains it.
     expected
-        Samples in a field of a perfect shuffle, on average.
+        Mean samples in a field of a perfect shuffle.
     absent
-        Which sources never come and are not expected to, shape (num_sources,).
+        True for sources that never come and are not expected to, shape (num_sources,).
     """
 
     levels: NDArray[np.int64]
@@ -45,7 +45,7 @@ class HeatMap:
 
     @property
     def words(self) -> str:
-        """What a person sees in it."""
+        """Description of the map in words."""
         more, less = int((self.levels > 0).sum()), int((self.levels < 0).sum())
         said = f"Of {self.levels.size:,} fields, each about {self.expected:,.0f} samples in a perfect shuffle, "
         said += f"{more:,} have more and {less:,} fewer than chance explains"
@@ -54,15 +54,15 @@ class HeatMap:
 
 
 def heat_map(heat: NDArray[np.int64], shares: NDArray[np.float64] | None = None) -> HeatMap:
-    """Judge counts of shape (times, sources), in fields that are large enough for that.
+    """Compare counts of shape (times, sources) with a perfect shuffle, in fields large enough for that.
 
     Parameters
     ----------
     heat
         Samples delivered from each part of the dataset at each time.
     shares
-        The share of the dataset that each part is, shape (sources,): a part that never comes is then fewer than a
-        perfect shuffle has. None: expected is from each part as much as comes at all.
+        Share of the dataset in each part, shape (sources,): a part that never comes then has fewer samples than in
+        a perfect shuffle. None: each part is expected as often as it comes at all.
     """
     counts = _in_fields(heat)
     total = max(1.0, float(counts.sum()))
@@ -70,7 +70,7 @@ def heat_map(heat: NDArray[np.int64], shares: NDArray[np.float64] | None = None)
     absent = of_sources == 0.0
     if shares is not None:
         of_sources = shares.reshape(counts.shape[1], -1).sum(axis=1)
-        # What comes in place of parts that never come should not look like too much of all the others.
+        # Replacements for parts that never come should not look like an excess of all the others.
         of_sources[~absent] /= max(1e-12, float(of_sources[~absent].sum()))
         absent &= of_sources == 0.0
     usual = counts.sum(axis=1, keepdims=True, dtype=np.float64) * of_sources
@@ -81,7 +81,7 @@ def heat_map(heat: NDArray[np.int64], shares: NDArray[np.float64] | None = None)
 
 
 def heat_figure(title: str, note: str, heat: HeatMap, *, x_label: str, y_label: str, says: str = "") -> Figure:
-    """A map whose shades are half, a quarter and an eighth, or 2, 4 and 8 times, of what a perfect shuffle has."""
+    """Draw a map whose shades are half, a quarter and an eighth, or 2, 4 and 8 times, a perfect shuffle's count."""
     levels = heat.levels
     wide, high = ACROSS / levels.shape[0], (LOW - TOP) / levels.shape[1]
     marks: list[Mark] = []
@@ -123,7 +123,7 @@ def _shade(level: int) -> tuple[str, float]:
 
 
 def _in_fields(heat: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The counts in as many fields as are large enough, and as nearly square ones as that leaves."""
+    """Sum the counts over as many fields as are large enough, as nearly square as that allows."""
     times, sources = heat.shape
     most = max(1.0, float(heat.sum()) / _LEAST)
     shapes = [
@@ -138,7 +138,7 @@ def _in_fields(heat: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _most_by_chance(num_fields: int) -> float:
-    """Standard deviations beyond which the largest of so many fields lies in few maps of perfect shuffles."""
+    """Return the standard deviations that few maps of perfect shuffles exceed in any of ``num_fields`` fields."""
     return NormalDist().inv_cdf(1.0 - _FALSE_FIELDS / num_fields / 2.0)
 
 

@@ -1,4 +1,4 @@
-"""Drawings as lists of marks: what a figure looks like, before anybody decides whether it becomes a page or a picture.
+"""Drawings as lists of marks, independent of their later form as a page or a picture.
 
 Coordinates count from the upper left corner. Colours are names of the palette.
 """
@@ -13,7 +13,7 @@ __all__ = ["Cells", "Dots", "Drawing", "Fill", "Mark", "Stroke", "Text", "text_w
 
 Point: TypeAlias = tuple[float, float]
 
-_LETTER = 0.56  # of the size of a font, for a letter of usual width; a little more than most fonts take
+_LETTER = 0.56  # of the font size, for an average letter; a little more than most fonts take
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +26,20 @@ class Stroke:
     dash: tuple[float, ...] = ()
 
     def moved(self, right: float, down: float) -> Stroke:
-        """The same elsewhere."""
+        """Return a copy moved by an offset."""
         return replace(self, lines=[_moved(line, right, down) for line in self.lines])
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """An area inside points."""
+    """The area enclosed by points."""
 
     outline: Sequence[Point]
     colour: str
     opacity: float = 1.0
 
     def moved(self, right: float, down: float) -> Fill:
-        """The same elsewhere."""
+        """Return a copy moved by an offset."""
         return replace(self, outline=_moved(self.outline, right, down))
 
 
@@ -52,14 +52,14 @@ class Cells:
     opacity: float = 1.0
 
     def moved(self, right: float, down: float) -> Cells:
-        """The same elsewhere."""
+        """Return a copy moved by an offset."""
         boxes = [(left + right, top + down, wide, high) for left, top, wide, high in self.boxes]
         return replace(self, boxes=boxes)
 
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """Dots at points, of a radius; or rings, whose inside is paper."""
+    """Filled dots at points, or rings filled with the paper's colour."""
 
     points: Sequence[Point]
     colour: str
@@ -67,15 +67,15 @@ class Dots:
     are_rings: bool = False
 
     def moved(self, right: float, down: float) -> Dots:
-        """The same elsewhere."""
+        """Return a copy moved by an offset."""
         return replace(self, points=_moved(self.points, right, down))
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words whose base line is at ``y``; ``anchor`` says what is at ``x``: "start", "middle" or "end".
+    """Text with its base line at ``y``; ``anchor`` says which part is at ``x``: "start", "middle" or "end".
 
-    ``most`` is the width into which they must fit, by smaller letters if need be. ``is_turned`` ones read upwards.
+    ``most`` is the maximum width, met by smaller letters if need be. ``is_turned`` text reads upwards.
     """
 
     x: float
@@ -89,7 +89,7 @@ class Text:
     most: float = 0.0
 
     def moved(self, right: float, down: float) -> Text:
-        """The same elsewhere."""
+        """Return a copy moved by an offset."""
         return replace(self, x=self.x + right, y=self.y + down)
 
 
@@ -98,7 +98,7 @@ Mark: TypeAlias = Stroke | Fill | Cells | Dots | Text
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Marks on paper of a size; later ones lie above earlier ones. ``says`` is what a person sees, for who does not."""
+    """Marks on paper of a given size, later ones above earlier ones; ``says`` is a description for screen readers."""
 
     width: float
     height: float
@@ -107,7 +107,7 @@ class Drawing:
 
 
 def text_width(text: str, size: float, *, is_bold: bool = False) -> float:
-    """About how wide words are.
+    """Estimate the width of a text.
 
     >>> round(text_width("perfect", 10.0))
     39
@@ -116,7 +116,7 @@ def text_width(text: str, size: float, *, is_bold: bool = False) -> float:
 
 
 def wrapped(text: str, *, width: float, size: float) -> list[str]:
-    """Words in lines that are about so wide at most.
+    """Wrap a text into lines of at most about ``width``.
 
     >>> wrapped("a few short words", width=60.0, size=10.0)
     ['a few', 'short', 'words']

@@ -1,4 +1,4 @@
-"""Drawings as files: SVG by shoal itself, PNG and PDF by matplotlib where it is installed (the extra ``report``)."""
+"""Drawings as files: SVG by shoal itself, PNG and PDF by matplotlib if it is installed (the extra ``report``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POINTS_AN_INCH, _DOTS_AN_INCH = 72.0, 120
 
 
 def has_matplotlib() -> bool:
-    """Whether other pictures than SVG can be drawn here."""
+    """Return True if pictures other than SVG can be drawn here."""
     try:
         import matplotlib.figure  # noqa: F401, PLC0415
     except ImportError:
@@ -28,12 +28,12 @@ def has_matplotlib() -> bool:
 
 
 def rendered(drawing: Drawing, suffix: str) -> bytes:
-    """The file of a drawing, in light colours; PNG is 1200 pixels wide. The same drawing gives the same bytes.
+    """Render a drawing as a file, in light colours; PNG is 1200 pixels wide. Equal drawings give equal bytes.
 
     Raises
     ------
     UsageError
-        The suffix is none of `PICTURES`, or matplotlib is needed and not installed.
+        The suffix is not in `PICTURES`, or matplotlib is needed and not installed.
     """
     if suffix == ".svg":
         return svg_file(drawing).encode("utf-8", errors="backslashreplace")
@@ -42,7 +42,7 @@ def rendered(drawing: Drawing, suffix: str) -> bytes:
         raise UsageError(msg)
     try:
         from matplotlib import rc_context  # noqa: PLC0415
-        from matplotlib.figure import Figure  # noqa: PLC0415  # not pyplot: it keeps figures, and wants a screen
+        from matplotlib.figure import Figure  # noqa: PLC0415  # not pyplot, which keeps figures and needs a screen
     except ImportError as error:
         msg = f"a picture as {suffix} needs matplotlib, which is not installed"
         raise UsageError(msg, hint=f"{pip_install('report')}, or write it as .svg") from error
@@ -53,11 +53,11 @@ def rendered(drawing: Drawing, suffix: str) -> bytes:
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set(xlim=(0.0, drawing.width), ylim=(drawing.height, 0.0))
         axes.set_axis_off()
-        points = inches * _POINTS_AN_INCH / drawing.width  # of a unit of the drawing
+        points = inches * _POINTS_AN_INCH / drawing.width  # points per unit of the drawing
         for layer, mark in enumerate(drawing.marks):
             _draw(axes, mark, points, layer)
         file = io.BytesIO()
-        # No date and no version in the file: the same numbers give the same bytes.
+        # No date and no version in the file: equal numbers give equal bytes.
         more: dict[str, Any] = {"metadata": {"CreationDate": None}}
         if suffix == ".png":
             more = {"metadata": {"Software": None}, "pil_kwargs": {"optimize": True}}
@@ -66,11 +66,11 @@ def rendered(drawing: Drawing, suffix: str) -> bytes:
 
 
 def _draw(axes: Any, mark: Mark, points: float, layer: int) -> None:
-    """One mark of matplotlib, above those of lower layers."""
+    """Draw one mark with matplotlib, above those of lower layers."""
     colour = LIGHT[mark.colour]
     match mark:
         case Stroke():
-            # matplotlib counts dashes in widths of the line.
+            # matplotlib measures dashes in line widths.
             style: Any = (0, tuple(each / mark.width for each in mark.dash)) if mark.dash else "-"
             for line in mark.lines:
                 xs, ys = zip(*line, strict=True)
@@ -99,7 +99,7 @@ def _draw_cells(axes: Any, mark: Cells, colour: str, layer: int) -> None:
         for left, top, wide, high in mark.boxes
     ]
     if corners:
-        # Edges that are smoothed each for itself leave seams between cells that touch.
+        # Edges that are antialiased separately leave seams between cells that touch.
         cells = PolyCollection(corners, facecolors=colour, alpha=mark.opacity, linewidths=0, antialiaseds=False)
         cells.set_zorder(layer)
         axes.add_collection(cells, autolim=False)

@@ -1,4 +1,4 @@
-"""The picture of how well some orders mix: where their samples come from, how batches vary, and what they hold."""
+"""The picture of how well several orders mix: origin of samples, variance of batches, and labels in a batch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from shoal.reports.svg_figures import HEIGHT, WIDTH, Figure, Line, curve_figure,
 
 __all__ = ["MeasuredOrder", "mixing_picture"]
 
-# By name, so that an order has one colour in all pictures; grey for what does nothing.
+# By name, so that an order has the same colour in all pictures; grey for the order that does nothing.
 _COLOURS = {"none": "soft", "buffer": "more", "window": "data", "perfect": "perfect"}
-_PANEL, _BELOW = 172.0, 26.0  # of a dataset over an epoch, and room for the words under it
+_PANEL, _BELOW = 172.0, 26.0  # the plot of a dataset over an epoch, and room for the text below it
 _DOTS, _DOT = 4000, 1.3  # a million points take no more ink than a few thousand
 _NAMES, _BAR, _STEP = 62.0, 30.0, 46.0
 
@@ -38,7 +38,7 @@ class MeasuredOrder:
     distinct
         Different labels in a batch.
     correlation
-        Of where a sample is stored and when it comes out.
+        Correlation between a sample's place in storage and its time in the epoch.
     """
 
     name: str
@@ -50,7 +50,7 @@ class MeasuredOrder:
 
     @property
     def colour(self) -> str:
-        """Of the palette."""
+        """Palette colour of the order."""
         return _COLOURS.get(self.name, "ink")
 
 
@@ -63,18 +63,18 @@ def mixing_picture(
     batch: int,
     expected_distinct: float,
 ) -> Drawing:
-    """Draw where the samples of each order come from, how much batches vary, and how many labels they hold.
+    """Draw the origin of each order's samples, the variance of its batches, and the labels they hold.
 
     Parameters
     ----------
     orders
-        Up to four; one that is called "perfect" is the yardstick.
+        Up to four orders; one called "perfect" is the reference.
     title, subtitle
-        What the picture shows, and of what.
+        Title of the picture, and the data it shows.
     label
-        The plural of what samples are labelled with: "packages".
+        Plural noun for the labels of samples: "packages".
     batch
-        Samples of the batches in which labels were counted.
+        Size of the batches in which labels were counted.
     expected_distinct
         Different labels in a batch of a perfect shuffle.
     """
@@ -84,7 +84,7 @@ def mixing_picture(
 
 
 def _panel(order: MeasuredOrder, *, first: bool) -> Figure:
-    """Source position against output position: storage order is a diagonal, a perfect shuffle an even mist."""
+    """Plot source position against output position: storage order is a diagonal, a perfect shuffle an even mist."""
     num_samples = len(order.ids)
     shown = np.arange(0, num_samples, max(1, num_samples // _DOTS))
     across = shown / num_samples * (_PANEL - _DOT)
@@ -102,7 +102,7 @@ def _panel(order: MeasuredOrder, *, first: bool) -> Figure:
 
 
 def _variance(orders: Sequence[MeasuredOrder]) -> Figure:
-    """The variance ratio against the batch size; 1 is perfect."""
+    """Plot the variance ratio against the batch size; 1 is perfect."""
     sizes = sorted(orders[0].variance_ratios)
     lines = [
         Line(
@@ -127,7 +127,7 @@ def _variance(orders: Sequence[MeasuredOrder]) -> Figure:
 
 
 def _distinct(orders: Sequence[MeasuredOrder], label: str, batch: int, expected_distinct: float) -> Figure:
-    """Bars of the labels in a batch, and what a perfect shuffle has."""
+    """Draw the labels per batch as bars, with a perfect shuffle's as reference."""
     shown = [order for order in orders if order.name != "perfect"]
     unit = (WIDTH - _NAMES - 20.0) / max(expected_distinct, *(order.distinct for order in shown))
     marks: list[Mark] = []

@@ -1,7 +1,7 @@
 """The page around figures and tables: headings, text, tables with captions, and one style for light and dark.
 
-Everything that comes from data or arguments is escaped here. A page names no other address, and a policy in its head
-forbids the browser to load any.
+Everything that comes from data or arguments is escaped here. A page refers to no other address, and a policy in its
+head forbids the browser to load any.
 """
 
 from __future__ import annotations
@@ -90,20 +90,20 @@ def document(
     body: Sequence[str],
     made_by: str,
 ) -> str:
-    """A whole page.
+    """Return a whole page.
 
     Parameters
     ----------
     title, lead, about
-        What the page is of, what it says in a sentence or two, and a line of what it was made from.
+        Title of the page, its message in a sentence or two, and a line about its data.
     call
         A line of code that the page is about.
     headline
-        A grade ("good", "fair", "poor" or "unknown"), and the line that it colours.
+        A grade ("good", "fair", "poor" or "unknown"), and the line in its colour.
     body
-        Sections, as `section` makes them.
+        Sections, made by `section`.
     made_by
-        The command that makes the page again.
+        The command that recreates the page.
     """
     return "\n".join(
         [
@@ -134,7 +134,7 @@ def document(
 
 
 def section(title: str, *parts: str) -> str:
-    """A heading and what stands below it; the heading names the region for who moves by regions."""
+    """Return a heading and the parts below it; the heading labels the region for navigation by regions."""
     name = "".join(letter if letter.isalnum() else "-" for letter in title.lower())
     return f'<section aria-labelledby="{name}">\n<h2 id="{name}">{escape(title)}</h2>\n' + "\n".join(
         [*parts, "</section>"]
@@ -142,12 +142,12 @@ def section(title: str, *parts: str) -> str:
 
 
 def paragraph(text: str, *, kind: str = "") -> str:
-    """A paragraph; ``kind`` is a class of the style."""
+    """Return a paragraph; ``kind`` is a class of the style."""
     return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
 
 
 def weighed(items: Sequence[tuple[str, bool, Sequence[tuple[str, str]]]]) -> str:
-    """A list of findings: their names, whether each is bad, and texts with their names; words say what colours do."""
+    """Return a list of findings: name, whether it is bad, and labelled texts; words repeat what colours say."""
     lines = []
     for name, is_bad, texts in items:
         side, sign = ("bad-side", "bad") if is_bad else ("", "soft")
@@ -160,7 +160,7 @@ def weighed(items: Sequence[tuple[str, bool, Sequence[tuple[str, str]]]]) -> str
 
 
 def cards(items: Sequence[tuple[str, str, Sequence[str]]]) -> str:
-    """Things side by side where there is room: a heading, what stands beside it softly, and paragraphs as HTML."""
+    """Return cards, side by side if there is room: a heading, a soft text beside it, and paragraphs as HTML."""
     lines = [
         f'<li><h3>{escape(name)} <span class="soft">{escape(beside)}</span></h3>' + "".join(parts) + "</li>"
         for name, beside, parts in items
@@ -169,7 +169,7 @@ def cards(items: Sequence[tuple[str, str, Sequence[str]]]) -> str:
 
 
 def figures(drawn: Sequence[Figure]) -> str:
-    """Figures side by side where there is room."""
+    """Return figures, side by side if there is room."""
     return '<div class="figures">\n' + "\n".join([*map(_figure, drawn), "</div>"])
 
 
@@ -191,13 +191,13 @@ def _figure(figure: Figure) -> str:
 
 
 def facts(pairs: Mapping[str, str]) -> str:
-    """Names and values."""
+    """Return a list of names and values."""
     lines = [f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs.items()]
     return "<dl>\n" + "\n".join([*lines, "</dl>"])
 
 
 def fold(title: str, content: str) -> str:
-    """Something that is shown when asked for; a keyboard can ask."""
+    """Return content that is hidden until it is opened, which the keyboard can do too."""
     return f"<details><summary>{escape(title)}</summary>\n{content}\n</details>"
 
 
@@ -210,20 +210,20 @@ def table(
     words: frozenset[int] = frozenset(),
     markup: frozenset[int] = frozenset(),
 ) -> str:
-    """A table whose first column names its rows, in a region that scrolls on its own where it is too wide.
+    """Return a table whose first column names its rows, in a region that scrolls on its own if it is too wide.
 
     Parameters
     ----------
     caption
-        What it shows; it also names the region, which the keyboard can reach and scroll.
+        Title of the table; it also names the region, which the keyboard can reach and scroll.
     heads, rows
         Texts.
     here
-        The row that is to stand out.
+        The row to highlight.
     words
-        Columns of words, set to the left.
+        Columns of words, aligned left.
     markup
-        Columns whose cells are HTML already, made by this room.
+        Columns whose cells are already HTML, made by this package.
     """
 
     def cell(at: int, text: str) -> str:

@@ -1,8 +1,8 @@
-"""Colours by what they mean, the same in pages, pictures and the terminal's charts: one set for light, one for dark.
+"""Colours by meaning, for light and dark, the same in pages, pictures and the terminal's charts.
 
-Blue is what was measured or planned, green a perfect shuffle, red what is likely to do harm; orange is more than a
-perfect shuffle has, violet is less. They keep apart for people who do not see red or green, and no meaning is told by
-colour alone: lines differ in their dashes, grades are words, and maps have a legend.
+Blue is measured or planned, green a perfect shuffle, red likely to do harm; orange is more than a perfect shuffle has,
+violet is less. They stay distinct for people who do not see red or green, and no meaning depends on colour alone:
+lines differ in their dashes, grades are words, and maps have a legend.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DARK: Mapping[str, str] = {
 
 
 def as_css(colours: Mapping[str, str]) -> str:
-    """The colours as variables of a style.
+    """Return the colours as variables of a style.
 
     >>> as_css({"ink": "#000000"})
     '--ink:#000000'

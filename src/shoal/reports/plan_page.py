@@ -1,4 +1,4 @@
-"""A plan as a page and as a picture: what to read, how that mixes, what it holds and moves over time, and what if."""
+"""A plan as a page and as a picture: reads, mixing, memory and traffic over time, and other settings."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanFigures:
-    """What is drawn of a plan.
+    """The numbers that the figures of a plan show.
 
     Parameters
     ----------
     batch
         Samples of a global batch.
     vr
-        VR by batch size, predicted.
+        Predicted VR by batch size.
     rank_bytes, node_bytes_per_second
-        Held by the fullest rank, and received by a node on average, over parts of the time of equal length.
+        Bytes held by the fullest rank, and the mean received by a node, over equal parts of the time.
     node_limit
-        What a node can receive in a second.
+        Bytes that a node can receive per second.
     heat
         Samples from each part of the dataset at each time, shape (times, parts).
     is_whole
-        Whether the time is that of the epoch, or of a stretch that stands for it.
+        True if the time is the whole epoch, False if it is a stretch that represents it.
     """
 
     batch: int
@@ -50,7 +50,7 @@ class PlanFigures:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A table of other settings: heads, and a row of texts for each; the first row is the plan itself."""
+    """A table of other settings: heads, and a row of texts per setting; the first row is the plan itself."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -68,22 +68,22 @@ def plan_page(
     notes: Sequence[str] = (),
     made_by: str = "shoal plan",
 ) -> str:
-    """The page of a plan, as HTML that needs nothing else.
+    """Return the page of a plan as self-contained HTML.
 
     Parameters
     ----------
     drawn
         Numbers of the figures.
     groups
-        Names and values under headings.
+        Names and values, by heading.
     what_if
         Other settings.
     title, about, call, lead
-        The head of the page; ``call`` is the order as code.
+        Head of the page; ``call`` is the order as code.
     notes
-        Sentences below.
+        Sentences at the end.
     made_by
-        The command that makes the page again.
+        The command that recreates the page.
     """
     body = [
         section("In pictures", figures(_figures(drawn))),
@@ -95,7 +95,7 @@ def plan_page(
 
 
 def plan_picture(drawn: PlanFigures, *, title: str, about: str, lead: str) -> Drawing:
-    """The same figures as one drawing, which `shoal.reports.matplotlib_figures.rendered` makes a file of."""
+    """Return the figures as one drawing, for `shoal.reports.matplotlib_figures.rendered`."""
     return sheet(title, about=about, rows=in_pairs(_figures(drawn)), lead=lead)
 
 
@@ -189,5 +189,5 @@ def _over_time(caption: str, unit: str, values: Sequence[float], scale: float) -
 
 
 def _unit(most: float) -> tuple[str, float]:
-    """The unit in which the largest value has one to four digits."""
+    """Return the unit in which the largest value has one to four digits."""
     return next(((name, float(scale)) for name, scale in _UNITS if most >= scale), ("B", 1.0))

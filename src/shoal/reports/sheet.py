@@ -1,4 +1,4 @@
-"""A picture of a report: title and headline, the figures side by side, and notes below, as one drawing."""
+"""A report as one drawing: title and headline, the figures side by side, and notes below."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def sheet(
     lead: str = "",
     notes: Sequence[tuple[str, bool, str]] = (),
 ) -> Drawing:
-    """The drawing of a whole report.
+    """Lay out a whole report as one drawing.
 
     Parameters
     ----------
     title, about
-        What it is of.
+        Title of the report, and a line about its data.
     headline
-        A grade ("good", "fair", "poor" or "unknown"), and the line that it colours.
+        A grade ("good", "fair", "poor" or "unknown"), and the line in its colour.
     rows
-        Figures side by side.
+        Rows of figures, which stand side by side.
     lead, notes
-        Words below: a paragraph, then names, whether each is bad, and texts.
+        Texts below: a paragraph, then notes as name, whether it is bad, and text.
     """
     most = 2 * WIDTH + _GAP
     marks: list[Mark] = [Text(_MARGIN, 32, title, "ink", size=_TITLE, is_bold=True, most=most)]
@@ -70,12 +70,12 @@ def sheet(
 
 
 def in_pairs(figures: Sequence[Figure]) -> list[Sequence[Figure]]:
-    """Rows of two figures."""
+    """Split figures into rows of two."""
     return [figures[first : first + 2] for first in range(0, len(figures), 2)]
 
 
 def _head(figure: Figure) -> tuple[list[Mark], float]:
-    """Title and note of a figure, and how high they are."""
+    """Return title and note of a figure, and their height."""
     width = figure.drawing.width
     marks: list[Mark] = [Text(0, 16, figure.title, figure.colour, size=12.5, is_bold=True, most=width)]
     lines = wrapped(figure.note, width=width, size=_NOTE)

@@ -1,6 +1,6 @@
-"""Drawings as SVG: for pages, whose style gives the colours, and as files of their own, in the light ones.
+"""Drawings as SVG: within pages, whose style sets the colours, and as separate files in light colours.
 
-Own code and not a plotting library's: its drawings come with fixed colours and texts as outlines, which neither turn
+Written here without a plotting library, whose drawings have fixed colours and texts as outlines: they neither turn
 dark with the page nor can be read aloud, and are ten times as large.
 """
 
@@ -20,16 +20,16 @@ svg text{{font:11px {_FONT}}}
 svg .bold{{font-weight:600}}
 svg .line{{fill:none;stroke-linejoin:round;stroke-linecap:round}}
 """ + "".join(f"svg .f-{name}{{fill:var(--{name})}}svg .s-{name}{{stroke:var(--{name})}}\n" for name in LIGHT)
-"""What the page's style must say of drawings."""
+"""CSS rules for drawings, for the style of a page."""
 
 
 def svg_of(drawing: Drawing) -> str:
-    """The element ``svg``, to stand in a page."""
+    """Return the element ``svg`` for use within a page."""
     return "\n".join([_opened(drawing, ""), *_elements(drawing), "</svg>"])
 
 
 def svg_file(drawing: Drawing) -> str:
-    """A file of its own; the same drawing gives the same bytes."""
+    """Return a separate SVG file; equal drawings give equal bytes."""
     size = f' xmlns="http://www.w3.org/2000/svg" width="{drawing.width:.0f}" height="{drawing.height:.0f}"'
     style = f"<style>:root{{{as_css(LIGHT)}}}{STYLE}</style>"
     paper = f'<rect class="f-paper" width="{drawing.width:.0f}" height="{drawing.height:.0f}"/>'
@@ -60,7 +60,7 @@ def _element(mark: Mark) -> Iterator[str]:
                 f"M{left:.1f} {top:.1f}h{wide:.1f}v{high:.1f}h{-wide:.1f}z" for left, top, wide, high in mark.boxes
             )
             if path:
-                # Edges that are smoothed each for itself leave seams between cells that touch.
+                # Edges that are antialiased separately leave seams between cells that touch.
                 crisp = ' shape-rendering="crispEdges"'
                 yield f'<path class="f-{mark.colour}"{_opacity(mark.opacity)}{crisp} d="{path}"/>'
         case Dots():
@@ -77,7 +77,7 @@ def _text(mark: Text) -> str:
     size = "" if mark.size == 11.0 else f' style="font-size:{mark.size:g}px"'
     anchor = "" if mark.anchor == "start" else f' text-anchor="{mark.anchor}"'
     turned = f' transform="rotate(-90 {mark.x:.0f} {mark.y:.0f})"' if mark.is_turned else ""
-    # Nobody here knows how wide a font is: where it may be too wide, who shows it is told the width.
+    # The width of a font is unknown here: a text that may be too wide gets an explicit width.
     tight = mark.most and text_width(mark.text, mark.size * 1.2, is_bold=mark.is_bold) > mark.most
     fitted = f' textLength="{mark.most:.0f}" lengthAdjust="spacingAndGlyphs"' if tight else ""
     return (

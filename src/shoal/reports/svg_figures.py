@@ -1,4 +1,4 @@
-"""Figures as data: curves over axes, with a title, words for who does not see them, and the numbers behind them.
+"""Figures as data: curves over axes, with a title, a description for screen readers, and their numbers.
 
 A figure is drawn once, as marks; a page and a picture show the same ones.
 """
@@ -24,7 +24,7 @@ __all__ = [
     "size_axis",
 ]
 
-# In these units a figure is about as wide as a phone, so that its texts keep their size there.
+# A figure in these units is about as wide as a phone, so that its texts keep their size there.
 WIDTH, HEIGHT = 360.0, 236.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 10.0, 26.0, 40.0
 ACROSS, LOW = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM
@@ -34,7 +34,7 @@ _DASHED, _DOTTED = (6.0, 4.0), (1.5, 3.5)
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers behind a figure, as a table of texts; ``here`` is the row that is to stand out."""
+    """The numbers of a figure, as a table of texts; ``here`` is the row to highlight."""
 
     caption: str
     heads: Sequence[str]
@@ -44,20 +44,20 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing with its title, a note on how to read it, and the numbers behind it, where there are few."""
+    """A drawing with its title, a note on how to read it, and its numbers, if there are few."""
 
     title: str
     note: str
     drawing: Drawing
     numbers: Numbers | None = None
-    colour: str = "ink"  # of the title
+    colour: str = "ink"  # colour of the title
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve, and what it means: "data", "perfect" (what a perfect shuffle has), "other" to compare with, or a colour.
+    """A curve and its meaning: "data", "perfect" (a perfect shuffle), "other" for comparison, or a colour.
 
-    With dots where values are few, an area where time runs.
+    Drawn with dots if values are few, with an area if the axis is time.
     """
 
     name: str
@@ -69,18 +69,18 @@ class Line:
 
     @property
     def colour(self) -> str:
-        """Of the palette."""
+        """Palette colour of the curve."""
         return "soft" if self.kind == "other" else self.kind
 
     @property
     def dash(self) -> tuple[float, ...]:
-        """So that no meaning is told by colour alone."""
+        """Dash pattern, so that no meaning depends on colour alone."""
         return {"perfect": _DASHED, "other": _DOTTED}.get(self.kind, ())
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From ``low`` to ``high``, with texts at some values."""
+    """An axis from ``low`` to ``high``, with texts at some values."""
 
     label: str
     low: float
@@ -89,7 +89,7 @@ class Axis:
     is_log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value lies: 0 at the low end, 1 at the high one."""
+        """Return the place of a value on the axis: 0 at the low end, 1 at the high end."""
         value = min(max(value, self.low), self.high)
         if self.is_log:
             return math.log(value / self.low) / math.log(self.high / self.low)
@@ -97,7 +97,7 @@ class Axis:
 
 
 def log_axis(label: str, values: Sequence[float], *, least: float, most: float, suffix: str = "") -> Axis:
-    """A logarithmic axis that covers the values and ``least`` to ``most``."""
+    """Return a logarithmic axis that covers the values and ``least`` to ``most``."""
     low = min([least, *(value * 0.8 for value in values if value > 0)])
     high = max([most, *(value * 1.25 for value in values)])
     for steps in ((1, 2, 5), (1, 3), (1,)):
@@ -110,14 +110,14 @@ def log_axis(label: str, values: Sequence[float], *, least: float, most: float, 
 
 
 def size_axis(label: str, sizes: Sequence[int]) -> Axis:
-    """A logarithmic axis of batch sizes, with texts at some of them."""
+    """Return a logarithmic axis of batch sizes, with texts at some of them."""
     shown = sizes[:: math.ceil(len(sizes) / _MOST_TICKS)]
     ticks = [(float(size), f"{size:,}" if size < 10_000 else _short(size)) for size in shown]
     return Axis(label, sizes[0] * 0.85, sizes[-1] * 1.1, ticks, is_log=True)
 
 
 def plain_axis(label: str, values: Sequence[float], *, unit: float = 1.0, suffix: str = "") -> Axis:
-    """An axis from 0 that covers the values, with round numbers of a unit at four or five places."""
+    """Return an axis from 0 that covers the values, with round numbers of a unit at three to six places."""
     high = max([1e-12, *values]) / unit
     step = 10.0 ** math.floor(math.log10(high))
     step = next(step * times for times in (0.2, 0.5, 1.0, 2.0) if high / (step * times) <= 5.0)
@@ -137,22 +137,22 @@ def curve_figure(
     says: str,
     numbers: Numbers | None = None,
 ) -> Figure:
-    """Curves over an axis.
+    """Draw curves over two axes.
 
     Parameters
     ----------
     title, note
-        What it shows, and how to read it.
+        Title of the figure, and how to read it.
     lines
-        The curves; where there is more than one, a legend names them.
+        The curves; if there is more than one, a legend names them.
     band
-        What chance allows: x, low and high.
+        Range that chance allows: x, low and high.
     mark
-        An x that matters, and its name.
+        A notable x, and its name.
     says
-        What a person sees in it, for who does not.
+        Description of the figure for screen readers.
     numbers
-        The values.
+        The values as a table.
     """
     marks = frame_marks(x, y)
     if band is not None:
@@ -172,13 +172,13 @@ def curve_figure(
 
 
 def frame_marks(x: Axis, y: Axis) -> list[Mark]:
-    """Rules at the ticks of the upright axis, and the words of both."""
+    """Return rules at the ticks of the vertical axis, and the texts of both axes."""
     rules = [LOW - y.share(value) * (LOW - TOP) for value, _ in y.ticks]
     return [Stroke([[(LEFT, down), (WIDTH - RIGHT, down)] for down in rules], "rule"), *label_marks(x, y)]
 
 
 def label_marks(x: Axis, y: Axis) -> list[Mark]:
-    """The words of two axes."""
+    """Return the texts of two axes."""
     marks: list[Mark] = []
     for value, text in x.ticks:
         share = x.share(value)
@@ -218,7 +218,7 @@ def _legend(lines: Sequence[Line]) -> list[Mark]:
 
 
 def _short(value: float) -> str:
-    """A number of an axis.
+    """Format a number for an axis.
 
     >>> _short(0.5), _short(20), _short(16384), _short(3e6), _short(2e9)
     ('0.5', '20', '16k', '3M', '2G')

@@ -1,4 +1,4 @@
-"""Small pictures of images in samples, for pages: told by their first bytes, and read by Pillow where that is there."""
+"""Thumbnails of images in samples, for pages: recognized by their first bytes, and read by Pillow if installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.formats.decoding.images import image_decoder
 __all__ = ["Thumbnail", "is_image", "thumbnail"]
 
 _SIGNS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
-_MOST_PIXELS = 160  # of the longer side; pages show half of that, which is sharp on fine screens too
+_MOST_PIXELS = 160  # of the longer side; pages show half of that, which is sharp on high-density screens too
 
 
 class Thumbnail(NamedTuple):
@@ -22,7 +22,7 @@ class Thumbnail(NamedTuple):
 
 
 def is_image(value: Any) -> bool:
-    r"""Whether these are the bytes of an image, by how they begin.
+    r"""Return True if these are the bytes of an image, judged by their first bytes.
 
     >>> is_image(b"\xff\xd8\xff\xe0"), is_image(b"text"), is_image("text")
     (True, False, False)
@@ -33,7 +33,7 @@ def is_image(value: Any) -> bool:
 
 
 def thumbnail(value: bytes) -> Thumbnail | None:
-    """A small picture of an image, or None where it cannot be read: it is damaged, or Pillow is not installed."""
+    """Return a thumbnail of an image, or None if it cannot be read: it is damaged, or Pillow is not installed."""
     try:
         image: Any = image_decoder("pil")(value)
         width, height = image.size
@@ -41,6 +41,6 @@ def thumbnail(value: bytes) -> Thumbnail | None:
         image.thumbnail((_MOST_PIXELS, _MOST_PIXELS))
         file = io.BytesIO()
         image.save(file, "JPEG", quality=80)
-    except Exception:  # noqa: BLE001  # whatever an image library says of damaged bytes; the page says it has no picture
+    except Exception:  # noqa: BLE001  # any error of an image library on damaged bytes; the page reports it
         return None
     return Thumbnail(file.getvalue(), width, height)

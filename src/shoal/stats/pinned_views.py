@@ -1,7 +1,7 @@
-"""What views keep in memory after the budget let it go.
+"""Accounting of memory that views keep alive after the budget has released it.
 
-A view of a few bytes keeps all of its chunk. The budget knows nothing of that: it lets go of a chunk when the last of
-its samples was delivered.
+A view of a few bytes keeps its whole chunk alive. The budget does not see that: it releases a chunk once the last of
+its samples has been delivered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Pins"]
 
 
 class Pins:
-    """The bytes of chunks that were let go and that views keep; views may be freed in any thread."""
+    """Bytes of released chunks that views keep alive; views may be freed in any thread."""
 
     def __init__(self) -> None:
         self.peak_bytes = 0
@@ -29,15 +29,15 @@ class Pins:
 
     @property
     def num_bytes(self) -> int:
-        """So many now."""
+        """Bytes kept alive now."""
         return sum(list(self._sizes.values()))
 
     def keep(
         self, array: weakref.ref[NDArray[np.uint8]], *, refer: Any = weakref.ref, bind: Callable[..., Any] = partial
     ) -> None:
-        """These bytes were let go; count them for as long as something keeps them.
+        """Count released bytes for as long as something keeps them alive.
 
-        What it needs comes with it: where Python ends, records may outlive the names of this module.
+        Its dependencies are arguments, because records may outlive the names of this module when Python exits.
         """
         number = next(self._numbers)
         kept = array()

@@ -1,4 +1,4 @@
-"""`Dataset.stats` in the text format that Prometheus reads; no library is needed for it.
+"""`Dataset.stats` in the text format of Prometheus, without any library.
 
 References
 ----------
@@ -20,7 +20,7 @@ from shoal.storage.files.os_errors import explained
 __all__ = ["CONTENT_TYPE", "text", "write"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""What an HTTP answer that holds `text` says it is."""
+"""Content type of an HTTP response with `text`."""
 
 _PREFIX = "shoal_"
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -59,23 +59,23 @@ _HELP = {
     "num_spill_bypasses": "Samples whose chunk the chunk cache could not take decoded.",
     "elapsed_seconds": "Time of the newest iterator, from its first batch asked for to its latest delivered.",
 }
-# What goes up and down; all else that is counted only goes up. Rates and shares follow from counters over time, which
-# is what Prometheus is for.
+# Values that go up and down; all other counts only go up. Rates and shares are left to Prometheus, which derives them
+# from counters over time.
 _GAUGES = ("peak_", "in_flight_", "pinned_", "concurrency", "elapsed_")
 _DERIVED = ("_per_second", "_share")
 
 
 def text(stats: Mapping[str, Any], *, labels: Mapping[str, object] | None = None) -> str:
-    r"""The numbers of ``stats`` as metrics, each with its HELP and TYPE line; about 0.1 ms.
+    r"""Format the numbers of ``stats`` as metrics, each with its HELP and TYPE line; about 0.1 ms.
 
-    ``labels`` are put on every metric: ``{"rank": 0, "job": "run-7"}``. A count ``num_x`` becomes the counter
-    ``shoal_x_total``, ``x_bytes`` and ``x_seconds`` keep their units, and what can fall again is a gauge. Lists, words
-    and rates are left out.
+    ``labels`` are added to every metric: ``{"rank": 0, "job": "run-7"}``. A count ``num_x`` becomes the counter
+    ``shoal_x_total``, ``x_bytes`` and ``x_seconds`` keep their units, and values that can decrease are gauges. Lists,
+    words and rates are left out.
 
     Raises
     ------
     UsageError
-        The name of a label is none that Prometheus allows.
+        If Prometheus does not allow the name of a label.
 
     Examples
     --------
@@ -103,16 +103,16 @@ def text(stats: Mapping[str, Any], *, labels: Mapping[str, object] | None = None
 def write(
     path: str | os.PathLike[str], stats: Mapping[str, Any], *, labels: Mapping[str, object] | None = None
 ) -> None:
-    """Put `text` into a file, for the textfile collector of the node exporter; nobody ever sees half of it.
+    """Write `text` to a file atomically, for the textfile collector of the node exporter.
 
     The collector reads files that end in ``.prom``. Give every process a file of its own.
 
     Raises
     ------
     UsageError
-        As `text`.
+        As for `text`.
     StorageError
-        The file cannot be written.
+        If the file cannot be written.
     """
     data = text(stats, labels=labels).encode("utf-8", "replace")
     try:
@@ -139,5 +139,5 @@ def _number(value: float) -> str:
     if isinstance(value, int):
         return repr(int(value))
     if math.isfinite(value):
-        return repr(float(value))  # numpy's own would say its type, too
+        return repr(float(value))  # numpy's own repr would include the type
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

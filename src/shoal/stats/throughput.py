@@ -1,4 +1,4 @@
-"""How fast one iterator goes, and who holds it up: the storage, the stages, or whoever consumes."""
+"""Throughput of one iterator, and its bottleneck: the storage, the stages, or the consumer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Throughput"]
 
 
 class _Counted(Protocol):
-    """What is counted anyway."""
+    """Counts that exist anyway."""
 
     num_samples: int
     num_requests: int
@@ -22,10 +22,10 @@ class _Counted(Protocol):
 class Throughput:
     """The time of one iterator, from its first ``next()`` to the end of its latest, in three parts.
 
-    Outside of ``next()`` the consumer is at its own work. Inside, it waits: for bytes, or for what is made of them
-    (decoding, functions, batches). Where batches are made elsewhere, by a thread or by processes, `add` is told of the
-    time inside, which is split as they split theirs. Who makes them itself counts that anyway (``make_seconds``), and
-    sets ``first`` and ``last`` alone: a call of `add` for every sample would be felt.
+    Outside of ``next()`` the consumer does its own work. Inside, it waits for bytes, or for their processing (decoding,
+    functions, batches). If batches are made elsewhere, by a thread or by processes, `add` records the time inside,
+    which is split in the proportions of theirs. An iterator that makes its own batches counts that time anyway
+    (``make_seconds``), and only sets ``first`` and ``last``: a call of `add` for every sample would be noticeable.
 
     >>> times = iter([0.0, 3.0, 4.0, 8.0])
     >>> class counted: num_samples, num_requests, read_bytes, wait_seconds, make_seconds = 0, 0, 0, 0.0, 0.0
@@ -48,16 +48,16 @@ class Throughput:
         self._inside_seconds: float | None = None
 
     def add(self, began: float, ended: float) -> None:
-        """A ``next()`` began and ended at these readings of `clock`."""
+        """Record a ``next()`` that began and ended at these readings of `clock`."""
         if self.first is None:
             self.first = began
         self._inside_seconds = (self._inside_seconds or 0.0) + ended - began
         self.last = ended
 
     def told(self) -> dict[str, Any]:
-        """Rates and shares by name; rates are 0, shares and the verdict None, where nothing was measured yet.
+        """Return rates and shares by name; before any measurement rates are 0, shares and the bottleneck None.
 
-        ``bottleneck`` is who has the largest share: "storage", "stages" or "consumer".
+        ``bottleneck`` is the part with the largest share: "storage", "stages" or "consumer".
         """
         elapsed = 0.0 if self.first is None else self.last - self.first
         samples, requests, read_bytes, wait, make = (

@@ -1,4 +1,4 @@
-"""A store whose reads are counted as requests: for what is read beside the samples, as by scans of changed shards."""
+"""A store that counts its reads as requests, for reads apart from the samples, such as scans of changed shards."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ __all__ = ["Counting", "counted"]
 
 
 class Counting(Protocol):
-    """Who is told of requests."""
+    """Receiver of the start and the end of each request."""
 
     def began(self, num_bytes: int) -> None:
-        """One try of a request is under way."""
+        """Count one attempt of a request as started."""
         ...
 
     def ended(self, num_bytes: int) -> None:
-        """It was answered, or failed."""
+        """Count it as ended, answered or failed."""
         ...
 
 
 class _Reads(ReadRange, Advise, Protocol):
-    """What is counted of a store, and what says whether it is remote."""
+    """The verbs that are counted, and `reads_ahead`, which says whether the store is remote."""
 
 
 def counted(store: _Reads, counting: Counting) -> _Reads:
-    """The store, with each try of a read told to ``counting``."""
+    """Return the store with each attempt of a read reported to ``counting``."""
     if isinstance(store, RetryingStore):
         return RetryingStore(cast("Store", _CountedStore(store.store, counting)), store.rule)
     return _CountedStore(store, counting)
 
 
 class _CountedStore:
-    """Reads as ``store`` does."""
+    """A store whose reads are those of ``store``, counted."""
 
     def __init__(self, store: _Reads, counting: Counting) -> None:
         self._store, self._counting = store, counting
 
     @property
     def reads_ahead(self) -> bool:
-        """As the store."""
+        """`reads_ahead` of the wrapped store."""
         return self._store.reads_ahead
 
     def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """As the store."""
+        """Pass the advice on to the wrapped store."""
         self._store.advise(path, first_byte, end_byte)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """As the store, counted."""
+        """Read from the wrapped store, and count the request."""
         self._counting.began(end_byte - first_byte)
         try:
             return self._store.read_range(path, first_byte, end_byte)

@@ -1,4 +1,4 @@
-"""Any filesystem of fsspec: one that the user hands in, or the one that fsspec has for a scheme (``hf://``)."""
+"""Store for any filesystem of fsspec: one that the user passes, or the one that fsspec has for a scheme (``hf://``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shoal.storage.urls import scheme_of, without_secrets
 
 __all__ = ["FileSystemStore", "filesystem_for", "url_in"]
 
-# What filesystems call that by which another version is known; the first that is there is taken.
+# Keys under which filesystems give the version of an object; the first one present is used.
 _VERSIONS = ("etag", "ETag", "e_tag", "blob_id", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 _NO_CONNECTIONS = {
     "gaierror",
@@ -28,13 +28,14 @@ _NO_CONNECTIONS = {
     "NewConnectionError",  # urllib3
     "ConnectTimeout",  # requests and httpx
 }
-_TIMES = ("mtime", "LastModified", "last_modified")  # of those, the times of writing
+_TIMES = ("mtime", "LastModified", "last_modified")  # those of them that are modification times
 
 
 class FileSystemStore:
-    """Objects by URL, read through a filesystem with the interface of fsspec.
+    """Store of objects by URL, read through a filesystem with the interface of fsspec.
 
-    What a read is of is not compared with what `stat` said before: these filesystems do not say it. Only lengths are.
+    A read does not verify the version that `stat` returned: these filesystems do not report it. Only lengths are
+    compared.
     """
 
     reads_ahead = False
@@ -53,7 +54,7 @@ class FileSystemStore:
         return _restore, (self._filesystem, self._has_answered)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """Exactly the bytes ``[first_byte, end_byte)``."""
+        """Return exactly the bytes ``[first_byte, end_byte)``."""
         check_range(path, first_byte, end_byte)
         if first_byte == end_byte:
             return b""
@@ -67,21 +68,21 @@ class FileSystemStore:
         return data
 
     def reader(self, path: str) -> Reader:
-        """Reads parts of one object."""
+        """Return a reader of parts of one object."""
         return ReadsRanges(self, path)
 
     def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Does nothing: nobody reads ahead for us."""
+        """Do nothing: remote stores do not read ahead."""
 
     def stat(self, path: str) -> ObjectInfo:
-        """Size and version of an object; asks, unless it was met before."""
+        """Return size and version of an object; makes a request unless it is known already."""
         if known := self._known.get(path):
             return known
         try:
-            # Some remember listings for ever.
+            # Some filesystems cache listings for ever.
             self._filesystem.invalidate_cache()
             found = self._filesystem.info(self._inside(path))
-        except Exception as error:  # noqa: BLE001  # the same
+        except Exception as error:  # noqa: BLE001  # see `read_range`
             raise self._failure(error, path, "look at") from None
         if found.get("type") == "directory":
             msg = f"could not look at {path}: it is a directory"
@@ -89,7 +90,7 @@ class FileSystemStore:
         return self._met(path, found)
 
     def find(self, path: str) -> ObjectInfo | None:
-        """The same, or None where nothing of that name is there."""
+        """`stat`, or None if the object does not exist."""
         try:
             return self.stat(path)
         except StorageError as error:
@@ -98,46 +99,46 @@ class FileSystemStore:
             raise
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object below the directory ``prefix``, sorted by path; none where there is no such directory."""
+        """Return every object below the directory ``prefix``, sorted by path; none if there is no such directory."""
         try:
             self._filesystem.invalidate_cache()
             found: Mapping[str, Any] = self._filesystem.find(self._inside(prefix), detail=True)
         except FileNotFoundError:
             return iter([])
-        except Exception as error:  # noqa: BLE001  # the same
+        except Exception as error:  # noqa: BLE001  # see `read_range`
             raise self._failure(error, prefix, "list") from None
         directory = f"{prefix.rstrip('/')}/"
         infos = [self._met(self._url(name), info) for name, info in found.items()]
         return iter(sorted((info for info in infos if info.path.startswith(directory)), key=lambda info: info.path))
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Write the whole object; whether half of one can be seen meanwhile is up to the filesystem."""
+        """Write the whole object; the filesystem decides whether a half-written one is visible meanwhile."""
         try:
             self._filesystem.pipe_file(self._inside(path), joined(data))
-        except Exception as error:  # noqa: BLE001  # the same
+        except Exception as error:  # noqa: BLE001  # see `read_range`
             raise self._failure(error, path, "write") from None
         self._known.forget(path)
 
     def delete(self, path: str) -> None:
-        """Remove the object, if it is there."""
+        """Remove the object, if it exists."""
         try:
             self._filesystem.rm_file(self._inside(path))
         except FileNotFoundError:
             pass
-        except Exception as error:  # noqa: BLE001  # the same
+        except Exception as error:  # noqa: BLE001  # see `read_range`
             raise self._failure(error, path, "remove") from None
         self._known.forget(path)
 
     def map(self, path: str) -> memoryview:
-        """The whole object, read into memory."""
+        """Return the whole object, read into memory."""
         return read_whole(self, path)
 
     def close(self) -> None:
-        """Forget what objects looked like; the filesystem is the user's."""
+        """Forget sizes and versions of objects; the filesystem is the user's."""
         self._known.forget()
 
     def _said_of_itself(self) -> dict[str, Any]:
-        """What the filesystem was made of, by name or by place, and may hold secrets."""
+        """Return the filesystem's constructor arguments, by name or position, which may hold secrets."""
         by_place = getattr(self._filesystem, "storage_args", ())
         return {
             **(getattr(self._filesystem, "storage_options", {}) or {}),
@@ -145,7 +146,7 @@ class FileSystemStore:
         }
 
     def _inside(self, path: str) -> Any:
-        return self._filesystem._strip_protocol(path)  # noqa: SLF001  # its name in the interface of fsspec
+        return self._filesystem._strip_protocol(path)  # noqa: SLF001  # part of fsspec's interface
 
     def _url(self, name: str) -> str:
         return f"{self._scheme}://{name}" if scheme_of(name) != self._scheme else name
@@ -180,12 +181,12 @@ class FileSystemStore:
 
 
 def filesystem_for(scheme: str, options: Mapping[str, Any]) -> Any | None:
-    """The filesystem that fsspec has for ``scheme``; None where it is not installed or has none.
+    """Return fsspec's filesystem for ``scheme``; None if fsspec is not installed or has none.
 
     Raises
     ------
     UsageError
-        fsspec has one, but something that it needs is missing, or it does not take the options.
+        fsspec has one, but a library that it needs is missing, or it does not take the options.
     """
     try:
         import fsspec  # noqa: PLC0415  # optional
@@ -201,9 +202,9 @@ def filesystem_for(scheme: str, options: Mapping[str, Any]) -> Any | None:
 
 
 def url_in(filesystem: Any, text: str) -> str:
-    """A path or URL of ``filesystem`` as the one URL by which it is known everywhere else."""
+    """Return a path or URL of ``filesystem`` as the one URL by which it is known everywhere else."""
     scheme = _scheme_of(filesystem)
-    name = filesystem._strip_protocol(text) or getattr(filesystem, "root_marker", "")  # noqa: SLF001  # as it is called
+    name = filesystem._strip_protocol(text) or getattr(filesystem, "root_marker", "")  # noqa: SLF001  # part of fsspec's interface
     return str(name) if scheme_of(name) else f"{scheme}://{name}"
 
 
@@ -212,7 +213,7 @@ def _scheme_of(filesystem: Any) -> str:
         msg = f"storage_options: filesystem= is no filesystem of fsspec but {type(filesystem).__name__}"
         raise SourceError(msg, hint="fsspec.filesystem(...) makes one")
     scheme = str(filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0])
-    # "file" would be read without it.
+    # A "file" URL would be read without the filesystem.
     return "local" if scheme == "file" else scheme
 
 
@@ -223,7 +224,7 @@ def _restore(filesystem: Any, has_answered: bool) -> FileSystemStore:  # noqa: F
 
 
 def _is_no_connection(error: BaseException) -> bool:
-    """Whether nobody was there; the libraries of filesystems each have a class of their own for it."""
+    """Return True if no connection was made; the libraries of filesystems each have a class of their own for it."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & _NO_CONNECTIONS)
 

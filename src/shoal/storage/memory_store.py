@@ -1,4 +1,4 @@
-"""Objects in the memory of this process, for tests and examples: ``memory://...``."""
+"""Store of objects in the memory of this process, for tests and examples: ``memory://...``."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class _Object:
 
 
 _objects: dict[str, _Object] = {}
-# Forked children share what their parent had; a process that began anew has another.
+# Forked children share this identity with their parent; a process started anew has another.
 _family = os.urandom(16)
 
 
 class MemoryStore:
-    """Objects by URLs ``memory://anything/name``; all stores of a process see the same.
+    """Store of objects with URLs ``memory://anything/name``; all stores of a process share them.
 
-    A forked child sees what was there when it was forked. A process that was started anew sees nothing, and a store
-    that was pickled for it says so.
+    A forked child sees the objects that existed when it was forked. A process started anew sees none, and a store
+    that was pickled for it raises an error.
 
     >>> store = MemoryStore()
     >>> store.put("memory://docs/a.bin", b"0123456789")
@@ -51,44 +51,44 @@ class MemoryStore:
         return MemoryStore, (self._made_in,)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """Exactly the bytes ``[first_byte, end_byte)``."""
+        """Return exactly the bytes ``[first_byte, end_byte)``."""
         check_range(path, first_byte, end_byte)
         data = self._object(path, verb=f"read bytes [{first_byte}, {end_byte}) of").data
         check_length(path, first_byte, end_byte, len(range(*slice(first_byte, end_byte).indices(len(data)))), len(data))
         return data[first_byte:end_byte]
 
     def reader(self, path: str) -> Reader:
-        """Reads parts of one object, each of which is compared."""
+        """Return a reader of parts of one object, which compares its version at each read."""
         return ReadsRanges(self, path)
 
     def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Does nothing: all is in memory."""
+        """Do nothing: everything is in memory."""
 
     def stat(self, path: str) -> ObjectInfo:
-        """Size and version of an object."""
+        """Return size and version of an object."""
         found = self._object(path, verb="look at")
         return self._known.met(path, len(found.data), found.version)
 
     def find(self, path: str) -> ObjectInfo | None:
-        """The same, or None where nothing of that name is there."""
+        """`stat`, or None if the object does not exist."""
         self._check_process(path)
         return self.stat(path) if path in _objects else None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object below the directory ``prefix``, sorted by path."""
+        """Return every object below the directory ``prefix``, sorted by path."""
         self._check_process(prefix)
         directory = prefix if prefix.endswith("/") else f"{prefix}/"
         return iter([self.stat(path) for path in sorted(_objects) if path.startswith(directory)])
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Keep an object, in place of another one of that name."""
+        """Keep an object, replacing any other of that name."""
         self._check_process(path)
         whole = joined(data)
         _objects[path] = _Object(whole, hashlib.blake2b(whole, digest_size=8).hexdigest())
         self._known.forget(path)
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
-        """Keep an object if the one there is still ``replaces``, or if none is there; whether it was kept."""
+        """Keep an object if the one there is still ``replaces`` (None: if there is none); return True if kept."""
         self._check_process(path)
         self._known.forget(path)
         found = _objects.get(path)
@@ -98,17 +98,17 @@ class MemoryStore:
         return True
 
     def delete(self, path: str) -> None:
-        """Remove the object, if it is there."""
+        """Remove the object, if it exists."""
         self._check_process(path)
         _objects.pop(path, None)
         self._known.forget(path)
 
     def map(self, path: str) -> memoryview:
-        """The object itself."""
+        """Return the object itself."""
         return memoryview(self._object(path, verb="read").data)
 
     def close(self) -> None:
-        """Forget what objects looked like; they stay."""
+        """Forget sizes and versions of objects; the objects stay."""
         self._known.forget()
 
     def _object(self, path: str, *, verb: str) -> _Object:

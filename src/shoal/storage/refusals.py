@@ -1,4 +1,4 @@
-"""What a server's refusal means: whether to try again, when, and what to look at."""
+"""Interpretation of a server's refusal: whether to retry, when, and what to check."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _MAX_SAID = 200
 def refusal(
     status: int, path: str, *, verb: str, said: str = "", headers: Mapping[str, str] | None = None
 ) -> StorageError:
-    """The error for an answer with a status that is none of success; ``said`` is the body or what is known of it.
+    """Return the error for an answer with a status other than success; ``said`` is the body, or what is known of it.
 
-    The names of ``headers`` are in small letters.
+    The names of ``headers`` are in lower case.
     """
     phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
     msg = f"could not {verb} {path}: the server answered {f'{status} {phrase}'.strip()}"
@@ -52,24 +52,24 @@ def refusal(
 
 
 def is_missing(error: StorageError) -> bool:
-    """Whether the store knows that nothing is there."""
+    """Return True if the store knows that the object does not exist."""
     return error.errno == errno.ENOENT
 
 
 def is_broken(error: StorageError) -> bool:
-    """Whether asking again would not help: something else is in its place, or the disk cannot read it."""
+    """Return True if a retry would not help: something other than a file is there, or the disk cannot read it."""
     return error.errno in (errno.EISDIR, errno.ESPIPE, errno.ELOOP, errno.EIO)
 
 
 def is_forbidden(error: StorageError) -> bool:
-    """Whether something may be there that may not be seen."""
+    """Return True if access is denied, so that something may be there or not."""
     return error.errno in (errno.EACCES, errno.EPERM)
 
 
 def retry_after_seconds(header: str | None, *, now: str | None = None) -> float | None:
-    """What a server asks to wait: a number of seconds, or a date, which is compared with what it says is ``now``.
+    """Return the wait that a server asks for: a number of seconds, or a date, compared with the server's ``now``.
 
-    Where it does not say, with the clock of this machine: that one may be wrong.
+    If it gives no ``now``, with the clock of this machine, which may be wrong.
     """
     if header is None:
         return None
@@ -83,7 +83,7 @@ def retry_after_seconds(header: str | None, *, now: str | None = None) -> float 
 
 
 def trimmed(said: str) -> str:
-    """What a server said, short enough for a message: the code and text of an error in XML, without URLs' secrets."""
+    """Shorten a server's answer for a message: the code and text of an error in XML, without URLs' secrets."""
     parts = [match[2] for match in re.finditer(r"<(Code|Message)>([^<]*)</\1>", said)]
     text = ": ".join(parts) if parts else re.sub(r"<[^>]*>", " ", said)
     text = re.sub(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s\"'<>)]+", lambda url: without_secrets(url[0]), text)

@@ -1,4 +1,4 @@
-"""What all stores share whose objects are not files of this machine."""
+"""Helpers shared by all stores whose objects are not files of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shoal.storage.store import Buffer, ObjectInfo, ReadRange, Stat
 __all__ = ["Known", "ReadsRanges", "check_length", "check_range", "joined", "read_whole", "version_of", "whole"]
 
 _PIECE_BYTES = 8 << 20
-_MOST_BYTES = 1 << 40  # of an object that is read as a whole
+_MOST_BYTES = 1 << 40  # limit for an object that is read as a whole
 _CHANGED_ATTEMPTS = 4
 _CHANGED_HINT = (
     "shards must stay as they are during a run; start again from the last state, and after `shoal index` if the "
@@ -20,9 +20,9 @@ _CHANGED_HINT = (
 
 
 class Known:
-    """What objects looked like when they were first met, so that another version of one is noticed.
+    """Size and version of each object when it was first met, so that a change is noticed.
 
-    No lock: each step is one dict operation, which threads see as a whole, so a fork cannot leave one held.
+    No lock: each step is one dict operation, atomic between threads, so a fork cannot leave one held.
     """
 
     def __init__(self) -> None:
@@ -30,16 +30,16 @@ class Known:
         self._num_right: dict[str, int] = {}
 
     def get(self, path: str) -> ObjectInfo | None:
-        """What is remembered of ``path``."""
+        """Return the record of ``path``, or None."""
         return self._known.get(path)
 
     def met(self, path: str, num_bytes: int, version: str, modified_ns: int | None = None) -> ObjectInfo:
-        """Remember an object, or compare it with what is remembered.
+        """Record an object, or compare it with its record.
 
         Raises
         ------
         StorageError
-            It is another one now.
+            It has changed.
         """
         now = ObjectInfo(path, num_bytes, version, modified_ns)
         first = self._known.get(path) or self._known.setdefault(path, now)
@@ -60,7 +60,7 @@ class Known:
             self._known.pop(path, None)
 
     def _changed(self, path: str, how: str) -> StorageError:
-        """The error for another version: believed once it came several times, and the first one not in between."""
+        """Return the error for a changed object: final after several in a row, without the first version in between."""
         msg = f"{path}: this object changed while it was being read: it {how}"
         evidence = how, self._num_right.get(path, 0)
         return StorageError(msg, hint=_CHANGED_HINT, worth_attempts=_CHANGED_ATTEMPTS, evidence=evidence)
@@ -75,26 +75,26 @@ class ReadsRanges:
         self._store, self._path = store, path
 
     def __call__(self, first_byte: int, end_byte: int, /) -> bytes:
-        """The bytes ``[first_byte, end_byte)``."""
+        """Return the bytes ``[first_byte, end_byte)``."""
         return self._store.read_range(self._path, first_byte, end_byte)
 
     def confirm(self) -> None:
-        """Nothing is left to be asked: every read was compared."""
+        """Do nothing: every read was compared."""
 
 
 class _ReadsAndStats(ReadRange, Stat, Protocol):
-    """What reading a whole object needs."""
+    """The verbs needed to read a whole object."""
 
 
 def read_whole(store: _ReadsAndStats, path: str) -> memoryview:
-    """A whole object, in pieces, so that a broken connection does not cost all of it.
+    """Return a whole object, read in pieces, so that a broken connection does not cost all of it.
 
-    Memory is taken for what has come, and not for what a server announces.
+    Memory is taken for bytes that have arrived, and not for the size that a server announces.
 
     Raises
     ------
     StorageError
-        As `read_range`; or there is no memory for so many bytes.
+        The same as for `read_range`; or there is not enough memory.
     """
     num_bytes = store.stat(path).num_bytes
     read = bytearray()
@@ -110,14 +110,14 @@ def read_whole(store: _ReadsAndStats, path: str) -> memoryview:
 
 
 def check_range(path: str, first_byte: int, end_byte: int) -> None:
-    """`UsageError` for what is no range."""
+    """Raise `UsageError` for an invalid range."""
     if not 0 <= first_byte <= end_byte:
         msg = f"{path}: asked for bytes [{first_byte}, {end_byte}), which is no range"
         raise UsageError(msg)
 
 
 def check_length(path: str, first_byte: int, end_byte: int, num_found: int, num_bytes: int | None) -> None:
-    """`StorageError` unless so many bytes came as were asked for; ``num_bytes`` has the object, where that is known."""
+    """Raise `StorageError` unless the requested number of bytes came; ``num_bytes`` is the object's size, if known."""
     if num_found == end_byte - first_byte:
         return
     asked = f"{path}: asked for bytes [{first_byte}, {end_byte})"
@@ -129,17 +129,17 @@ def check_length(path: str, first_byte: int, end_byte: int, num_found: int, num_
 
 
 def version_of(etag: str | None) -> str:
-    """An etag as it can be compared: some servers quote it here and not there, or call it weak now and then."""
+    """Return an etag in comparable form: some servers quote it in some answers only, or call it weak now and then."""
     return (etag or "").removeprefix("W/").strip('"')
 
 
 def whole(data: Buffer | Sequence[Buffer]) -> Buffer:
-    """One buffer or several in a row as one, which is copied only where there are several."""
+    """Return one buffer or several in a row as one, copied only if there are several."""
     if isinstance(data, bytes | bytearray | memoryview):
         return data
     return data[0] if len(data) == 1 else b"".join(data)
 
 
 def joined(data: Buffer | Sequence[Buffer]) -> bytes:
-    """One buffer or several in a row as one."""
+    """Return one buffer or several in a row as one."""
     return bytes(data) if isinstance(data, bytes | bytearray | memoryview) else b"".join(data)

@@ -1,8 +1,8 @@
-"""What is worth trying again is tried again: with growing, random pauses, until a deadline.
+"""Retries of transient failures, with growing, random pauses, until a deadline.
 
-A pause is drawn anew each time from zero to a bound that doubles ("full jitter"): clients that failed together must not
-come back together. Whoever runs a thread says with `patience` how its pauses end and where its retries are counted, so
-that closing a stream does not wait for a server that is down. What takes more than a few seconds is logged.
+Each pause is drawn anew from zero to a bound that doubles ("full jitter"): clients that failed together must not come
+back together. The owner of a thread sets with `patience` how its pauses end and where its retries are counted, so that
+closing a stream does not wait for a server that is down. Retries that take more than a few seconds are logged.
 
 References
 ----------
@@ -56,12 +56,12 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:
-    """How long to go on: pauses of up to ``first_pause_seconds``, doubling to ``most_pause_seconds``.
+    """Limits of retrying: pauses of up to ``first_pause_seconds``, doubling to ``most_pause_seconds``.
 
     While the store answers other requests, pauses grow to ``lively_pause_seconds`` only: it is not down, and longer
-    ones would relieve nobody. After ``deadline_seconds`` since a request was first made it is not made again; where the
+    ones would relieve no server. A request is not retried after ``deadline_seconds`` since its first attempt; if the
     server has never answered (`StorageError.unmet`), after ``contact_seconds``: a wrong port or name is more likely
-    than a server that is about to start. A server's own wish (`StorageError.retry_after_seconds`) lengthens a pause.
+    than a server that is about to start. A Retry-After (`StorageError.retry_after_seconds`) lengthens a pause.
     """
 
     first_pause_seconds: float = 0.1
@@ -71,7 +71,7 @@ class RetryRule:
     contact_seconds: float = 10.0
 
     def pause_seconds(self, attempt: int, asked_seconds: float | None, *, is_lively: bool = False) -> float:
-        """How long to wait after failed attempt number ``attempt``, from 1."""
+        """Return the pause after failed attempt number ``attempt``, counted from 1."""
         most_seconds = min(self.most_pause_seconds, self.lively_pause_seconds if is_lively else math.inf)
         bound = min(most_seconds, self.first_pause_seconds * 2.0 ** min(attempt - 1, 60))
         return (asked_seconds or 0.0) + _fraction() * bound
@@ -79,11 +79,11 @@ class RetryRule:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How requests of one thread wait.
+    """Retry behaviour of the requests of one thread.
 
-    ``pause`` waits so many seconds and says whether everything is to stop; ``retried`` is told of each failure that
-    is followed by another try. ``deadline_seconds`` replaces that of the rule. ``is_lively`` says whether the store
-    answers others meanwhile.
+    ``pause`` waits for some seconds and returns True if everything is to stop; ``retried`` is called with each failure
+    that is followed by another attempt. ``deadline_seconds`` replaces that of the rule. ``is_lively`` returns True if
+    the store answers other requests meanwhile.
     """
 
     pause: Callable[[float], bool]
@@ -93,7 +93,7 @@ class Patience:
 
 
 class StoppedError(StorageError):
-    """A request that was given up because nobody waits for it any more."""
+    """A request that was given up because its result is no longer wanted."""
 
 
 def _sleep(seconds: float) -> bool:
@@ -114,7 +114,7 @@ _here = _Here()
 
 @contextmanager
 def patience(how: Patience) -> Iterator[None]:
-    """While this lasts, requests of this thread wait as ``how`` says."""
+    """Set the `Patience` of this thread's requests while the context lasts."""
     before, _here.patience = _here.patience, how
     try:
         yield
@@ -123,7 +123,7 @@ def patience(how: Patience) -> Iterator[None]:
 
 
 def patience_here() -> Patience:
-    """How requests of this thread wait, for other threads that make some on its behalf."""
+    """Return the `Patience` of this thread, for other threads that make requests on its behalf."""
     return _here.patience
 
 
@@ -134,16 +134,16 @@ def retried(
     what: str | Callable[[], str],
     began_seconds: float | None = None,
 ) -> _Result:
-    """The result of ``call``, which is made again as long as its errors are transient and the deadline is not over.
+    """Return the result of ``call``, retried while its errors are transient and the deadline has not passed.
 
-    ``what``, or what it returns, ends the sentence "could not ...", without secrets. Who waited for something else
-    before says when that began, by `time.monotonic`.
+    ``what``, or what it returns, ends the sentence "could not ...", without secrets. ``began_seconds`` counts an
+    earlier wait towards the deadline: when that began, by `time.monotonic`.
 
     Raises
     ------
     StorageError
-        The last answer, if it was final (or came, with the same evidence, as often as it is worth attempts); else,
-        after the deadline, one that says how often it was tried, chained to the last answer and no longer transient.
+        The last error, if it was final (or came, with the same evidence, as often as it is worth attempts); else,
+        after the deadline, one that gives the number of attempts, chained to the last error and no longer transient.
     """
     how = _here.patience
     deadline_seconds = rule.deadline_seconds if how.deadline_seconds is None else how.deadline_seconds
@@ -154,7 +154,7 @@ def retried(
             return call()
         except StorageError as error:
             if not error.transient:
-                # Of one server that lags among many, answers differ in what they say, or good ones come in between.
+                # If one server among many lags, the evidence varies between answers, or good answers come in between.
                 num_final[error.evidence] += 1
                 if num_final[error.evidence] >= error.worth_attempts:
                     raise
@@ -174,7 +174,7 @@ def retried(
 
 
 def _tell(last: StorageError, what: str, num_attempts: int, passed_seconds: float, deadline_seconds: float) -> None:
-    """Log that something takes long, so that nobody wonders; now and then, however many requests fail."""
+    """Log retries that take long; at most every 30 s, however many requests fail."""
     global _told_seconds  # noqa: PLW0603  # there is one process
     now = time.monotonic()
     if now - _told_seconds >= _TOLD_EVERY_SECONDS:
@@ -203,14 +203,14 @@ def _given_up(
 
 
 def _fraction() -> float:
-    """A number in [0, 1) that no other process draws at the same moment; nothing that is streamed depends on it."""
+    """Return a number in [0, 1) that no other process draws at the same moment; no streamed data depends on it."""
     return int.from_bytes(os.urandom(8), "little") / 2**64
 
 
 class RetryingStore:
-    """A store whose transient failures are tried again; otherwise it does, and raises, what ``store`` does.
+    """A store that retries transient failures; otherwise it does, and raises, what ``store`` does.
 
-    Pickles with what it wraps.
+    Pickles with the store that it wraps.
     """
 
     def __init__(self, store: Store, rule: RetryRule | None = None) -> None:
@@ -222,48 +222,49 @@ class RetryingStore:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether the store reads ahead when it is told what comes."""
+        """True if the wrapped store reads ahead when advised."""
         return self.store.reads_ahead
 
     def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Nothing: a store that must be tried again is not told."""
+        """Do nothing: a store that needs retries is not advised."""
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """Exactly the bytes ``[first_byte, end_byte)`` of ``path``."""
+        """Return exactly the bytes ``[first_byte, end_byte)`` of ``path``."""
         what = reading_of(path, first_byte, end_byte)
         return retried(lambda: self.store.read_range(path, first_byte, end_byte), self.rule, what=what)
 
     def reader(self, path: str) -> Reader:
-        """Reads parts of one object, each tried again by itself."""
+        """Return a reader of parts of one object, each retried by itself."""
         return ReadsRanges(self, path)
 
     def stat(self, path: str) -> ObjectInfo:
-        """What the store says of ``path``."""
+        """Return size and version of ``path``, as the store gives them."""
         return retried(lambda: self.store.stat(path), self.rule, what=f"look at {without_secrets(path)}")
 
     def look_again(self, path: str) -> ObjectInfo:
-        """The same, asked anew where the store can do that."""
+        """`stat` with a new request, if the store supports that."""
         look = getattr(self.store, "look_again", self.store.stat)
         return retried(lambda: look(path), self.rule, what=f"look at {without_secrets(path)}")
 
     def find(self, path: str) -> ObjectInfo | None:
-        """The same, or None where nothing of that name is there."""
+        """`stat`, or None if the object does not exist."""
         return retried(lambda: self.store.find(path), self.rule, what=f"look for {without_secrets(path)}")
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object below the directory ``prefix``, sorted by path."""
-        # As a whole: one that goes on after a failure could leave out or repeat.
+        """Return every object below the directory ``prefix``, sorted by path."""
+        # Retried as a whole: a listing resumed after a failure could skip or repeat objects.
         whole = retried(lambda: [*self.store.list(prefix)], self.rule, what=f"list {without_secrets(prefix)}")
         return iter(whole)
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Write the whole object; to write it twice is to write it once."""
+        """Write the whole object; a write is idempotent."""
         retried(lambda: self.store.put(path, data), self.rule, what=f"write {without_secrets(path)}")
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
-        """Write the whole object if the one there is still ``replaces``; whether it was.
+        """Write the whole object if the one there is still ``replaces``; return True if written.
 
-        Where the answer to a first try was lost, a later one may find what it wrote: so what is there is compared then.
+        If the answer to a first attempt was lost, a later one may find the object already written: so its bytes are
+        compared then.
         """
         store = self.store
         if not hasattr(store, "put_if"):
@@ -282,41 +283,41 @@ class RetryingStore:
         return retried(once, self.rule, what=f"write {without_secrets(path)}")
 
     def delete(self, path: str) -> None:
-        """Remove the object; to remove it twice is to remove it once."""
+        """Remove the object; a removal is idempotent."""
         retried(lambda: self.store.delete(path), self.rule, what=f"remove {without_secrets(path)}")
 
     def map(self, path: str) -> memoryview:
-        """The whole object, read in pieces of which each is tried again by itself."""
+        """Return the whole object, read in pieces, each of them retried by itself."""
         return read_whole(self, path)
 
     def close(self) -> None:
-        """Let go of connections, and forget what objects looked like."""
+        """Close connections, and forget sizes and versions of objects."""
         self.store.close()
 
 
 def _holds(store: Store, path: str, data: Buffer | Sequence[Buffer]) -> bool:
-    """Whether these bytes are the whole object; read only if they are as many."""
+    """Return True if these bytes are the whole object; it is read only if its size is right."""
     wanted = whole(data)
     found = store.find(path)
     return found is not None and found.num_bytes == len(wanted) and read_whole(store, path) == wanted
 
 
 def tries_of(store: ReadRange) -> tuple[ReadRange, RetryRule]:
-    """A store that tries once, and the rule by which ``store`` would try again: for who does more in each try."""
+    """Return a store that tries once, and the rule by which ``store`` retries: for callers that retry larger steps."""
     return (store.store, store.rule) if isinstance(store, RetryingStore) else (store, RetryRule())
 
 
 def reading_of(path: str, first_byte: int, end_byte: int) -> str:
-    """What is done, for the sentence "could not ..."."""
+    """Describe the read, for the sentence "could not ..."."""
     return f"read bytes [{first_byte}, {end_byte}) of {without_secrets(path)}"
 
 
 def patient(store: Store, storage_options: Mapping[str, Any] | None = None) -> Store:
-    """The store with retries, if it is one that may fail for a while: files of this machine do not."""
+    """Wrap the store with retries, unless it is local: files of this machine have no transient failures."""
     return store if isinstance(store, LocalStore) else RetryingStore(store, rule_of(storage_options))
 
 
 def rule_of(storage_options: Mapping[str, Any] | None) -> RetryRule:
-    """How long to go on by the options of a store; a deadline that was asked for holds at first contact too."""
+    """Return the retry rule from the options of a store; a deadline given there holds at first contact too."""
     seconds = deadline_of(storage_options)
     return RetryRule() if seconds is None else RetryRule(deadline_seconds=seconds, contact_seconds=seconds)

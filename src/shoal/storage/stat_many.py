@@ -1,4 +1,4 @@
-"""Looks at many objects: one after another where that is quick, several at a time where each answer takes a while."""
+"""Stat of many objects: one after another where that is quick, several at a time where each answer takes a while."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _Result = TypeVar("_Result")
 
 
 class _Looks(Stat, Find, Advise, Protocol):
-    """What looking at objects needs of a store."""
+    """The verbs of a store that `stat_all` and `find_all` need."""
 
 
 def stat_all(paths: Sequence[str], store: _Looks) -> list[ObjectInfo]:
-    """Size and version of every object.
+    """Return size and version of every object.
 
     Raises
     ------
     StorageError
-        One cannot be looked at; of those that are not there, it says how many.
+        One of them cannot be read with `stat`; if several are missing, the message says how many.
     """
     if store.reads_ahead:
         return [store.stat(path) for path in paths]
@@ -47,7 +47,7 @@ def stat_all(paths: Sequence[str], store: _Looks) -> list[ObjectInfo]:
 def find_all(
     paths: Sequence[str], store: _Looks, *, but: Callable[[StorageError], bool] = is_missing
 ) -> list[ObjectInfo | None]:
-    """The same, with None for what is not there, be it that a link to it leads nowhere; ``but`` knows what is not."""
+    """`stat_all` with None for an object that is missing (or a dangling link), as decided by ``but``."""
 
     def find(path: str) -> ObjectInfo | None:
         try:

@@ -1,4 +1,4 @@
-"""Which store reads a source: one that is handed in, else chosen by the scheme of its URLs."""
+"""Choice of the store for a source: a filesystem that is passed in, else one by the scheme of its URLs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DEADLINE = "deadline_seconds"
 
 
 def in_store(source: SourceLike, storage_options: Mapping[str, Any] | None) -> SourceLike:
-    """``source`` as `open_store` and `expand` take it: paths in a filesystem that is handed in become its URLs."""
-    given: object = storage_options  # whatever it is declared to be
+    """Return ``source`` as `open_store` and `expand` take it: paths in a filesystem passed in become its URLs."""
+    given: object = storage_options  # callers may pass something else
     if not isinstance(given, Mapping | None):
         msg = f"storage_options is a dict, not {type(given).__name__}"
         raise UsageError(msg, hint='storage_options={"region": "eu-west-1"}')
@@ -40,9 +40,9 @@ def in_store(source: SourceLike, storage_options: Mapping[str, Any] | None) -> S
 def options_of_sides(
     source: SourceLike, url: str, storage_options: Mapping[str, Any] | None
 ) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
-    """The options of a source and of an output: those of a remote store are not for files of this machine.
+    """Return the options of a source and of an output: those of a remote store do not go to files of this machine.
 
-    Both get them where both lie on this machine, so that they are refused, and where a filesystem is handed in.
+    Both get them if both are local, so that they are refused, or if a filesystem is passed in.
     """
     given = dict(storage_options or {})
     here = [schemes_of(texts_of(side)[0]) == {""} for side in (source, url)]
@@ -52,14 +52,14 @@ def options_of_sides(
 
 
 def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = None) -> Store:
-    """The store that reads ``source``, as yet without a connection.
+    """Return the store that reads ``source``, as yet without a connection.
 
     Raises
     ------
     SourceError
         No store knows the scheme, or the source mixes schemes.
     UsageError
-        The store does not know an option, or a library that it needs is not installed.
+        The store does not know an option, or a library that it needs is missing.
     """
     texts, _ = texts_of(source)
     schemes = schemes_of(texts)
@@ -79,7 +79,7 @@ def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = N
 
 
 def deadline_of(storage_options: Mapping[str, Any] | None) -> float | None:
-    """For how many seconds a request is to be made again, where that was said.
+    """Return the deadline for retries in seconds, or None if the options have none.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def deadline_of(storage_options: Mapping[str, Any] | None) -> float | None:
 
 
 def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
-    options.pop(DEADLINE, None)  # of who asks again, and not of a store
+    options.pop(DEADLINE, None)  # an option of the retries, and not of a store
     if (filesystem := options.pop("filesystem", None)) is not None:
         _refuse(options, "a filesystem that is handed in takes none")
         return FileSystemStore(filesystem)
@@ -124,7 +124,7 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
 
 
 def _num_open(asked: object) -> int:
-    """How many files a store keeps open where so many are asked for, with those of readers."""
+    """Return how many files a store keeps open if ``asked`` may be open in all, with those of readers."""
     text = str(asked)
     if isinstance(asked, bool) or not text.isdecimal() or int(text) < 1:
         msg = f"storage_options: max_open_files is a number of files, 1 or more; got {asked!r:.40}"

@@ -1,7 +1,7 @@
-"""What URLs say, and what of them may be shown.
+"""Parsing of URLs, and removal of their secrets.
 
-Inside shoal a URL never carries a secret: who needs the query or the password of one asks the store that was made for
-it. So no message, log, state, index or cache name can leak what it was never given.
+Inside shoal a URL never carries a secret: code that needs the query or the password of one asks the store that was made
+for it. So no message, log, state, index or cache name can leak a secret that it was never given.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 # Azure writes container@account where others write user:password@host.
 _CONTAINER_IN_FRONT = ("abfs", "abfss", "wasb", "wasbs")
 _WITH_QUERY = ("http", "https")
-_HAS_STEPS = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")  # a part that is empty, "." or ".."
-# user:password@ with a "/", "?" or "#" in it that should have been escaped: what follows the colon is no port.
+_HAS_STEPS = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")  # some part is empty, "." or ".."
+# user:password@ with an unescaped "/", "?" or "#" in it: the text after the colon is no port.
 _UNESCAPED = re.compile(
     r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2})(?!/)[^/?#@:\[]*:(?!\d*[/?#])(?:[^/?#@]*|[^/?#]*@)[/?#].*@", re.DOTALL
 )
@@ -40,13 +40,13 @@ _SHORTEST_SECRET = 4  # shorter ones are found in any text
 
 
 def scheme_of(text: str) -> str:
-    """The scheme of a URL in lower case; "" for a path."""
+    """Return the scheme of a URL in lower case; "" for a path."""
     match = _URL.match(text)
     return match[1].lower() if match else ""
 
 
 def without_secrets(url: str) -> str:
-    """``url`` without user, password, query and fragment: what may be printed."""
+    """Return ``url`` without user, password, query and fragment: safe to print."""
     url = _UNESCAPED.sub(r"\1", url, count=1)
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+:/+)([^/?#]*)([^?#]*)", url)
     if match is None:
@@ -59,7 +59,7 @@ def without_secrets(url: str) -> str:
 
 
 def has_unescaped_password(url: str) -> bool:
-    """Whether user and password are in ``url`` with a letter that ends a host: nobody can say where that begins.
+    """Return True if ``url`` has a user and password with an unescaped "/", "?" or "#", so that its host is ambiguous.
 
     >>> has_unescaped_password("s3://me:half/of@bucket/a"), has_unescaped_password("http://host:80/a@b")
     (True, False)
@@ -68,7 +68,7 @@ def has_unescaped_password(url: str) -> bool:
 
 
 def secrets_in(url: str) -> list[str]:
-    """What of ``url`` may be secret: the password, the query, each value in it; those of some length."""
+    """Return the possible secrets of ``url``: the password, the query, each value in it; if 4 characters or longer."""
     rest = url.partition("://")[2]
     host, _, path = rest.partition("/")
     query = path.partition("?")[2].partition("#")[0]
@@ -78,41 +78,41 @@ def secrets_in(url: str) -> list[str]:
 
 
 def struck_out(text: str, secrets: Iterable[str]) -> str:
-    """``text`` without any of ``secrets``."""
+    """Return ``text`` with each of ``secrets`` replaced by ``***``."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
 
 
 def plain(url: str) -> str:
-    """The path by which an object is known: an http URL without its secrets; any other as it is.
+    """Return the path by which an object is known: an http URL without its secrets; any other unchanged.
 
-    Elsewhere than in http, "?" and "#" are letters of a name like any other.
+    Outside http, "?" and "#" are ordinary letters of a name.
     """
     return without_secrets(url) if scheme_of(url) in _WITH_QUERY else url
 
 
 def tagged(url: str) -> str:
-    """`plain`, told from others that differ in the query alone by a digest of it."""
+    """Return `plain` of ``url`` with a digest of its query, to tell apart URLs that differ in the query alone."""
     _, mark, query = url.partition("?")
     return f"{plain(url)}#{hashlib.blake2b(query.encode(), digest_size=6).hexdigest()}" if mark else plain(url)
 
 
 def join(root: str, name: str) -> str:
-    """The full path of the shard ``name`` (with "/" between its parts) below ``root``."""
+    """Return the full path of the shard ``name`` (with "/" between its parts) below ``root``."""
     scheme = scheme_of(root)
     if not scheme:
-        return os.path.join(root, *name.split("/"))  # noqa: PTH118  # paths are text in this room
-    kept = "/:[]" if root.endswith("://") else "/"  # the name begins with its host then
+        return os.path.join(root, *name.split("/"))  # noqa: PTH118  # paths are strings here
+    kept = "/:[]" if root.endswith("://") else "/"  # below a bare scheme the name begins with its host
     return posixpath.join(root, quote(name, safe=kept, errors="surrogateescape") if scheme in _WITH_QUERY else name)
 
 
 def relative(path: str, root: str) -> str:
-    """The name of ``path`` below ``root``, with "/" between its parts: what `join` makes ``path`` of."""
+    """Return the name of ``path`` below ``root``, with "/" between its parts: the inverse of `join`."""
     if not scheme_of(root):
         name = path.removeprefix(root.rstrip(os.sep) + os.sep)
         if root and name != path and os.sep == "/" and not _HAS_STEPS.search(name):
-            return name  # what is done below takes ten times as long, which counts for a million files
+            return name  # `os.path.relpath` takes ten times as long, which matters for a million files
         return os.path.relpath(path, root).replace(os.sep, "/")
     above = root if is_top(root) else root.rstrip("/") + "/"
     name = path.removeprefix(above)
@@ -120,7 +120,7 @@ def relative(path: str, root: str) -> str:
 
 
 def parent(url: str) -> str:
-    """The directory of an object, at the highest its host or bucket, or `is_top` where it is in none."""
+    """Return the directory of an object, at the highest its host or bucket, or `is_top` if it is in none."""
     scheme, mark, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     directory = posixpath.dirname(path)
@@ -130,5 +130,5 @@ def parent(url: str) -> str:
 
 
 def is_top(url: str) -> bool:
-    """Whether a directory holds all hosts or buckets, or all names of a filesystem whose names begin with a slash."""
+    """Return True if a directory holds all hosts or buckets, or all names of a filesystem with names from "/"."""
     return url.endswith(("://", ":///"))

@@ -1,4 +1,4 @@
-"""The object users hold: a description of what to stream. It composes the rooms and decides nothing itself."""
+"""The dataset object that users hold: a description of what to stream, which leaves every decision to other modules."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ __all__ = ["Dataset"]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples of some shards, in some order, on their way to a trainer.
+    """A stream of samples from shards: which samples, in which order, and how they are processed.
 
-    Every method that describes returns a new dataset, which begins at the start of epoch 0; only the position moves.
-    A sample is a dict of fields. Sample ids are those of storage order, from 0, whatever is chosen or shuffled.
+    Methods that configure the stream return a new dataset, positioned at the start of epoch 0; an existing dataset
+    never changes, apart from its position. A sample is a dict of fields. Sample ids number the samples in storage
+    order, from 0, regardless of selection and shuffling.
     """
 
     _description: DatasetSpec
@@ -58,10 +59,10 @@ class Dataset:
     _cursor: Cursor = field(default_factory=Cursor, init=False, repr=False)
 
     def __repr__(self) -> str:
-        """What it streams, in a line; the default would print the columns of the index."""
+        """Return a one-line summary; the default would print the columns of the index."""
         return f"<shoal.Dataset: {self._description.summary()}>"
 
-    # ---- order and choice
+    # ---- order and selection
 
     def shuffle(
         self,
@@ -72,7 +73,7 @@ class Dataset:
         chunk: int | str | None = None,
         num_canonical_nodes: int | None = None,
     ) -> Dataset:
-        """Samples in random order, another one each epoch, the same for the same arguments on any machine.
+        """Shuffle the samples: a new order each epoch, identical for identical arguments on any machine.
 
         Parameters
         ----------
@@ -81,12 +82,13 @@ class Dataset:
         seed
             0 to 2**64 - 1; the same on all ranks.
         window
-            Bytes of data that may mix at a time, over the whole job: ``"16GiB"``; default 512 MiB.
+            Bytes of data that may mix at a time, across the whole job: ``"16GiB"``; default 512 MiB.
         chunk
-            Bytes that are read and move as one; default a 512th of the window, from one extent of the index to 8 MiB.
+            Bytes that are read and moved as one; default a 512th of the window, at most 8 MiB, at least one extent of
+            the index.
         num_canonical_nodes
-            Shares of the dataset that mix apart, so that ranks need not read the same chunks; default one for every
-            16 chunks of the window, at most 64.
+            Number of parts of the dataset that are mixed separately, so that ranks need not read the same chunks;
+            default one for every 16 chunks of the window, at most 64.
         """
         self._description.refuse_after_batch("shuffle()")
         if self._description.request is not None:
@@ -94,16 +96,16 @@ class Dataset:
             raise UsageError(msg, hint="a larger window= mixes more")
         request = order_request(order, seed=seed, window=window, chunk=chunk, num_canonical_nodes=num_canonical_nodes)
         shuffled = Dataset(self._description.in_order(request))
-        shuffled.resolved.order  # noqa: B018  # a request that cannot be met is refused here, not when iterating
+        shuffled.resolved.order  # noqa: B018  # an impossible request is refused here, not when iterating
         return shuffled
 
     def select(self, samples: Any = None, /, **columns: Any) -> Dataset:
-        """Only some samples: by id (a list, an array, a mask), or by columns of the index.
+        """Select samples by id (a list, an array, a mask), or by columns of the index.
 
-        Before `shuffle`, ids of stored samples; after it, positions of every epoch. A column is given a value, a
-        collection of values, or a function from its array to truth values: ``select(sample_bytes=lambda b: b < 1e6)``.
-        The numbers that stand for texts and classes go by those, too: ``select(label="cat")``. Samples stay in the
-        order they had.
+        Before `shuffle`, ids of stored samples; after it, positions in every epoch. A column takes a value, a
+        collection of values, or a function from its array to booleans: ``select(sample_bytes=lambda b: b < 1e6)``.
+        Columns of texts and classes also accept the text or class name: ``select(label="cat")``. Samples keep their
+        order.
         """
         if (samples is None) == (not columns):
             msg = "select() takes samples, or columns of the index by name"
@@ -112,69 +114,69 @@ class Dataset:
         return Dataset(described)
 
     def take(self, num_samples: int) -> Dataset:
-        """Only the first samples: of storage before `shuffle`, of every epoch's order after it."""
+        """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it."""
         count = count_of(num_samples, "take()")
         return Dataset(self._description.only(Runs.span(0, min(count, self.num_samples)), "take()"))
 
     def skip(self, num_samples: int) -> Dataset:
-        """All but the first samples: of storage before `shuffle`, of every epoch's order after it."""
+        """Skip the first samples: of storage before `shuffle`, of every epoch's order after it."""
         count = count_of(num_samples, "skip()")
         return Dataset(self._description.only(Runs.span(min(count, self.num_samples), self.num_samples), "skip()"))
 
     def without(self, steps: Any = None, *, positions: Any = None, epoch: int = 0) -> Dataset:
-        """Past some bad batches: these are left out of an epoch, and everything else comes as it would have come.
+        """Leave bad batches out of an epoch; all other samples keep their order.
 
-        The order stays untouched: the positions left out are listed in states, and a state from before loads here.
-        Batches are cut from what is left, so ranks still get equally many. `ids` has the order itself.
+        The order itself is unchanged: states list the positions left out, and a state saved earlier still loads here.
+        Batches are cut from what is left, so ranks still get equally many. `ids` returns the unchanged order.
 
         Parameters
         ----------
         steps
-            One step or several, as `batch_ids` counts them: with the global batch of this dataset at this world size.
+            One step or several, numbered as in `batch_ids`: with the global batch of this dataset at this world size.
         positions
-            Ranges ``(start, stop)`` of positions instead, as ``shoal trace`` shows them; they depend on no batch size.
+            Ranges ``(start, stop)`` of positions instead, as ``shoal trace`` prints them; they depend on no batch size.
         epoch
-            Whose steps or positions these are.
+            The epoch of these steps or positions.
         """
         gaps = gaps_of(self._description, self._arrangement, steps, positions, count_of(epoch, "without(epoch=)"))
         return Dataset(self._description.without(self._arrangement.gaps.plus(gaps)))
 
     def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Dataset:
-        """The part of one rank of so many, instead of what torchrun, SLURM, MPI or a running library says.
+        """Set the rank and world size, overriding torchrun, SLURM, MPI or a running library.
 
         With ``replicate=k``, ranks ``k * i`` to ``k * i + k - 1`` all get part ``i`` of ``world_size / k``: the ranks
         of a tensor, pipeline or sequence parallel group see the same samples.
         """
         return Dataset(self._description.dealt_to(Ranks.asked(rank, world_size, replicate)))
 
-    # ---- what becomes of samples
+    # ---- processing of samples
 
     def map(self, function: Callable[[Any], Any]) -> Dataset:
-        """Every sample (after `batch`: every batch) through a function."""
+        """Apply a function to every sample (after `batch`: to every batch)."""
         return Dataset(self._description.then(Map(function)))
 
     def filter(self, function: Callable[[Any], Any]) -> Dataset:
-        """Only samples for which the function is true.
+        """Keep only samples for which the function returns true.
 
-        Batches are cut before: they may be short, and a rank that would get nothing gets a marked repeat.
+        Batches are cut before filtering: they may be short, and a rank that would get nothing gets a marked repeat.
         """
         return Dataset(self._description.then(Filter(function), "filter()"))
 
     def decode(self, *decoders: str | Mapping[str, Decoder], allow_pickle: bool = False) -> Dataset:
-        """Fields from bytes to what their suffix means, as WebDataset names them; images and features where asked.
+        """Decode fields by suffix, with the names of WebDataset; images and features only on request.
 
-        Without arguments ``txt``, ``cls``, ``json``, ``npy``, ``npz``, ``mp`` and ``cbor`` (and others of their kind,
-        also with ``.gz`` after it) are decoded, and everything else stays bytes: video and audio, too.
+        Without arguments ``txt``, ``cls``, ``json``, ``npy``, ``npz``, ``mp`` and ``cbor`` (and related suffixes, also
+        followed by ``.gz``) are decoded, and everything else stays bytes, including video and audio.
 
         Parameters
         ----------
         decoders
-            "pil", "rgb8", "rgb", "torchrgb", ... for images; "hf" for what Hugging Face ``datasets`` says of columns
-            (images as pictures, audio as the bytes of its file), "hf-names" for that with classes by name; or mappings
-            from suffix to function, ``{"flac": function}``. Later ones win.
+            "pil", "rgb8", "rgb", "torchrgb", ... for images; "hf" for the column features of Hugging Face ``datasets``
+            (images as PIL images, audio as the bytes of its file), "hf-names" for the same with classes by name; or
+            mappings from suffix to function, ``{"flac": function}``. Later ones win.
         allow_pickle
-            Whether ``pkl``, ``pickle``, ``pyd``, ``pth``, ``pt`` and arrays of objects are read, which runs whatever
-            code is in them; without it they stay bytes, and such an array is an error.
+            Also decode ``pkl``, ``pickle``, ``pyd``, ``pth``, ``pt`` and arrays of objects, which runs any code in
+            them. If false, these suffixes stay bytes, and such an array is an error.
 
         Raises
         ------
@@ -186,41 +188,42 @@ class Dataset:
         return Dataset(self._description.then(stage, "decode()"))
 
     def rename(self, **names: str) -> Dataset:
-        """Fields under new names: ``rename(image="jpg;jpeg;png")`` takes the first alternative that is there."""
+        """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has."""
         return Dataset(self._description.then(Rename(names), "rename()"))
 
     def columns(self, *names: str) -> Dataset:
-        """Only these fields; where it stands first, formats of columns (Parquet, Arrow, MDS) decode no others."""
+        """Keep only these fields; if this comes first, columnar formats (Parquet, Arrow, MDS) decode no others."""
         return Dataset(self._description.then(SelectColumns(names), "columns()"))
 
     def to_tuple(self, *names: str) -> Dataset:
-        """The values of these fields as a tuple; alternatives as in `rename`."""
+        """Turn each sample into a tuple of the values of these fields; alternatives as in `rename`."""
         return Dataset(self._description.then(ToTuple(names), "to_tuple()"))
 
     def with_ids(self) -> Dataset:
-        """The sample id as the field ``__id__``, and the epoch as ``__epoch__``: together what random numbers need."""
+        """Add the sample id as the field ``__id__`` and the epoch as ``__epoch__``: enough to seed random numbers."""
         return Dataset(self._description.then(WithIds(), "with_ids()"))
 
     def format(self, name: str) -> Dataset:
-        """Batches, or samples where there are no batches, in another form; where it stands does not matter.
+        """Convert batches, or samples if there are no batches, to another form; its place in the chain does not matter.
 
-        Numbers have the type in which they are stored (a column of int16 stays one), however they are read. "python"
-        gives Python's own values; "numpy" arrays, dates and times too, and lists of what has no common shape or has
-        gaps; "arrow" a `pyarrow.Table`, with the types of Parquet and Arrow shards; "torch" what "numpy" gives, with
-        tensors in place of arrays. Without it times are Python's. Functions of `map` before `batch` get samples as
-        they are stored.
+        Numbers keep the type in which they are stored (a column of int16 stays int16), however they are read. "python"
+        gives plain Python values; "numpy" gives arrays, also of dates and times, and lists for values without a common
+        shape or with gaps; "arrow" gives a `pyarrow.Table`, with the types of Parquet and Arrow shards; "torch" gives
+        the result of "numpy" with tensors in place of arrays. Without `format`, times are Python objects. Functions of
+        `map` before `batch` get samples as they are stored.
         """
         return Dataset(self._description.formatted(Formatting(name)))
 
     def batch(
         self, size: int | None = None, *, global_batch_size: int | None = None, remainder: str = "keep"
     ) -> Dataset:
-        """Batches of ``size`` samples on each rank, or of ``global_batch_size`` over all ranks.
+        """Group samples into batches of ``size`` on each rank, or of ``global_batch_size`` over all ranks.
 
-        Numbers, and arrays or tensors that are alike, are stacked, the rest are lists; dicts and tuples in samples
-        are such of columns, as torch's ``default_collate`` makes them. ``remainder`` says what becomes of the last,
-        incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat), "pad" it with
-        repeats, or "drop" it. Repeats are marked true in the field ``__pad__`` of batches that hold one.
+        Numbers, and arrays or tensors of equal shape and type, are stacked; the rest become lists. Dicts and tuples in
+        samples become dicts and tuples of columns, as in torch's ``default_collate``. ``remainder`` says what happens
+        to the last, incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat),
+        "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__`` of batches that contain
+        one.
         """
         self._description.refuse_after_batch("batch()")
         if (size is None) == (global_batch_size is None):
@@ -245,44 +248,47 @@ class Dataset:
         hedge: bool = False,
         progress: bool = False,
     ) -> Dataset:
-        """How bytes are read, and what becomes of damaged samples; order and state stay what they are.
+        """Set how bytes are read and how damaged samples are handled; order and state stay the same.
 
-        May stand anywhere, once. ``ds[i]`` reads without it: who asks for one sample gets that, or its error.
+        May be called anywhere in the chain, once. ``ds[i]`` heeds only ``verify``: it returns the sample or raises its
+        error.
 
         Parameters
         ----------
         on_error
-            "raise" the error of a damaged sample (the default), or "skip" the sample. Damaged are samples that their
-            format cannot read, whose checksum is wrong or which `decode` cannot decode. They are left out as `filter`
-            does it, counted and listed in `stats`. Errors of your functions, of a shard that is another than was
+            "raise" the error of a damaged sample (the default), or "skip" the sample. A sample is damaged if its format
+            cannot read it, its checksum is wrong or `decode` cannot decode it. Skipped samples are left out as if by
+            `filter`, counted and listed in `stats`. Errors of your functions, of a shard that changed since it was
             indexed, and of storage are raised in any case.
         quarantine
-            A file of damaged samples, JSON Lines. Those it lists are left out and not looked at; those that "skip"
-            leaves out are added. Several processes of a machine may share it.
+            A JSON Lines file of damaged samples. Samples listed there are left out without being read; samples that
+            "skip" leaves out are added. Several processes of a machine may share it.
         copy
-            Whether values own their bytes (the default). If not, values of tar samples are `memoryview` of the bytes
-            of their chunk, which stays in memory as long as any of them: ``pinned_bytes`` in `stats`, beyond the
+            If true (the default), values own their bytes. If false, values of tar samples are `memoryview` of the bytes
+            of their chunk, which stays in memory as long as any of them: ``pinned_bytes`` in `stats`, on top of the
             window. Other formats copy all the same, and so do worker processes.
         memory_limit
-            Bytes of chunks that this process may have in memory at most (``"512MiB"``), in use, read ahead and under
-            way together. Where the order needs more, chunks are let go and read again: ``num_rereads`` in `stats`.
+            Maximum bytes of chunks in the memory of this process (``"512MiB"``): in use, read ahead and in flight
+            together. If the order needs more, chunks are evicted and read again: ``num_rereads`` in `stats`.
         verify
-            Checksums of the index are compared when bytes arrive from a remote store ("arrival"), or also for files
-            of this machine, and for samples that are read alone, which are then read with their extent ("always"). An
-            index has them if it was made with ``shoal index --checksum``.
+            Compare checksums of the index when bytes arrive from a remote store ("arrival"), or also for local files,
+            and for samples that are read alone, which are then read with their whole extent ("always"). An index has
+            checksums if it was built with ``shoal index --checksum``.
         deadline
-            Seconds for which one read from a remote store is tried again before its error is raised (by default
-            `deadline_seconds` of `storage_options`, else 120); a last try that is under way then is waited for,
-            `timeout_seconds` of `storage_options` or longer if bytes come.
+            Seconds for which one read from a remote store is retried before its error is raised (by default
+            `deadline_seconds` of `storage_options`, else 120). A last attempt still in flight then is awaited, for
+            `timeout_seconds` of `storage_options`, or longer while bytes arrive.
         hedge
-            Whether a request that is later than nearly all others is made a second time, and the first answer taken.
+            If true, a request that takes longer than nearly all others is sent a second time, and the first response is
+            used.
         progress
-            A line on stderr, on rank 0, that shows rates, and who holds up whom; in a log, each minute and at the end.
+            If true, show a line on stderr, on rank 0, with throughput and the bottleneck; in a log, every minute and at
+            the end.
 
         Raises
         ------
         UsageError
-            A value is none that the option can have, or `reading` was called before.
+            An option has an invalid value, or `reading` was called before.
         """
         options = reading_options(
             on_error=on_error,
@@ -296,40 +302,40 @@ class Dataset:
         )
         return Dataset(self._description.read_by(options))
 
-    # ---- what comes when
+    # ---- contents and positions
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch over all ranks, before any filter."""
+        """Number of samples in an epoch over all ranks, before any filter."""
         return self._arrangement.num_samples
 
     @property
     def resolved(self) -> ResolvedOrder:
-        """The order in integers; printed, it is a call that gives this order whatever the defaults become."""
+        """The order resolved to integers; printed, it is a call that reproduces the order even if defaults change."""
         return self._arrangement
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes of the field `label`, by number; see `class_names`."""
+        """Names of the classes of the field `label`, by number; see `class_names`."""
         return class_names(self._opened)
 
     def class_names(self, field: str) -> tuple[str, ...]:
-        """The names that numbers of a field stand for: texts in the index, directories, Hugging Face's ClassLabel."""
+        """Return the names behind a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel."""
         return class_names(self._opened, field)
 
     def index_column(self, name: str) -> NDArray[Any]:
-        """What the index knows of each stored sample by id: one of its columns, "shard" or "bytes"; read-only."""
+        """Return a column of the index, "shard" or "bytes", as an array by sample id; read-only."""
         return key_column(self._opened.index, name)
 
     def ids(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
-        """The sample ids at global positions ``[start, stop)`` of an epoch, reading nothing; 0.1 us each."""
+        """Return the sample ids at global positions ``[start, stop)`` of an epoch, reading no data; 0.1 us each."""
         order = self._arrangement.untouched(count_of(epoch, "ids(epoch=)"))
         return self._arrangement.stored_ids(order.ids(start, order.num_samples if stop is None else stop))
 
     def batch_ids(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
     ) -> NDArray[np.int64]:
-        """The sample ids that a rank receives at a step of an epoch that began at position 0, repeats included."""
+        """Return the sample ids a rank gets at a step of an epoch that began at position 0, repeats included."""
         here, size = self._description.ranks.resolve()
         size = size if world_size is None else count_of(world_size, "batch_ids(world_size=)")
         here = here if rank is None else count_of(rank, "batch_ids(rank=)")
@@ -344,20 +350,21 @@ class Dataset:
         return self._arrangement.stored_ids(partition.share(order, here, step, step + 1).ids)
 
     def quality(self, *, batch: int | None = None, key: Any = None, rho: float | None = None) -> ShuffleQuality:
-        """How well batches will be mixed, from the index and the order alone; nothing is read.
+        """Predict how well batches will be mixed, from the index and the order alone; no data is read.
 
-        Predicted within 10 % of what is measured; measured where there is no formula: storage order, and a buffer with
-        a key. `shoal.measure.audit` measures any order.
+        Predictions are within 10 % of measurements; orders without a formula are measured: storage order, and a buffer
+        with a key. `shoal.measure.audit` measures any order.
 
         Parameters
         ----------
         batch
-            Samples of a global batch; default that of `batch`, else 256.
+            Samples in a global batch; default that of `batch`, else 256.
         key
-            What should be mixed: the label of each sample by id, a column of the index (``"label"``), ``"shard"`` or
-            ``"bytes"``. Its correlation inside chunks is measured. Default: the worst case, chunks of one kind each.
+            The property that should be mixed: the label of each sample by id, a column of the index (``"label"``),
+            ``"shard"`` or ``"bytes"``. Its correlation inside chunks is measured. Default: the worst case, each chunk
+            of a single kind.
         rho
-            That correlation, where you know it: 0 for data that were shuffled when written, 1 for the worst case.
+            That correlation, if you know it: 0 for data that were shuffled when written, 1 for the worst case.
         """
         if batch is None:
             size = self._description.partition(self._description.ranks.resolve()[1]).global_batch
@@ -365,7 +372,7 @@ class Dataset:
         return quality_of(self._arrangement, count_of(batch, "quality(batch=)"), key=key, rho=rho)
 
     def __len__(self) -> int:
-        """What this rank yields in a whole epoch: batches, or samples without `batch`."""
+        """Return the length of a whole epoch on this rank: in batches, or in samples without `batch`."""
         rank, world_size = self._description.ranks.resolve()
         partition = self._description.partition(world_size)
         if self._description.batching is not None:
@@ -376,14 +383,14 @@ class Dataset:
         return partition.num_samples_of(rank, self._arrangement.num_samples_of(self.epoch))
 
     def __getitem__(self, sample_id: SupportsIndex) -> Any:
-        """The sample with this id, through all stages but filters; one read."""
+        """Return the sample with this id, after all stages except filters; one read."""
         refuse_as_list()
         return self._by_id[sample_id]
 
     def as_map(self) -> MapView:
-        """The samples by id, for code that insists on a list; `shoal.torch.BatchSampler` gives it the order.
+        """Return the samples by id, for code that requires a list; `shoal.torch.BatchSampler` supplies the order.
 
-        Sample ``i`` of it is ``ds[i]``: in the format that `format` asks for, and verified where `reading` says so.
+        Its item ``i`` is ``ds[i]``: in the format set by `format`, and verified if `reading` says so.
         """
         if self._description.filters:
             msg = "as_map() gives a sample for every id, and this dataset has a filter()"
@@ -391,7 +398,7 @@ class Dataset:
         return self._by_id
 
     def to_hf(self, *, features: Any = None) -> Any:
-        """The samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""
+        """Return the samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""
         return handed_over(self, "huggingface", "to_hf", features=features)
 
     # ---- running
@@ -403,44 +410,44 @@ class Dataset:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iterator runs through."""
+        """Epoch of the next iterator."""
         return self._cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin at the start of this epoch next, unless it is the current one: then nothing moves."""
+        """Start the next iterator at the beginning of this epoch; if it is the current epoch, the position stays."""
         number = count_of(epoch, "set_epoch()")
         if number != self._cursor.epoch:
             self._cursor.begin(number, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the newest iterator is: a few integers, the same on every rank; any one resumes all.
+        """Return the position of the newest iterator: a few integers, the same on every rank; any one resumes all.
 
         Raises
         ------
         StateError
-            Several ranks get single samples, of which `filter` or `reading` leaves some out, and an epoch is under way.
+            Several ranks get single samples, some of which `filter` or `reading` leaves out, and an epoch is under way.
         """
         return self._arrangement.state_at(*self._cursor.position)
 
     def state_at(self, position: int, *, epoch: int = 0) -> dict[str, Any]:
-        """The state of a run that has come to this position of an epoch: to begin there, with `load_state_dict`.
+        """Return the state at a position of an epoch; `load_state_dict` resumes from it.
 
-        Positions count samples over all ranks, as in `ids`: a run that another library began, and that has seen so
-        many samples of the epoch, goes on there.
+        Positions count samples over all ranks, as in `ids`: a run begun with another library can continue at the number
+        of samples of the epoch that it has consumed.
         """
         return state_for(self._arrangement, position, epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved: at any world size, with any batch size.
+        """Resume from a saved state: at any world size, with any batch size.
 
-        Numbers that `shuffle` left open (a window in bytes) are taken from the state. What its run left out
-        (`without`) is left out here too, beside what this dataset leaves out.
+        Numbers that `shuffle` left open (a window in bytes) are taken from the state. Positions that its run left out
+        (`without`) are left out here too, in addition to those that this dataset leaves out.
 
         Raises
         ------
         StateError
-            The state belongs to another dataset, seed or order, or to a newer shoal; both sides are named. Or it was
-            changed after it was saved: it has a checksum.
+            The state belongs to another dataset, seed or order, or to a newer shoal; the message names both sides. Or
+            it was modified after it was saved: it has a checksum.
         """
         saved, arrangement = resumed(self._description, self._arrangement, state)
         self.__dict__["_arrangement"] = arrangement
@@ -448,12 +455,13 @@ class Dataset:
         self._cursor.delivered.forget()
 
     def certificate(self) -> dict[str, Any]:
-        """What this rank really delivered since this object was made, or a state was loaded: a few numbers an epoch.
+        """Return proof of what this rank delivered since this object was made, or a state was loaded.
 
-        A sum over position, id and checksum of every sample that `iter`, or a DataLoader of shoal, has given;
-        marked repeats, and what `filter` dropped, do not count. Summed over ranks (`shoal.merge_certificates`) it is
-        the same for any world size, workers and batch size, and changes if a sample was missing, came twice, was
-        another or came elsewhere. Keep it beside the state: a run that goes on from there merges both.
+        A few numbers per epoch: a sum over position, id and checksum of every sample that `iter`, or a DataLoader of
+        shoal, has yielded; marked repeats, and samples dropped by `filter`, do not count. Summed over ranks
+        (`shoal.merge_certificates`) it is the same for any world size, workers and batch size, and it changes if a
+        sample was missing, duplicated, replaced or out of place. Save it beside the state: a run that resumes from
+        there merges both.
         """
         arrangement, opened = self._arrangement, self._opened
         kind = RecordHashes(opened.index).kind
@@ -462,12 +470,13 @@ class Dataset:
         return Certificate(index, seed, arrangement.state_order, kind, parts, arrangement.gaps).to_dict()
 
     def check_certificate(self, certificate: Mapping[str, Any]) -> None:
-        """Find out from the index alone whether exactly the samples that were due have been delivered.
+        """Verify, from the index alone, that exactly the samples that were due have been delivered.
 
         Raises
         ------
         StateError
-            Others were; what differs is told epoch by epoch. Or the certificate is of another dataset or order.
+            They were not; the message lists the differences epoch by epoch. Or the certificate is of another dataset or
+            order.
         """
         request = self._description.order_request.adopting((given := Certificate.from_dict(certificate)).at(0))
         if found := differences(given, replace(self._arrangement, request=request, _epochs={})):
@@ -475,10 +484,10 @@ class Dataset:
             raise StateError(msg, hint="merge the certificates of all ranks, and those of earlier parts of the run")
 
     def stats(self) -> dict[str, Any]:
-        """What happened since this dataset object was made, and how fast its newest iterator goes."""
+        """Return the counters since this dataset object was made, and the throughput of its newest iterator."""
         return self._counters.as_dict() | cache_counts(self._opened, self._counters.of_workers)
 
-    # ---- inside
+    # ---- internals
 
     @property
     def _opened(self) -> Opened:
@@ -493,5 +502,5 @@ class Dataset:
         return map_view(self._description, self._arrangement, self._cursor)
 
     def _pass(self, collate: Callable[[list[Any]], Any] = collate) -> IteratorSpec:
-        """What the next iterator does, for it or for processes that share its work."""
+        """Describe the next iterator, for this process or for others that share its work."""
         return pass_of(self._description, self._arrangement, self._counters, self._cursor, collate)

@@ -1,4 +1,4 @@
-"""What users ask a dataset for, turned into what the rooms below understand, or refused with a remedy."""
+"""Arguments of a dataset's methods, converted for the modules below, or refused with a remedy."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 _MOST_WORDS = 10
-"""Of the texts of a column, in an error."""
+"""Texts of a column that an error lists."""
 
 
 def order_request(order: Any, *, seed: Any, window: Any, chunk: Any, num_canonical_nodes: Any) -> OrderRequest:
-    """What `shuffle` was asked for, checked as far as that is possible without the dataset."""
+    """Return the request of `shuffle`, checked as far as possible without the dataset."""
     if isinstance(order, (int, np.integer)) and not isinstance(order, bool):
         msg = f"shuffle({order}): the first argument is an order"
         raise UsageError(msg, hint=f"shuffle(seed={order})")
@@ -65,15 +65,15 @@ def order_request(order: Any, *, seed: Any, window: Any, chunk: Any, num_canonic
 
 
 def request_of_state(state: State, *, stored: Runs | None = None) -> OrderRequest:
-    """What `shuffle` would have to be asked for to give the order of a state: the state's own numbers.
+    """Return the request to `shuffle` that gives the order of a state, from the state's own numbers.
 
-    Whether it is the same order, of the same dataset and the same samples of it, is for `State.check` to say.
-    ``stored`` are the samples that take part, where they are known.
+    `State.check` decides if it is the same order, of the same dataset and the same samples of it. ``stored`` are the
+    samples that take part, if known.
 
     Raises
     ------
     StateError
-        The order is unknown, its numbers make none, or choices were made whose samples the state does not list.
+        The order is unknown, its numbers are invalid, or samples were selected that the state does not list.
     """
     told = dict(state.order)
     name, extents_per_chunk = told.pop("name", None), told.pop("extents_per_chunk", None)
@@ -93,19 +93,19 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
     except (TypeError, UsageError) as error:
         msg = f"the state has an order that cannot be made from its numbers: {dict(state.order)}: {error}"
         raise StateError(msg, hint="the state was changed after it was saved, or saved by another shoal") from None
-    # The bytes of a chunk no longer matter; that some were given tells a buffer over chunks from one over shards.
+    # The size of a chunk no longer matters; that one was given tells a buffer over chunks from one over shards.
     return OrderRequest(order, state.seed, chunk=extents_per_chunk, extents_per_chunk=extents_per_chunk)
 
 
 def _arguments_of(order: Any) -> str:
-    """How an order other than the window in bytes is told what it needs."""
+    """Describe the arguments of an order other than the window in bytes."""
     kind = ORDERS[order] if isinstance(order, str) else type(order)
     names = ", ".join(f"{name}=..." for name in kind().parameters) if kind in ORDERS.values() else "..."
     return f"this order takes {kind.__name__}({names})" if names else "this order takes no arguments but seed="
 
 
 def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Which samples have the wanted values in all of these columns; a mask of shape (num_samples,)."""
+    """Return a mask of the samples with the wanted values in all of these columns, shape (num_samples,)."""
     mask = np.ones(index.num_samples, dtype=bool)
     for name, wanted in columns.items():
         column = column_of(index, name)
@@ -121,8 +121,8 @@ def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bo
 
 
 def _looked_for(index: Index, name: str, wanted: Any) -> NDArray[Any]:
-    """The values that are looked for in a column: of texts and names of classes, the numbers that stand for them."""
-    # A set would be one value to numpy.
+    """Return the values to find in a column: for texts and class names, the numbers that stand for them."""
+    # numpy would take a set for one value.
     several = isinstance(wanted, Collection) and not isinstance(wanted, (str, bytes, np.ndarray))
     values = np.atleast_1d(np.asarray(list(wanted) if several else wanted))
     if values.dtype.kind != "U":
@@ -141,7 +141,7 @@ def _looked_for(index: Index, name: str, wanted: Any) -> NDArray[Any]:
 
 
 def numbers_left(samples: Any, left: Runs) -> Any:
-    """Sample ids (a mask passes as it is) as numbers among the samples that earlier choices left."""
+    """Convert sample ids to numbers among the samples left by earlier selections; a mask is returned as it is."""
     array = np.atleast_1d(np.asarray(samples))
     if array.dtype.kind not in "iu":
         return samples
@@ -154,19 +154,19 @@ def numbers_left(samples: Any, left: Runs) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """What `batch` was asked for: a size, for each rank or over all of them, and what becomes of the rest."""
+    """Arguments of `batch`: a size, for each rank or over all ranks, and the handling of the remainder."""
 
     size: int
     is_global: bool
     remainder: str
 
     def partition(self, world_size: int) -> Partition:
-        """How so many ranks share an epoch."""
+        """Return the partition of an epoch among so many ranks."""
         return Partition(self.size if self.is_global else self.size * world_size, world_size, self.remainder)
 
 
 def count_of(value: Any, what: str) -> int:
-    """A whole number of at least 0, or an error that says what asked for it."""
+    """Return a whole number of at least 0, or raise an error that names the argument."""
     try:
         number = operator.index(value)
     except TypeError:

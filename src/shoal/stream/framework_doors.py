@@ -1,6 +1,6 @@
-"""The one way up: a verb of a dataset that makes something of a framework finds its door when it is asked for.
+"""The only way up, from a dataset to a framework: its methods import the framework's module when they are called.
 
-The rooms above know datasets, and datasets know none of them; nothing of them is imported before a user asks.
+The framework modules know datasets, and datasets know none of them; none is imported before a user asks.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ __all__ = ["handed_over"]
 
 
 def handed_over(dataset: Any, door: str, verb: str, **options: Any) -> Any:
-    """What a function of a door, like ``shoal.huggingface.to_hf``, makes of a dataset."""
+    """Pass a dataset to a function of a framework module, like ``shoal.huggingface.to_hf``; return the result."""
     return getattr(importlib.import_module(f"shoal.{door}"), verb)(dataset, **options)

@@ -1,4 +1,4 @@
-"""What an index knows of each sample by a name: its columns, and the names that numbers in them stand for."""
+"""Per-sample data of an index by name: its columns, and the names that numbers in them stand for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LABEL, _SAMPLE_BYTES = "label", "sample_bytes"
 
 
 def column_of(index: Index, name: str) -> NDArray[Any]:
-    """The column of this name, shape (num_samples,); of a folder of classes, the directories of its files are `label`.
+    """Return a column, shape (num_samples,); in a folder of classes, `label` numbers the directories of its files.
 
     Raises
     ------
@@ -46,14 +46,14 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
 
 
 def key_column(index: Index, name: str) -> NDArray[Any]:
-    """What batches can be judged by, for each sample by id: ``"shard"``, ``"bytes"``, or a column; read-only.
+    """Return a key to judge batches by, for each sample by id: ``"shard"``, ``"bytes"``, or a column; read-only.
 
-    Bytes are numbers (float64); of columns those of a float dtype are numbers, and all others labels.
+    Bytes are numbers (float64); columns of a float dtype are numbers, and all others labels.
 
     Raises
     ------
     UsageError
-        The index does not know this.
+        The index has no such data.
     """
     if name == "shard":
         values: NDArray[Any] = np.repeat(
@@ -71,7 +71,7 @@ def key_column(index: Index, name: str) -> NDArray[Any]:
 
 
 def words_of_column(index: Index, name: str) -> Sequence[str] | None:
-    """What the numbers of a column mean, where the index says it: those of a column of texts, or of classes."""
+    """Return the meaning of a column's numbers if the index has it: of a column of texts, or of classes."""
     texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})
     if name in texts:
         return texts[name]
@@ -82,12 +82,12 @@ def words_of_column(index: Index, name: str) -> Sequence[str] | None:
 
 
 def class_names(opened: Opened, field: str = _LABEL) -> tuple[str, ...]:
-    """The names that numbers of a field stand for: by its index column, or by the features of Hugging Face.
+    """Return the names that numbers of a field stand for: by its index column, or by the features of Hugging Face.
 
     Raises
     ------
     UsageError
-        Nothing names them.
+        The numbers have no names.
     """
     words = words_of_column(opened.index, field)
     if words is None:
@@ -103,7 +103,7 @@ def class_names(opened: Opened, field: str = _LABEL) -> tuple[str, ...]:
 
 
 def column_names(index: Index) -> list[str]:
-    """The columns of the index, and the label of a folder of classes."""
+    """Return the columns of the index, and the label of a folder of classes."""
     derived = [_LABEL] if _LABEL not in index.columns and _folder_classes(index) else []
     return [*index.columns, *derived]
 

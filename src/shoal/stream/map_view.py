@@ -1,4 +1,4 @@
-"""The samples of a dataset by id, for code that insists on a list; and the ids that a rank should ask for."""
+"""The samples of a dataset by id, for code that requires a list; and the ids that a rank should request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["MapView", "batches_of_ids", "map_view"]
 
 
 class _Due(int):
-    """The id of a sample that is asked for as one of an epoch, which may be another where it is read by then."""
+    """The id of a sample requested for one epoch, which may no longer be the current one when it is read."""
 
     epoch: int
 
@@ -39,11 +39,11 @@ class _Due(int):
 
 @dataclass(frozen=True, eq=False)
 class MapView:
-    """The stored samples of a dataset by id, through its stages: ``view[i]`` is ``ds[i]``, ``len(view)`` all of them.
+    """The stored samples of a dataset by id, after its stages: ``view[i]`` is ``ds[i]``, ``len(view)`` counts them all.
 
-    Order, choices, batches and ranks are not its affair: ask it for the ids of `Dataset.ids`, or have
+    It ignores order, selections, batches and ranks: request the ids of `Dataset.ids`, or let
     `shoal.torch.BatchSampler` do so. Each sample is a read of its own. The epoch of a sample is that of the sampler
-    which gave its id, else the one that the dataset is in.
+    which gave its id, else the current epoch of the dataset.
     """
 
     _opened: Opened
@@ -54,11 +54,11 @@ class MapView:
     _cursor: Cursor
 
     def __len__(self) -> int:
-        """Samples that are stored: ids are from 0 to one less."""
+        """Return the number of stored samples: ids are from 0 to one less."""
         return self._opened.index.num_samples
 
     def __getitem__(self, sample_id: SupportsIndex) -> Any:
-        """The sample with this id."""
+        """Return the sample with this id."""
         try:
             number = operator.index(sample_id)
         except TypeError:
@@ -77,12 +77,12 @@ class MapView:
         )
 
     def __getitems__(self, sample_ids: Sequence[SupportsIndex]) -> list[Any]:
-        """The samples with these ids: what torch asks a list for that can give several."""
+        """Return the samples with these ids: the method that torch calls to fetch several from a list."""
         return [self[sample_id] for sample_id in sample_ids]
 
 
 def map_view(described: DatasetSpec, arrangement: ResolvedOrder, cursor: Cursor) -> MapView:
-    """The samples of a dataset by id; a filter has no say in them."""
+    """Return the samples of a dataset by id; filters do not apply."""
     opened = with_chosen(described.opened, described.stages)
     stages = tuple(stage for stage in described.stages if not isinstance(stage, Filter))
     formatting = described.formatting.of(opened, stages)
@@ -90,7 +90,7 @@ def map_view(described: DatasetSpec, arrangement: ResolvedOrder, cursor: Cursor)
 
 
 def batches_of_ids(run: IteratorSpec) -> Iterator[list[int]]:
-    """The sample ids of each batch of a rank, repeats included, reading nothing; single samples without batches."""
+    """Yield the sample ids of each batch of a rank, repeats included, reading no data; one id each without batches."""
     work, place = run.work, run.place()
     order = work.arrangement.epoch(run.epoch)
     begin = Position(run.epoch, run.start, place.partition, place.num_samples)

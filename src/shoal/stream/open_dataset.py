@@ -1,4 +1,4 @@
-"""`shoal.open`: from what a user names to a dataset."""
+"""`shoal.open`: from a source named by the user to a dataset."""
 
 from __future__ import annotations
 
@@ -29,42 +29,42 @@ def open_dataset(
     publish_index: bool = False,
     cache: str | os.PathLike[str] | Mapping[str, Any] | bool | None = None,
 ) -> Dataset:
-    """Open shards where they lie: a file, directory, glob, braces, list of those, or an index file.
+    """Open shards in place: a file, directory, glob, brace pattern, list of those, or an index file.
 
     Parameters
     ----------
     source
         ``"data/train-{000000..000099}.tar"``, ``"data/*.jsonl"``, a directory (all shards below it), a `pathlib.Path`,
-        a list of shards, or a ``shoal.index`` beside its shards. On this machine or remote:
-        ``"s3://bucket/train/*.tar"``, ``gs://``, ``az://``, ``https://``, ``hf://`` (docs/guides/remote-data.md).
+        a list of shards, or a ``shoal.index`` beside its shards. Local or remote: ``"s3://bucket/train/*.tar"``,
+        ``gs://``, ``az://``, ``https://``, ``hf://`` (docs/guides/remote-data.md).
     split
-        Which of the splits of a directory: ``"train"``, several as a list, or ``"all"``. Needed where there are
-        several: directories or files named ``train``, ``val``, ``test`` and the like, or what ``dataset_dict.json``
-        (Hugging Face) or ``.nv-meta/split.yaml`` (Energon) lists.
+        Split of a directory to open: ``"train"``, several as a list, or ``"all"``. Required if there are several:
+        directories or files named ``train``, ``val``, ``test`` and the like, or the splits listed in
+        ``dataset_dict.json`` (Hugging Face) or ``.nv-meta/split.yaml`` (Energon).
     index
-        An index kept elsewhere, by path or URL. Otherwise ``shoal.index`` beside the shards is used, else one is made
-        and cached.
+        Path or URL of an index stored elsewhere. By default ``shoal.index`` beside the shards is used; if there is
+        none, an index is built and cached.
     format
-        "tar", "jsonl", "parquet" ..., where suffixes do not say it, or an object of `shoal.formats` with options.
+        "tar", "jsonl", "parquet" ..., if suffixes do not tell the format, or an object of `shoal.formats` with options.
     storage_options
-        What the store should know of: credentials, an endpoint, headers, time limits; never kept with a state or shown.
-        For files of this machine ``max_open_files``, at most: by default half of the descriptors of the process, or
-        256.
+        Options of the store: credentials, an endpoint, headers, timeouts; never saved in a state or shown. For local
+        files ``max_open_files``, the most files kept open: by default half of the descriptors of the process, or 256.
     publish_index
-        Whether an index made for a whole directory of an object store is also put beside its shards, as
+        If true, an index built for a whole directory of an object store is also written beside its shards, as
         ``shoal.index``, for other machines to find. By default nothing is written there.
     cache
-        Where this machine keeps what was read, for all of its processes (docs/guides/chunk-cache.md). A directory on a
-        local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` says how
-        much that may be; without, half of what is free. True: 1 GiB in shared memory, else among temporary files, for
-        as long as the run lasts. Default: none; each process reads for itself, from memory alone.
+        Cache of the data read, shared by all processes of this machine (docs/guides/chunk-cache.md). A directory on a
+        local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` limits its
+        size, which defaults to half of the free space. True: 1 GiB in shared memory, else among temporary files, for
+        the duration of the run. Default: no cache; each process reads for itself, from memory alone.
 
     Raises
     ------
     SourceError
-        The source names nothing, shards nobody can tell the format of, or several splits of which none was asked for.
+        The source matches nothing, the format of its shards cannot be determined, or it has several splits and none was
+        chosen.
     IndexFileError, ShardError, StorageError
-        What `shoal.errors` says of them.
+        See `shoal.errors`.
     """
     opened = open_source(
         source,

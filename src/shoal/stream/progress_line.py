@@ -1,4 +1,4 @@
-"""How a run goes, in one line on stderr: what `reading(progress=True)` shows."""
+"""Progress of a run in one line on stderr, for `reading(progress=True)`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LOG_EVERY_SECONDS = 60.0
 
 
 class ProgressLine:
-    """Drawn ten times a second on a terminal; elsewhere, for a log, a line is written every minute and at the end.
+    """A line redrawn ten times a second on a terminal; elsewhere, for a log, written every minute and at the end.
 
-    It shows what ``counters`` say, at the ``place`` of whoever receives what is made. Use it from one thread.
+    It shows the ``counters`` at the ``place`` of the receiver of the batches. Use it from one thread.
     """
 
     def __init__(self, place: Position, counters: Counters, opened: Opened, *, who: str = "") -> None:
@@ -32,12 +32,12 @@ class ProgressLine:
         self._stats = partial(_stats, counters, opened)
 
     def step(self) -> None:
-        """Something was received."""
+        """Update the line after a batch or sample was received."""
         if self._line.is_due():
             self._show()
 
     def close(self) -> None:
-        """Nothing more is received: a last line for a log; from a terminal the line is taken away."""
+        """End the line: write a last one to a log; remove it from a terminal."""
         if self._line.is_due_at_end():
             self._show()
         self._line.close()
@@ -51,7 +51,7 @@ class ProgressLine:
 def progress_line(
     options: ReadingOptions, recipe: PipelineSpec, place: Position, counters: Counters, opened: Opened
 ) -> ProgressLine | None:
-    """The line of this process, if it was asked for: the first rank has one, and of its workers the first."""
+    """Return the progress line of this process if asked for: only the first rank has one, and its first worker."""
     if not options.progress or recipe.rank or recipe.worker:
         return None
     who = f"  (worker 0 of {recipe.num_workers})" if recipe.num_workers > 1 else ""
@@ -63,7 +63,7 @@ def _stats(counters: Counters, opened: Opened) -> dict[str, Any]:
 
 
 def progress_text(stats: Mapping[str, Any], *, epoch: int, share: float) -> str:
-    """What matters of `Dataset.stats`, in the order of how much it does: a narrow terminal cuts the rest."""
+    """Format the main numbers of `Dataset.stats`, most important first: a narrow terminal cuts off the rest."""
     parts = [f"epoch {epoch}  {share:4.0%}", f"{format_count(stats['samples_per_second'])} samples/s"]
     parts.append(f"{format_bytes(stats['read_bytes_per_second'])}/s")
     if stats["wait_share"] is not None:

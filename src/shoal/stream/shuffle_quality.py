@@ -1,4 +1,4 @@
-"""From a dataset to numbers on its shuffle: prediction where there is a formula, measurement where there is none."""
+"""Shuffle quality of a dataset in numbers: predicted if there is a formula, else measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_COUNTED = 1 << 20
 
 
 def quality_of(arrangement: ResolvedOrder, batch: int, *, key: Any = None, rho: float | None = None) -> ShuffleQuality:
-    """How well an arrangement's batches are mixed; see `shoal.Dataset.quality`."""
+    """Return the shuffle quality of an order's batches; see `shoal.Dataset.quality`."""
     num_samples = arrangement.num_stored
     if not 1 <= batch <= num_samples // 2:
         msg = f"batches of {batch} cannot be compared: at least two of them must be cut from {num_samples} samples"
@@ -41,7 +41,7 @@ def quality_of(arrangement: ResolvedOrder, batch: int, *, key: Any = None, rho: 
     keys = _keys(arrangement, key)
     correlation = _correlation(keys, chunk_samples, rho)
     order, sizes = arrangement.order, batch_sizes(batch, num_samples)
-    # Storage order does not shuffle chunks, and a buffer leaves what is alike inside of one together.
+    # Storage order does not shuffle chunks, and a buffer leaves similar samples of a chunk together.
     is_measured = isinstance(order, Sequential) or (isinstance(order, Buffer) and keys is not None and rho is None)
     if is_measured:
         ratios = _measured(arrangement, keys, sizes)
@@ -67,7 +67,7 @@ def quality_of(arrangement: ResolvedOrder, batch: int, *, key: Any = None, rho: 
 
 
 def _keys(arrangement: ResolvedOrder, key: Any) -> NDArray[Any] | None:
-    """The key of each sample that takes part, in storage order."""
+    """Return the key of each sample that takes part, in storage order."""
     index = arrangement.index
     if key is None:
         return None
@@ -93,7 +93,7 @@ def _correlation(keys: NDArray[Any] | None, chunk_samples: NDArray[np.int64], rh
 
 
 def _measured(arrangement: ResolvedOrder, keys: NDArray[Any] | None, sizes: list[int]) -> list[float]:
-    """On the order of epoch 0; its beginning, where it is long."""
+    """Measure the variance ratio for each batch size on the order of epoch 0; refuse orders too long for that."""
     num_samples = arrangement.num_stored
     if num_samples > _MOST_MEASURED:
         msg = f"the order {arrangement.order.name!r} has no formula, and {num_samples:,} samples are many to measure"
@@ -101,14 +101,14 @@ def _measured(arrangement: ResolvedOrder, keys: NDArray[Any] | None, sizes: list
     counts = arrangement.order_borders
     chunks = np.diff(counts) if arrangement.stored is None else arrangement.stored.count_between(counts)
     bound = arrangement.order.bind(chunks, seed=arrangement.request.seed, epoch=0)
-    # Without a key: where a sample is stored, which is what sorted data are sorted by.
+    # Without a key: the storage position of a sample, by which sorted data are sorted.
     values = np.arange(num_samples, dtype=np.float64) if keys is None else keys
     emitted = values[bound.ids(0, num_samples)]
     return [variance_ratio(emitted, size) for size in sizes]
 
 
 def _different(arrangement: ResolvedOrder, batch: int, borders: NDArray[np.int64]) -> tuple[float, float]:
-    """How many of the parts between these borders a batch holds samples of, and would in a perfect shuffle."""
+    """Return the mean number of parts between these borders that a batch draws from, and that in a perfect shuffle."""
     order = arrangement.epoch(0)
     num_batches = order.num_samples // batch
     if not num_batches:

@@ -1,4 +1,4 @@
-"""From steps of a run to the positions that it leaves out."""
+"""Conversion of steps of a run to the positions that it leaves out."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["gaps_of"]
 
 
 def gaps_of(described: DatasetSpec, arrangement: ResolvedOrder, steps: Any, positions: Any, epoch: int) -> Gaps:
-    """What `shoal.Dataset.without` was asked to leave out.
+    """Return the positions that `shoal.Dataset.without` is to leave out.
 
     Raises
     ------
     UsageError
-        Neither steps nor positions were given, or both, or there are no such.
+        Neither steps nor positions were given, or both, or they do not exist.
     """
     if (steps is None) == (positions is None):
         msg = "without() takes steps, or positions="

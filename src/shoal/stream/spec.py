@@ -1,4 +1,4 @@
-"""What a dataset is made of: each verb of a user adds one thing to it, or is refused. Nothing in it moves."""
+"""The immutable description of a dataset, to which each method of a user adds one thing, or is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["DatasetSpec"]
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """Shards, an order over them, what becomes of their samples, and how they are cut and dealt.
+    """Shards, an order over them, the processing of their samples, and their division into batches and among ranks.
 
     Parameters
     ----------
@@ -35,13 +35,13 @@ class DatasetSpec:
     request
         The order that was asked for; None before `shuffle`: that of storage.
     stored
-        Ids of the samples that were chosen before `shuffle`; None for all.
+        Ids of the samples that were selected before `shuffle`; None for all.
     delivered
-        Positions of an epoch that were chosen after it; None for all.
+        Positions of an epoch that were selected after it; None for all.
     gaps
         Positions that are left out of some epochs.
     stages, batching, batch_stages
-        What happens to each sample, how batches are cut, and what happens to each of them.
+        Stages of each sample, the cutting of batches, and stages of each batch.
     """
 
     opened: Opened
@@ -58,11 +58,11 @@ class DatasetSpec:
 
     @staticmethod
     def of(opened: Opened, request: OrderRequest | None = None) -> DatasetSpec:
-        """All samples of a dataset that take part in it."""
+        """Describe all samples of a dataset that take part in it."""
         return DatasetSpec(opened, request, stored=opened.stored)
 
     def summary(self) -> str:
-        """What is streamed, in a line."""
+        """Return a one-line description of the stream."""
         index, batching = self.opened.index, self.batching
         parts = [f"{self.num_samples:,} samples of {index.num_shards:,} {index.format} shards"]
         if self.request is not None:
@@ -73,21 +73,21 @@ class DatasetSpec:
             parts.append(f"{'global ' if batching.is_global else ''}batches of {batching.size:,}")
         return ", ".join(parts)
 
-    # ---- what verbs add
+    # ---- additions by methods of `Dataset`
 
     def in_order(self, request: OrderRequest) -> DatasetSpec:
-        """The same samples in another order."""
+        """Set the order of the samples."""
         self._refuse_after_gaps("shuffle()")
         return replace(self, request=request)
 
     def selected(self, samples: Any) -> DatasetSpec:
-        """Only these samples: numbers or a mask."""
+        """Keep only these samples: numbers or a mask."""
         if self.request is None and self.stored is not None:
             samples = numbers_left(samples, self.stored)
         return self.only(Runs.of(samples, self.num_samples), "select()")
 
     def selected_by(self, columns: dict[str, Any]) -> DatasetSpec:
-        """Only samples that columns of the index choose."""
+        """Keep only samples that match columns of the index."""
         if self.request is not None:
             msg = "columns of the index choose stored samples; after shuffle() there are only positions"
             raise UsageError(msg, hint="put select() before shuffle()")
@@ -97,7 +97,7 @@ class DatasetSpec:
         return self.only(Runs.of(mask, self.num_samples), "select()")
 
     def only(self, runs: Runs, verb: str) -> DatasetSpec:
-        """Only these samples, counted among those that are left; of storage before `shuffle`, of epochs after it."""
+        """Keep only these samples, numbered among those left: of storage before `shuffle`, of epochs after it."""
         self.refuse_after_batch(verb)
         self._refuse_after_gaps(verb)
         if self.filters:
@@ -111,7 +111,7 @@ class DatasetSpec:
         return replace(self, delivered=runs if self.delivered is None else self.delivered.of_members(runs))
 
     def then(self, stage: Stage, verb: str = "") -> DatasetSpec:
-        """One more stage; with the name of its verb if it is one of samples, and of no batches."""
+        """Add a stage; pass the name of its method if it takes samples only, not batches."""
         if verb:
             self.refuse_after_batch(verb)
         if self.batching is not None:
@@ -119,26 +119,26 @@ class DatasetSpec:
         return replace(self, stages=(*self.stages, stage))
 
     def in_batches(self, batching: Batching) -> DatasetSpec:
-        """Cut into batches."""
+        """Cut the samples into batches."""
         return replace(self, batching=batching)
 
     def formatted(self, formatting: Formatting) -> DatasetSpec:
-        """Handed out in another form."""
+        """Set the output format."""
         return replace(self, formatting=formatting)
 
     def dealt_to(self, ranks: Ranks) -> DatasetSpec:
-        """The part of other ranks."""
+        """Set the ranks that share the samples."""
         return replace(self, ranks=ranks)
 
     def read_by(self, options: ReadingOptions) -> DatasetSpec:
-        """Read in another way; asked for once."""
+        """Set the reading options; allowed once."""
         if self.reading != ReadingOptions():
             msg = "reading() was called before; a second call would hide what the first one asked for"
             raise UsageError(msg, hint="give all options in one call")
         return replace(self, reading=options)
 
     def without(self, gaps: Gaps) -> DatasetSpec:
-        """Without these positions, and those that are left out already."""
+        """Leave out these positions, in addition to those left out already."""
         joined = self.gaps.plus(gaps)
         for epoch, _, stop in joined.ranges:
             if stop > self.num_samples:
@@ -156,16 +156,16 @@ class DatasetSpec:
             raise UsageError(msg, hint=f"put {verb} before without()")
 
     def refuse_after_batch(self, verb: str) -> None:
-        """Raise if there are batches already, which this verb cannot take."""
+        """Raise `UsageError` if there are batches already, which this method cannot take."""
         if self.batching is not None:
             msg = f"{verb} works on samples, and stands after batch()"
             raise UsageError(msg, hint=f"put {verb} before batch(); only map() works on batches")
 
-    # ---- what follows from it
+    # ---- derived properties
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch over all ranks, before any filter."""
+        """Number of samples in an epoch over all ranks, before any filter."""
         left = self.delivered if self.delivered is not None else self.stored
         return self.opened.index.num_samples if left is None else len(left)
 
@@ -176,17 +176,17 @@ class DatasetSpec:
 
     @property
     def filters(self) -> bool:
-        """Whether how many samples are left is not known before they are read."""
+        """True if the number of samples that remain is not known before they are read."""
         return any(isinstance(stage, Filter) for stage in self.stages)
 
     def arrangement(self) -> ResolvedOrder:
-        """The order in integers."""
+        """Return the order resolved to integers."""
         opened = self.opened
         request, spills = self.order_request, can_spill(opened)
         return ResolvedOrder(opened.index, request, self.stored, self.delivered, self.gaps, spills=spills)
 
     def partition(self, world_size: int) -> Partition:
-        """How epochs are cut and dealt at this world size."""
+        """Return the partition of epochs at this world size."""
         if self.batching is None:
             return Partition(world_size, world_size, batched=False)
         return self.batching.partition(world_size)

@@ -1,4 +1,4 @@
-"""Says before a run when a window is too small for the batches cut from it, or an order reads pieces many times."""
+"""Warnings before a run if a window is too small for its batches, or an order reads pieces many times."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["rereads", "variance_ratio_bound", "warning_about"]
 _MOST_VARIANCE_RATIO = 1.2
 _LEAST_CHUNKS_OF_NODE = 8
 _MOST_REREADS = 2.0
-_LITTLE_BYTES = 1 << 20  # more than once: not worth a word
+_LITTLE_BYTES = 1 << 20  # read again: not worth a warning
 
 
 def variance_ratio_bound(arrangement: ResolvedOrder, global_batch: int) -> float | None:
-    """How much more than in a perfect shuffle the means of global batches may vary; None where the order is no window.
+    """Return the variance of global batch means relative to a perfect shuffle, at most; None without a window.
 
-    What `shoal.quality.prediction` says where the samples of each chunk are all alike; less when they are not.
+    The prediction of `shoal.quality.prediction` for chunks whose samples are all alike; less if they are not.
     """
     order = arrangement.order
     if not isinstance(order, Window):
@@ -29,7 +29,7 @@ def variance_ratio_bound(arrangement: ResolvedOrder, global_batch: int) -> float
 
 
 def warning_about(arrangement: ResolvedOrder, global_batch: int) -> str:
-    """What to tell the user about this order and batch size; empty when all is well."""
+    """Return the warning for this order and batch size; empty when all is well."""
     if message := _about_rereads(arrangement):
         return message
     order = arrangement.order
@@ -56,9 +56,9 @@ def warning_about(arrangement: ResolvedOrder, global_batch: int) -> str:
 
 
 def rereads(arrangement: ResolvedOrder) -> tuple[float, int]:
-    """How many times its bytes an epoch reads where samples are read one by one, and how many bytes that is more.
+    """Return how many times an epoch reads its bytes if it reads samples one by one, and the excess in bytes.
 
-    (1.0, 0) where a sample can be read alone, or chunks are read at once.
+    (1.0, 0) if a sample can be read alone, or whole chunks are read.
     """
     index = arrangement.index
     if not isinstance(arrangement.units, RecordUnits) or index.sample_bytes is not None:
@@ -86,14 +86,14 @@ def _about_rereads(arrangement: ResolvedOrder) -> str:
 
 
 def _worst(order: Window, layout: ChunkLayout, global_batch: int) -> float:
-    """The ratio on sorted data; a batch of the whole dataset, or a window of it, is perfect."""
+    """Return the ratio on sorted data; a batch of the whole dataset, or a window over it, is perfect."""
     if global_batch >= layout.num_samples or order.chunks >= len(layout.samples):
         return 1.0
     return max(1.0, predicted_variance_ratio(order, layout, global_batch))
 
 
 def _enough_chunks(order: Window, layout: ChunkLayout, global_batch: int) -> int:
-    """The smallest window, in chunks, in which global batches are mixed well enough; all of them in doubt."""
+    """Return the smallest window, in chunks, that mixes global batches well enough; all chunks if in doubt."""
     few, many = order.chunks, len(layout.samples)
     while many - few > 1:
         middle = (few + many) // 2

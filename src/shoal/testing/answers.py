@@ -1,4 +1,4 @@
-"""What a request is answered: pure, from the request, what is served, and the fault that happens to it."""
+"""Responses to requests, as a pure function of the request, the served objects, and the injected fault."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Answer", "answer"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Status, headers and body; ``first_byte`` is where in the object the body begins.
+    """Status, headers and body; ``first_byte`` is the offset of the body in the object.
 
-    The length that the head announces is that of ``body``, also where (HEAD) none is sent.
+    The length that the head announces is that of ``body``, even if none is sent (HEAD).
     """
 
     status: int
@@ -28,7 +28,7 @@ class Answer:
 
 
 def answer(request: Request, objects: Served, mishap: Mishap | None) -> Answer:
-    """The answer to ``request``; faults of the connection itself (reset, truncate, stall, slow) are not for here."""
+    """Return the response to ``request``; connection faults (reset, truncate, stall, slow) are handled elsewhere."""
     kind = mishap.fault.kind if mishap else None
     if mishap and kind == "status":
         return _failure(mishap)
@@ -62,12 +62,12 @@ def answer(request: Request, objects: Served, mishap: Mishap | None) -> Answer:
 
 
 def _range_of(request: Request, num_bytes: int) -> tuple[int, int] | None:
-    # HEAD has no ranges: what they mean is defined for GET only.
+    # HEAD has no ranges: they are defined for GET only.
     return resolve_range(request.headers.get("range"), num_bytes) if request.method == "GET" else None
 
 
 def _range_holds(request: Request, etag: str) -> bool:
-    """A range under If-Range is meant for that very object only."""
+    """Return True if the range applies: under If-Range only if the object is unchanged."""
     return request.headers.get("if-range", etag) == etag
 
 
@@ -82,7 +82,7 @@ def _unmet_condition(request: Request, etag: str) -> Answer | None:
 
 def _names(condition: str, etag: str) -> bool:
     tags = [tag.strip() for tag in condition.split(",")]
-    # Some clients of S3 leave the quotes out, and S3 takes it.
+    # Some clients of S3 omit the quotes, and S3 accepts that.
     return "*" in tags or etag in tags or etag.strip('"') in tags
 
 
@@ -106,7 +106,7 @@ def _said(status: int, text: str, headers: Mapping[str, str] | None = None, **mo
 
 
 def _listing(request: Request, objects: Served) -> Answer:
-    """The keys of a bucket (the first part of a path) as S3 lists them: ListObjectsV2, in pages, with a delimiter."""
+    """List the keys of a bucket (the first part of a path) as S3 does: ListObjectsV2, in pages, with a delimiter."""
     bucket = request.path.strip("/")
     prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
     after = request.query.get("continuation-token") or request.query.get("start-after", "")

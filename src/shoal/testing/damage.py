@@ -1,4 +1,4 @@
-"""Bytes as they go wrong: cut short, bits flipped, numbers that lie, stretches repeated, removed and put in."""
+"""Damaged bytes: truncation, flipped bits, wrong numbers, repeated, removed and inserted stretches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIE_SIZES = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Damaged bytes, what was done to them, and the first byte that it touched."""
+    """Damaged bytes, the kind of damage, and the first byte that it touched."""
 
     kind: DamageKind
     byte: int
@@ -30,9 +30,9 @@ class Damage:
 
 
 def damaged(data: bytes, count: int, *, seed: int = 0) -> Iterator[Damage]:
-    """``count`` damaged copies of ``data``, every kind of damage in turn; the same ones for the same seed.
+    """Yield ``count`` damaged copies of ``data``, every kind of damage in turn, determined by the seed.
 
-    Each takes O(len(data)). Some are equal to ``data`` after all, as luck has it.
+    Each takes O(len(data)). Some may by chance equal ``data``.
 
     >>> [found.kind for found in damaged(b"0123456789", 6)]
     ['cut', 'flip', 'lie', 'repeat', 'remove', 'insert']
@@ -55,7 +55,7 @@ def _one(data: bytes, kind: DamageKind, words: list[int]) -> Damage:
         return _flipped(data, words)
     if kind == "lie":
         size = _LIE_SIZES[words[1] % len(_LIE_SIZES)]
-        byte -= byte % size if words[2] % 2 else 0  # numbers often stand where their size has them
+        byte -= byte % size if words[2] % 2 else 0  # numbers are often aligned to their size
         lie = _LIES[words[3] % len(_LIES)] % 256**size
         order: Literal["little", "big"] = "big" if words[4] % 4 == 0 else "little"
         return Damage(kind, byte, (data[:byte] + lie.to_bytes(size, order) + data[byte + size :])[: len(data)])

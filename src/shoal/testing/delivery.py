@@ -1,4 +1,4 @@
-"""Requests from a connection, and answers into it: at its speed, and with the faults that happen on the way."""
+"""Receiving of requests and sending of responses on a connection, at its speed and with injected faults."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MAX_HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and its answer: ``num_bytes`` of the object, from ``first_byte``, sent with ``status``.
+    """One request and its response: ``num_bytes`` of the object, from ``first_byte``, sent with ``status``.
 
-    ``status`` is 0 where the connection was reset before the answer; ``fault`` is what was made to go wrong.
+    ``status`` is 0 if the connection was reset before the response; ``fault`` is the injected fault.
     """
 
     method: str
@@ -35,9 +35,9 @@ class Exchange:
 
 
 class Delivery:
-    """One answer on its way; how much of it will be sent is known before it is.
+    """One response being sent; the number of bytes that will be sent is known beforehand.
 
-    ``keeps_alive``: whether the connection can go on afterwards.
+    ``keeps_alive`` is true if the connection can be used afterwards.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class Delivery:
         self.keeps_alive = self._kind not in shares
 
     def exchange(self, request: Request) -> Exchange:
-        """What the log will say of it."""
+        """Return the log entry of this response."""
         status = 0 if self._kind == "reset" else self._answer.status
         return Exchange(request.method, request.path, status, self._answer.first_byte, self._num_bytes, self._kind)
 
     def wait(self, seconds: float) -> None:
-        """Sleep; ConnectionAbortedError if the server stops meanwhile."""
+        """Sleep; raise ConnectionAbortedError if the server stops meanwhile."""
         if seconds > 0 and self._stopping.wait(seconds):
             msg = "the server stops"
             raise ConnectionAbortedError(msg)
 
     def send(self, *, before_last: Callable[[], object]) -> None:
-        """Send the answer, or what the fault leaves of it; ``before_last`` is called before its last piece."""
+        """Send the response, or what the fault leaves of it; call ``before_last`` before its last piece."""
         pause_seconds = self._fault.seconds if self._fault else 0.0
         if self._kind == "slow":
             self.wait(pause_seconds)
@@ -96,7 +96,7 @@ class Delivery:
             self._reset()
 
     def _trickle(self, head: bytes, body: memoryview, pause_seconds: float) -> tuple[bytes, memoryview]:
-        """Send all but the last byte, one at a time; what is left."""
+        """Send all but the last byte, one at a time; return the rest."""
         for place in range(len(body) - 1):
             self._connection.sendall(head + body[place : place + 1])
             head = b""
@@ -104,7 +104,7 @@ class Delivery:
         return head, body[-1:]
 
     def _send_pieces(self, head: bytes, body: memoryview, before_last: Callable[[], object] | None = None) -> None:
-        """The head at once; each byte of the body when a connection of this speed would have carried it."""
+        """Send the head at once, and each byte of the body when a connection of this speed would have carried it."""
         rate = self._bytes_per_second
         size = _PIECE_BYTES if rate is not None else max(1, len(body))
         start = time.monotonic()
@@ -120,18 +120,18 @@ class Delivery:
             self._connection.sendall(piece)
 
     def _reset(self) -> None:
-        """Close so that the other side is told of a reset: nothing lingers."""
+        """Close with a reset: without lingering."""
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._connection.close()
 
 
 def receive(connection: socket.socket, rest: bytes) -> tuple[Request | None, bytes]:
-    """The next request, and what came after it; None where the client closed the connection.
+    """Receive the next request, and the bytes after it; None if the client closed the connection.
 
     Raises
     ------
     ValueError
-        What came is no request.
+        If the bytes are no request.
     """
     while b"\r\n\r\n" not in rest:
         more = connection.recv(1 << 16)

@@ -1,4 +1,4 @@
-"""What goes wrong, how often, and with which request."""
+"""Injected faults: their kinds, frequency, and the requests they affect."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong, and with which requests.
+    """One kind of fault, and the requests that it affects.
 
     =================  ===============================================================================================
-    kind               what the client meets
+    kind               effect on the client
     =================  ===============================================================================================
-    ``status``         the answer is ``status`` (503), with Retry-After where ``retry_after_seconds`` is given
-    ``reset``          the connection is reset before the answer
+    ``status``         the response is ``status`` (503), with Retry-After if ``retry_after_seconds`` is given
+    ``reset``          the connection is reset before the response
     ``reset_in_body``  the connection is reset half-way through the body
-    ``truncate``       the body ends half-way, and the connection is closed in good order
+    ``truncate``       the body ends half-way, and the connection is closed cleanly
     ``stall``          half of the body, ``seconds`` of silence, the rest
-    ``slow``           ``seconds`` of silence, then a good answer: a straggler
-    ``trickle``        a good answer, its body byte by byte, with ``seconds`` of silence after each
+    ``slow``           ``seconds`` of silence, then a good response: a straggler
+    ``trickle``        a good response, its body byte by byte, with ``seconds`` of silence after each
     ``trickle_head``   the same with its head: status and headers
-    ``corrupt``        one bit of the body is wrong, and nothing says so
-    ``changed``        the object has another etag, as if it had been written again (its bytes stay the same)
-    ``whole``          200 and the whole object, as from a server that does not know ranges
-    ``wrong_range``    206 with another range of the same length, and a Content-Range that says so
-    ``short_range``    206 with the first half of the range, and a Content-Range that says so
+    ``corrupt``        one bit of the body is silently flipped
+    ``changed``        the object has another etag, as if it had been rewritten (its bytes stay the same)
+    ``whole``          200 and the whole object, as from a server without range support
+    ``wrong_range``    206 with another range of the same length, and a matching Content-Range
+    ``short_range``    206 with the first half of the range, and a matching Content-Range
     =================  ===============================================================================================
 
-    It happens to a request with ``probability``, and to those whose number is in ``requests``; numbers count from 0,
-    over the requests whose path matches ``path`` (a pattern as of `fnmatch`). Where several faults would happen to one
-    request, the first in the list does.
+    It affects a request with ``probability``, and those whose number is in ``requests``; numbers count from 0, over the
+    requests whose path matches ``path`` (an `fnmatch` pattern). If several faults would affect one request, the first
+    in the list does.
 
     >>> Fault("status", probability=0.1, status=429, retry_after_seconds=1).happens(number=0, draw=0.05)
     True
@@ -84,25 +84,25 @@ class Fault:
             raise UsageError(msg)
 
     def happens(self, *, number: int, draw: float) -> bool:
-        """Whether it happens to request ``number`` of those that match, given a random ``draw`` from [0, 1)."""
+        """Return True if it affects matching request ``number``, given a random ``draw`` from [0, 1)."""
         return draw < self.probability or number in self.requests
 
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """A fault that happens to one request, and 64 random bits for what else it needs to choose."""
+    """A fault that affects one request, and 64 random bits for its further choices."""
 
     fault: Fault
     bits: int
 
 
 class FaultPlan:
-    """Which fault happens to which request, from a seed.
+    """A plan of faults by request, from a seed.
 
-    With a probability, the draw depends on the seed, on what is asked for (the last part of the path and the range),
-    and on how often exactly that was asked for before: not on which of several connections comes first, nor on the name
-    of a temporary directory. So a test with many connections meets the same faults each time, as long as it asks for
-    the same ranges.
+    For faults with a probability, the draw depends on the seed, on the target (the last part of the path and the
+    range), and on the number of earlier requests for exactly that target: not on which of several connections comes
+    first, nor on the name of a temporary directory. So a test with many connections meets the same faults each time, as
+    long as it requests the same ranges.
     """
 
     def __init__(self, faults: Sequence[Fault] = (), *, seed: int = 0) -> None:
@@ -113,7 +113,7 @@ class FaultPlan:
         self._num_asked: dict[tuple[str, int, int], int] = {}
 
     def draw(self, path: str, first_byte: int = 0, end_byte: int = 0) -> Mishap | None:
-        """What happens to the next request, which is for these bytes of ``path``; None if nothing does."""
+        """Return the fault of the next request, for these bytes of ``path``, or None."""
         with self._lock:
             asked = (path, first_byte, end_byte)
             before = self._num_asked[asked] = self._num_asked.get(asked, -1) + 1

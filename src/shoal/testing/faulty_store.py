@@ -1,4 +1,4 @@
-"""A store that fails as remote stores do, without a network."""
+"""A store that fails like remote stores, without a network."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _MAY_SUCCEED_LATER = {429, 500, 502, 503, 504}
 
 
 class FaultyStore:
-    """Another store, with faults in its reads, `stat`, `find` and `list`, as a store of ours tells of them.
+    """A wrapper of a store with faults in its reads, `stat`, `find` and `list`, reported as shoal's stores report them.
 
-    What a transport notices (a broken connection, a short or a wrong answer, 429 and 5xx) is a transient
-    `StorageError`; ``changed`` is one that is not, and shows as another version in `stat`, `find` and `list`.
-    ``corrupt`` gives wrong bytes, which nothing but a checksum notices; ``slow`` and ``stall`` take their ``seconds``
-    and then succeed. Writing, mapping and advice have no faults.
+    Faults that a transport notices (a broken connection, a short or a wrong response, 429 and 5xx) raise a transient
+    `StorageError`; ``changed`` raises one that is not transient, and shows as another version in `stat`, `find` and
+    `list`. ``corrupt`` returns wrong bytes, which only a checksum notices; ``slow`` and ``stall`` take their
+    ``seconds`` and then succeed. Writing, mapping and advice have no faults.
 
     Attributes
     ----------
     reads : list of (path, first byte, end byte)
-        Every range that was asked for, in this order.
+        Every range requested, in order.
 
     Examples
     --------
@@ -63,29 +63,29 @@ class FaultyStore:
         self._num_right: Counter[str] = Counter()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A worker's copy counts for itself, from the start.
+        # A worker's copy counts on its own, from zero.
         return _restore, (self._store, self._faults, self._seed)
 
     @property
     def reads_ahead(self) -> bool:
-        """As the other store."""
+        """True if the wrapped store reads ahead when advised."""
         return self._store.reads_ahead
 
     def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """As the other store."""
+        """Forward to the wrapped store."""
         self._store.advise(path, first_byte, end_byte)
 
     def num_faults(self) -> dict[FaultKind, int]:
-        """How often each kind of fault happened."""
+        """Count the faults of each kind that happened."""
         return dict(Counter(self._happened))
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """The bytes ``[first_byte, end_byte)``, or what the faults leave of that."""
+        """Read the bytes ``[first_byte, end_byte)``, or what the faults leave of them."""
         self.reads.append((path, first_byte, end_byte))
         mishap = self._meet(path, first_byte, end_byte)
         if mishap and mishap.fault.kind == "changed":
             msg = f"{path}: this shard changed while it was being read (a fault of the test)"
-            # As stores of ours do it: believed once it came several times, and no right answer in between.
+            # As in shoal's stores: believed only after several in a row, without a right response in between.
             raise StorageError(msg, worth_attempts=4, evidence=self._num_right[path])
         data = self._store.read_range(path, first_byte, end_byte)
         self._num_right[path] += 1
@@ -101,42 +101,42 @@ class FaultyStore:
         buffer[: len(data)] = data
 
     def reader(self, path: str) -> Reader:
-        """Reads parts of one object, each with the faults of a read."""
+        """Return a reader of parts of one object, each with the faults of a read."""
         return _FaultyReader(self, path, self._store.reader(path))
 
     def stat(self, path: str) -> ObjectInfo:
-        """Size and version."""
+        """Return size and version."""
         return _as_met(self._store.stat(path), self._meet(path))
 
     def find(self, path: str) -> ObjectInfo | None:
-        """The same as `stat`, or None where nothing of that name is there."""
+        """`stat`, but None if the object does not exist."""
         mishap = self._meet(path)
         found = self._store.find(path)
         return found and _as_met(found, mishap)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object below the directory ``prefix``, sorted by path."""
+        """List every object below the directory ``prefix``, sorted by path."""
         mishap = self._meet(prefix)
         return (_as_met(info, mishap) for info in self._store.list(prefix))
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
-        """As the other store."""
+        """Forward to the wrapped store."""
         self._store.put(path, data)
 
     def delete(self, path: str) -> None:
-        """As the other store."""
+        """Forward to the wrapped store."""
         self._store.delete(path)
 
     def map(self, path: str) -> memoryview:
-        """As the other store."""
+        """Forward to the wrapped store."""
         return self._store.map(path)
 
     def close(self) -> None:
-        """Close the other store."""
+        """Close the wrapped store."""
         self._store.close()
 
     def _meet(self, path: str, first_byte: int = 0, end_byte: int = 0) -> Mishap | None:
-        """What happens to this request; raises what its caller would be told."""
+        """Return the fault of this request, if any; raise it if it is one that the caller sees as an error."""
         mishap = self._plan.draw(path, first_byte, end_byte)
         if mishap is None:
             return None
@@ -155,7 +155,7 @@ class FaultyStore:
 
 
 class _FaultyReader:
-    """Parts of one object, each with the faults of a read."""
+    """A reader of parts of one object, each with the faults of a read."""
 
     def __init__(self, store: FaultyStore, path: str, reader: Reader) -> None:
         self._store, self._path, self._reader = store, path, reader
@@ -164,7 +164,7 @@ class _FaultyReader:
         return self._store.read_range(self._path, first_byte, end_byte)
 
     def confirm(self) -> None:
-        """As the reader of the other store."""
+        """Forward to the reader of the wrapped store."""
         self._reader.confirm()
 
 

@@ -1,4 +1,4 @@
-"""What every shard format must do, checked on shards of known samples: for the formats here, and for yours."""
+"""Checks of the requirements on any shard format, built-in or third-party, on shards of known samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FormatReport:
-    """What a check has seen: shards, samples, stretches of pieces, and damaged shards."""
+    """Counts of what a check covered: shards, samples, stretches of pieces, and damaged shards."""
 
     num_shards: int
     num_samples: int
@@ -50,23 +50,23 @@ def check_format(
     num_damaged: int = 120,
     memory_limit_bytes: int = 64 * _MIB,
 ) -> FormatReport:
-    """Check that a format finds the samples of each shard, gives them back, and refuses what is damaged.
+    """Check that a format finds the samples of each shard, returns them, and refuses damaged ones.
 
-    ``shards`` maps the name of a shard to its bytes and the samples in it. Give several: one without samples, one with
-    a single huge sample, one with whatever your format allows and rarely has. ``same_as`` are formats that must find
-    the same in shards up to 1 MiB, the same one with a tiny window for instance. ``detects_damage`` says that the
-    format has checksums of all its bytes, so that no flipped bit may ever lead to a wrong sample. Scans, also those of
-    damaged shards, may take ``memory_limit_bytes`` beyond four times what the shard has in memory.
+    ``shards`` maps the name of a shard to its bytes and the samples in it. Pass several: one without samples, one with
+    a single huge sample, one with the rare features of your format. ``same_as`` are formats that must give equal
+    results on shards up to 1 MiB, for instance the format itself with a tiny window. ``detects_damage`` says that the
+    format has checksums of all its bytes, so that no flipped bit may ever lead to a wrong sample. Scans, including
+    those of damaged shards, may take ``memory_limit_bytes`` beyond four times the shard's size in memory.
 
-    What is checked: arrays and head of a scan; that any stretch of pieces gives the samples and CRCs of the scan, with
-    ``sample_starts`` and without, whatever kind of buffer it is in; that samples own their bytes; that a sample read
-    alone, views and columns are the same; that wrong counts, cut shards and flipped bits lead to the right samples or
-    to a `ShardError` that names the shard and a byte inside it, and to nothing else.
+    Checks the arrays and head of a scan; that any stretch of pieces gives the samples and CRCs of the scan, with and
+    without ``sample_starts``, in any kind of buffer; that samples own their bytes; that a sample read alone, views and
+    columns are equal; that wrong counts, cut shards and flipped bits lead only to the right samples or to a
+    `ShardError` that names the shard and a byte inside it.
 
     Raises
     ------
     AssertionError
-        The format does not do one of these; the message says which, and for which shard.
+        If the format fails one of these; the message says which, and for which shard.
     """
     counts = [
         _check_shard(format, KnownShard(name, data, samples), memory_limit_bytes, tuple(same_as))
@@ -91,7 +91,7 @@ def _check_shard(format: Format, known: KnownShard, memory_limit_bytes: int, sam
     copies = (pickle.loads(pickle.dumps(format)), copy.deepcopy(format))  # noqa: S301  # our own object, to processes
     for other in (format, *copies, *(same_as if len(known.data) <= _MIB else ())):
         _check_same_scan(known, found, known.scan(other))
-    # The index is JSON, so that is how a head comes back.
+    # The index stores heads as JSON, so they come back as such.
     found = ShardScan(
         found.sample_starts,
         found.layout_crcs,
@@ -203,7 +203,7 @@ def _check_records(
 
 
 def _check_wrong_count(format: Format, known: KnownShard, found: ShardScan) -> None:  # noqa: A002
-    """Ask for one sample more than there are, and one fewer: an index of another shard."""
+    """Request one sample more than there are, and one fewer, as by an index of another shard."""
     if not known.samples:
         return
     begin, stop = int(found.sample_starts[0]), int(found.sample_starts[-1])
@@ -234,7 +234,7 @@ def _check_single_samples(format: Format, known: KnownShard, found: ShardScan) -
 
 
 def _stretches(num_pieces: int) -> Iterator[tuple[int, int]]:
-    """All stretches of a few pieces; of many, those between borders at both ends and in the middle."""
+    """Yield all stretches of a few pieces; of many, those between borders at both ends and in the middle."""
     borders = range(num_pieces + 1)
     if num_pieces > 6:
         borders_chosen = sorted({0, 1, num_pieces // 2, num_pieces // 2 + 1, num_pieces - 1, num_pieces})

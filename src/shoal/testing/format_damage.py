@@ -1,4 +1,4 @@
-"""What a format must do with damaged shards: give the right samples, or refuse them and say where."""
+"""Checks of a format on damaged shards: it must return the right samples, or refuse them and say where."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DamageCount:
-    """How many damaged shards were tried, and at how many of them something was refused."""
+    """Number of damaged shards tried, and of those at which something was refused."""
 
     num_tried: int = 0
     num_refused: int = 0
@@ -29,7 +29,7 @@ class DamageCount:
 
 
 class Answer(NamedTuple):
-    """What came for a sample of a damaged shard: the sample, or the error that refused it."""
+    """Result for a sample of a damaged shard: the sample, or the error that refused it."""
 
     number: int
     sample: Sample | None
@@ -44,12 +44,12 @@ def check_damage(
     detects_damage: bool,
     memory_limit_bytes: int,
 ) -> DamageCount:
-    """Damage a shard ``count`` times, and check what the format makes of it, with a new index and with the old one.
+    """Damage a shard ``count`` times, and check the format's results, with a new index and with the old one.
 
     Raises
     ------
     AssertionError
-        Something else than a sample or a `ShardError` came of one, or a wrong sample where ``detects_damage``.
+        If the result was anything but a sample or a `ShardError`, or a wrong sample although ``detects_damage``.
     """
     known = known.of(format)
     if not 0 < len(known.data) <= _MOST_BYTES:
@@ -82,16 +82,16 @@ def answers_of_damaged(
     damage: Damage,
     where: str,
 ) -> list[Answer]:
-    """What comes of a damaged shard: by an index made of it, and by ``found``, one from before the damage.
+    """Return the results for a damaged shard, by a new index of it, and by ``found``, one from before the damage.
 
     Raises
     ------
     AssertionError
-        Something else than a sample or a `ShardError`.
+        If the result was anything but a sample or a `ShardError`.
     """
     answers = _with_new_index(format, broken, where)
     if damage.kind in ("cut", "flip", "lie"):
-        answers += _with_index(format, broken, found, where)  # of a dataset damaged after it was indexed
+        answers += _with_index(format, broken, found, where)  # for a dataset damaged after it was indexed
     return answers
 
 
@@ -103,7 +103,7 @@ def _with_new_index(format: Format, broken: KnownShard, where: str) -> list[Answ
         return [Answer(0, None, error)]
     except AssertionError:
         raise
-    except Exception as error:  # which is what is looked for
+    except Exception as error:  # any error but ShardError is the defect searched for
         raise _other_error(error, broken, f"{where}: a scan") from error
     first = int(found.sample_starts[0])
     fine = 0 <= first <= int(found.sample_starts[-1]) <= len(broken.data)
@@ -130,7 +130,7 @@ def _parsed(
     with_starts: bool,
 ) -> list[Answer]:
     begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
-    num_bytes = max(len(broken.data), end)  # a shard cut short has had as many by its index
+    num_bytes = max(len(broken.data), end)  # by its index, a truncated shard had this many
     starts = (found.sample_starts - begin).tolist() if with_starts else None
     try:
         stretch = Stretch(broken.name, begin, found.num_samples, starts, found.head)
@@ -157,7 +157,7 @@ def _answer(records: Records, number: int, broken: KnownShard, where: str, num_b
 
 
 def _check_error(error: ShardError, broken: KnownShard, where: str, num_bytes: int) -> None:
-    # Errors about what was decompressed name its bytes.
+    # Errors about decompressed data name a byte of that data.
     end = num_bytes if not broken.is_decoded else error.byte
     inside = error.byte is None or 0 <= error.byte <= (end or 0)
     text = f"{where}: the error names byte {error.byte}, and the shard has {num_bytes}"

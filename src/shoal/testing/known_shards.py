@@ -1,4 +1,4 @@
-"""Shards whose samples are known, and what is needed to compare with them."""
+"""Shards of known samples, and helpers for comparison with them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class KnownShard:
-    """A shard of some format: its name, its bytes, and the samples in it.
+    """A shard of some format with its name, its bytes, and its samples.
 
-    ``is_decoded`` says that samples are not found in its bytes, but in what these are decoded to.
+    ``is_decoded`` says that samples are not stored in its bytes as such, but in their decoded form.
     """
 
     name: str
@@ -30,18 +30,18 @@ class KnownShard:
     is_decoded: bool = False
 
     def of(self, format: Format) -> KnownShard:  # noqa: A002
-        """The same, named as one of this format."""
+        """Return the shard named as one of this format."""
         return replace(self, format_name=format.name)
 
     def read(self, first_byte: int, end_byte: int, /) -> Buffer:
-        """The bytes of a range, which must lie in the shard; sometimes a view of them."""
+        """Return the bytes of a range, which must lie in the shard; sometimes a view of them."""
         inside = 0 <= first_byte <= end_byte <= len(self.data)
         require(inside, self, f"bytes [{first_byte}, {end_byte}) are asked for, and the shard has {len(self.data)}")
         data = self.data[first_byte:end_byte]
         return data if first_byte % 2 else memoryview(data)
 
     def scan(self, format: Format) -> ShardScan:  # noqa: A002
-        """What the format finds in it."""
+        """Scan the shard with the format."""
         return format.scan(self.read, len(self.data), shard=self.name)
 
 
@@ -53,7 +53,7 @@ def require(condition: bool, known: KnownShard, what: str) -> None:  # noqa: FBT
 
 
 def measured(work: Callable[[], _Result]) -> tuple[_Result, int]:
-    """What the work gives, and how many bytes more than before Python and numpy held at most while it ran."""
+    """Return the result of the work, and the peak growth of bytes held by Python and numpy while it ran."""
     already = tracemalloc.is_tracing()
     if not already:
         tracemalloc.start()
@@ -68,7 +68,7 @@ def measured(work: Callable[[], _Result]) -> tuple[_Result, int]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal in type and content, field by field; an array also in its type and shape."""
+    """Return True if two values are equal in type and content, field by field; arrays also in dtype and shape."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as far as a server of ranges needs it: requests from bytes, ranges from headers, heads of answers."""
+"""The part of HTTP/1.1 that a range server needs: parsing of requests and ranges, heads of responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Request", "head_bytes", "parse_request", "resolve_range"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: ``path`` is decoded and has no leading slash, names of ``headers`` are in lower case."""
+    """One request; ``path`` is decoded and has no leading slash, names of ``headers`` are in lower case."""
 
     method: str
     path: str
@@ -22,17 +22,17 @@ class Request:
 
     @property
     def keeps_alive(self) -> bool:
-        """Whether the client wants to use the connection again."""
+        """True if the client wants to reuse the connection."""
         return self.headers.get("connection", "").lower() != "close"
 
     @property
     def num_body_bytes(self) -> int:
-        """The bytes that follow the head."""
+        """Number of bytes that follow the head."""
         return int(self.headers.get("content-length", "0"))
 
 
 def parse_request(head: bytes) -> Request:
-    """The request whose head (without the empty line at its end) is ``head``; ValueError where it is none."""
+    """Parse the head of a request, without the empty line at its end; raise ValueError if it is none."""
     first, *lines = head.decode("latin-1").split("\r\n")
     method, target, _ = first.split(" ")
     url = urlsplit(target)
@@ -45,10 +45,10 @@ def parse_request(head: bytes) -> Request:
 
 
 def resolve_range(header: str | None, num_bytes: int) -> tuple[int, int] | None:
-    """The bytes ``[first, end)`` that a Range header asks for, or None where it asks for the whole.
+    """Return the bytes ``[first, end)`` that a Range header requests, or None if it requests the whole.
 
-    A header with several ranges, or one that is not understood, is ignored, as the standard says. A range that starts
-    beyond the end gives ``first >= end``.
+    A header with several ranges, or an invalid one, is ignored, as the standard says. A range that starts beyond the
+    end gives ``first >= end``.
 
     >>> resolve_range("bytes=2-4", 10), resolve_range("bytes=-3", 10), resolve_range("bytes=8-99", 10)
     ((2, 5), (7, 10), (8, 10))
@@ -64,7 +64,7 @@ def resolve_range(header: str | None, num_bytes: int) -> tuple[int, int] | None:
 
 
 def head_bytes(status: int, headers: Mapping[str, str]) -> bytes:
-    """The head of an answer, with the empty line at its end."""
+    """Format the head of a response, with the empty line at its end."""
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:

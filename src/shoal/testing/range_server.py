@@ -1,4 +1,4 @@
-"""A server of byte ranges on this machine, as slow and as unreliable as a test wants it."""
+"""A local HTTP server of byte ranges, as slow and as unreliable as a test needs."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ __all__ = ["RangeServer"]
 
 
 class RangeServer:
-    """Serves ``objects`` over HTTP/1.1 on the loopback interface while its context lasts, from threads of its own.
+    """A threaded HTTP/1.1 server of ``objects`` on the loopback interface, running while its context lasts.
 
-    Ranges, HEAD, If-Match, If-None-Match and If-Range work as the standard says, connections are kept alive, and a
-    bucket (the first part of a path) can be listed as in S3, so that a client of S3 that does not sign can use it.
+    Ranges, HEAD, If-Match, If-None-Match and If-Range follow the standard, connections are kept alive, and a bucket
+    (the first part of a path) can be listed as in S3, so that an S3 client that does not sign requests can use it.
 
     Parameters
     ----------
     objects : mapping from path (without a leading slash) to bytes, or a directory
-        A mapping may be changed while the server runs: an object that is replaced has another etag.
+        A mapping may be changed while the server runs: a replaced object has another etag.
     faults : sequence of Fault
-        What goes wrong; can be assigned anew while the server runs.
+        Faults to inject; can be reassigned while the server runs.
     seed : int
-        Of the faults.
+        Seed of the faults.
     latency_seconds : float
-        Passes before each answer.
+        Delay before each response.
     bytes_per_second : float, optional
-        The most that each connection carries.
+        Bandwidth limit of each connection.
 
     Attributes
     ----------
     exchanges : list of Exchange
-        What was asked and answered, in the order in which the answers began.
+        Requests and responses, in the order in which the responses began.
     peak_concurrency : int
-        The most requests that were under way at one time; one counts until the last piece of its answer is sent.
+        The most requests in flight at one time; one counts until the last piece of its response is sent.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class RangeServer:
         self._acceptor: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        # Never listens: it holds the port while the server is down, so that nobody else gets it meanwhile.
+        # Never listens: it holds the port while the server is down, so that no other process gets it meanwhile.
         self._place = _bound(0)
         self.up()
         return self
@@ -108,7 +108,7 @@ class RangeServer:
 
     @property
     def port(self) -> int:
-        """The port; the same for as long as the context lasts."""
+        """Port, which is fixed while the context lasts."""
         if self._place is None:
             msg = "the server is not running"
             raise UsageError(msg, hint="use it as a context manager: with RangeServer(...) as server:")
@@ -116,16 +116,16 @@ class RangeServer:
 
     @property
     def url(self) -> str:
-        """``http://127.0.0.1:PORT``."""
+        """Base URL, ``http://127.0.0.1:PORT``."""
         return f"http://127.0.0.1:{self.port}"
 
     def url_of(self, path: str) -> str:
-        """The URL of one object."""
+        """Return the URL of one object."""
         return f"{self.url}/{quote(path)}"
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What goes wrong; assigning starts the counts of requests anew."""
+        """Faults to inject; assignment resets the counts of requests."""
         return self._plan.faults
 
     @faults.setter
@@ -133,11 +133,11 @@ class RangeServer:
         self._plan = FaultPlan(faults, seed=self._seed)
 
     def down(self) -> None:
-        """Break all connections and refuse new ones, as a server that died does; the port is kept."""
+        """Break all connections and refuse new ones, like a dead server; the port is kept."""
         self._stopping.set()
         if self._listener is not None:
             with contextlib.suppress(OSError):
-                # Not only close: a forked child may hold the same socket, and would take connections nobody answers.
+                # Not only close: a forked child may hold the same socket, and would accept connections nobody answers.
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
             self._listener = None
@@ -153,7 +153,7 @@ class RangeServer:
             thread.join()
 
     def up(self) -> None:
-        """Take connections again, at the same port."""
+        """Accept connections again, at the same port."""
         if self._listener is not None:
             return
         listener = _bound(self.port)
@@ -172,15 +172,15 @@ class RangeServer:
             self.peak_concurrency = 0
 
     def num_requests(self, path: str | None = None, *, method: str | None = None) -> int:
-        """How many requests came, of all or for one path, of all or of one method."""
+        """Count the requests received, for all paths or one, of all methods or one."""
         return sum(path in (None, seen.path) and method in (None, seen.method) for seen in list(self.exchanges))
 
     def num_bytes(self, path: str | None = None) -> int:
-        """How many bytes of bodies were sent, of all or of one path."""
+        """Count the body bytes sent, for all paths or one."""
         return sum(seen.num_bytes for seen in list(self.exchanges) if path in (None, seen.path))
 
     def num_faults(self) -> dict[FaultKind, int]:
-        """How often each kind of fault happened."""
+        """Count the faults of each kind that happened."""
         return dict(Counter(seen.fault for seen in list(self.exchanges) if seen.fault is not None))
 
     def _accept(self, listener: socket.socket, stopping: threading.Event) -> None:
@@ -213,7 +213,7 @@ class RangeServer:
                 self._connections.pop(connection, None)
 
     def _exchange(self, request: Request, connection: socket.socket, stopping: threading.Event) -> bool:
-        """Answer one request; whether the connection goes on."""
+        """Answer one request; return True if the connection stays open."""
         with self._lock:
             self._num_answering += 1
             self.peak_concurrency = max(self.peak_concurrency, self._num_answering)
@@ -230,8 +230,8 @@ class RangeServer:
                 stopping=stopping,
             )
             delivery.wait(self.latency_seconds)
-            # Written down, and no longer counted as under way, before the client can know that it has all: a test that
-            # looks right after an answer must find it, and one request after another is not two at a time.
+            # Logged, and no longer counted as in flight, before the client can know that it has everything: a test that
+            # checks right after a response must find it, and consecutive requests must not count as concurrent.
             self.exchanges.append(delivery.exchange(request))
             delivery.send(before_last=under_way.close)
         return delivery.keeps_alive and request.keeps_alive
@@ -242,12 +242,12 @@ class RangeServer:
 
 
 def _bound(port: int) -> socket.socket:
-    """A socket at a port of the loopback interface (0: any), which others of this server may share."""
+    """Return a socket bound to a loopback port (0: any) that other sockets of this server may share."""
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(("127.0.0.1", port))
-        # Where shutting a listening socket down does not wake its accept, this does.
+        # On systems where shutting down a listening socket does not wake its accept, this does.
         made.settimeout(0.5)
     except BaseException:
         made.close()

@@ -1,4 +1,4 @@
-"""What a server serves: objects in memory or the files of a directory, with their etags and times."""
+"""Objects to serve, from memory or the files of a directory, with their etags and times."""
 
 # Paths are text here, as in the stores.
 # ruff: noqa: PTH100, PTH118
@@ -17,19 +17,19 @@ from shoal.storage.store import Buffer
 __all__ = ["Directory", "InMemory", "Served", "served"]
 
 
-# Of objects that are no files.
+# For objects that are not files.
 _SOME_TIME_NS = 1767225600 * 10**9
 
 
 class InMemory:
-    """Objects of a mapping from path to bytes; what changes in the mapping changes here, etag included."""
+    """Objects of a mapping from path to bytes; changes in the mapping take effect here, etag included."""
 
     def __init__(self, objects: Mapping[str, Buffer]) -> None:
         self._objects = objects
         self._etags: dict[str, tuple[Buffer, str]] = {}
 
     def get(self, path: str) -> tuple[memoryview, str, int] | None:
-        """The bytes, the etag and the time in nanoseconds of an object, or None."""
+        """Return the bytes, the etag and the time in nanoseconds of an object, or None."""
         data = self._objects.get(path)
         if data is None:
             return None
@@ -39,19 +39,19 @@ class InMemory:
         return memoryview(data).cast("B"), known[1], _SOME_TIME_NS
 
     def paths(self) -> Iterator[str]:
-        """All paths, sorted."""
+        """Yield all paths, sorted."""
         return iter(sorted(self._objects))
 
 
 class Directory:
-    """The files below a directory, mapped into memory; one that is replaced is served anew, with another etag."""
+    """The files below a directory, mapped into memory; a replaced file is served anew, with another etag."""
 
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
         self._known: dict[str, tuple[str, memoryview]] = {}
 
     def get(self, path: str) -> tuple[memoryview, str, int] | None:
-        """The bytes, the etag and the time in nanoseconds of a file, or None."""
+        """Return the bytes, the etag and the time in nanoseconds of a file, or None."""
         if not path or posixpath.normpath(path) != path or path.startswith(("/", "..")):
             return None
         full = os.path.join(self._root, path)
@@ -66,7 +66,7 @@ class Directory:
         return known[1], etag, info.modified_ns or _SOME_TIME_NS
 
     def paths(self) -> Iterator[str]:
-        """All paths, sorted."""
+        """Yield all paths, sorted."""
         return (os.path.relpath(info.path, self._root) for info in LocalStore().list(self._root))
 
 
@@ -74,5 +74,5 @@ Served = InMemory | Directory
 
 
 def served(objects: Mapping[str, Buffer] | str | os.PathLike[str]) -> Served:
-    """The mapping, or the directory of that name, as something to serve."""
+    """Wrap a mapping, or the directory of that name, for serving."""
     return InMemory(objects) if isinstance(objects, Mapping) else Directory(os.fspath(objects))

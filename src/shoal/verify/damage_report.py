@@ -1,4 +1,4 @@
-"""What is wrong with a dataset, and how it is said."""
+"""Damage of a dataset, and its wording in messages."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["Damage", "Soundness", "words_of", "words_without_path"]
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One thing that is not as the index says.
+    """One difference between a dataset and its index.
 
     Parameters
     ----------
     kind
-        "missing" (no such shard, or no file in its place), "cut" (bytes that were indexed are beyond its end),
-        "checksum" (other bytes than were indexed), "unreadable" (the format cannot make sense of them, or the disk not
-        give them), "changed" (sound, and laid out otherwise than in the index), "unknown" (a shard that the index does
-        not know), "index" (the index itself cannot be read).
+        "missing" (no such shard, or no file in its place), "cut" (indexed bytes are beyond its end), "checksum" (bytes
+        differ from those indexed), "unreadable" (the format cannot parse the bytes, or the disk cannot read them),
+        "changed" (sound, but laid out differently than in the index), "unknown" (a shard that is not in the index),
+        "index" (the index itself cannot be read).
     shard
-        Its name in the index; "" for the index itself.
+        Name of the shard in the index; "" for the index itself.
     first_byte, end_byte
-        Bytes of the shard that are concerned; None where it is the shard as a whole.
+        Affected bytes of the shard; None if the whole shard is affected.
     what
-        In words.
+        Description in words.
     samples, keys
-        Ids of the samples that are lost, and the key of each where it can still be read.
+        Ids of the lost samples, and the key of each if it can still be read.
     """
 
     kind: str
@@ -41,22 +41,22 @@ class Damage:
 
     @property
     def is_of_index(self) -> bool:
-        """Whether the shards are sound as far as this goes, and it is the index that is wrong."""
+        """True if this damage is in the index, and not in the shards."""
         return self.kind in ("changed", "unknown", "index")
 
 
 @dataclass(slots=True)
 class Soundness:
-    """What was checked, and everything that is wrong, in the order of the shards and their bytes."""
+    """Result of a verification: counts of what was checked, and all damages in the order of shards and bytes."""
 
     damages: list[Damage] = field(default_factory=list)
     num_by_checksum: int = 0
     num_by_parsing: int = 0
     num_bytes: int = 0
-    num_touched: int = 0  # sound shards with another time or etag than the index has
+    num_touched: int = 0  # sound shards whose time or etag differs from the index
 
     def include(self, part: Soundness) -> None:
-        """Take in what was found in a part of the dataset."""
+        """Add the result for a part of the dataset."""
         self.damages += part.damages
         self.num_by_checksum += part.num_by_checksum
         self.num_by_parsing += part.num_by_parsing
@@ -65,12 +65,12 @@ class Soundness:
 
     @property
     def num_damaged_samples(self) -> int:
-        """Samples that are lost."""
+        """Number of lost samples."""
         return len({sample for damage in self.damages for sample in damage.samples})
 
 
 def words_of(error: Exception) -> str:
-    """What an error says, without the place, which is said beside it."""
+    """Return the message of an error without its place, which is reported separately."""
     text = error.message if isinstance(error, ShardError) else str(error)
     if isinstance(error, ShardError):
         place = f"{error.shard}, byte {error.byte}: " if error.byte is not None else f"{error.shard}: "
@@ -79,5 +79,5 @@ def words_of(error: Exception) -> str:
 
 
 def words_without_path(error: StorageError, path: str) -> str:
-    """What an error says, of which the shard is named beside it."""
+    """Return the message of an error without the path, as the shard is named separately."""
     return without_secrets(error.message.removeprefix(f"{path}: ").replace(path, "it"))

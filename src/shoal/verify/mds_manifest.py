@@ -1,4 +1,4 @@
-"""The ``index.json`` beside MDS shards of ours: shoal needs its own index alone, readers of Streaming need this one."""
+"""The ``index.json`` beside MDS shards that shoal wrote: shoal does not need it, but MosaicML Streaming does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["has_manifest", "manifest_damages", "write_manifest"]
 
 
 def has_manifest(index: Index) -> bool:
-    """Whether shoal has written one beside these shards."""
+    """Return True if shoal wrote an ``index.json`` beside these shards."""
     return index.format == "mds" and "plan" in index.metadata
 
 
 def manifest_damages(index: Index, root: str, *, store: Store) -> tuple[Damage, ...]:
-    """What is wrong with the ``index.json`` in the directory ``root``: nothing, or one thing."""
+    """Return the damage of the ``index.json`` in the directory ``root``: none or one."""
     path = join(root, MANIFEST_NAME)
     try:
         info = store.find(path)
@@ -39,14 +39,14 @@ def manifest_damages(index: Index, root: str, *, store: Store) -> tuple[Damage, 
         return (_damage(error.message.removeprefix(f"{MANIFEST_NAME}: ")),)
     if found is None:
         return (_damage("it is some other JSON"),)
-    # All of it, as readers of Streaming take names and encodings of columns from here, and not from the shards.
+    # Compare all of it: Streaming takes names and encodings of columns from here, not from the shards.
     if json.loads(data).get("shards") != json.loads(mds_index_of(index))["shards"]:
         return (_damage("it names other shards or columns, or says that shards have other bytes or samples"),)
     return ()
 
 
 def write_manifest(index: Index, root: str, *, store: Store) -> None:
-    """Write it anew, for the shards of this index."""
+    """Rewrite the ``index.json`` for the shards of this index."""
     store.put(join(root, MANIFEST_NAME), mds_index_of(index))
 
 

@@ -1,4 +1,4 @@
-"""A dataset opened to be verified, whatever is wrong with it."""
+"""Opening of a dataset for verification, even if it is damaged."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ __all__ = ["Verification", "open_to_verify", "verify"]
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What is verified.
+    """Dataset to be verified.
 
     Parameters
     ----------
     found
-        The shards that are there.
+        The shards that exist.
     store
-        Where they are.
+        The store that holds them.
     opened
-        The shards that the index names, there or not; None where the index cannot be read.
+        The shards that the index names, whether they exist or not; None if the index cannot be read.
     index_path, index_store
-        The index file, and where it is. None where it is one that this machine keeps for itself.
+        The index file and its store; None if the index is one cached on this machine.
     damages
-        What was seen without looking into a shard.
+        Damages found while opening.
     """
 
     found: Source
@@ -79,16 +79,16 @@ def open_to_verify(
     format: str | Format | None = None,  # noqa: A002 - the word of the public interface
     storage_options: Mapping[str, Any] | None = None,
 ) -> Verification:
-    """Find shards and their index, and go on where they do not fit together.
+    """Find shards and their index, and record mismatches between them as damages.
 
     All splits of a directory are verified, unless one is named.
 
-    Where there is no index beside the shards, the one that this machine made before is taken, or it is made now.
+    If there is no index beside the shards, one cached on this machine is used, or one is made now.
 
     Raises
     ------
     ShoalError
-        There is nothing to verify, or it cannot be listed.
+        There is nothing to verify, or the source cannot be listed.
     """
     asked = in_store(source, storage_options)
     store = patient(open_store(asked, storage_options), storage_options)
@@ -99,7 +99,7 @@ def open_to_verify(
     if place is None or index_store is None:
         try:
             opened = open_source(source, split=split or ALL_SPLITS, format=format, storage_options=storage_options)
-        except (ShardError, StorageError) as error:  # the first of as many as there may be
+        except (ShardError, StorageError) as error:  # the first of possibly many
             if isinstance(error, StorageError) and not is_broken(error):
                 raise
             shards = described_shards(found, format, store)
@@ -115,7 +115,7 @@ def open_to_verify(
         chosen = choose_format(shards.source, shards.format or format)
         return Verification(shards.source, store, None, chosen, place, index_store, (damage,))
     chosen = format_of_index(known, place, format)
-    if any(basename(path) == MANIFEST_NAME for path in found.paths):  # which is no shard, and names those that are
+    if any(basename(path) == MANIFEST_NAME for path in found.paths):  # it is not a shard, but lists shards
         beside = asked if found.kind == "list" or split is not None else found.root
         found = _without_manifests(_found(beside, split, _suffixes_in(known, chosen), store))
     known, paths, unknown = _paired(known, found)
@@ -129,13 +129,13 @@ def open_to_verify(
 
 
 def _found(asked: SourceLike, split: SplitLike, suffixes: Sequence[str], store: Store) -> Source:
-    """What a source names, or a split of it."""
+    """Return the shards of a source, or of one of its splits."""
     found = expand(asked, suffixes=suffixes, store=store)
     return found if split is None else select_split(found, split, suffixes=suffixes, store=store).source
 
 
 def _suffixes_in(index: Index, format: Format) -> tuple[str, ...]:  # noqa: A002
-    """The suffixes of a format, and those of the shards that an index knows."""
+    """Return the suffixes of a format, and those of the shards in an index."""
     return tuple({*known_suffixes(format), *(splitext(name)[1] for name in index.shard_names)} - {""})
 
 
@@ -146,14 +146,14 @@ def _without_manifests(found: Source) -> Source:
 
 
 def verify(asked: Verification, *, progress: Callable[[int, int], None] | None = None) -> Soundness:
-    """Everything that is wrong with a dataset (`shoal.verify.shard_soundness.check_shards`)."""
+    """Find all damage of a dataset (`shoal.verify.shard_soundness.check_shards`)."""
     found = Soundness() if asked.opened is None else check_shards(asked.opened, progress=progress)
     found.damages += asked.damages
     return found
 
 
 def _scanned_one_by_one(found: Source, store: Store, format: Format) -> Verification:  # noqa: A002
-    """What can be indexed now, and a damage for each shard that cannot."""
+    """Index each shard separately, and record a damage for each that cannot be indexed."""
     parts: list[Index] = []
     paths: list[str] = []
     damages = []
@@ -178,11 +178,11 @@ def _scanned_one_by_one(found: Source, store: Store, format: Format) -> Verifica
 
 
 def _directory_of(found: Source, format: str | Format | None, store: Store) -> Source:  # noqa: A002
-    """The shards beside an index file; the index itself may lie under any name."""
+    """Return the shards beside an index file, which may have any name."""
     beside = expand(found.root, suffixes=wanted_suffixes(format), store=store)
     if beside.kind != "index":
         return beside
-    # Where nothing can be listed (http), the directory is its index again: then the shards are those that it names.
+    # Over http nothing can be listed, and the directory resolves to its index again: take the shards that it names.
     names = load_index(found.paths[0], store=store).shard_names
     paths = tuple(join(found.root, name) for name in names)
     return replace(found, kind="directory", names=tuple(names), paths=paths)
@@ -191,7 +191,7 @@ def _directory_of(found: Source, format: str | Format | None, store: Store) -> S
 def _index_place(
     index: str | os.PathLike[str] | None, found: Source, store: Store, storage_options: Mapping[str, Any] | None
 ) -> tuple[str | None, Store | None]:
-    """The path of the index file and its store; None where there is none."""
+    """Return the path of the index file and its store; None for both if there is no index."""
     if index is None:
         path = join(found.root, INDEX_NAME)
         try:
@@ -208,15 +208,15 @@ def _index_place(
 
 
 def _is_no_index(error: StorageError, index: str | os.PathLike[str] | None) -> bool:
-    """Whether what has the name of the index cannot be one: a directory, a link that leads nowhere.
+    """Return True if the path of the index cannot be an index: a directory, a dangling link.
 
-    Where an index was asked for by its path, a missing one is no damage.
+    If an index was requested by its path, a missing file does not count as damage.
     """
     return is_broken(error) or (index is None and is_missing(error))
 
 
 def _paired(index: Index, found: Source) -> tuple[Index, tuple[str, ...], list[str]]:
-    """The part of the index that is asked for, the path of each of its shards, and the shards that it does not know."""
+    """Return the requested part of the index, the path of each of its shards, and the shards that it does not know."""
     there = dict(zip(found.names, found.paths, strict=True))
     bases = [basename(name) for name in index.shard_names]
     counts = Counter(bases)

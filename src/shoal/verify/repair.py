@@ -1,4 +1,4 @@
-"""An index written anew where only it is wrong, and the shards are sound."""
+"""Repair of an index whose shards are sound."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shoal.verify.shard_soundness import check_shards
 
 __all__ = ["mend_index"]
 
-_OF_THESE_SHARDS = ("digests", "plan", "marks", FRAMES)  # what metadata of a packing say of exactly its shards
+_OF_THESE_SHARDS = ("digests", "plan", "marks", FRAMES)  # metadata of a packing that describes exactly its shards
 
 
 def mend_index(
@@ -37,21 +37,21 @@ def mend_index(
     output: tuple[str, Store] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Index, list[Damage]]:
-    """Write the index anew where only it is wrong; the new one, or what keeps it from being written.
+    """Rewrite an index if only the index is wrong; returns it, with any damages that kept it from being written.
 
-    It goes to ``output``, a path and its store, or in the place of the old one.
+    It is written to ``output``, a path and its store, or over the old one.
 
-    Samples that the old index knew stay what they were. The shards are read whole once more, and nothing is written
-    unless all of their samples can be parsed. Checksums of samples are taken anew; other columns are kept where no
-    sample is new.
+    Samples of the old index stay unchanged. The shards are read completely once more, and nothing is written
+    unless all of their samples can be parsed. Checksums of samples are recomputed; other columns are kept if no sample
+    is new.
 
     Raises
     ------
     UsageError
-        Shards are damaged, the index has columns whose values for new samples nobody knows, or it is not a file that
-        one could write.
+        Shards are damaged, the index has columns whose values for new samples are unknown, or it is not a writable
+        file.
     ShoalError
-        As `build_index`, or the index cannot be written.
+        `build_index` failed, or the index cannot be written.
     """
     path, index_store = asked.index_path, asked.index_store
     if path is None or index_store is None:
@@ -104,7 +104,7 @@ def mend_index(
 
 
 def _refuse_part(old: Index, path: str, store: Store) -> None:
-    """An error where an index would be replaced by one of some of its shards."""
+    """Raise `UsageError` if an index would be replaced by one of only some of its shards."""
     num_shards = decode(store.map(path)).num_shards
     if num_shards != old.num_shards:
         msg = f"{path}: the index was left as it is: it has {num_shards} shards, and {old.num_shards} were named"
@@ -112,7 +112,7 @@ def _refuse_part(old: Index, path: str, store: Store) -> None:
 
 
 def _columns_of(path: str, store: Store) -> set[str]:
-    """Names of the columns that users gave an index whose bytes are damaged, as far as it can still be read."""
+    """Return the names of the columns of a damaged index, as far as it can still be read."""
     try:
         return set(decode(store.map(path)).columns)
     except IndexFileError:
@@ -122,7 +122,7 @@ def _columns_of(path: str, store: Store) -> set[str]:
 def _with_what_was_known(
     mended: Index, old: Index | None, paths: Sequence[str], store: Store, *, as_written: bool
 ) -> Index:
-    """The new index with the columns and metadata of the old one, as far as they are true of what is there now."""
+    """Return the new index with those columns and metadata of the old one that are still true of the shards."""
     if old is None:
         return mended
     metadata = {name: value for name, value in old.metadata.items() if name not in _OF_THESE_SHARDS}
@@ -145,7 +145,7 @@ def _with_what_was_known(
 
 
 def _samples_of_shards(index: Index) -> list[tuple[str | bytes, ...]]:
-    """Of each shard its name and where its samples are, to be compared."""
+    """Return the name and the sample layout of each shard, for comparison."""
     rows = [rows_of(index, shard) for shard in range(index.num_shards)]
     return [
         (name, *(column.tobytes() for column in (row.first_byte, row.end_byte, row.num_samples, row.layout_crc)))

@@ -1,7 +1,8 @@
-"""Whether shards hold what their index says: every damage of a dataset, and not only the first.
+"""Check of shards against their index that finds every damage of a dataset, not only the first.
 
-Each shard is looked at, scanned by its format, and read whole: extents with a checksum in the index are compared with
-it, the others are parsed sample by sample. Several shards, and several stretches of them, are at work at one time.
+Each shard is stat'ed, scanned by its format, and read completely: extents with a checksum in the index are compared
+with it, the others are parsed sample by sample. Several shards, and several stretches of a shard, are checked at the
+same time.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ from shoal.verify.damage_report import Damage, Soundness, words_of, words_withou
 
 __all__ = ["check_shards"]
 
-_READ_BYTES = 4 << 20  # a stretch of extents that is read at once, or one extent that is larger
+_READ_BYTES = 4 << 20  # a stretch of extents read at once; a larger extent is read alone
 _MOST_THREADS = 8
-_FAR_THREADS = 16  # where threads wait for answers, and not for the processor
+_FAR_THREADS = 16  # remote: threads wait for responses, not for the processor
 
 
 def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None = None) -> Soundness:
-    """Read all shards of a dataset once, and list everything that is not as the index says.
+    """Read all shards of a dataset once, and list every difference from the index.
 
-    ``progress`` is called in this thread with bytes done and bytes in all. At most 24 reads of 4 MiB are held, 48 of
-    remote shards, and besides the samples of one shard for each thread where shards are scanned.
+    ``progress`` is called in this thread with bytes done and total bytes. Memory: at most 24 reads of 4 MiB, 48 for
+    remote shards, plus the samples of one shard for each thread while shards are scanned.
 
     Raises
     ------
     StorageError
-        Bytes could not be had although they are there: that is not known to be damage.
+        Existing bytes could not be read: that is not known to be damage.
     """
     index, store = opened.index, opened.store
     infos = find_all(opened.paths, store, but=_is_damage)
@@ -84,18 +85,18 @@ def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None 
 def _works(
     opened: Opened, shard: int, info: ObjectInfo | None, costs: ReadCosts, extents: list[int]
 ) -> Iterator[Callable[[], Soundness]]:
-    """What is to be done for one shard, whose extents are ``[extents[0], extents[1])``."""
+    """Yield the checks of one shard, whose extents are ``[extents[0], extents[1])``."""
     if info is None:
         yield lambda: _missing(opened, shard)
         return
     yield lambda: _or_broken(opened, shard, lambda: _scanned(opened, shard, info, costs))
     yield lambda: _or_broken(opened, shard, lambda: _framed(opened, shard, info))
     for stretch in _stretches(opened, shard, *extents):
-        yield lambda stretch=stretch: _read_or_lost(opened, stretch, info)  # type: ignore[misc]  # bound now, not later
+        yield lambda stretch=stretch: _read_or_lost(opened, stretch, info)  # type: ignore[misc]  # bind now, not later
 
 
 def _missing(opened: Opened, shard: int) -> Soundness:
-    """A shard that is not there, or something else in its place."""
+    """Report a shard that is missing, or has something else in its place."""
     index = opened.index
     first, end = index.extent_first_sample[index.shard_first_extent[shard : shard + 2]].tolist()
     why = "there is no such shard"
@@ -110,7 +111,7 @@ def _missing(opened: Opened, shard: int) -> Soundness:
 
 
 def _or_broken(opened: Opened, shard: int, look: Callable[[], Soundness]) -> Soundness:
-    """What was found; where the disk says that it cannot read, that."""
+    """Run a check; if the disk cannot read the shard, report that instead."""
     try:
         return look()
     except StorageError as error:
@@ -121,7 +122,7 @@ def _or_broken(opened: Opened, shard: int, look: Callable[[], Soundness]) -> Sou
 
 
 def _read_or_lost(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
-    """What was found in a stretch; where the disk cannot read it, extent by extent."""
+    """Check a stretch; if the disk cannot read it, check it extent by extent."""
     try:
         return _read(opened, stretch, info)
     except StorageError as error:
@@ -144,7 +145,7 @@ def _is_damage(error: StorageError) -> bool:
 
 
 def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> Soundness:
-    """What the format finds in a shard, beside what the index says."""
+    """Scan a shard with its format and compare the result with the index."""
     index, name = opened.index, opened.index.shard_names[shard]
     try:
         with reading_one(opened.store, info.path, info.num_bytes, costs=costs) as read:
@@ -158,7 +159,7 @@ def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> 
     if difference is None:
         return Soundness(num_touched=int(not looks_indexed(index, shard, info)))
     byte, what = difference
-    # A shard that nobody wrote to since is right, and what another tool said of it was wrong.
+    # A shard that was not written since is right, and what another tool recorded about it is wrong.
     is_untouched = index.shard_versions[shard] != "" and looks_indexed(index, shard, info)
     is_index_wrong = is_untouched and is_by_borders(index.shard_heads.get(shard, {}))
     kind = "changed" if is_index_wrong or _has_grown(opened, shard, info, scan) else "unreadable"
@@ -166,7 +167,7 @@ def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> 
 
 
 def _framed(opened: Opened, shard: int, info: ObjectInfo) -> Soundness:
-    """What lies around the samples, which no scan need look at: the end of an archive, a footer, numbers of magic."""
+    """Check the bytes around the samples, which a scan need not read: end of archive, footer, magic numbers."""
     index, name = opened.index, opened.index.shard_names[shard]
     known = index.metadata.get(FRAMES, {}).get(name)
     extents = slice(*index.shard_first_extent[shard : shard + 2].tolist())
@@ -188,10 +189,10 @@ def _framed(opened: Opened, shard: int, info: ObjectInfo) -> Soundness:
 
 
 def _has_grown(opened: Opened, shard: int, info: ObjectInfo, scan: ShardScan) -> bool:
-    """Whether a shard that can be read is one that was written anew, with more in it.
+    """Return True if a readable shard was rewritten with more bytes and no fewer samples.
 
-    One of the same size was damaged in its place, and one with fewer bytes or samples may have been cut: which of both
-    is right, the shard or the index, nobody can tell then.
+    A shard of the same size was damaged in place, and one with fewer bytes or samples may have been cut: then it is
+    unknown which is right, the shard or the index.
     """
     index = opened.index
     first, end = index.extent_first_sample[index.shard_first_extent[shard : shard + 2]].tolist()
@@ -199,7 +200,7 @@ def _has_grown(opened: Opened, shard: int, info: ObjectInfo, scan: ShardScan) ->
 
 
 def _stretches(opened: Opened, shard: int, first: int, end: int) -> Iterator[UnitRead]:
-    """Consecutive extents that are read at once."""
+    """Yield stretches of consecutive extents, each to be read at once."""
     index = opened.index
     ends = index.extent_end_byte[first:end]
     at = first
@@ -212,7 +213,7 @@ def _stretches(opened: Opened, shard: int, first: int, end: int) -> Iterator[Uni
 
 
 def _read(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
-    """The extents of a stretch, each by its checksum or sample by sample."""
+    """Check the extents of a stretch, each by its checksum or sample by sample."""
     index, name = opened.index, opened.index.shard_names[stretch.shard]
     found = Soundness(num_bytes=_new_bytes(index, stretch))
     end_byte = min(stretch.end_byte, info.num_bytes)
@@ -234,7 +235,7 @@ def _read(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
                 found.num_by_checksum += 1
                 if zlib.crc32(part) != int(index.extent_checksum[extent]):
                     found.damages.append(_by_checksum(opened, read, part))
-        except IndexFileError as error:  # the borders of samples are wrong
+        except IndexFileError as error:  # wrong borders of samples in the index
             found.damages.append(_lost(read, "unreadable", name, words_of(error)))
     return found
 
@@ -244,20 +245,20 @@ def _end_extent(index: Index, stretch: UnitRead) -> int:
 
 
 def _lost(read: UnitRead, kind: str, shard: str, what: str) -> Damage:
-    """A whole extent."""
+    """Return the damage of a whole extent."""
     samples = tuple(range(read.first_sample, read.first_sample + read.num_samples))
     return Damage(kind, shard, read.first_byte, read.end_byte, what, samples, (None,) * read.num_samples)
 
 
 def _new_bytes(index: Index, stretch: UnitRead) -> int:
-    """How many bytes of a stretch the one before it has not."""
+    """Return the number of bytes of a stretch that the previous stretch does not cover."""
     before = stretch.unit - 1
     is_first = before < 0 or int(index.extent_shard[before]) != stretch.shard
     return stretch.num_bytes if is_first else stretch.end_byte - int(index.extent_end_byte[before])
 
 
 def _by_checksum(opened: Opened, read: UnitRead, data: bytes) -> Damage:
-    """An extent whose bytes are others: the samples that are, where each has a checksum of its own, else all."""
+    """Report an extent with a wrong checksum: the wrong samples if each has its own checksum, otherwise all."""
     index = opened.index
     numbers = list(range(read.num_samples))
     first_byte, end_byte = read.first_byte, read.end_byte
@@ -272,7 +273,7 @@ def _by_checksum(opened: Opened, read: UnitRead, data: bytes) -> Damage:
 
 
 def _by_parsing(opened: Opened, read: UnitRead, data: bytes) -> list[Damage]:
-    """The samples of an extent that cannot be parsed, or all of them where they are laid out otherwise."""
+    """Report the samples of an extent that cannot be parsed, or all of them if their layout differs."""
     index, name = opened.index, opened.index.shard_names[read.shard]
     records, starts = _records(opened, read, data), starts_in(index, read)
     values = [_sample(records, number) for number in range(read.num_samples)]
@@ -286,7 +287,7 @@ def _by_parsing(opened: Opened, read: UnitRead, data: bytes) -> list[Damage]:
     if damages:
         return damages
     if is_by_borders(index.shard_heads.get(read.shard, {})):
-        return []  # which were compared when each sample was parsed, and their headers were never read
+        return []  # borders were compared when each sample was parsed; their headers were never read
     layout = zlib.crc32(parse_unit(opened, read, data).layout_crcs().astype("<u4").tobytes())
     if layout == int(index.extent_layout_crc[read.unit]):
         return []
@@ -305,7 +306,7 @@ def _records(opened: Opened, read: UnitRead, data: bytes) -> ForgivingRecords:
 def _sample(records: ForgivingRecords, number: int) -> Any:
     try:
         return records.sample(number)
-    except ShardError as error:  # of the shard as a whole, which its scan tells
+    except ShardError as error:  # about the shard as a whole, which its scan reports
         return Damaged(error)
 
 
@@ -315,7 +316,7 @@ def _key_of(sample: Any) -> str | None:
 
 
 def _without_echoes(damages: list[Damage], index: Index) -> list[Damage]:
-    """Sorted by place; what a scan says of a shard is left out where its extents say it more exactly."""
+    """Sort damages by place, and drop those of a scan that the extents of the shard report more precisely."""
     numbers = {name: number for number, name in enumerate(index.shard_names)}
     anew = {damage.shard for damage in damages if damage.kind == "changed"}
     first_lost: dict[str, int] = {}
@@ -329,12 +330,12 @@ def _without_echoes(damages: list[Damage], index: Index) -> list[Damage]:
     kept = []
     for damage in damages:
         if damage.shard in anew:
-            # Bytes of a shard that was written anew are bound to differ; that it was is what there is to say.
+            # Bytes of a rewritten shard are bound to differ; only the rewrite is reported.
             is_echo = damage.kind != "changed"
         elif id(damage) in framed:
             is_echo = damage.shard in otherwise
         else:
-            # A scan stops at the first thing it cannot read, and counts differently ever after.
+            # A scan stops at the first thing it cannot read, and everything it counts after that is off.
             is_echo = not damage.samples and (damage.first_byte or 0) >= first_lost.get(damage.shard, 1 << 62)
         kept += [] if is_echo else [damage]
     return sorted(kept, key=lambda damage: (numbers[damage.shard], damage.first_byte or 0))

@@ -1,4 +1,4 @@
-"""`shoal audit`: how good is a shuffle? Of a dataset as shoal orders it, or of the ids that any loader emitted."""
+"""The `shoal audit` command: grades a shuffle, of a dataset in shoal's order or of the ids that any loader emitted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Audit what was asked for, and say what was found."""
+    """Audit what the arguments name, and show the findings."""
     are_ids = [Path(word).suffix in ID_SUFFIXES for word in arguments.source]
     if any(are_ids) and not all(are_ids):
         msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited as one"
@@ -124,7 +124,7 @@ def _of_ids(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
 
 
 def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
-    """The order of a dataset; the next seed, whose epochs may collide with those of this one, is the other stream."""
+    """Audit the order of a dataset; the other stream is the next seed, whose epochs may collide with this one's."""
     for name, given in (("part", arguments.part), ("num-samples", arguments.num_samples), ("keys", arguments.keys)):
         if given:
             msg = f"--{name} is about ids that a loader emitted, and {printed(source_of(arguments))} is a dataset"
@@ -162,7 +162,7 @@ def _labels_by(arguments: argparse.Namespace, index: Index) -> NDArray[Any] | No
 
 
 def _show(about: Mapping[str, Any], result: Audit) -> None:
-    """The audit for people."""
+    """Print the audit for people."""
     output.say(result.headline)
     output.say()
     for line in textwrap.wrap(result.verdict, _LINE_LETTERS):
@@ -202,7 +202,7 @@ def _show(about: Mapping[str, Any], result: Audit) -> None:
         sign = "!" if finding.is_serious else "-"
         _say_indented(f"{sign} {finding.name} ({finding.where}): {finding.text}")
         for name, text in (("usual cause", finding.cause), ("cure", finding.cure)):
-            if text not in told:  # of several findings of one cause, the heaviest says it
+            if text not in told:  # several findings of one cause: only the heaviest names it
                 told.add(text)
                 _say_indented(f"  {name}: {text}")
 

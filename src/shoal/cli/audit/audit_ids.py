@@ -1,4 +1,4 @@
-"""Files of ids or keys that `shoal audit` reads, and the dataset or file that says which sample has which key."""
+"""Readers for the ids or keys that `shoal audit` gets, and for the file or dataset that maps samples to keys."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ID_SUFFIXES = (".npy", ".txt", ".csv", ".ids")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyedSamples:
-    """The key of each sample in storage order, and the index where a dataset was named."""
+    """The key of each sample in storage order, and the index if a dataset was named."""
 
     keys: NDArray[Any]
     index: Index | None = None
 
 
 def keyed_samples(arguments: argparse.Namespace) -> KeyedSamples:
-    """What ``--keys`` names: a file of all keys, or a dataset, which is read for them."""
+    """Return the keys that ``--keys`` names: a file of all keys, or a dataset, which is read for them."""
     where: str = arguments.keys
     if Path(where).suffix in ID_SUFFIXES:
         return KeyedSamples(read_keys(where))
@@ -38,12 +38,12 @@ def keyed_samples(arguments: argparse.Namespace) -> KeyedSamples:
 
 
 def read_ids(path: str) -> NDArray[Any]:
-    """Numbers of samples: an array, or a text of integers.
+    """Read sample numbers: an array, or integers as text.
 
     Raises
     ------
     UsageError
-        There is something else in the file.
+        The file holds something else.
     """
     if Path(path).suffix == ".npy":
         return read_array(path)
@@ -56,12 +56,12 @@ def read_ids(path: str) -> NDArray[Any]:
 
 
 def read_keys(path: str) -> NDArray[Any]:
-    """Keys of samples: an array of texts or integers, or one a line.
+    """Read sample keys: an array of texts or integers, or one key per line.
 
     Raises
     ------
     UsageError
-        There is something else in the file.
+        The file holds something else.
     """
     if Path(path).suffix == ".npy":
         return read_array(path)
@@ -74,12 +74,12 @@ def read_keys(path: str) -> NDArray[Any]:
 
 
 def read_array(path: str) -> NDArray[Any]:
-    """An array of numpy; mapped, not read: it may be larger than memory.
+    """Return a numpy array, mapped and not read: it may be larger than memory.
 
     Raises
     ------
     UsageError
-        There is something else in the file.
+        The file holds something else.
     """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -15,11 +15,11 @@ from shoal.stream.spec import DatasetSpec
 __all__ = ["KEY", "keys_in_order"]
 
 KEY = "__key__"
-_PACKED_KEY = "key"  # where samples are rows that `shoal pack` made of files
+_PACKED_KEY = "key"  # for rows that `shoal pack` made from files
 
 
 def keys_in_order(opened: Opened, *, label: str) -> Iterator[str]:
-    """The key of each sample by id; reads the dataset, unless it is a folder, and shows how far it is.
+    """Yield the key of each sample by id; reads the dataset, unless it is a folder, and shows progress.
 
     Raises
     ------

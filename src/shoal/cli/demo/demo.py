@@ -1,4 +1,4 @@
-"""`shoal demo`: real files, shuffled three ways in the same memory, measured, drawn; stopped and resumed."""
+"""The `shoal demo` command: shuffles real files three ways in equal memory, measures, draws, stops and resumes."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large everything is.
+    """Sizes of the demonstration.
 
-    The dataset is tiny, so its chunks must be too: extents of 32 KiB, half of the usual, hold one or two files, and
-    a window of 3 MiB about a hundred of them, more than the 64 samples of a batch.
+    The dataset is tiny, so its chunks must be too: extents of 32 KiB, half the usual size, hold one or two files, and
+    a window of 3 MiB holds about a hundred extents, more than the 64 samples of a batch.
     """
 
     num_shards: int = 8
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show what shoal does, on the standard library of the Python that runs it."""
+    """Demonstrate shoal on the standard library of the Python that runs it."""
     check_picture(arguments.picture)
     with _directory(arguments.directory, keep=arguments.keep) as directory:
         code = show(
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(found: Found, directory: Path, *, picture: Path, as_json: bool, scale: Scale) -> int:
-    """Pack, index, shuffle, measure, draw, stop and resume; 0, or 1 if the resumed run was another."""
+    """Pack, index, shuffle, measure, draw, stop and resume; return 0, or 1 if the resumed run differs."""
 
     def say(text: str) -> None:
         if not as_json:
@@ -130,14 +130,14 @@ def show(found: Found, directory: Path, *, picture: Path, as_json: bool, scale: 
 
 @contextlib.contextmanager
 def _directory(asked: Path | None, *, keep: bool) -> Iterator[Path]:
-    """Where the shards go; nothing that is there already is lost."""
+    """Yield the directory for the shards; no existing file is lost."""
     if asked is not None:
         names = [path.name for path in asked.iterdir()] if asked.is_dir() else []
         if strangers := [name for name in names if name != INDEX_NAME and not name.startswith(SHARD_PREFIX)]:
             msg = f"{asked}: the demonstration writes into an empty directory; this one holds {min(strangers)}"
             raise UsageError(msg, hint="name a new directory")
         for name in names:
-            (asked / name).unlink()  # of an earlier demonstration
+            (asked / name).unlink()  # from an earlier demonstration
         yield asked
     elif keep:
         yield Path(tempfile.mkdtemp(prefix="shoal-demo-"))
@@ -147,7 +147,7 @@ def _directory(asked: Path | None, *, keep: bool) -> Iterator[Path]:
 
 
 def _make(found: Found, directory: Path, scale: Scale) -> tuple[Index, dict[str, Any]]:
-    """Pack and index; the index, and what was made and how fast."""
+    """Pack and index; return the index, and a record of what was made and how fast."""
     if len(found.files) < 4 * BATCH:
         msg = f"the standard library of this Python is {len(found.files)} files; the demonstration needs {4 * BATCH}"
         raise UsageError(msg, hint="a Python that does not keep its library in one archive")
@@ -177,7 +177,7 @@ def _make(found: Found, directory: Path, scale: Scale) -> tuple[Index, dict[str,
 
 
 class _Telling:
-    """A progress line for one thing after the other."""
+    """A progress line that shows one task after another."""
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
@@ -231,7 +231,7 @@ def _draw(picture: Path, comparison: Comparison, *, subtitle: str, expected: flo
 def _record(
     made: Mapping[str, Any], comparison: Comparison, resumed: Resumed, *, expected: float, elapsed_seconds: float
 ) -> dict[str, Any]:
-    """All numbers, for machines."""
+    """Return all numbers, for machines."""
     rows = [
         {
             "order": order.name,

@@ -1,7 +1,7 @@
-"""Real files for the demonstration: the standard library of the Python that runs, packed into tar shards.
+"""Real files for the demonstration: the standard library of the running Python, packed into tar shards.
 
-A sample is a file: its bytes under the field named by its suffix, and the *package* it belongs to, which is the
-directory at the top that it lies in. Single modules at the top belong to the package "modules".
+A sample is a file: its bytes in the field named by its suffix, and its *package*, which is the top-level directory
+that holds it. Single modules at the top level belong to the package "modules".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["LARGEST_BYTES", "SHARD_PREFIX", "Found", "SourceFile", "find_files",
 LARGEST_BYTES = 256 << 10
 
 SHARD_PREFIX = "stdlib-"
-"""With which the name of every shard begins."""
+"""Prefix of every shard's name."""
 
 _LEFT_OUT = frozenset(("site-packages", "dist-packages", "__pycache__"))
 _SINGLE_MODULES = "modules"
@@ -29,7 +29,7 @@ _SINGLE_MODULES = "modules"
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to pack: where it lies, its name below the standard library, and its size."""
+    """A file to pack: its path, its name below the standard library, and its size."""
 
     path: str
     name: str
@@ -37,14 +37,14 @@ class SourceFile:
 
     @property
     def package(self) -> str:
-        """The directory at the top that it lies in."""
+        """Top-level directory that holds the file."""
         directory, slash, _ = self.name.partition("/")
         return directory if slash else _SINGLE_MODULES
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The files to pack, sorted by name, and how many were left out because they are too large or unreadable."""
+    """The files to pack, sorted by name, and the counts of those left out as too large or unreadable."""
 
     files: tuple[SourceFile, ...]
     num_large: int
@@ -57,20 +57,20 @@ class Found:
 
 
 def standard_library() -> Path:
-    """The directory of the standard library of this Python."""
+    """Return the directory of this Python's standard library."""
     return Path(sysconfig.get_paths()["stdlib"])
 
 
 def find_files(root: Path, *, largest_bytes: int = LARGEST_BYTES) -> Found:
-    """The regular, readable files below ``root``, sorted by name.
+    """Return the regular, readable files below ``root``, sorted by name.
 
-    Links are not followed, and neither caches nor installed packages are entered.
+    Links are not followed; caches and installed packages are not entered.
     """
     files, num_large, num_unreadable = [], 0, 0
     for directory, below, names in os.walk(root):
         below[:] = [name for name in below if name not in _LEFT_OUT]
         for name in names:
-            path = os.path.join(directory, name)  # noqa: PTH118  # half the time of this function would be paths
+            path = os.path.join(directory, name)  # noqa: PTH118  # pathlib would take half the time here
             found = os.lstat(path)
             if not stat.S_ISREG(found.st_mode):
                 continue
@@ -86,9 +86,9 @@ def find_files(root: Path, *, largest_bytes: int = LARGEST_BYTES) -> Found:
 def pack(
     files: Sequence[SourceFile], directory: Path, *, num_shards: int, progress: Callable[[int], None] | None = None
 ) -> list[Path]:
-    """Write files in the order given into shards of about equal size, ``stdlib-000000.tar`` and so on.
+    """Write files in the given order into shards of about equal size, ``stdlib-000000.tar`` and so on.
 
-    The same files make the same bytes: no times, owners or permissions. ``progress`` is told of every sample's bytes.
+    The same files make the same bytes: no times, owners or permissions. ``progress`` gets the bytes of each sample.
     """
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -114,7 +114,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def _even_groups(files: Sequence[SourceFile], num_groups: int) -> Iterator[list[SourceFile]]:
-    """Neighbouring files, in groups of about equal bytes."""
+    """Split files into groups of neighbours with about equal bytes."""
     total = sum(file.num_bytes for file in files)
     groups: list[list[SourceFile]] = [[] for _ in range(num_groups)]
     before = 0
@@ -125,11 +125,11 @@ def _even_groups(files: Sequence[SourceFile], num_groups: int) -> Iterator[list[
 
 
 def _member_names(files: Sequence[SourceFile]) -> Iterator[tuple[str, str]]:
-    """The key and the field of each file.
+    """Yield the key and the field of each file.
 
-    WebDataset cuts a name at the first dot and joins neighbours of one key to a sample: so other dots become "_", and
-    a key that was there before ("a.py" and "a.txt") takes the suffix in. "lib/" is put before all, since names that
-    begin like ``__phello__/`` would be taken for meta data.
+    WebDataset cuts a name at its first dot and joins neighbours with the same key into a sample. So other dots become
+    "_", and a key that is taken already ("a.py" and "a.txt") gets the suffix appended. All names begin with "lib/",
+    since names like ``__phello__/`` would be taken for metadata.
     """
     taken: set[str] = set()
     for file in files:

@@ -1,4 +1,4 @@
-"""What the demonstration does: shuffles real shards, measures how well, and stops and resumes. It prints nothing."""
+"""The work of the demonstration, without output: shuffles shards, measures the mixing, stops and resumes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from shoal.quality.metrics import distinct_per_batch, position_correlation, vari
 __all__ = ["BATCH", "Comparison", "Measured", "Resumed", "Told", "measure_orders", "resume_elsewhere"]
 
 Told = Callable[[str, int, int], None]
-"""Is told what is being done, how much of it is done, and how much there is."""
+"""Callback with the name of the task, the amount done and the total."""
 
 _PICTURED_BATCHES = (8, 16, 32, 64, 128, 256, 512, 1024)
 BATCH = 64
-"""Samples of the batches that are streamed, and in which labels are counted."""
+"""Samples per streamed batch; labels are counted in batches of this size too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
     """One order, streamed for one epoch and measured over several.
 
-    ``held_bytes`` are the most bytes of shards that were in memory at once; ``correlation`` is the root of the mean
-    square over the epochs, since its sign says nothing; ``ids`` are what the streamed epoch delivered.
+    ``held_bytes`` is the peak of shard bytes in memory; ``correlation`` is the root mean square over the epochs, since
+    its sign says nothing; ``ids`` is what the streamed epoch delivered.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """The orders none, buffer, window and full; the buffer has so many samples that it holds what the window held."""
+    """The orders none, buffer, window and full; the buffer has as many samples as fill what the window held."""
 
     orders: tuple[Measured, ...]
     num_buffer_samples: int
@@ -62,7 +62,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resumed:
-    """What followed a stop, on the ranks that resumed, beside what follows without one."""
+    """The batches after a stop, on the ranks that resumed, compared with those of the uninterrupted run."""
 
     state: dict[str, Any]
     global_batch: int
@@ -75,7 +75,7 @@ class Resumed:
 
     @property
     def exact(self) -> bool:
-        """Whether the resumed run is the run that was stopped."""
+        """True if the resumed run continues the stopped run exactly."""
         return self.num_equal_batches == self.num_batches and self.every_sample_once
 
 
@@ -84,13 +84,13 @@ def measure_orders(
 ) -> Comparison:
     """Stream every file in each order, and measure how well it is mixed.
 
-    A buffer of today's loaders holds records and not the chunks they came in, so it gets as many samples as make the
-    bytes that the window really held, with all that was read ahead. ``chunk`` are the bytes of all other reads.
+    The buffer of a typical loader holds records, not the chunks they came in. So it gets as many samples as fill the
+    bytes that the window really held, read-ahead included. ``chunk`` is the size of all other reads in bytes.
 
     Raises
     ------
     ShoalError
-        An order did not deliver every file once with the bytes it has.
+        An order did not deliver every file once with its own bytes.
     """
     streamed = {"none": _stream(dataset.shuffle("none", chunk=chunk), told, "none")}
     streamed["window"] = _stream(dataset.shuffle(seed=0, window=window, chunk=chunk), told, "window")
@@ -98,7 +98,7 @@ def measure_orders(
     streamed["buffer"] = _stream(dataset.shuffle(orders.Buffer(samples=num_held)), told, "buffer")
     streamed["full"] = _stream(dataset.shuffle("full", chunk=chunk), told, "full")
     reference = streamed["none"].contents
-    numbers = np.unique(labels, return_inverse=True)[1]  # numbers are sorted 20 times as fast as texts
+    numbers = np.unique(labels, return_inverse=True)[1]  # sorting numbers is 20 times as fast as sorting texts
     for name, stream in streamed.items():
         if not np.array_equal(stream.contents, reference):
             msg = f"the order {name!r} delivered other files than storage order: this is a bug of shoal"
@@ -111,7 +111,7 @@ def measure_orders(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Streamed:
-    """An epoch that was streamed; ``contents`` has a checksum of each sample's bytes, by sample id."""
+    """A streamed epoch; ``contents`` has a checksum of each sample's bytes, by sample id."""
 
     dataset: Dataset
     ids: NDArray[np.int64]
@@ -123,7 +123,7 @@ class _Streamed:
 
 
 def _stream(shuffled: Dataset, told: Told, name: str) -> _Streamed:
-    """Stream one epoch on one rank, every byte of it."""
+    """Stream all bytes of one epoch on one rank."""
     batched = _batched(shuffled, BATCH).partition(rank=0, world_size=1)
     num_samples = shuffled.num_samples
     ids: list[NDArray[np.int64]] = []
@@ -144,7 +144,7 @@ def _stream(shuffled: Dataset, told: Told, name: str) -> _Streamed:
 
 
 def _batched(shuffled: Dataset, size: int) -> Dataset:
-    """Global batches of ids and checksums of the contents."""
+    """Return the dataset as global batches of ids and content checksums."""
     return shuffled.with_ids().map(_id_and_checksum).batch(global_batch_size=size)
 
 
@@ -163,7 +163,7 @@ def _check_once(ids: NDArray[np.int64], num_samples: int, name: str) -> None:
 
 
 def _measure(name: str, stream: _Streamed, labels: NDArray[Any], *, num_epochs: int, told: Told) -> Measured:
-    """How well an order mixes: over several epochs, as one has few large batches. That takes no reading."""
+    """Measure how well an order mixes: over several epochs, as one has few large batches. It reads no data."""
     epochs = np.empty((num_epochs, len(labels)), dtype=np.int64)
     for epoch in range(num_epochs):
         epochs[epoch] = stream.dataset.ids(epoch=epoch)
@@ -186,10 +186,10 @@ def _measure(name: str, stream: _Streamed, labels: NDArray[Any], *, num_epochs: 
 
 
 def resume_elsewhere(open_again: Callable[[], Dataset], *, global_batch: int, world_size: int) -> Resumed:
-    """Stop one rank in the middle of an epoch, resume on several, and compare with the run that was not stopped.
+    """Stop one rank in the middle of an epoch, resume on several, and compare with the uninterrupted run.
 
-    ``open_again`` opens and shuffles the dataset anew, as every process of a job would; the ranks of the second job
-    run one after the other here.
+    ``open_again`` opens and shuffles the dataset anew, as every process of a job would. The ranks of the second job
+    run one after another here.
     """
     alone = _batched(open_again(), global_batch).partition(rank=0, world_size=1)
     running = iter(alone)
@@ -219,6 +219,6 @@ def resume_elsewhere(open_again: Callable[[], Dataset], *, global_batch: int, wo
 
 
 def _pairs(batch: Iterable[Any]) -> list[tuple[int, int]]:
-    """Id and checksum of each sample of a batch; repeats, were there any, would show as a sample that comes twice."""
+    """Return the id and checksum of each sample of a batch; a repeat would show as a sample that comes twice."""
     ids, checksums = batch
     return list(zip(ids.tolist(), checksums.tolist(), strict=True))

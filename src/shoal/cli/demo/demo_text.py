@@ -1,4 +1,4 @@
-"""What the demonstration says: numbers to lines of text."""
+"""The text of the demonstration: turns its numbers into lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDTH = 100
 
 
 def data_text(found: Found, made: Mapping[str, Any], *, source: str) -> str:
-    """What was packed, and how it was indexed."""
+    """Return the text on what was packed and how it was indexed."""
     left_out = f"{found.num_large} larger than {format_bytes(LARGEST_BYTES)}"
     if found.num_unreadable:
         left_out += f" and {found.num_unreadable} unreadable ones"
@@ -42,7 +42,7 @@ def data_text(found: Found, made: Mapping[str, Any], *, source: str) -> str:
 
 
 def comparison_text(comparison: Comparison, *, expected_distinct: float, num_epochs: int) -> str:
-    """The orders as a table, and how to read it."""
+    """Return the orders as a table, and an explanation of it."""
     window, buffer = comparison["window"], comparison["buffer"]
     sizes = [size for size in _TOLD_BATCHES if size in window.variance_ratios]
     rows = [["order", "memory", *(f"VR({size})" for size in sizes), "packages", "correlation", "samples/s"]]
@@ -72,7 +72,7 @@ def comparison_text(comparison: Comparison, *, expected_distinct: float, num_epo
 
 
 def resumed_text(resumed: Resumed) -> str:
-    """What was stopped, what was resumed, and whether it was the same."""
+    """Return the text on what was stopped, what was resumed, and whether both agree."""
     text = json.dumps(resumed.state)
     total = resumed.num_before + resumed.num_after
     verdict = (
@@ -92,7 +92,7 @@ def resumed_text(resumed: Resumed) -> str:
 
 
 def closing_text(picture: Path | None, *, elapsed_seconds: float) -> str:
-    """Where the picture is, and what to do next."""
+    """Return the text on where the picture is and what to do next."""
     drawn = f"{picture}" if picture is not None else f"needs matplotlib: {pip_install('report')}"
     return "\n".join(
         [
@@ -106,7 +106,7 @@ def closing_text(picture: Path | None, *, elapsed_seconds: float) -> str:
 
 
 def title_of(comparison: Comparison) -> str:
-    """What the picture shows, as far as the numbers bear it out."""
+    """Return the title of the picture, which claims no more than the numbers support."""
     same = format_bytes(comparison["window"].held_bytes)
     window, buffer = (comparison[name].variance_ratios.get(BATCH, float("nan")) for name in ("window", "buffer"))
     if window <= _AS_GOOD_AS_PERFECT and buffer >= 2 * window:
@@ -115,7 +115,7 @@ def title_of(comparison: Comparison) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Text left, numbers right."""
+    """Align a table: text to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(pairs))

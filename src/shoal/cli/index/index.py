@@ -1,4 +1,4 @@
-"""`shoal index`: finds every sample of some shards once, and writes down where they lie."""
+"""The `shoal index` command: finds every sample of some shards once, and records where they lie."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the index and write it."""
+    """Build the index and write it."""
     source = source_of(arguments)
     options = storage_options_of(arguments)
     store = patient(open_store(source, options), options)
@@ -168,7 +168,7 @@ def _record(index: Index, *, scan_seconds: float, elapsed_seconds: float) -> dic
         "num_extents": index.num_extents,
         "mean_extent_bytes": float((index.extent_end_byte - index.extent_first_byte).mean()),
         "checksums": index.extent_checksum is not None,
-        "not_indexed": dict(index.notes),  # what was met and is no sample
+        "not_indexed": dict(index.notes),  # met in the shards, but no samples
         "fingerprint": index.fingerprint,
         "elapsed_seconds": elapsed_seconds,
         "scanned_samples_per_second": index.num_samples / max(scan_seconds, 1e-9),

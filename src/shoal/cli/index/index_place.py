@@ -1,4 +1,4 @@
-"""Where `shoal index` writes: refused before the work, not after it, where that cannot be written or would do harm."""
+"""The place that `shoal index` writes to, refused before the work if it is not writable or would hide shards."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ _HINT = "--output FILE writes it elsewhere; shoal.open(..., index=FILE) reads it
 
 @dataclass(frozen=True, slots=True)
 class IndexPlace:
-    """A file, or an object, and the store that it is written to."""
+    """The path or URL of an index, and the store that writes it."""
 
     path: str
     store: Store
 
     def known(self) -> Index | None:
-        """The index that is there already; None where there is none that can be read."""
+        """Return the index that exists already; None if there is none that can be read."""
         try:
             return load_index(self.path, store=self.store) if self.store.find(self.path) is not None else None
         except ShoalError:
             return None
 
     def write(self, index: Index) -> int:
-        """Write the index; its size in bytes.
+        """Write the index and return its size in bytes.
 
         Raises
         ------
         StorageError
-            It could not be written, which a remote store shows only now; then it is kept on this machine.
+            The write failed, which a remote store shows only now; the index is then kept on this machine.
         """
         try:
             save_index(index, self.path, store=self.store)
@@ -66,14 +66,14 @@ class IndexPlace:
 
 
 def place_asked(arguments: argparse.Namespace, found: Source, shard_format: Format, store: Store) -> IndexPlace:
-    """Where the index goes: ``--output``, a file or URL, or beside the shards.
+    """Return the place for the index: ``--output``, a file or URL, or beside the shards.
 
     Raises
     ------
     StorageError
-        It cannot be written there.
+        The place is not writable.
     UsageError
-        It would hide other shards of its directory.
+        The index would hide other shards in its directory.
     """
     asked: str | None = arguments.output
     if asked is None:
@@ -118,7 +118,7 @@ def _local_place(path: Path) -> IndexPlace:
 
 
 def _refuse_half(found: Source, shard_format: Format, place: IndexPlace) -> None:
-    """An error if the directory holds other shards, which an index of some would hide from an opening of all."""
+    """Raise an error if the directory holds more shards: an index of some would hide them when all are opened."""
     named = set(found.paths)
     beside = next(_others(found, named, shard_format, place), None)
     if beside is None:
@@ -131,7 +131,7 @@ def _refuse_half(found: Source, shard_format: Format, place: IndexPlace) -> None
 
 
 def _others(found: Source, named: set[str], shard_format: Format, place: IndexPlace) -> Iterator[str]:
-    """The shards that lie where the index would, and are not among those named."""
+    """Yield the shards beside the index that are not among those named."""
     known = place.known()
     for name in known.shard_names if known is not None else ():
         path = join(found.root, name)

@@ -1,4 +1,4 @@
-"""The option that decodes fields, of the verbs that read samples as a trainer would."""
+"""The option ``--decode`` of verbs that read samples as a trainer would."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["add_decode_argument", "decoded"]
 
 
 def add_decode_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--decode``, alone or with what images become."""
+    """Declare ``--decode``, with or without the type that images become."""
     text = f"decode fields as Dataset.decode() does; images too with one of {', '.join(IMAGE_SPECS)}"
     parser.add_argument("--decode", nargs="?", const="", metavar="SPEC", type=_image_spec, help=text)
 
 
 def decoded(dataset: Dataset, arguments: argparse.Namespace) -> Dataset:
-    """The dataset, decoded as asked for."""
+    """Return the dataset, decoded as requested."""
     spec: str | None = arguments.decode
     return dataset if spec is None else dataset.decode(*[spec] * bool(spec))
 

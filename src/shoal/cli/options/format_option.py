@@ -1,4 +1,4 @@
-"""The option that says which format shards have: by its name, or ``module:Class`` for a format of one's own."""
+"""The option for the format of shards: its name, or ``module:Class`` for a custom format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEEDED = ("name", "suffixes", "scan", "parse")
 
 
 def add_format_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare the format of the shards."""
+    """Declare the option for the format of the shards."""
     plain = ", ".join(name for name in FORMATS if "." not in name)
     text = (
         f"format of the shards, where suffixes do not say it: {plain}; compressed ones with .gz, .zst and so on behind"
@@ -28,7 +28,7 @@ def add_format_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _asked_format(text: str) -> str | Format:
-    """The name, or the object: a module of the working directory is found as Python itself would find it there."""
+    """Return the name, or the format object; a module of the working directory is found as by Python itself."""
     module, mark, name = text.partition(":")
     if not mark:
         return text
@@ -50,7 +50,7 @@ def _imported(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # of a module that it imports itself
+            raise  # from a module that it imports itself
         msg = f"there is no module {error.name!r} in the working directory, nor is one installed"
         raise argparse.ArgumentTypeError(msg) from None
 

@@ -1,4 +1,4 @@
-"""Numbers as they are typed on a command line."""
+"""Parsers for numbers on the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["at_least_one", "at_least_zero", "count", "sample_ids"]
 
 
 def at_least_zero(text: str) -> int:
-    """An integer that is not negative.
+    """Parse an integer that is not negative.
 
     >>> at_least_zero("1_000")
     1000
@@ -17,7 +17,7 @@ def at_least_zero(text: str) -> int:
 
 
 def at_least_one(text: str) -> int:
-    """A positive integer.
+    """Parse a positive integer.
 
     >>> at_least_one("3")
     3
@@ -26,7 +26,7 @@ def at_least_one(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """A positive integer, which may be written with an exponent.
+    """Parse a positive integer, which may be written with an exponent.
 
     >>> count("2e9"), count("1_000")
     (2000000000, 1000)
@@ -42,7 +42,7 @@ def count(text: str) -> int:
 
 
 def sample_ids(text: str) -> list[int]:
-    """Sample ids with commas between.
+    """Parse sample ids that are separated by commas.
 
     >>> sample_ids("5,9, 100")
     [5, 9, 100]

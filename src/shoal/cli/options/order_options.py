@@ -1,4 +1,4 @@
-"""How verbs are told an order: the arguments of `Dataset.shuffle` as options, or a state that was saved."""
+"""Options for the order of a verb: the arguments of `Dataset.shuffle`, or a saved state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_STATE_BYTES = 1 << 20
 
 
 def add_order_arguments(parser: argparse.ArgumentParser, *, default: str) -> None:
-    """Declare the order; ``default`` says what happens without any of these options."""
+    """Declare the options of the order; ``default`` says what happens without any of them."""
     about = f"as Dataset.shuffle() takes them; {default}"
     group = parser.add_argument_group("order", about)
     group.add_argument("--order", choices=tuple(ORDERS), help="which order (window)")
@@ -36,12 +36,12 @@ def add_order_arguments(parser: argparse.ArgumentParser, *, default: str) -> Non
 
 
 def given_order_options(arguments: argparse.Namespace) -> list[str]:
-    """Which of these options were given, as they are written."""
+    """Return the given options, as they are written."""
     return [f"--{name.replace('_', '-')}" for name in _OPTIONS if getattr(arguments, name) is not None]
 
 
 def asked_order(arguments: argparse.Namespace) -> OrderRequest:
-    """The order that the options describe; without any, that of ``shuffle()``.
+    """Return the order that the options describe; without any, that of ``shuffle()``.
 
     Raises
     ------
@@ -59,14 +59,14 @@ def asked_order(arguments: argparse.Namespace) -> OrderRequest:
 
 
 def read_state(path: str) -> State:
-    """The state in a JSON file, as ``json.dump(ds.state_dict(), file)`` wrote it.
+    """Read the state from a JSON file that ``json.dump(ds.state_dict(), file)`` wrote.
 
     Raises
     ------
     StateError
-        There is something else in it.
+        The file holds something else.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     with Path(path).open("rb") as file:
         data = file.read(_MOST_STATE_BYTES + 1)
@@ -83,7 +83,7 @@ def read_state(path: str) -> State:
 
 
 def _order_of(arguments: argparse.Namespace) -> Any:
-    """The name of an order, or an order with its numbers."""
+    """Return the name of an order, or an order with its numbers."""
     name = arguments.order or "window"
     for option, owners in (("chunks", ("window", "block")), ("samples", ("buffer",))):
         if getattr(arguments, option) is not None and name not in owners:

@@ -1,4 +1,4 @@
-"""How verbs are told what to open, and the opening itself, which may have to make an index first."""
+"""Options for the source of a verb, and the opening of the source, which may have to build an index first."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class OpenedNow:
-    """What was opened, and whether its index had to be made for it."""
+    """An opened source, and whether its index had to be built."""
 
     opened: Opened
     index_was_made: bool
 
 
 def add_source_arguments(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
-    """Declare what is opened: the shards, and where their index and format are known from."""
+    """Declare the options of the source: the shards, their index and their format."""
     add_shards_argument(parser, more=", or an index file beside its shards", is_optional=is_optional)
     parser.add_argument("--index", metavar="FILE", help="an index kept elsewhere than beside the shards")
     add_format_argument(parser)
 
 
 def add_shards_argument(parser: argparse.ArgumentParser, *, more: str = "", is_optional: bool = False) -> None:
-    """Declare the shards; several words are one list, since a shell may have expanded a glob."""
+    """Declare the shards; several words make one list, since a shell may have expanded a glob."""
     text = f"shards: files or URLs, a directory, a glob, braces like train-{{000000..000099}}.tar{more}"
     parser.add_argument("source", metavar="SOURCE", nargs="*" if is_optional else "+", help=text)
     split = 'which of the splits of a directory to read, as in --split train; may be repeated; "all" reads all of them'
@@ -55,29 +55,29 @@ def add_shards_argument(parser: argparse.ArgumentParser, *, more: str = "", is_o
 
 
 def add_deadline_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare how long a store is asked again."""
+    """Declare how long requests to a store are retried."""
     text = "how long a request to a URL is made again (120, and 10 for a server that never answered)"
     parser.add_argument("--deadline", metavar="SECONDS", help=text)
 
 
 def add_json_argument(parser: argparse.ArgumentParser, text: str = "one JSON object, for machines") -> None:
-    """Declare the output for machines."""
+    """Declare the option for JSON output."""
     parser.add_argument("--json", action="store_true", help=text)
 
 
 def source_of(arguments: argparse.Namespace) -> SourceLike:
-    """The source as `shoal.open` takes it."""
+    """Return the source in the form that `shoal.open` takes."""
     words: list[str] = arguments.source
     return words[0] if len(words) == 1 else words
 
 
 def storage_options_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of ``--storage-option`` as `shoal.open` takes them; "a.b=c" is an entry of the dict "a".
+    """Return the options of ``--storage-option`` as `shoal.open` takes them; "a.b=c" is an entry of the dict "a".
 
     Raises
     ------
     UsageError
-        One is no KEY=VALUE. No value is shown: it may be a secret.
+        An option is not KEY=VALUE. No value is shown: it may be a secret.
     """
     options: dict[str, Any] = {}
     for word in arguments.storage_option:
@@ -106,25 +106,25 @@ def _deadline(text: str) -> float | None:
 
 @dataclass(slots=True)
 class ShowBytes:
-    """Passes on how far work on bytes has come, and remembers that there was any."""
+    """A callback that forwards progress in bytes to a progress bar, and records that it was called."""
 
     progress: Progress
     was_called: bool = False
 
     def __call__(self, done_bytes: int, total_bytes: int, _: int = 0) -> None:
-        """So many bytes of so many are done."""
+        """Show that ``done_bytes`` of ``total_bytes`` are done."""
         self.was_called = True
         self.progress.total = total_bytes
         self.progress.update(done_bytes)
 
 
 def open_asked(arguments: argparse.Namespace) -> OpenedNow:
-    """Open the source; where its index must be made, a progress bar shows it.
+    """Open the source; a progress bar shows the building of an index, if one is needed.
 
     Raises
     ------
     ShoalError
-        As `shoal.indexing.open_source.open_source`.
+        See `shoal.indexing.open_source.open_source`.
     """
     with Progress(total=None, label="indexing", unit="bytes") as progress:
         show = ShowBytes(progress)
@@ -145,9 +145,9 @@ def open_with_samples(arguments: argparse.Namespace) -> Opened:
     Raises
     ------
     UsageError
-        There is no sample in it.
+        The source holds no sample.
     ShoalError
-        As `shoal.indexing.open_source.open_source`.
+        See `shoal.indexing.open_source.open_source`.
     """
     opened = open_asked(arguments).opened
     if not opened.index.num_samples:

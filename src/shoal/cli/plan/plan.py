@@ -1,4 +1,4 @@
-"""`shoal plan`: what a cluster should read, and what that costs; from an index, or from three numbers."""
+"""The `shoal plan` command: what a cluster should read, and its cost; from an index, or from three numbers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Say what is recommended, or what the given order means."""
+    """Show what is recommended, or what the given order means."""
     if arguments.picture is not None:
         check_picture(arguments.picture)
     cluster = _cluster(arguments)
@@ -119,7 +119,7 @@ def _show(record: dict[str, Any], cluster: Cluster) -> None:
     output.say(f"ds.{record['call']}")
     found = record["sequential"]
     output.say()
-    if cluster.latency_seconds:  # else shards of any size will do
+    if cluster.latency_seconds:  # without latency, shards of any size will do
         output.say(
             f"Shards read whole, one after the other: at least {found['shard_bytes'] / 1e9:.3g} GB each for 1 % "
             f"overhead, {found['num_shards']:,} of them."
@@ -131,7 +131,7 @@ def _show(record: dict[str, Any], cluster: Cluster) -> None:
 
 
 def _too_much(record: dict[str, Any], cluster: Cluster) -> str:
-    """That a node has less memory than this takes, and what most of it is; nothing where it has enough."""
+    """Return a warning that a node has too little memory, with its largest part; empty if it has enough."""
     if record["node_memory_bytes"] <= cluster.memory_bytes:
         return ""
     parts = record["rank_memory_parts"]
@@ -142,7 +142,7 @@ def _too_much(record: dict[str, Any], cluster: Cluster) -> str:
 
 
 def _refused(record: dict[str, Any]) -> str:
-    """That a run in this window would not begin, and what would help; nothing where it would."""
+    """Return a warning that a run in this window would be refused, with a remedy; empty if it would start."""
     return f"A run would be refused: {record['refused']}" if record["refused"] else ""
 
 
@@ -165,7 +165,7 @@ def _lead_of(record: dict[str, Any], cluster: Cluster) -> str:
 
 
 def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) -> str:
-    """The same as a page."""
+    """Return the plan as a page."""
     cluster = plan.cluster
 
     def told(*names: str) -> dict[str, str]:
@@ -270,5 +270,5 @@ def _notes(plan: Planned) -> list[str]:
 
 
 def _give_or_take(error: float) -> str:
-    """A standard deviation as people say it: two of them, and no less than 5 %, since models are no runs."""
+    """Return a standard deviation in words: twice its value, and at least 5 %, since models are not runs."""
     return f"give or take {max(5.0, 200.0 * error):.0f} %"

@@ -1,4 +1,4 @@
-"""What `shoal plan` plans for: data and an order, of an index or of numbers; and the same with one thing changed."""
+"""The data and the order that `shoal plan` plans for, from an index or from numbers, also with one thing changed."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ from shoal.reading.spilled.large_chunks import refuse_too_large
 
 __all__ = ["PlannedData", "planned_data"]
 
-_MOST_CHUNKS = 1 << 22  # that are laid out where there is no index; more of them change nothing but the time
+_MOST_CHUNKS = 1 << 22  # laid out if there is no index; more would change nothing but the time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedData:
-    """What is to be read: all of it, and its chunks or a model of them with fewer; and what it takes in memory.
+    """The data to be read: its size, its chunks or a model with fewer of them, and its memory.
 
-    ``shard_chunks`` are the chunks of each shard, where shards are known. ``uneven_bytes`` is by how much the largest
-    chunk is above the mean in memory, where chunks can only be held as wholes; ``largest_held_bytes`` is what it takes
-    there. ``table`` says where chunks lie, where
-    that is known.
+    ``shard_chunks`` are the chunks of each shard, where shards are known. ``uneven_bytes`` is the excess of the largest
+    chunk over the mean in memory, where chunks can only be held whole; ``largest_held_bytes`` is the memory of the
+    largest chunk. ``table`` locates the chunks, where that is known.
     """
 
     num_samples: int
@@ -53,21 +52,21 @@ class PlannedData:
 
     @property
     def mean_chunk_bytes(self) -> float:
-        """Bytes of a chunk, as it is read."""
+        """Mean bytes of a chunk, as it is read."""
         return float(self.chunk_bytes.mean())
 
     @property
     def mean_held_bytes(self) -> float:
-        """Bytes of a chunk in memory: of what was compressed, more than its bytes."""
+        """Mean bytes of a chunk in memory: more than are read if it is compressed."""
         return self.held_bytes / self.num_chunks
 
     @property
     def are_single_samples(self) -> bool:
-        """Whether no chunk has more than one sample, so that nothing is kept of it when that has come."""
+        """True if no chunk has more than one sample, so that nothing of a chunk is kept once its sample has come."""
         return int(self.chunk_samples.max(initial=0)) <= 1
 
     def with_chunks(self, *, window: float = 1.0, chunk: float = 1.0) -> Self | None:
-        """The same data in a window, and in even chunks, so many times as large; None where that cannot be."""
+        """Return a copy with window and (even) chunks scaled by these factors; None if that is impossible."""
         each = round(self.num_samples / self.num_chunks * chunk)
         if each < 1:
             return None
@@ -96,12 +95,12 @@ class PlannedData:
 
 
 def planned_data(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
-    """What the arguments describe, with the order that they name or else the one that is recommended.
+    """Return the data that the arguments describe, in the order that they name or else the recommended one.
 
     Raises
     ------
     UsageError
-        There is neither a source nor numbers, or both, or the order does not keep to some chunks at a time.
+        There is neither a source nor numbers, or both, or the order does not limit itself to some chunks at a time.
     """
     if bool(arguments.source) == (arguments.num_samples is not None):
         msg = "a plan is made of SOURCE, or of --num-samples with --sample-bytes; give one of them"
@@ -141,7 +140,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
 
 
 def _refusal(opened: Opened, arrangement: ResolvedOrder) -> str:
-    """Why a stream in this order would not begin; nothing where it would."""
+    """Return the reason why a stream in this order would be refused; empty if it would start."""
     try:
         refuse_too_large(opened, arrangement, None)
     except UsageError as error:

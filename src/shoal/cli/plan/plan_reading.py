@@ -1,4 +1,4 @@
-"""What ranks of a plan ask for, and what they hold: how many requests reads become, and which memory they take."""
+"""Requests and memory of the ranks of a plan: how many requests the reads become, and how much memory they take."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["held_by_a_rank", "is_far", "makings", "memory_of_a_rank", "requests_
 
 
 def is_far(cluster: Cluster) -> bool:
-    """Whether requests take time, so that the stream itself reads ahead; else the system does, for nothing."""
+    """Return True if requests take time, so that the stream itself reads ahead; else the system does, for free."""
     return cluster.latency_seconds > 0.0
 
 
 def sizes_of(data: PlannedData, cluster: Cluster) -> RequestSizes:
-    """What a rank asks for at a time."""
+    """Return the sizes of a rank's requests."""
     window_bytes, largest_bytes = int(data.order.chunks * data.mean_held_bytes), int(data.largest_held_bytes)
     return request_sizes(ahead_limit_bytes(window_bytes, largest_bytes, is_far=is_far(cluster)))
 
 
 def requests_of_a_read(data: PlannedData, cluster: Cluster, reads: ClusterReads) -> float:
-    """How many requests are made for each chunk that is read: fewer where neighbours share one, more for large ones."""
+    """Return the requests per chunk read: fewer where neighbours share one, more for large chunks."""
     if not is_far(cluster):
         return 1.0
     sizes = sizes_of(data, cluster)
@@ -43,10 +43,10 @@ def requests_of_a_read(data: PlannedData, cluster: Cluster, reads: ClusterReads)
 def held_by_a_rank(
     data: PlannedData, cluster: Cluster, held_chunks: int, reads_of_a_rank: float
 ) -> tuple[float, float]:
-    """Bytes of chunks in use, and read ahead; never more than there are for a rank."""
+    """Return the bytes of chunks in use and of those read ahead; never more than a rank's share of the data."""
     share = min(1.0, reads_of_a_rank / data.num_chunks) * data.held_bytes
-    in_use = min(held_chunks * data.mean_held_bytes + data.uneven_bytes, share)  # the largest, at one time or another
-    if data.are_single_samples:  # which are copied into their batch as they come
+    in_use = min(held_chunks * data.mean_held_bytes + data.uneven_bytes, share)  # includes the largest, at some time
+    if data.are_single_samples:  # copied into their batch as they come
         in_use = data.largest_held_bytes if is_far(cluster) else 0.0
     ahead = planned_ahead_bytes(
         data.order,
@@ -62,7 +62,7 @@ def held_by_a_rank(
 def memory_of_a_rank(
     data: PlannedData, cluster: Cluster, held_chunks: int, *, reads_of_a_rank: float, is_making: bool
 ) -> RankMemory:
-    """What a rank's process holds with so many chunks in use, while ids are made or not."""
+    """Return the memory of a rank's process with ``held_chunks`` in use, while ids are computed or not."""
     in_use, ahead = held_by_a_rank(data, cluster, held_chunks, reads_of_a_rank)
     return rank_memory(
         data.order,
@@ -79,13 +79,13 @@ def memory_of_a_rank(
 
 
 def makings(data: PlannedData, cluster: Cluster) -> NDArray[np.int64]:
-    """Up to which positions samples have come when ids of the order are made: one stretch of reads is planned ahead."""
+    """Return the positions reached when ids of the order are computed; reads are planned one stretch ahead."""
     stretch = _stretch(data, cluster)
     positions = np.array(data.order.makings(data.num_samples), dtype=np.int64)
     return np.maximum(0, positions // stretch - 1) * stretch
 
 
 def _stretch(data: PlannedData, cluster: Cluster) -> int:
-    """Positions of a stretch of whole global batches."""
+    """Return the positions in a stretch of whole global batches."""
     batches = stretch_positions(data.order.parameters, cluster.world_size) // cluster.global_batch
     return max(1, batches) * cluster.global_batch

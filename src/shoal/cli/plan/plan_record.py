@@ -1,4 +1,4 @@
-"""What there is to say about a plan: one record for machines, people and the page, and the same for other settings."""
+"""The record of a plan, for machines, people and the page, and a table of records for other settings."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from shoal.reports.plan_page import PlanFigures, WhatIf
 
 __all__ = ["Planned", "what_if"]
 
-_FEW_POSITIONS = 1 << 19  # that are simulated for each row of a table
+_FEW_POSITIONS = 1 << 19  # positions simulated for each row of a table
 _MOST_SIZES = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A plan: data in an order, for a cluster, and what was simulated of it."""
+    """A plan: data in an order, for a cluster, and the simulation of its reads."""
 
     data: PlannedData
     cluster: Cluster
@@ -45,7 +45,7 @@ class Planned:
 
     @staticmethod
     def of(data: PlannedData, cluster: Cluster, *, rho: float, most_positions: int | None = None) -> Planned:
-        """Simulate the reads of an epoch, and find what they cost."""
+        """Simulate the reads of an epoch, and compute their cost."""
         partition = Partition(cluster.global_batch, cluster.world_size)
         limit = {} if most_positions is None else {"most_positions": most_positions}
         reads = simulate_reads(data.order, data.chunk_samples, data.chunk_bytes, partition, **limit)
@@ -62,25 +62,25 @@ class Planned:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the whole epoch was simulated."""
+        """True if the whole epoch was simulated."""
         return self.reads.is_exact and self.data.num_chunks == len(self.data.chunk_samples)
 
     @property
     def read_bytes(self) -> float:
-        """Over all ranks and the whole epoch."""
+        """Bytes read by all ranks over the whole epoch."""
         return self.reads.num_bytes * self.data.num_chunks / len(self.data.chunk_samples)
 
     @property
     def num_reads(self) -> float:
-        """Over all ranks and the whole epoch."""
+        """Chunk reads of all ranks over the whole epoch."""
         return self.reads.num_reads * self.data.num_chunks / len(self.data.chunk_samples)
 
     @property
     def num_looks(self) -> float:
-        """Requests by which ranks see that shards are those of the index: each rank, once, at each that it reads."""
+        """Requests by which ranks check that shards match the index: one per rank and shard that it reads."""
         if not is_far(self.cluster) or not len(self.data.shard_chunks):
             return 0.0
-        # A rank draws chunks without putting them back: each of these is more than the truth, and nearly it where less.
+        # A rank draws chunks without replacement: each formula overestimates, and the smaller result is nearly exact.
         num_chunks, drawn = self.data.num_chunks, self.num_reads / self.cluster.world_size
         by_draws = (1.0 - self.data.shard_chunks / num_chunks) ** drawn
         by_chunks = max(0.0, 1.0 - drawn / num_chunks) ** self.data.shard_chunks
@@ -89,12 +89,12 @@ class Planned:
 
     @property
     def rank_memory(self) -> RankMemory:
-        """What the process of the fullest rank holds at its fullest moment."""
+        """Memory of the fullest rank's process at its fullest moment."""
         held_chunks = self.reads.held_chunks
         moments = [self._memory_at(held_chunks, is_making=False)]
         if len(found := makings(self.data, self.cluster)):
-            # Else of many makings one meets the most; and what comes from a remote store keeps the memory that it
-            # once had.
+            # Otherwise one of many computations of ids coincides with the peak; and streams from a remote store keep
+            # the memory that they once had.
             if (met := self.reads.meetings) is not None and self.is_exact and not is_far(self.cluster):
                 held_chunks = max(met.most_held_at(position) for position in found.tolist())
             moments.append(self._memory_at(held_chunks, is_making=True))
@@ -102,7 +102,7 @@ class Planned:
 
     @property
     def rank_bytes(self) -> NDArray[np.float64]:
-        """The same over the time that was simulated, in 50 parts."""
+        """Memory of the fullest rank's process over the simulated time, in 50 parts."""
         over = self.reads.over_time.held_chunks
         making = np.zeros(len(over), dtype=bool)
         if self.is_exact:
@@ -115,12 +115,12 @@ class Planned:
         return memory_of_a_rank(self.data, self.cluster, held_chunks, reads_of_a_rank=reads, is_making=is_making)
 
     def ratio(self, batch: int) -> float:
-        """Predicted VR of batches of this size."""
+        """Return the predicted VR of batches of this size."""
         layout = ChunkLayout.of(self.data.chunk_samples)
         return predicted_variance_ratio(self.data.order, layout, batch, rho=self.rho)
 
     def record(self) -> dict[str, Any]:
-        """Names and values, for machines and people."""
+        """Return names and values, for machines and people."""
         data, cluster, costs = self.data, self.cluster, self.costs
         most = int(data.chunk_samples.sum())
         sizes = [size for size in (cluster.global_batch, 4 * cluster.global_batch) if size < most]
@@ -160,14 +160,14 @@ class Planned:
         }
 
     def figures(self) -> PlanFigures:
-        """What is drawn of it."""
+        """Return the numbers that the figures show."""
         batch, over = self.cluster.global_batch, self.reads.over_time
         largest = min(self.data.num_samples, int(self.data.chunk_samples.sum())) // 2
         below = [batch >> power for power in range(6, 0, -1) if batch >> power >= 2]
         above = [batch << power for power in range(_MOST_SIZES - len(below)) if batch << power <= largest]
         reads = over.num_reads / max(1, int(over.num_reads.sum()))
         mean = self.costs.node_bytes_per_second
-        if not self.is_exact:  # the ends weigh more in what was simulated than in the epoch
+        if not self.is_exact:  # the ends weigh more in the simulated part than in the epoch
             reads = reads / max(1e-12, float(np.median(reads))) / len(reads)
         return PlanFigures(
             batch=batch,
@@ -181,7 +181,7 @@ class Planned:
 
 
 def _within(wanted: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
-    """What a node receives of what is wanted of it: what goes beyond its limit comes later, and at the end earlier.
+    """Return the bytes that a node receives within its limit: the excess comes later, and at the end earlier.
 
     >>> _within(np.array([9.0, 1.0, 1.0, 5.0]), 4.0).tolist()
     [4.0, 4.0, 4.0, 4.0]
@@ -195,7 +195,7 @@ def _within(wanted: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
 
 
 def what_if(plan: Planned) -> WhatIf:
-    """The plan with one thing changed at a time, as a table."""
+    """Return the plan with one thing changed at a time, as a table."""
     rows: list[tuple[str, dict[str, Any]]] = []
     for name, data, cluster in _changes(plan):
         if data is None or not cluster.world_size <= cluster.global_batch < data.num_samples // 2:

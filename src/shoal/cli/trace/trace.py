@@ -1,8 +1,8 @@
-"""`shoal trace`: which samples are in a step, and in which step a sample is; computed from the order.
+"""The `shoal trace` command: which samples are in a step, and in which step a sample is, computed from the order.
 
-Who looks for the cause of a loss spike knows a step: of an epoch, or after a checkpoint. So steps count from the start
-of the epoch, as `Dataset.batch_ids` counts them, and with ``--from-state`` from the position of a saved state: step 0
-is the first batch after it, step -1 the last one before it.
+The step behind a loss spike is known either within an epoch or after a checkpoint. So steps count from the start of
+the epoch, as in `Dataset.batch_ids`, and with ``--from-state`` from the position of a saved state: step 0 is the first
+batch after it, step -1 the last one before it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from shoal.storage.sources.source import printed
 
 __all__ = ["add_arguments", "run"]
 
-_FEW = 256  # samples that are read to be shown
+_FEW = 256  # samples that are read for display
 _OF_SHARD = 1000
 
 
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Answer the question that was asked."""
+    """Answer the question that the arguments ask."""
     asked = asked_run(arguments)
     record, rows = _answer(asked, arguments)
     num_rows = len(rows)
@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answer(asked: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list[Row]]:
-    """What there is to say about the question as a whole, and the deliveries."""
+    """Return facts about the question as a whole, and a row for each delivery."""
     if arguments.step is not None:
         asked.check_step(arguments.step)
         first, end = asked.positions(arguments.step)
@@ -141,7 +141,7 @@ def _answer(asked: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list[
 
 
 def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:
-    """The rows that the limit leaves: of several steps, those of the one that was asked for before the others."""
+    """Return the rows within the limit; of several steps, those nearest to the requested step."""
     places = list(range(len(rows)))
     if arguments.step is not None:
         places.sort(key=lambda place: abs(rows[place]["step"] - arguments.step))
@@ -149,7 +149,7 @@ def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:
 
 
 def _show(about: Mapping[str, Any], rows: list[Row]) -> None:
-    """For people: what would be the same in every row, or is as expected, is not shown."""
+    """Print the trace for people, without values that are equal in every row or as expected."""
     usual = {"counted_from": 0, "num_rows": len(rows), "num_shown": len(rows)}
     text = {name: value for name, value in about.items() if name not in usual or value != usual[name]}
     output.emit(text)
@@ -161,7 +161,7 @@ def _show(about: Mapping[str, Any], rows: list[Row]) -> None:
 
 
 def _columns(row: Row) -> Row:
-    """A row with a column for each other epoch."""
+    """Return a row with a column for each other epoch."""
     seen = {f"step in epoch {epoch}": step for epoch, step in row.get("seen", {}).items()}
     return {name: value for name, value in row.items() if name not in ("seen", "fields")} | seen
 

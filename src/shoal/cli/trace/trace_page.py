@@ -1,4 +1,4 @@
-"""The samples of a trace, read and shown: as lines, as fields in JSON, and as a page with texts and thumbnails."""
+"""The samples of a trace, read and shown: as lines, as JSON fields, and as a page with texts and thumbnails."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _LINE_LETTERS, _CELL_LETTERS = 100, 600
 
 @dataclass(slots=True)
 class TracedSamples:
-    """The samples of rows, at most so many of them, each read once."""
+    """The samples of rows, at most ``limit`` of them, each read once."""
 
     opened: Opened
     limit: int
     _read: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def of(self, rows: Sequence[Row]) -> list[Mapping[str, Any] | None]:
-        """The fields of each row's sample; None beyond the limit, and an error in words where one cannot be read."""
+        """Return the fields of each row's sample: None beyond the limit, the error message if it cannot be read."""
         dataset = Dataset(DatasetSpec.of(self.opened))
         wanted = list(dict.fromkeys(row["sample"] for row in rows))[: self.limit]
         new = [sample for sample in wanted if sample not in self._read]
@@ -43,7 +43,7 @@ class TracedSamples:
             for sample in new:
                 try:
                     self._read[sample] = dict(dataset[sample])
-                except ShoalError as error:  # a damaged sample may be what is looked for
+                except ShoalError as error:  # a damaged sample may be the very one that is traced
                     self._read[sample] = {"error": f"{type(error).__name__}: {error.message}"}
                 progress.advance()
         shown = set(wanted)
@@ -55,7 +55,7 @@ class TracedSamples:
             row["fields"] = None if sample is None else json_value(dict(sample))
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Print them, a heading and one line a field each."""
+        """Print the samples, each with a heading and one line per field."""
         missing = 0
         for row, sample in zip(rows, self.of(rows), strict=True):
             if sample is None:
@@ -75,7 +75,7 @@ class TracedSamples:
 def trace_page(
     about: Mapping[str, Any], rows: Sequence[Row], samples: TracedSamples, *, source: str, made_by: str
 ) -> str:
-    """The page of a trace, as HTML that needs nothing else."""
+    """Return the page of a trace as self-contained HTML."""
     fields = samples.of(rows)
     by_step: dict[int | None, list[int]] = {}
     for place, row in enumerate(rows):
@@ -133,7 +133,7 @@ def _origins(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
-    """A sample: its number and key, its fields, where it goes to and comes from, and when it comes in other epochs."""
+    """Return the card of a sample: number, key, fields, destination, origin, and steps in other epochs."""
     key = sample.get(_KEY)
     name = f"Sample {row['sample']:,}" + (" (repeat)" if row["repeat"] else "")
     parts = [_field(str(name), value, row["sample"]) for name, value in sample.items() if name != _KEY]
@@ -153,12 +153,12 @@ def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
 
 
 def _unbroken(size: str) -> str:
-    """A number that stays on one line with its unit."""
+    """Return a size whose number and unit stay on one line."""
     return size.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _field(name: str, value: Any, sample: int) -> str:
-    """A field as HTML: a small picture, or a text that is cut, and how large it is."""
+    """Return a field as HTML: a thumbnail or a truncated text, with its size."""
     if is_image(value):
         small = thumbnail(value)
         if small is None:

@@ -1,4 +1,4 @@
-"""Deliveries as rows: which sample, at which step, on which rank, from which bytes; and when in other epochs."""
+"""Deliveries as rows: sample, step, rank and bytes of each, and its steps in other epochs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def rows_of_step(asked: TracedRun, step: int) -> list[Row]:
-    """What the ranks in question get in a step."""
+    """Return the deliveries of a step to the ranks in question."""
     return [row for rank in asked.ranks for row in _rows_of_share(asked, rank, step)]
 
 
@@ -46,9 +46,9 @@ def _rows_of_share(asked: TracedRun, rank: int, step: int, *, only: NDArray[np.i
 
 
 def rows_of_samples(asked: TracedRun, ids: list[int]) -> list[Row]:
-    """Every time these samples are delivered to the ranks in question; without step and rank those that are not."""
+    """Return every delivery of these samples to the ranks in question; undelivered ones have no step and no rank."""
     wanted = np.array(ids, dtype=np.int64)
-    locate(asked.opened.index, wanted)  # which refuses what is no sample
+    locate(asked.opened.index, wanted)  # raises if an id is no sample
     numbers = asked.arrangement.epoch(asked.epoch).positions(wanted)
     positions = asked.arrangement.untouched(asked.epoch).positions(wanted)
     deliveries: dict[int, list[Row]] = {sample: [] for sample in ids}
@@ -64,13 +64,13 @@ def rows_of_samples(asked: TracedRun, ids: list[int]) -> list[Row]:
 
 
 def _steps_of(asked: TracedRun, numbers: NDArray[np.int64]) -> set[int]:
-    """The steps that may hold these samples of what is left: their own, and the last, which may repeat samples."""
+    """Return the steps that may hold these remaining samples: their own, and the last, which may repeat samples."""
     steps = set(((numbers[numbers >= 0] - asked.start) // asked.partition.global_batch).tolist())
     return {step for step in {*steps, asked.end_step - 1} if asked.first_step <= step < asked.end_step}
 
 
 def id_of_key(opened: Opened, key: str) -> int:
-    """The id of the first sample with this key, found by reading the dataset from its start."""
+    """Return the id of the first sample with this key, found by reading the dataset from its start."""
     for number, found in enumerate(keys_in_order(opened, label=f"looking for {printable(key)}")):
         if found == key:
             return number
@@ -79,7 +79,7 @@ def id_of_key(opened: Opened, key: str) -> int:
 
 
 def ids_of_shard(opened: Opened, name: str, asked: TracedRun, limit: int) -> tuple[list[int], int]:
-    """The samples of a shard that come first in the epoch, at most so many, and how many the shard has."""
+    """Return the first samples of a shard in the epoch, at most ``limit``, and how many samples the shard has."""
     index = opened.index
     found = [number for number, shard in enumerate(index.shard_names) if name in (shard, shard.rpartition("/")[2])]
     if len(found) != 1:
@@ -93,7 +93,7 @@ def ids_of_shard(opened: Opened, name: str, asked: TracedRun, limit: int) -> tup
 
 
 def add_places(asked: TracedRun, rows: list[Row], *, keys: bool = False) -> None:
-    """Add to the rows where their samples lie, and their keys where those were asked for, which reads them."""
+    """Add to the rows where their samples lie, and their keys if requested, which reads the samples."""
     index = asked.opened.index
     columns = locate(index, [row["sample"] for row in rows])
     dataset = Dataset(DatasetSpec.of(asked.opened))
@@ -107,9 +107,9 @@ def add_places(asked: TracedRun, rows: list[Row], *, keys: bool = False) -> None
 
 
 def add_other_epochs(asked: TracedRun, rows: list[Row], epochs: Sequence[int]) -> None:
-    """Add to the rows at which step of other epochs their samples come, with the same global batch from the start.
+    """Add to the rows the step of their samples in other epochs, with the same global batch from the start.
 
-    None where a sample is left out of that epoch, or lies in a remainder that is dropped.
+    The step is None if the sample is left out of that epoch or lies in a remainder that is dropped.
     """
     ids = np.array([row["sample"] for row in rows], dtype=np.int64)
     for row in rows:

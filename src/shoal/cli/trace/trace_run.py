@@ -1,4 +1,4 @@
-"""The run that `shoal trace` is asked about: its data and order, and how its epochs are cut."""
+"""The run that `shoal trace` is asked about: its data, its order, and how its epochs are cut into batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ __all__ = ["TracedRun", "asked_run"]
 
 @dataclass(frozen=True, slots=True)
 class TracedRun:
-    """Its epoch is cut from ``start`` on, which counts what is left of it where positions are left out."""
+    """A run whose epoch is cut into batches from ``start`` on.
+
+    ``start`` counts what is left of the epoch where positions are left out.
+    """
 
     opened: Opened
     arrangement: ResolvedOrder
@@ -35,7 +38,7 @@ class TracedRun:
 
     @property
     def first_step(self) -> int:
-        """The first whole batch before the start of counting; 0 where that is the start of the epoch."""
+        """First step: that of the first whole batch before the start of counting; 0 if that starts the epoch."""
         return -(self.start // self.partition.global_batch)
 
     @property
@@ -44,17 +47,17 @@ class TracedRun:
         return self.partition.num_batches(self.num_samples, self.start)
 
     def share(self, rank: int, step: int) -> Share:
-        """What a rank gets in a step."""
+        """Return a rank's share of a step."""
         return self.partition.share(self.arrangement.epoch(self.epoch), rank, step, step + 1, self.start)
 
     def positions(self, step: int) -> tuple[int, int]:
-        """The positions of the order from the first to behind the last sample of a step."""
+        """Return the positions in the order from the first sample of a step to just past its last."""
         first = self.start + step * self.partition.global_batch
         stop = min(first + self.partition.global_batch, self.num_samples)
         return self.arrangement.gaps.span_of(first, stop, self.epoch, self.arrangement.num_samples)
 
     def check_step(self, step: int) -> None:
-        """An error, with what may have been meant, unless this is a step of the epoch."""
+        """Raise an error that suggests what may have been meant, unless this is a step of the epoch."""
         first, end = self.first_step, self.end_step
         if first <= step < end:
             return
@@ -70,17 +73,17 @@ class TracedRun:
 
     @property
     def counted_from(self) -> int:
-        """The position where step 0 begins."""
+        """Position where step 0 begins."""
         return self.arrangement.position_of(self.epoch, self.start)
 
 
 def asked_run(arguments: argparse.Namespace) -> TracedRun:
-    """What the arguments describe.
+    """Return the run that the arguments describe.
 
     Raises
     ------
     UsageError
-        They contradict each other.
+        The arguments contradict each other.
     StateError
         The state is of another dataset or order.
     """

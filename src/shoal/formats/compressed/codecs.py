@@ -1,4 +1,4 @@
-"""Compressed shards: which suffix means which codec, and decompression that never gives more than a limit."""
+"""Codecs of compressed shards by file suffix, and decompression that never yields more than a limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _XZ_MEMORY_BYTES = 256 << 20  # `xz -9` takes 65 MiB to decompress; a header may
 
 _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_CHUNK_BYTES = 1 << 16
-_SNAPPY_MOST_TIMES = 32  # 64 bytes take 3 at least, which makes 22
+_SNAPPY_MOST_TIMES = 32  # 64 bytes take at least 3, a ratio of 22
 _BEGINNINGS = {
     b"\x1f\x8b": "gz",
     b"BZh": "bz2",
@@ -43,21 +43,21 @@ _BEGINNINGS = {
 }
 
 
-# What was decompressed next, or, behind a member, where in the compressed bytes it ends.
+# The next decompressed bytes, or, after a member, its end in the compressed bytes.
 _Part = bytes | int
 
 
 class CodecError(ValueError):
-    """Bytes that are not what a codec writes, or that give more than is allowed.
+    """Bytes that no codec wrote, or that decompress to more than is allowed.
 
-    ``member_byte`` is where, in the compressed bytes, the member begins in which that was found.
+    ``member_byte`` is where, in the compressed bytes, the member with the error begins.
     """
 
     member_byte: int = 0
 
 
 def packed_hint(start: Buffer, format_name: str) -> str | None:
-    r"""What to do with a shard that begins as one of the codecs does, and whose name does not say so; else None.
+    r"""Return a hint for a shard that begins like a codec's output though its name does not say so; else None.
 
     >>> packed_hint(b"\x1f\x8b\x08", "tar")
     'it looks compressed: format="tar.gz" reads it so'
@@ -67,9 +67,9 @@ def packed_hint(start: Buffer, format_name: str) -> str | None:
 
 
 def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
-    """What the codec made ``data`` of; at most ``limit_bytes`` and some MiB are ever in memory.
+    """Decompress ``data``; at most ``limit_bytes`` and some MiB are ever in memory.
 
-    Several members or frames one after the other are one content, as the command lines of the codecs have it.
+    Several members or frames one after the other are one content, as for the command-line tools of the codecs.
 
     Raises
     ------
@@ -85,18 +85,19 @@ def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
 
 
 def decompress_parts(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[bytes]:
-    """What the codec made bytes of that come in parts, in pieces of some MiB at most; neither is ever held as a whole.
+    """Decompress bytes that come in parts, in pieces of some MiB at most; neither side is ever held as a whole.
 
-    But for snappy in one block, which has no pieces. Raises as `decompress` does, once what came before was handed out.
+    The exception is snappy in one block, which has no pieces. Raises as `decompress` does, after yielding what came
+    before.
     """
     pieces = decompressed_pieces(codec, parts, limit_bytes=limit_bytes)
     return (piece for piece in pieces if not isinstance(piece, int))
 
 
 def decompressed_pieces(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[bytes | int]:
-    """The same, and behind each member or frame where in the compressed bytes it ends, padding included.
+    """Decompress like `decompress_parts`, and yield after each member its end in the compressed bytes, with padding.
 
-    A part is let go of once the next one is there.
+    A part is released once the next one has arrived.
     """
     num_bytes = member_byte = 0
     try:
@@ -115,7 +116,7 @@ def decompressed_pieces(codec: str, parts: Iterable[Buffer], *, limit_bytes: int
 
 
 class _Stored:
-    """Compressed bytes that come in parts: taken from the front, and given back where a member ended before."""
+    """Compressed bytes that come in parts: taken from the front, and put back if a member ended earlier."""
 
     def __init__(self, parts: Iterable[Buffer]) -> None:
         self._parts = iter(parts)
@@ -123,7 +124,7 @@ class _Stored:
         self.position = 0
 
     def take(self, most_bytes: int = _PIECE_BYTES) -> memoryview:
-        """Some of the next bytes; none at the end."""
+        """Take some of the next bytes; none at the end."""
         while self._at == len(self._part):
             part = next(self._parts, None)
             if part is None:
@@ -135,12 +136,12 @@ class _Stored:
         return taken
 
     def give_back(self, num_bytes: int) -> None:
-        """The last so many of what was taken last were not used."""
+        """Put back the last ``num_bytes`` taken, which were not used."""
         self._at -= num_bytes
         self.position -= num_bytes
 
     def exactly(self, num_bytes: int) -> bytes:
-        """So many of the next bytes, fewer at the end."""
+        """Take the next ``num_bytes``, fewer at the end."""
         parts = []
         while num_bytes and (part := self.take(num_bytes)):
             parts.append(part)
@@ -148,13 +149,13 @@ class _Stored:
         return b"".join(parts)
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """Take all that is left."""
         return b"".join(iter(self.take, b""))
 
     def skip_padding(self) -> None:
-        """Pass over zeros, with which some tools fill up a block.
+        """Skip zeros, with which some tools fill up a block.
 
-        No member of any codec begins with a zero; what else follows is for who reads the next one.
+        No member of any codec begins with a zero; anything else is left for the reader of the next member.
         """
         while taken := self.take():
             kept = bytes(taken).lstrip(b"\0")
@@ -164,7 +165,7 @@ class _Stored:
 
 
 def _deflated(wbits: int) -> Callable[[_Stored, int], Iterator[_Part]]:
-    """Members of gzip, or streams of zlib."""
+    """Return the decompressor of gzip members, or of zlib streams."""
 
     def pieces(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001  # bounded by its pieces
         while rest := stored.take():
@@ -185,7 +186,7 @@ def _deflated(wbits: int) -> Callable[[_Stored, int], Iterator[_Part]]:
 
 
 def _keeping_input(new: Callable[[], Any]) -> Callable[[_Stored, int], Iterator[_Part]]:
-    """Codecs of the standard library that keep what they have not used yet."""
+    """Return the decompressor of a standard library codec that keeps its unused input."""
 
     def pieces(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
         while taken := stored.take():
@@ -204,7 +205,7 @@ def _keeping_input(new: Callable[[], Any]) -> Callable[[_Stored, int], Iterator[
 
 
 def _library_says(member: Any, data: Buffer) -> bytes:
-    """The next piece of a member. What bz2 says of damage is an OSError, but none of who brings the bytes."""
+    """Return the next piece of a member. bz2 reports damage as an OSError, which must not pass for a failed read."""
     try:
         piece: bytes = member.decompress(data, _PIECE_BYTES)
     except OSError as error:
@@ -239,7 +240,7 @@ def _brotli(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG0
             if not piece and not more and stream.can_accept_more_data():
                 raise _cut_short()
             yield piece
-        if len(stored.take()):  # what was handed over with the last bytes, the library refuses
+        if len(stored.take()):  # the library itself refuses what came with the last bytes
             msg = "something follows behind its compressed data"
             raise CodecError(msg)
     except library.error as error:
@@ -247,13 +248,13 @@ def _brotli(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG0
 
 
 def _snappy(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:
-    """One raw block, whose size is written before it, as Streaming writes it; or frames, as command lines do."""
+    """Decompress one raw block that begins with its size, as Streaming writes it; or frames, as command lines do."""
     library = _library("cramjam", "snappy")
     head = stored.exactly(len(_SNAPPY_FRAMES))
     try:
         if head == _SNAPPY_FRAMES:
             for chunk in _snappy_chunks(stored):
-                # A chunk says how much is in it, and holds at most 64 KiB; its checksum is compared by the library.
+                # A chunk gives its decompressed size, at most 64 KiB; the library verifies its checksum.
                 if chunk[0] == 0 and library.snappy.decompress_raw_len(chunk[8:]) > _SNAPPY_CHUNK_BYTES:
                     raise _too_much(_SNAPPY_CHUNK_BYTES)
                 yield bytes(library.snappy.decompress(_SNAPPY_FRAMES + chunk))
@@ -262,7 +263,7 @@ def _snappy(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:
         num_bytes = library.snappy.decompress_raw_len(data)
         if num_bytes > limit_bytes:
             raise _too_much(limit_bytes)
-        if num_bytes > _SNAPPY_MOST_TIMES * len(data):  # what lies would be reserved first
+        if num_bytes > _SNAPPY_MOST_TIMES * len(data):  # a false size would be allocated before the error
             msg = f"it says that {num_bytes} bytes are in these {len(data)}"
             raise CodecError(msg)
         yield bytes(library.snappy.decompress_raw(data))
@@ -271,7 +272,7 @@ def _snappy(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:
 
 
 def _snappy_chunks(stored: _Stored) -> Iterator[bytes]:
-    """The chunks of framed snappy that hold something: a byte for the kind, three for the size, and so many."""
+    """Yield the data chunks of framed snappy: one byte of kind, three of size, and that many bytes."""
     while head := stored.exactly(4):
         size = int.from_bytes(head[1:], "little")
         chunk = head + stored.exactly(size)

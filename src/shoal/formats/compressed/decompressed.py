@@ -1,7 +1,7 @@
-"""What a compressed shard holds, read forward while it is decompressed, and what its frames are.
+"""The content of a compressed shard, decompressed while it is read forward, and the borders of its frames.
 
-A scan of the format inside asks for one range behind the other. What lies before the last of them is let go of, so that
-some MiB are held of whatever size of content.
+A scan of the inner format reads ascending ranges. Content before the latest of them is released, so that some MiB are
+held of content of any size.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["DecompressedContent", "FrameBorders", "KnownFrames", "Members", "Rea
 
 
 class Members:
-    """The members or frames of a shard as they are met: where each ends, in its bytes and in its content, and its CRC.
+    """The members or frames of a shard, as they are met: the end of each, in bytes and in content, and its CRC.
 
-    28 bytes each, since a shard of a hundred MB may have millions of them that hold nothing.
+    28 bytes each, since a shard of a hundred MB may have millions of empty ones.
     """
 
     __slots__ = ("content_ends", "crcs", "ends")
@@ -36,14 +36,14 @@ class Members:
         return len(self.ends)
 
     def add(self, end_byte: int, content_end_byte: int, crc: int) -> None:
-        """The next one."""
+        """Add the next member."""
         self.ends.append(end_byte)
         self.content_ends.append(content_end_byte)
         self.crcs.append(crc)
 
 
 class _Crcs:
-    """Parts as they are handed on, and the CRC-32 of their bytes between any two places that lie in the newest one."""
+    """Parts passed through, with the CRC-32 of their bytes between any two positions in the newest part."""
 
     def __init__(self, parts: Iterable[Buffer]) -> None:
         self._parts = parts
@@ -58,7 +58,7 @@ class _Crcs:
             yield part
 
     def up_to(self, end_byte: int) -> int:
-        """The CRC of what lies between the place that was asked for last and this one."""
+        """Return the CRC of the bytes between the previously requested position and this one."""
         self._take_in(end_byte)
         crc, self._crc = self._crc, 0
         return crc
@@ -71,11 +71,11 @@ class _Crcs:
 class DecompressedContent:
     """The `shoal.formats.forward_scan.Content` of compressed bytes that come in parts, at most ``limit_bytes``.
 
-    It was decompressed up to ``position``, and is held from ``first_byte`` on. ``members`` are known as far; one that
-    ends where the last read did may be missing.
+    It is decompressed up to ``position``, and held from ``first_byte`` on. ``members`` are known up to ``position``,
+    except perhaps one that ends exactly where the last read did.
 
-    Reads raise `CodecError` where the bytes are damaged or cut short, or hold more, and `UsageError` where the library
-    of the codec is not installed.
+    Reads raise `CodecError` if the bytes are damaged or cut short, or hold more, and `UsageError` if the library of the
+    codec is not installed.
     """
 
     __slots__ = ("_crcs", "_held", "_pieces", "first_byte", "members", "num_bytes", "position")
@@ -89,21 +89,21 @@ class DecompressedContent:
         self.members = Members()
 
     def read(self, first_byte: int, end_byte: int, /) -> bytes:
-        """The bytes ``[first_byte, end_byte)`` of the content, fewer only at its end."""
+        """Return the bytes ``[first_byte, end_byte)`` of the content, fewer only at its end."""
         self._let_go(first_byte)
         while self.position < end_byte and self._advance(first_byte):
             pass
         return bytes(memoryview(self._held)[first_byte - self.first_byte : end_byte - self.first_byte])
 
     def read_to_end(self) -> int:
-        """Decompress what is left, keeping none of it; the number of bytes of all."""
+        """Decompress what is left, keeping none of it; return the size of the whole content."""
         self._let_go(max(self.position, self.first_byte))
         while self._advance(self.position + (1 << 62)):
             pass
         return self.position
 
     def _let_go(self, first_byte: int) -> None:
-        """Forget what lies before."""
+        """Release the content before ``first_byte``."""
         if first_byte < self.first_byte:
             msg = f"byte {first_byte} of the content was let go of: it is held from {self.first_byte} on"
             raise ValueError(msg)
@@ -111,10 +111,10 @@ class DecompressedContent:
         self.first_byte = first_byte
 
     def _advance(self, first_byte: int) -> bool:
-        """Decompress some more, of which what lies before ``first_byte`` is not kept; False at the end."""
+        """Decompress some more, dropping what lies before ``first_byte``; return False at the end."""
         piece = next(self._pieces, None)
         if piece is None:
-            if not len(self.members) and self._crcs.num_bytes:  # of a codec that has none
+            if not len(self.members) and self._crcs.num_bytes:  # of a codec without members
                 self._add_member(self._crcs.num_bytes)
             self.num_bytes = self.position
             return False
@@ -131,9 +131,9 @@ class DecompressedContent:
 
 
 class ReadAnywhere:
-    """Reads any range of a content whose end was come to, for scans that do not go forward alone.
+    """A reader of any range of a content of known size, for scans that do not only read forward.
 
-    Going back decompresses again from the front, which ``from_front`` gives.
+    Going back decompresses again from the front, with a new content from ``from_front``.
     """
 
     def __init__(self, from_front: Callable[[], DecompressedContent]) -> None:
@@ -141,39 +141,39 @@ class ReadAnywhere:
         self._content = from_front()
 
     def __call__(self, first_byte: int, end_byte: int, /) -> bytes:
-        """The bytes ``[first_byte, end_byte)``."""
+        """Return the bytes ``[first_byte, end_byte)``."""
         if first_byte < self._content.first_byte:
             self._content = self._from_front()
         return self._content.read(first_byte, end_byte)
 
 
 class KnownFrames(NamedTuple):
-    """The frames of a content that need not be read, since a table says where they end, up to ``position``."""
+    """The frames of a content that need not be read, since a table gives their ends, up to ``position``."""
 
     members: Members
     position: int
 
 
 class FrameBorders:
-    """Which samples begin around the ends of frames: all that it takes to cut a shard, of however many samples.
+    """The sample borders around the ends of frames: all that is needed to cut a shard, however many samples it has.
 
-    Takes samples as `FoundSamples`, when the content was read to ``content.position``. Row ``i`` of `rows` is about the
-    start of frame ``i``, and the last one about the end of all: how many borders of samples lie before it, how many
-    there or before, and the first border behind it, 0 where there is none. ``num_borders`` is one more than there are
-    samples, ``first`` and ``last`` are the first border and the last.
+    Receives samples as `FoundSamples`, while the content has been read to ``content.position``. Row ``i`` of `rows`
+    describes the start of frame ``i``, and the last row the end of all: the number of sample borders before it, the
+    number at or before it, and the first border after it, 0 if there is none. ``num_borders`` is one more than the
+    number of samples, ``first`` and ``last`` are the first and last border.
     """
 
     __slots__ = ("_base", "_content", "_known", "_rows", "_waiting", "first", "last", "num_borders")
 
     def __init__(self, content: DecompressedContent | KnownFrames) -> None:
         self._content = content
-        self._known = np.zeros(0, dtype=np.int64)  # the last border that was looked at, and those that wait
-        self._base = 0  # how many lie before `_known`
+        self._known = np.zeros(0, dtype=np.int64)  # the last border used, and those not used yet
+        self._base = 0  # number of borders before `_known`
         self._rows = array("q")
         self.first = self.last = self.num_borders = 0
 
     def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:  # noqa: ARG002  # as of `FoundSamples`
-        """The next borders; the CRCs of samples do not matter."""
+        """Receive the next borders; the CRCs of samples do not matter."""
         if not len(borders):
             return
         if not self.num_borders:
@@ -181,21 +181,21 @@ class FrameBorders:
         self.num_borders += len(borders)
         self.last = int(borders[-1])
         self._known = np.concatenate([self._known, borders])
-        # Frames that end before where the content was read to are all known: one that ends there may be missing.
+        # Frames that end before the read position are all known; one that ends at it may be missing.
         self._resolve(min(self._content.position, self.last))
 
     @property
     def num_samples(self) -> int:
-        """Of all of the shard."""
+        """Samples in the whole shard."""
         return max(0, self.num_borders - 1)
 
     def rows(self) -> NDArray[np.int64]:
-        """What is known of each frame's start and the end of the last, once all was read; shape (num_frames + 1, 3)."""
+        """Return the row of each frame's start and of the end, once all was read; shape (num_frames + 1, 3)."""
         self._resolve(1 << 62)
         return np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 3)
 
     def _resolve(self, before: int) -> None:
-        """Look at the ends of frames below ``before``, none of which is still to come."""
+        """Compute the rows of frame ends below ``before``, all of which are known."""
         ends = self._content.members.content_ends
         num_done = len(self._rows) // 3
         stop = bisect_left(ends, before)

@@ -1,9 +1,9 @@
-"""The pieces of a compressed shard: where it is cut, and the table of them that the head of the shard keeps.
+"""The pieces of a compressed shard: the rules for cutting it, and the table of pieces in the head of the shard.
 
-What was compressed apart, a zstd frame or a member of gzip, bz2 or xz, is decompressed apart. A piece holds whole
-samples and is read as whole frames. Where a frame ends with a sample, a piece ends too. Where a sample goes on in the
-next frame, the frame with the border belongs to both pieces: its bytes are read, and decompressed, for either of them,
-and once for a chunk that holds both.
+What was compressed separately, a zstd frame or a member of gzip, bz2 or xz, is decompressed separately. A piece holds
+whole samples and is read as whole frames. Where a frame ends with a sample, a piece ends too. Where a sample continues
+in the next frame, the frame with the border belongs to both pieces: its bytes are read and decompressed for either of
+them, and once for a chunk that holds both.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = ["HINT", "CompressedPieces", "Held", "WhereToCut", "cut_pieces", "held
 
 HINT = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 
-# Of the bytes of a piece at most one in so many are read again for the next one, and as many once decompressed. Half of
-# it doubles what is read twice, twice as many makes pieces twice as large, of which a window holds half as many.
+# At most one in this many bytes of a piece is read again for the next one, stored as well as decompressed. Halving it
+# doubles what is read twice; doubling it makes pieces twice as large, so that a window holds half as many.
 _OWN_BYTES_FOR_A_SHARED_ONE = 8
 
-_SHARED_FRAMES = 2  # the form of a table whose pieces share frames; the first form has no number
+_SHARED_FRAMES = 2  # form of a table whose pieces share frames; the first form has no number
 _INT64_BYTES = 8
-_LARGEST_BYTES = 1 << 45  # so that sums of so many as there may be are numbers
+_LARGEST_BYTES = 1 << 45  # so that sums over all pieces do not overflow
 
 
 class WhereToCut(NamedTuple):
-    """Where a shard may be cut: at the ends of frames, and also inside of them, as earlier versions did not."""
+    """The places where a shard may be cut: at frame ends, and also inside frames, unlike in earlier versions."""
 
     at_ends: bool = True
     inside_frames: bool = True
@@ -47,7 +47,7 @@ class WhereToCut(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompressedPieces:
-    """The pieces of a shard, in its bytes and in its *content*, what it is once decompressed.
+    """The pieces of a shard, in its bytes and in its *content*, the decompressed bytes.
 
     ``first_byte`` and ``end_byte``, ``content_first`` and ``content_end`` are those of the frames of each piece, shape
     (num_pieces,), int64, ascending; a piece may begin with the last frame of the one before. The samples of piece ``i``
@@ -65,11 +65,11 @@ class CompressedPieces:
 
     @property
     def share_frames(self) -> bool:
-        """Whether any frame belongs to two pieces."""
+        """True if any frame belongs to two pieces."""
         return bool((self.first_byte[1:] < self.end_byte[:-1]).any())
 
     def crcs(self, members: Members) -> NDArray[np.uint32]:
-        """CRC-32 of the compressed bytes of each piece, from those of the members; shape (num_pieces,)."""
+        """Return the CRC-32 of each piece's compressed bytes, from those of the members; shape (num_pieces,)."""
         ends, known = np.array(members.ends, dtype=np.int64), np.array(members.crcs, dtype=np.uint32)
         first = np.searchsorted(ends, self.first_byte, side="right")
         after = np.searchsorted(ends, self.end_byte) + 1
@@ -81,10 +81,10 @@ class CompressedPieces:
 def cut_pieces(
     found: FrameBorders, members: Members, *, where: WhereToCut
 ) -> tuple[CompressedPieces, NDArray[np.int64]]:
-    """Cut a shard into pieces whose content is 64 KiB or more, by what a scan of its content found; O(members).
+    """Cut a shard into pieces with 64 KiB of content or more, by what a scan of its content found; O(members).
 
-    Gives the pieces, and how many samples each of them has. A frame is shared by two pieces only where the first one
-    has eight times its bytes besides, stored and decompressed: so all pieces together have at most an eighth more bytes
+    Returns the pieces, and the number of samples in each. A frame is shared by two pieces only if the first one has
+    eight times its bytes besides, stored and decompressed: so all pieces together have at most an eighth more bytes
     than the shard.
     """
     frames = _Frames.of(found, members)
@@ -92,7 +92,7 @@ def cut_pieces(
     if where.at_ends:
         _add_cuts(cuts, frames, 0, inside=where.inside_frames)
         if cuts[-1].shared and frames.leave_little(cuts[-1].member):
-            # Without it, later ends count again: so that without any that is shared, all are what they always were.
+            # Without this cut, later frame ends count again: a shard that shares no frame is cut as it always was.
             _add_cuts(cuts, frames, cuts.pop().member + 1, inside=False)
     begin = np.array([cut.member for cut in cuts])
     end = np.array([*(cut.end_member for cut in cuts[1:]), len(members) - 1])
@@ -105,7 +105,7 @@ def cut_pieces(
 
 
 class _Cut(NamedTuple):
-    """A piece begins with ``member`` and ``sample``, the one before ends with ``end_member``: the same where shared.
+    """A cut: a piece ends with ``end_member``, the next begins with ``member`` (the same if shared) and ``sample``.
 
     ``border`` is where in the content the sample begins.
     """
@@ -118,11 +118,11 @@ class _Cut(NamedTuple):
 
 
 class _Frames(NamedTuple):
-    """Where frames begin and end, in the bytes and in the content, and the samples there: arrays of one length.
+    """The borders of frames, in the bytes and in the content, and the samples there: arrays of one length.
 
-    ``next_sample`` is the first that begins at the end of a frame or behind it, ``ends_sample`` whether it is there.
-    ``inner_sample`` is the first that begins behind the start of a frame, ``inner_border`` where that is, and
-    ``has_border`` whether it lies in the frame.
+    ``next_sample`` is the first that begins at the end of a frame or after it; ``ends_sample`` is True if it begins
+    right there. ``inner_sample`` is the first that begins after the start of a frame, ``inner_border`` is where it
+    begins, and ``has_border`` is True if that lies in the frame.
     """
 
     first: NDArray[np.int64]
@@ -149,7 +149,7 @@ class _Frames(NamedTuple):
         )
 
     def may_share(self, begin: int, place: int) -> bool:
-        """Whether a piece from frame ``begin`` on has enough before frame ``place`` to share that."""
+        """Return True if a piece from frame ``begin`` on has enough before frame ``place`` to share that one."""
         own, shared = self.first[place] - self.first[begin], self.end[place] - self.first[place]
         own_bytes = self.byte_first[place] - self.byte_first[begin]
         shared_bytes = self.byte_end[place] - self.byte_first[place]
@@ -157,13 +157,13 @@ class _Frames(NamedTuple):
         return bool(own >= EXTENT_BYTES and own >= least * shared and own_bytes >= least * shared_bytes)
 
     def leave_little(self, place: int) -> bool:
-        """Whether what follows a shared frame is less than half of what a piece has."""
+        """Return True if less follows a shared frame than half the minimum that a piece has besides that frame."""
         shared, rest = self.end[place] - self.first[place], self.end[-1] - self.end[place]
         return bool(2 * rest < _OWN_BYTES_FOR_A_SHARED_ONE * shared)
 
 
 def _add_cuts(cuts: list[_Cut], frames: _Frames, begin: int, *, inside: bool) -> None:
-    """Cut wherever a piece is large enough from frame ``begin`` on, but at the end of the shard."""
+    """Cut wherever the piece from frame ``begin`` on is large enough, except at the end of the shard."""
     candidates = frames.ends_sample | (frames.has_border & inside)
     for place in (begin + np.flatnonzero(candidates[begin:-1])).tolist():
         last, is_shared = cuts[-1], not frames.ends_sample[place]
@@ -178,7 +178,7 @@ def _add_cuts(cuts: list[_Cut], frames: _Frames, begin: int, *, inside: bool) ->
 
 
 def packed(pieces: CompressedPieces) -> dict[str, Any]:
-    """The pieces as a head keeps them: about 10 bytes for each, 20 where they share frames."""
+    """Pack the pieces for a head: about 10 bytes each, 20 if they share frames."""
     rows = [
         np.diff(pieces.first_byte, append=pieces.end_byte[-1:]),
         np.diff(pieces.content_first, append=pieces.content_end[-1:]),
@@ -198,14 +198,14 @@ def packed(pieces: CompressedPieces) -> dict[str, Any]:
 
 
 def may_cut(head: Mapping[str, Any]) -> WhereToCut:
-    """Where a shard must be cut to be compared with an index that keeps ``head`` of it."""
+    """Return where to cut a shard to compare it with an index that keeps ``head`` of it."""
     return WhereToCut(at_ends="pieces" in head, inside_frames=isinstance(head.get("pieces"), Mapping))
 
 
 class Held(NamedTuple):
-    """What pieces hold: the content ``[begin, end)``, and in ``[low, high)`` of it the samples.
+    """The content of some pieces: ``[begin, end)`` in all, with the samples in ``[low, high)`` of it.
 
-    ``places`` are where each piece begins and ends in the bytes that were read.
+    ``places`` are the start and end of each piece in the bytes that were read.
     """
 
     begin: int
@@ -216,14 +216,14 @@ class Held(NamedTuple):
 
 
 def held(stretch: Stretch, end_byte: int, *, limit_bytes: int) -> Held:
-    """What the pieces of a stretch hold, by the head of their shard, which may have ``limit_bytes`` of content.
+    """Return the content of a stretch's pieces, by the head of their shard, which may have ``limit_bytes`` of content.
 
-    Where the first piece does not begin with the shard, ``origin`` of the head says where it does.
+    If the first piece does not begin with the shard, ``origin`` of the head is where it does.
 
     Raises
     ------
     ShardError
-        No pieces lie there, or the head is none that this version has written.
+        No pieces lie there, or the head is damaged or from a newer version.
     """
     first_byte = stretch.first_byte
     try:
@@ -246,7 +246,7 @@ def held(stretch: Stretch, end_byte: int, *, limit_bytes: int) -> Held:
 
 
 def _unpacked(head: Mapping[str, Any], limit_bytes: int) -> CompressedPieces:
-    """The pieces that `packed` wrote into a head; ValueError where they contradict each other."""
+    """Return the pieces that `packed` wrote into a head; ValueError if they contradict each other."""
     told = head["pieces"]
     if not isinstance(told, Mapping):
         return _tabled(str(told), 2, int(head["begin"]), int(head["end"]), limit_bytes)
@@ -262,7 +262,7 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
         compressed = base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise ValueError(str(error)) from None
-    most_pieces = limit_bytes // EXTENT_BYTES + 2  # all but the last one hold so much
+    most_pieces = limit_bytes // EXTENT_BYTES + 2  # all but the last one hold at least that much
     most_bytes = most_pieces * num_rows * _INT64_BYTES
     data = zlib.decompressobj().decompress(compressed, most_bytes + 1)
     if not 0 < len(data) <= most_bytes:
@@ -285,7 +285,7 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
 
 
 def _check(pieces: CompressedPieces, limit_bytes: int) -> None:
-    """Each piece must end in the next one at the latest, and hold its samples."""
+    """Check that each piece ends in the next one at the latest, and holds its samples."""
     in_next = (pieces.end_byte[:-1] < pieces.end_byte[1:]) & (pieces.content_end[:-1] < pieces.content_end[1:])
     samples = (
         (pieces.content_first <= pieces.borders[:-1])

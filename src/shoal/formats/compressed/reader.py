@@ -1,8 +1,8 @@
-"""Shards that are compressed: read in pieces, decompressed in memory, and then like any other.
+"""Compressed shards: read in pieces, decompressed in memory, then parsed like any other.
 
-What was compressed as one can only be read as one. A shard made of several members or frames, as writers of seekable
-zstd, ``bgzip`` or ``cat`` make them, is cut into pieces of whole frames (`shoal.formats.compressed.pieces`); others are
-one piece: one extent, one chunk, one read.
+What was compressed as one unit can only be read as one. A shard of several members or frames, as writers of seekable
+zstd, ``bgzip`` or ``cat`` produce them, is cut into pieces of whole frames (`shoal.formats.compressed.pieces`); others
+are one piece: one extent, one chunk, one read.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from shoal.formats.shard_format import Aside, Buffer, Format, ReadBytes, Records
 __all__ = ["Compressed", "CompressedRecords"]
 
 _LIMIT_BYTES = 4 << 30
-_AT_ONCE_BYTES = 4 << 20  # of compressed bytes, where they come in parts
+_AT_ONCE_BYTES = 4 << 20  # of compressed bytes, read at a time
 
 
 class Compressed:
-    """The shards of another format, compressed with gzip, zlib, bzip2, xz, zstd, brotli or snappy.
+    """The format of another format's shards, compressed with gzip, zlib, bzip2, xz, zstd, brotli or snappy.
 
-    A shard that holds more than ``limit_bytes`` is refused before it fills the memory. Errors name bytes of what is
-    inside.
+    A shard that holds more than ``limit_bytes`` is refused before it fills the memory. Errors name bytes of the
+    content.
     """
 
     def __init__(self, inner: Format, codec: str, *, limit_bytes: int = _LIMIT_BYTES) -> None:
@@ -46,27 +46,27 @@ class Compressed:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Those of what is inside."""
+        """Options of the inner format."""
         return getattr(self.inner, "options", {})
 
     scan_rule = 1
-    """Raised when shards are cut otherwise than before."""
+    """Version of the rule by which shards are cut, increased with each change."""
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Decompress the shard and find the samples inside, of which some MiB at a time are in memory.
+        """Decompress the shard and find the samples inside, with some MiB at a time in memory.
 
-        Of snappy in one block it is all, and of formats with a table of their samples at the front, as MDS, the table.
-        The layout CRC of a piece is that of its compressed bytes.
+        Snappy in one block is held whole; of formats with a table of samples at the front, such as MDS, the table is
+        held. The layout CRC of a piece is that of its compressed bytes.
 
         Raises
         ------
         ShardError
-            It cannot be decompressed, or what is inside is none of the format.
+            It cannot be decompressed, or its content is not in the inner format.
         """
         return self._scanned(read, num_bytes, shard, WhereToCut())
 
     def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """The same, cut as the index was made that keeps ``head`` of the shard.
+        """Scan like `scan`, cutting as the index did that keeps ``head`` of the shard.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class Compressed:
         return self._scanned(read, num_bytes, shard, may_cut(head))
 
     def _scanned(self, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut) -> ShardScan:
-        if not num_bytes:  # no samples, whatever the codec would write for that
+        if not num_bytes:  # no samples, whatever the codec writes for empty content
             found = self.inner.scan(read, 0, shard=shard)
             return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=found.notes)
         try:
@@ -110,7 +110,7 @@ class Compressed:
         content.read_to_end()
         if not found.num_samples:
             return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=about.notes)
-        if "pax_globals" in about.head:  # what holds for all that follows would have to be known of each piece
+        if "pax_globals" in about.head:  # they apply to all that follows, so every piece would need them
             where = where._replace(at_ends=False)
         pieces, piece_samples = cut_pieces(found, content.members, where=where)
         scan = ShardScan(
@@ -124,12 +124,12 @@ class Compressed:
         return replace(scan, piece_ends=pieces.end_byte) if pieces.share_frames else scan
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CompressedRecords:
-        """Decompress a shard, or some consecutive pieces of one, and open what is inside.
+        """Decompress a shard, or some consecutive pieces of one, and parse the content.
 
         Raises
         ------
         ShardError
-            It cannot be decompressed, or does not hold so many samples.
+            It cannot be decompressed, or does not hold that many samples.
         """
         if "pieces" in stretch.head:
             return self._parse_pieces(buffer, stretch)
@@ -155,14 +155,14 @@ class Compressed:
 
     @property
     def spilled_as(self) -> str:
-        """What is inside lies there as it was before it was compressed."""
+        """Name of the format; the content is spilled as it was before compression."""
         return self.name
 
     def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
-        """Decompress some consecutive pieces, or a whole shard, to another place; each sample is a part.
+        """Decompress some consecutive pieces, or a whole shard, into scratch space; each sample is a part.
 
-        Memory: some MiB, and what `scan` of the format inside holds, 20 bytes a sample; of snappy all of it, and all
-        that is in the pieces of formats that need the front of a shard (`FrontFormat`).
+        Memory: some MiB, and what `scan` of the inner format holds, 20 bytes a sample; for snappy, all of it; for
+        formats that need the front of a shard (`FrontFormat`), all the content of the pieces.
 
         Raises
         ------
@@ -205,7 +205,7 @@ class Compressed:
         return self.inner.parse(data, within)
 
     def _decompressed(self, stored: Buffer, shard: str, limit_bytes: int, first_byte: int = 0) -> bytearray:
-        if not stored:  # a shard of no bytes has no samples, whatever its codec would write for that
+        if not stored:  # an empty shard has no samples, whatever its codec writes for empty content
             return bytearray()
         try:
             return decompress(self.codec, stored, limit_bytes=limit_bytes)
@@ -235,7 +235,7 @@ def _check_samples(borders: NDArray[np.int64], stretch: Stretch) -> None:
 
 
 class CompressedRecords:
-    """The samples of a shard that was decompressed, handed out by number."""
+    """The samples of a decompressed shard, handed out by number."""
 
     __slots__ = ("_crcs", "_records")
 
@@ -246,11 +246,11 @@ class CompressedRecords:
         return len(self._records)
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """The CRC of each piece, as `Compressed.scan` gives it; shape (num_pieces,)."""
+        """Return the CRC of each piece, as `Compressed.scan` gives it; shape (num_pieces,)."""
         return np.array(self._crcs, dtype=np.uint32)
 
     def sample(self, number: int) -> Sample:
-        """Sample ``number`` of the shard."""
+        """Return sample ``number`` of the shard."""
         return self._records.sample(number)
 
 

@@ -1,4 +1,4 @@
-"""Shards compressed as a whole while they are written, with settings that are always the same."""
+"""Shards compressed as a whole while they are written, with fixed settings."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class CompressedEncoder:
         self.suffix = f"{inner.suffix}.{codec}"
 
     def record(self, sample: Sample) -> EncodedRecord:
-        """A sample in the form of the inner format."""
+        """Encode a sample in the inner format."""
         return self.inner.record(sample)
 
     def begin(self) -> CompressedShard:
-        """A new shard."""
+        """Begin a new shard."""
         return CompressedShard(self.inner.begin(), COMPRESSORS[self.codec]())
 
 
 class CompressedShard:
-    """One compressed shard in the making; its size counts as what is inside, which alone is known beforehand."""
+    """One compressed shard being written; its size is that of the content, the only one known in advance."""
 
     def __init__(self, inner: ShardEncoder, compressor: _Compressor) -> None:
         self._inner, self._compressor = inner, compressor
@@ -63,27 +63,27 @@ class CompressedShard:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes are inside."""
+        """Bytes of content so far."""
         return self._inner.num_bytes
 
     @property
     def held_bytes(self) -> int:
-        """What the inner format holds."""
+        """Bytes that the inner format buffers."""
         return self._inner.held_bytes
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
-        """Add a record; what its compression gives so far."""
+        """Add a record; return the compressed bytes it yields so far."""
         return self._compressed(self._inner.add(record))
 
     def finish(self) -> Sequence[Buffer]:
-        """End the shard."""
+        """End the shard; return its last bytes."""
         rest = self._compressed(self._inner.finish())
         last = self._compressor.flush()
         self._count(last)
         return [*rest, last]
 
     def written(self) -> WrittenShard:
-        """What is known of the shard: it is one piece."""
+        """Return the scan and checksums of the shard, which is one piece."""
         inner = self._inner.written()
         scan = ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=inner.scan.notes)
         if inner.scan.num_samples:
@@ -112,7 +112,7 @@ class CompressedShard:
 
 
 def _gzip() -> _Compressor:
-    return zlib.compressobj(level=6, wbits=31)  # its header has no name and no time
+    return zlib.compressobj(level=6, wbits=31)  # its header has no file name and no time
 
 
 def _zstd() -> Any:

@@ -1,6 +1,6 @@
-"""From the bytes of a field to what they mean, by the field's suffix, as WebDataset names them.
+"""Decoders of fields, chosen by the field's suffix, as WebDataset names them.
 
-Nothing here runs code from a dataset unless it was allowed: pickles and torch files stay bytes. Video and audio stay
+Nothing here runs code from a dataset unless that was allowed: pickles and torch files stay bytes. Video and audio stay
 bytes in any case.
 """
 
@@ -70,12 +70,12 @@ _PLAIN: Mapping[str, Decoder] = {
 
 
 def decoders_of(name: str | None, *, allow_pickle: bool = False) -> dict[str, Decoder]:
-    """Decoders by suffix: for None those of fields that mean one thing, else an image decoder for all images.
+    """Return decoders by suffix: for None those of unambiguous suffixes, else one image decoder for all images.
 
     Raises
     ------
     UsageError
-        There is no such decoder, or what it needs is not installed.
+        There is no such decoder, or a library that it needs is not installed.
     """
     if name is not None:
         if name not in IMAGE_SPECS:
@@ -94,12 +94,12 @@ def decoders_of(name: str | None, *, allow_pickle: bool = False) -> dict[str, De
 
 
 def known_decoders() -> tuple[str, ...]:
-    """The names that `shoal.stream.dataset.Dataset.decode` takes."""
+    """Return the names that `shoal.stream.dataset.Dataset.decode` takes."""
     return (*IMAGE_SPECS, "hf", "hf-names")
 
 
 def decoder_for(field: str, decoders: Mapping[str, Decoder]) -> Decoder | None:
-    """What decodes a field, by the last part of its name; ``.gz`` before that is taken off first.
+    """Return the decoder of a field, by the last part of its name; a final ``.gz`` is decompressed first.
 
     >>> decoder_for("meta.json.gz", {"json": json.loads})(zlib.compress(b"[1]", wbits=31))
     [1]
@@ -113,7 +113,7 @@ def decoder_for(field: str, decoders: Mapping[str, Decoder]) -> Decoder | None:
 
 
 def _gunzipped(data: bytes) -> bytes:
-    """What gzip made smaller: all members, but not more than a gibibyte."""
+    """Decompress gzip: all members, but at most a gibibyte."""
     found, left = bytearray(), data
     while left:
         member = zlib.decompressobj(wbits=31)

@@ -1,8 +1,8 @@
-"""What the columns of a Hugging Face dataset mean, by the description that ``datasets`` leaves in Arrow's schema.
+"""Decoders of the columns of a Hugging Face dataset, by the description that ``datasets`` leaves in Arrow's schema.
 
-``save_to_disk``, cache files and ``to_parquet`` keep it as JSON under the key ``huggingface``. Decoding gives what
-``datasets`` gives without a format, but for two things: audio stays the bytes of its file, and images must be in the
-shard, since no other file is opened.
+``save_to_disk``, cache files and ``to_parquet`` keep it as JSON under the key ``huggingface``. Values are decoded as by
+``datasets`` without a format, with two exceptions: audio stays the bytes of its file, and images must be in the shard,
+since no other file is opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Decode = Callable[[Any], Any]
 
 
 def features_in(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any] | None:
-    """The features of a schema, by column; None where nobody described them.
+    """Return the features in a schema, by column; None if it does not describe any.
 
     >>> features_in({b"huggingface": b'{"info": {"features": {"x": {"dtype": "int64", "_type": "Value"}}}}'})
     {'x': {'dtype': 'int64', '_type': 'Value'}}
@@ -36,13 +36,13 @@ def features_in(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any] | None
 
 
 def feature_decoders(features: Mapping[str, Any], *, names: bool) -> dict[str, Decode]:
-    """What decodes each column that has something to decode; with ``names``, classes become their names."""
+    """Return decoders of the columns that need one; with ``names``, class numbers become their names."""
     found = {name: _decoder(feature, names=names) for name, feature in features.items()}
     return {name: decode for name, decode in found.items() if decode is not None}
 
 
 def _decoder(feature: Any, *, names: bool) -> Decode | None:
-    """What decodes a value of a feature; None where it is what it should be."""
+    """Return the decoder of a feature's values; None if they need none."""
     if isinstance(feature, list):
         return _each(_decoder(feature[0], names=names)) if feature else None
     if not isinstance(feature, dict):
@@ -60,7 +60,7 @@ def _decoder(feature: Any, *, names: bool) -> Decode | None:
         return _name_decoder(feature) if names else None
     if kind in _LISTS:
         inner = feature.get("feature")
-        # Before datasets 4 a sequence of structs was a struct of lists; since then such a struct says so itself.
+        # Before datasets 4 a sequence of structs was a struct of lists; since then such a struct is declared as one.
         if kind == "Sequence" and isinstance(inner, dict) and not isinstance(inner.get("_type"), str):
             return _fields({name: _each(_decoder(value, names=names)) for name, value in inner.items()})
         return _each(_decoder(inner, names=names))

@@ -1,4 +1,4 @@
-"""From the bytes of an image to a picture, an array or a tensor; names and values are those of WebDataset."""
+"""Decoders of images to pictures, arrays or tensors; names and values are those of WebDataset."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ IMAGE_SUFFIXES = (
     *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "ppm", "pgm", "pbm", "pnm", "bmp", "dib", "gif", "tif", "tiff"),
     *("webp", "jp2", "j2k", "jpx", "tga", "ico", "avif"),
 )
-# What a file is follows from its bytes and not from its name. Others are left out: Pillow has some read by a program
-# of its own (PostScript by Ghostscript), and many that nobody has looked at for long.
+# The format of a file follows from its bytes and not from its name. Others are left out: for some Pillow runs another
+# program (Ghostscript for PostScript), and many readers have not been reviewed for long.
 _READ = frozenset(("JPEG", "MPO", "PNG", "PPM", "BMP", "DIB", "GIF", "TIFF", "WEBP", "JPEG2000", "TGA", "ICO", "AVIF"))
 
 
 class _Spec(NamedTuple):
-    """What an image becomes: "pil", "numpy" or "torch"; its bands (None: as it is); whether from 0 to 1."""
+    """The result of an image decoder: "pil", "numpy" or "torch"; its bands (None: as stored); True for 0 to 1."""
 
     kind: str
     mode: str | None
@@ -46,16 +46,16 @@ IMAGE_SPECS: Mapping[str, _Spec] = {
 
 
 def image_decoder(name: str) -> Callable[[bytes], Any]:
-    """The decoder for one of `IMAGE_SPECS`; needs Pillow, and torch where it gives tensors.
+    """Return the decoder for one of `IMAGE_SPECS`; it needs Pillow, and torch if it gives tensors.
 
     "pil" gives RGB images, "pilraw" images as they are stored. "rgb8" gives uint8 arrays of shape (height, width, 3),
-    "rgb" the same as float32 from 0 to 1, "l8" and "l" arrays of shape (height, width) of grey; "torchrgb8" and so on
+    "rgb" those as float32 from 0 to 1, "l8" and "l" arrays of shape (height, width) of grey; "torchrgb8" and so on
     tensors with the bands first, shape (3, height, width).
 
     Raises
     ------
     UsageError
-        What it needs is not installed.
+        A library that it needs is not installed.
     """
     spec = IMAGE_SPECS[name]
     _pillow(f"decode({name!r})")
@@ -64,12 +64,12 @@ def image_decoder(name: str) -> Callable[[bytes], Any]:
     def decode(data: bytes) -> Any:
         image = open_image(data)
         if spec.mode is None:
-            image.load()  # now, while an error still knows its sample
+            image.load()  # now, while an error can still name its sample
             return image
         if spec.kind == "pil":
             return image.convert(spec.mode)
         image.load()
-        # Where the bands are right, converting is a copy, which Pillow makes without letting other threads run.
+        # If the bands are right, converting is only a copy, during which Pillow blocks other threads.
         array = np.asarray(image if image.mode == spec.mode else image.convert(spec.mode))
         array = array.astype(np.float32) / np.float32(255) if spec.is_float else array
         if torch is None:
@@ -80,13 +80,13 @@ def image_decoder(name: str) -> Callable[[bytes], Any]:
 
 
 def open_image(data: bytes) -> Any:
-    """The image in these bytes, its pixels not yet read; whatever Pillow raises where there is none it reads."""
+    """Open the image in these bytes, without reading its pixels; raises whatever Pillow does if it cannot."""
     library = _pillow("an image")
     return library.open(io.BytesIO(data), formats=_formats(library))
 
 
 def _formats(library: Any) -> tuple[str, ...]:
-    """The formats that are read, as far as this Pillow has them."""
+    """Return the allowed formats that this Pillow supports."""
     if not _known:
         library.init()
         _known.extend(sorted(_READ & library.OPEN.keys()))

@@ -1,6 +1,6 @@
-"""Pickles: the only place where bytes of a dataset may run code, and only where somebody said that they may.
+"""Pickles: the only place where bytes of a dataset may run code, and only if the user allowed that.
 
-Whatever reads a pickle out of a shard (a field of a tar, a column of MDS, an array of objects) asks here.
+All code that reads a pickle from a shard (a field of a tar, a column of MDS, an array of objects) comes through here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["array_loader", "refusal", "torch_loader", "unpickler"]
 
 
 def unpickler(what: str, *, allow_pickle: bool, how: str) -> Callable[[bytes], Any]:
-    """What loads a pickle, or raises ValueError where it is damaged; ``how`` is the call by which pickles are allowed.
+    """Return a function that loads pickles, raising ValueError for damaged ones; ``how`` is the call that allows them.
 
     >>> unpickler("a column of pickles", allow_pickle=False, how="...")
     Traceback (most recent call last):
@@ -38,27 +38,27 @@ def unpickler(what: str, *, allow_pickle: bool, how: str) -> Callable[[bytes], A
 
 def _unpickled(what: str, data: bytes) -> Any:
     try:
-        return pickle.loads(data)  # noqa: S301  # where somebody said so
+        return pickle.loads(data)  # noqa: S301  # the user allowed it
     except MemoryError:
         raise
     except ImportError as error:
         msg = f"{what} needs a module that cannot be imported: {error}"
         raise UsageError(msg, hint="install it, or put where it lies on PYTHONPATH") from error
-    except Exception as error:  # what a damaged one brings its classes to
+    except Exception as error:  # a damaged pickle can make its classes raise anything
         msg = f"{type(error).__name__}: {error}"
         raise ValueError(msg) from error
 
 
 def refusal(*, what: str, how: str) -> UsageError:
-    """The error that says why a pickle is not read."""
+    """Return the error that explains why a pickle is not read."""
     msg = f"{what} can run any code when it is read, so it is not"
     return UsageError(msg, hint=f"if you trust whoever wrote it: {how}")
 
 
 def array_loader(*, allow_pickle: bool) -> Callable[[bytes], Any]:
-    """What loads an array of an ``.npy`` file; one of objects is a pickle.
+    """Return a function that loads an array of an ``.npy`` file; an array of objects is a pickle.
 
-    Memory is reserved for no more than the bytes that are there, whatever shape they claim.
+    Memory is allocated for no more than the bytes that are present, whatever shape they claim.
     """
 
     def load(data: bytes) -> Any:
@@ -87,7 +87,7 @@ def _read_whole(data: bytes, *, allow_pickle: bool) -> Any:
 
 
 def torch_loader() -> Callable[[bytes], Any]:
-    """What loads a file of ``torch.save``, whatever is in it; needs torch."""
+    """Return a function that loads a file of ``torch.save``, whatever is in it; needs torch."""
 
     def load(data: bytes) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""The index of a folder of single files, made at once of their names and sizes: a million take seconds."""
+"""The index of a folder of single files, built at once from their names and sizes: a million take seconds."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def index_of_files(
     rows: Mapping[str, Mapping[str, Any]],
     metadata: Mapping[str, Any],
 ) -> Index:
-    """The index that scanning these files one by one would give; arrays of shape (num_files,). O(files), vectorised.
+    """Return the index that scanning these files one by one would give; O(files), vectorised.
 
-    ``rows`` are those of the tables beside them, by name of file. Empty files have no extent.
+    Arrays have shape (num_files,). ``rows`` are those of the tables beside the files, by name of file. Empty files have
+    no extent.
     """
     full = np.flatnonzero(num_bytes)
     sizes = num_bytes[full]

@@ -1,7 +1,7 @@
-"""Folders of single files: each file is a sample, its class the directory it lies in, and a table may say more.
+"""Folders of single files: each file is a sample, its directory the class, and a table may add fields.
 
-A file is a shard of one extent, so nothing is read to index one, and nothing is known of it but its size. The tables
-are those of Hugging Face's folders: ``metadata.csv`` or ``metadata.jsonl`` with a column ``file_name``.
+A file is a shard of one extent, so nothing is read to index it, and only its size is known. The tables are those of
+Hugging Face's folders: ``metadata.csv`` or ``metadata.jsonl`` with a column ``file_name``.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ _MEDIA = (
 class Folder:
     """The format of a directory of single files, as ``format="folder"``; a sample is a file.
 
-    It has ``__key__`` (the path without suffix); the bytes, under the suffix in lower case (``"jpg"``) or, where
-    ``field`` is given, under that name; ``label``, the number of the directory that the file lies in among the names of
-    all such directories, sorted; and the columns of its row, where a ``metadata.csv`` (texts) or ``metadata.jsonl``
-    lies in its directory or above.
-    ``labels`` says whether there are labels; by default where there is no such table and all files lie in directories.
-    ``suffixes`` are those of the files that count; by default those of images, audio, video and numpy.
+    It has ``__key__`` (the path without suffix); the bytes, under the suffix in lower case (``"jpg"``) or, if ``field``
+    is given, under that name; ``label``, the number of the file's directory among the sorted names of all such
+    directories; and the columns of its row, if a ``metadata.csv`` (texts) or ``metadata.jsonl`` lies in its directory
+    or above.
+
+    ``labels`` turns labels on or off; by default they are on if there is no such table and all files lie in
+    directories. ``suffixes`` are those of the files that count; by default those of images, audio, video and numpy.
     """
 
     name: str = "folder"
@@ -63,7 +64,7 @@ class Folder:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is not as the name of the format says."""
+        """Options that differ from those implied by the name of the format."""
         chosen = {"field": self.field, "labels": self.labels, "suffixes": self.suffixes, "classes": self.classes}
         usual = {"field": None, "labels": None, "suffixes": _MEDIA, "classes": None}
         return {
@@ -73,12 +74,12 @@ class Folder:
         }
 
     def of_files(self, names: Sequence[str], *, has_rows: bool) -> Folder:
-        """The same with the classes of these files, if there are to be labels.
+        """Return a copy with the classes of these files, if there are to be labels.
 
         Raises
         ------
         SourceError
-            Labels are asked for, or most files have one, and one lies in no directory.
+            A file lies in no directory, and labels are requested or other files lie in directories.
         """
         classes = sorted({basename(dirname(name)) for name in names})
         wanted = self.labels
@@ -93,7 +94,7 @@ class Folder:
         )
 
     def check_rows(self, rows: Mapping[str, Mapping[str, Any]], *, path: str) -> None:
-        """Raise `SourceError` where a row of the table at ``path`` has a column in whose place something else is."""
+        """Raise `SourceError` if a row of the table at ``path`` has a column that would replace another field."""
         for name, row in rows.items():
             taken = {"__key__", self._field(name)} | ({"label"} if self.labels else set())
             if clashes := sorted(taken & row.keys()):
@@ -104,14 +105,14 @@ class Folder:
         return self.field or splitext(name)[1][1:].lower() or "data"
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:  # noqa: ARG002  # nothing is read
-        """One sample, unless the file is empty, which ``notes`` count as ``empty_files``; nothing is read."""
+        """Find one sample, or none in an empty file, which ``notes`` count as ``empty_files``; nothing is read."""
         if not num_bytes:
             return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes={"empty_files": 1})
         starts = np.array([0, num_bytes], dtype=np.int64)
         return ShardScan(starts, size_crcs(starts[1:]))
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
-        """The bytes of a file; raises `ShardError` where they are another number than when it was indexed."""
+        """Open the bytes of a file; raises `ShardError` if their number changed since the file was indexed."""
         starts = borders_in(buffer, stretch, lambda: [0, len(buffer)], what="files")
         sizes = np.array([len(buffer)], dtype=np.int64)
         return CutRecords(
@@ -130,17 +131,17 @@ class Folder:
 
 
 def size_crcs(num_bytes: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The layout CRC of files: that of their sizes, the only thing known of them; the same shape."""
+    """Return the layout CRC of files: that of their sizes, the only thing known of them; shape as ``num_bytes``."""
     return np.array([crc32(size.to_bytes(8, "little")) for size in num_bytes.tolist()], dtype=np.uint32)
 
 
 def metadata_rows(data: Buffer, *, name: str, path: str) -> dict[str, dict[str, Any]]:
-    """The rows of one table by the names of the files they speak of; ``name`` is the table's, relative as theirs are.
+    """Return the rows of one table by file name; ``name`` is the table's path, relative like those of the files.
 
     Raises
     ------
     SourceError
-        It cannot be read, has no column ``file_name``, or speaks twice of a file.
+        It cannot be read, has no column ``file_name``, or has two rows for a file.
     """
     try:
         text = bytes(data).decode("utf-8-sig")

@@ -1,7 +1,7 @@
-"""CSV and TSV shards: a first record of column names, then one record a sample, fields between delimiters.
+"""CSV and TSV shards: a first record of column names, then one record per sample, fields between delimiters.
 
-As RFC 4180 has it: a field that holds the delimiter, a quote or a newline stands between quotes, and a quote inside it
-is written twice. What files hold beyond that is read where Python's `csv` and pandas read it alike.
+As in RFC 4180, a field that holds the delimiter, a quote or a newline is quoted, and a quote inside it is doubled.
+Deviations from that are read where Python's `csv` and pandas agree.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ _TYPES: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": f
 class Delimited:
     r"""The format of one record a line, fields between delimiters.
 
-    The first record names the columns, unless ``columns`` does; without a name, or with one that comes again, a column
-    has the one that pandas gives it (``Unnamed: 0``, ``name.1``). Values are text, since the file does not say what
-    they mean; ``types={"label": "int", "score": "float"}`` says it of some columns.
+    The first record names the columns, unless ``columns`` does; a column without a name, or with a repeated one, gets
+    the name that pandas gives it (``Unnamed: 0``, ``name.1``). Values are text, since the file does not tell their
+    types; ``types={"label": "int", "score": "float"}`` sets them for some columns.
 
-    A quote inside a field that does not begin with one is a character like others, what follows behind a closing quote
-    belongs to the field, and a carriage return alone ends a record, too. ``strict=True`` refuses all of that, and
-    columns without a name of their own. ``quoted=False`` takes quotes for what they are and every newline for the end
-    of a record; the delimiter may then have several characters. ``newline="\n"`` or ``"\r\n"`` says, without quotes,
-    that nothing else ends a record, and that an empty line is one.
+    A quote inside a field that does not begin with one is an ordinary character, text after a closing quote belongs to
+    the field, and a carriage return alone ends a record, too. ``strict=True`` refuses all of that, and columns without
+    a name of their own. ``quoted=False`` gives quotes no meaning and ends a record at every newline; the delimiter may
+    then have several characters. ``newline="\n"`` or ``"\r\n"``, for unquoted files, means that nothing else ends a
+    record, and that an empty line is one.
 
-    A record longer than ``record_limit_bytes``, as behind a quote that never closes, is refused.
+    A record longer than ``record_limit_bytes``, for example after a quote that never closes, is refused.
 
     Raises
     ------
     UsageError
-        For a delimiter that cannot stand between fields, or another type or newline.
+        The delimiter cannot stand between fields, or a type or the newline is not supported.
     """
 
     scan_rule = 1
-    """Raised when records are cut otherwise than before."""
+    """Version of the rule by which records are cut, increased with each change."""
 
-    needs_front = True  # the names of columns, which a scan of some records would not see
+    needs_front = True  # for the names of columns, which a scan of later records would not see
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Delimited:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is not as the name of the format says."""
+        """Options that differ from those implied by the name of the format."""
         usual: dict[str, Any] = {
             "delimiter": _DELIMITERS.get(self.name),
             "quoted": True,
@@ -108,13 +108,13 @@ class Delimited:
         Raises
         ------
         ShardError
-            A record is too long; or, where ``strict``, a quote stands in the middle of a field without quotes, or the
+            A record is too long; or, with ``strict``, a quote stands in the middle of a field without quotes, or the
             columns have no names.
         """
         return forward_scan(self, read, num_bytes, shard=shard)
 
     def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
-        """The same of bytes whose end is not known."""
+        """Scan content whose size is not known yet; see `scan`."""
         if self.columns is not None:
             return scan_lines(content, found, self._lines(shard), window_bytes=self.window_bytes)
         columns = self._names(content, shard)
@@ -123,7 +123,7 @@ class Delimited:
         return about if columns is None else about._replace(head={"columns": columns})
 
     def _names(self, content: Content, shard: str) -> list[str] | None:
-        """The names of the columns, by the first record; None where there is none."""
+        """Return the names of the columns, from the first record; None if there is none."""
         front = bytes(content.read(0, _NAMES_LIMIT_BYTES))
         begin = len(BOM) if front.startswith(BOM) else 0
         lines, borders = self._lines(shard), SampleBorders()
@@ -131,7 +131,7 @@ class Delimited:
         lines_of_front = front[begin:]
         is_all = len(front) < _NAMES_LIMIT_BYTES or not content.read(0, _NAMES_LIMIT_BYTES + 1)[_NAMES_LIMIT_BYTES:]
         if self.quoted and lines_of_front.endswith(b"\r") and not is_all:
-            lines_of_front = lines_of_front[:-1]  # what follows says whether that ends a line
+            lines_of_front = lines_of_front[:-1]  # only the next byte tells whether that ends a line
         borders.add(*lines.add(lines_of_front, is_last=is_all, with_crcs=False))
         starts = borders.starts()
         if len(starts) > 1:
@@ -154,18 +154,18 @@ class Delimited:
         return column_names(columns)
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
-        """Open the bytes of consecutive records; one is parsed when its sample is asked for.
+        """Open the bytes of consecutive records; each is parsed when its sample is requested.
 
         Raises
         ------
         ShardError
-            Where the bytes are not cut at the ends of lines, or hold another number of them than the index says.
+            The bytes are not cut at line ends, or hold another number of lines than the index says.
         """
         columns = tuple(stretch.head.get("columns", ()) if self.columns is None else self.columns)
         return line_records(buffer, stretch, self._lines(stretch.shard), partial(self._decode, columns))
 
     def _decode(self, columns: Sequence[str], data: bytes) -> Sample:
-        """The fields of a record by column."""
+        """Return the fields of a record by column."""
         fields = self._fields(data, most=len(columns))
         if len(fields) != len(columns):
             many = f"more than {len(columns)}" if len(fields) > len(columns) else len(fields)
@@ -193,7 +193,7 @@ class Delimited:
         return LineScan(shard, self.record_limit_bytes, ends)
 
     def _fields(self, record: bytes, *, most: int | None = None) -> list[str]:
-        """The fields of a record; with ``most``, some more than that of one that has more."""
+        """Return the fields of a record; with ``most``, splitting may stop after one more than that."""
         text = self._without_end(record)
         how = {"quoted": self.quoted, "strict": self.strict}
         try:
@@ -208,7 +208,7 @@ class Delimited:
             raise BadRecordError(msg, hint=_HINT) from None
 
     def _without_end(self, record: bytes) -> bytes:
-        """A record without the end of its line, and without the blank lines before it, which come along."""
+        """Strip the line end of a record, and the blank lines before it, which its bytes include."""
         if self.newline:
             return record.removesuffix(self.newline.encode())
         if record[:1].isspace() and (blank := self._blank_lines.match(record)) and blank.end() < len(record):
@@ -220,14 +220,14 @@ class Delimited:
 
 
 class _WithoutFirst:
-    """Takes all samples but the first one, which names the columns."""
+    """A receiver of all samples but the first one, which names the columns."""
 
     def __init__(self, found: FoundSamples) -> None:
         self._found = found
         self._num_passed = 0
 
     def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:
-        """As `FoundSamples.add`."""
+        """Pass borders on without the first sample; see `FoundSamples.add`."""
         if not self._num_passed and len(borders):
             self._num_passed = 1
             borders, crcs = borders[1:], crcs[1:]

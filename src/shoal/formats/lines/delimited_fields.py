@@ -1,4 +1,4 @@
-"""The fields of one record of a delimited file, and the names that its columns have by its first one."""
+"""Splitting of a delimited record into fields, and the naming of columns from the first record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL_BYTES = 64 << 10
 
 
 def split_small(record: str, delimiter: str, *, quoted: bool, strict: bool) -> list[str]:
-    r"""The fields of a small record without its end.
+    r"""Split a small record, without its line end, into fields.
 
     >>> split_small('a,"b, ""c"" d",5" disk', ",", quoted=True, strict=False)
     ['a', 'b, "c" d', '5" disk']
@@ -23,7 +23,7 @@ def split_small(record: str, delimiter: str, *, quoted: bool, strict: bool) -> l
     Raises
     ------
     ValueError
-        As `split_fields`.
+        As `split_fields` does.
     """
     if not quoted or '"' not in record:
         if quoted and ("\n" in record or "\r" in record):
@@ -34,7 +34,7 @@ def split_small(record: str, delimiter: str, *, quoted: bool, strict: bool) -> l
         fields = next(csv.reader(lines, delimiter=delimiter, strict=strict))
     except csv.Error as error:
         raise ValueError(str(error)) from None
-    if next(lines, None) is None:  # it asked for another line, which only a quote that is open does
+    if next(lines, None) is None:  # it asked for another line, which only an open quote does
         raise ValueError(_OPEN)
     return fields
 
@@ -42,7 +42,7 @@ def split_small(record: str, delimiter: str, *, quoted: bool, strict: bool) -> l
 def split_fields(
     record: bytes, delimiter: bytes, *, quoted: bool, strict: bool, most: int | None = None
 ) -> list[bytes]:
-    r"""The same of one of any size, as bytes, in little more memory; with ``most``, only the first fields of more.
+    r"""Split a record of any size into fields, as bytes, in little extra memory; with ``most``, only the first ones.
 
     >>> split_fields(b'a,"b, ""c"" d",5" disk', b",", quoted=True, strict=False)
     [b'a', b'b, "c" d', b'5" disk']
@@ -50,8 +50,8 @@ def split_fields(
     Raises
     ------
     ValueError
-        A quoted field has no end, or, where ``strict``, something stands behind it; or an end of line outside of
-        quotes, so that these are several records.
+        A quoted field has no end, or, with ``strict``, is followed by text; or a line ends outside of quotes, so that
+        these are several records.
     """
     if not quoted or b'"' not in record:
         if quoted:
@@ -76,7 +76,7 @@ def split_fields(
 
 
 def _quoted_field(record: bytes, begin: int) -> tuple[bytes, int]:
-    """What stands between two quotes, the first one before ``begin``, and where it goes on behind the second."""
+    """Return the text from ``begin`` up to the closing quote, and the position after that."""
     end = record.find(b'"', begin)
     while end >= 0 and record.startswith(b'"', end + 1):
         end = record.find(b'"', end + 2)
@@ -91,7 +91,7 @@ def _check_one(field: bytes) -> None:
 
 
 def column_names(fields: Sequence[str]) -> list[str]:
-    """Different names for all columns, as pandas makes them: by place where there is none, numbered where repeated.
+    """Return unique names for all columns, as pandas does: by position if unnamed, numbered if repeated.
 
     >>> column_names(["", "a", "a", "a.1"])
     ['Unnamed: 0', 'a', 'a.2', 'a.1']
@@ -99,7 +99,7 @@ def column_names(fields: Sequence[str]) -> list[str]:
     names = [name or f"Unnamed: {place}" for place, name in enumerate(fields)]
     given, taken = set(names), set[str]()
     next_number: dict[str, int] = {}
-    for place in sorted(range(len(names)), key=lambda place: not fields[place]):  # what was given is kept before others
+    for place in sorted(range(len(names)), key=lambda place: not fields[place]):  # given names take precedence
         name = names[place]
         if name in taken:
             number = next_number.get(name, 1)

@@ -1,4 +1,4 @@
-"""What Python's JSON writes without a word, and as something else than was given: keys that are no text, times."""
+"""Checks for what Python's JSON silently changes when writing, such as keys that are not text, or times."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 def check_keys(value: object) -> None:
-    """Make sure that all keys inside of a value that was written as JSON are text.
+    """Check that all keys inside a value that was written as JSON are text.
 
-    Of ``{1: "a", "1": "b"}`` one would be left, and a key that is a number would be read as text. O(values inside).
+    Of ``{1: "a", "1": "b"}`` only one would be left, and a key that is a number would be read as text. O(values
+    inside).
 
     >>> check_keys([1, {"a": (2, {"b": None})}])
 
     Raises
     ------
     TypeError
-        One is not.
+        A key is not text.
     """
     if type(value) in _PLAIN:  # nearly all
         return
@@ -35,13 +36,13 @@ def check_keys(value: object) -> None:
         inside = value  # type: ignore[assignment]  # all that is done is to go over it
     else:
         return
-    if not set(map(type, inside)) <= _PLAIN:  # of a long list nearly all that there is to do
+    if not set(map(type, inside)) <= _PLAIN:  # for a long list, nearly all the work
         for inner in inside:
             check_keys(inner)
 
 
 def plain_value(value: object) -> Any:
-    """An array or a number of numpy as lists and numbers.
+    """Convert a numpy array or number to lists and numbers.
 
     >>> plain_value(np.float32(0.5)), plain_value(np.zeros((2, 1), int))
     (0.5, [[0], [0]])
@@ -49,7 +50,7 @@ def plain_value(value: object) -> Any:
     Raises
     ------
     TypeError
-        It is nothing that JSON can hold: also a time, of which a number would be left.
+        JSON cannot hold it; this includes times, of which only a number would be left.
     """
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
         return value.tolist()
@@ -59,7 +60,7 @@ def plain_value(value: object) -> Any:
 
 
 def plain_number(value: object) -> Any:
-    """A number of numpy as Python's; for values in which an array would come back as a list.
+    """Convert a numpy number to Python's; for values in which an array would come back as a list.
 
     >>> plain_number(np.int8(3))
     3
@@ -67,7 +68,7 @@ def plain_number(value: object) -> Any:
     Raises
     ------
     TypeError
-        It is anything else.
+        It is not a numpy number.
     """
     if isinstance(value, np.generic):
         return plain_value(value)

@@ -1,6 +1,6 @@
-"""Where the lines of a shard begin and end: what all text formats share.
+"""Borders of the lines of a shard, for all text formats.
 
-Lines end with a newline. Lines of nothing but white space belong to no sample, and the last line needs no newline.
+Lines end with a newline. Lines of only white space belong to no sample, and the last line needs no newline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["BOM", "WHITE", "LineEnds", "LineScan", "line_crcs", "line_records", 
 BOM = b"\xef\xbb\xbf"
 WHITE = " \t\n\r\v\f"
 _NEWLINE, _RETURN = b"\n\r"
-_AT_ONCE = 1 << 14  # of places as integers of Python, 40 bytes each
+_AT_ONCE = 1 << 14  # positions at a time as Python integers, 40 bytes each
 _PARSE_WINDOW_BYTES = 1 << 20
 _FEW = 256  # lines of a window that begin with white space
 _SPACES = np.zeros(256, dtype=np.bool_)
@@ -32,7 +32,7 @@ _OTHER_FILE = "the shard has changed since it was indexed, or the index belongs 
 
 
 def scan_lines(content: Content, found: FoundSamples, lines: LineScan, *, window_bytes: int) -> About:
-    """Find the lines of a whole shard, a byte order mark at its start passed over; memory O(window)."""
+    """Find the lines of a whole shard, after a byte order mark at its start, if any; memory O(window)."""
     position = len(BOM) if bytes(content.read(0, len(BOM))) == BOM else 0
     lines.start_at(position)
     for window, is_last in _windows(content, position, window_bytes):
@@ -41,7 +41,7 @@ def scan_lines(content: Content, found: FoundSamples, lines: LineScan, *, window
 
 
 def _windows(content: Content, position: int, window_bytes: int) -> Iterator[tuple[Buffer, bool]]:
-    """Window by window, and whether it is the last one."""
+    """Yield window after window, each with True if it is the last one."""
     window = _window(content, position, window_bytes)
     while len(window):
         position += len(window)
@@ -51,7 +51,7 @@ def _windows(content: Content, position: int, window_bytes: int) -> Iterator[tup
 
 
 def _window(content: Content, first_byte: int, num_bytes: int) -> Buffer:
-    """The next bytes, which do not end between a carriage return and its newline."""
+    """Return the next bytes, never ending between a carriage return and its newline."""
     window = content.read(first_byte, first_byte + num_bytes)
     if len(window) and window[-1] == _RETURN:
         longer = content.read(first_byte, first_byte + num_bytes + 1)
@@ -60,24 +60,24 @@ def _window(content: Content, first_byte: int, num_bytes: int) -> Buffer:
 
 
 def line_records(buffer: Buffer, stretch: Stretch, lines: LineScan, decode: DecodeRecord) -> CutRecords:
-    """Consecutive lines, each decoded when its sample is asked for; layout CRCs are those of their bytes.
+    """Return consecutive lines, each decoded when its sample is requested; layout CRCs are those of their bytes.
 
     Raises
     ------
     ShardError
-        As `lines_in`.
+        As `lines_in` does.
     """
     starts = compact(lines_in(buffer, stretch, lines))
     return CutRecords(buffer, starts, stretch, decode=decode, crcs=partial(line_crcs, buffer, starts))
 
 
 def lines_in(buffer: Buffer, stretch: Stretch, lines: LineScan) -> NDArray[np.int64]:
-    """Where the lines of a buffer begin, and where the last one ends, checked; shape (num_samples + 1,).
+    """Return where the lines of a buffer begin, and the last one ends, checked; shape (num_samples + 1,).
 
     Raises
     ------
     ShardError
-        Where the bytes are not cut at the ends of lines, or hold another number of them than the index says.
+        The bytes are not cut at line ends, or hold another number of lines than the index says.
     """
     num_samples = stretch.num_samples
     if stretch.sample_starts is None:
@@ -99,20 +99,20 @@ def lines_in(buffer: Buffer, stretch: Stretch, lines: LineScan) -> NDArray[np.in
 
 
 def line_crcs(buffer: Buffer, starts: Sequence[int]) -> NDArray[np.uint32]:
-    """CRC-32 of the bytes of each line, as a scan gives them; shape (num_lines,)."""
+    """Return the CRC-32 of the bytes of each line, as a scan gives them; shape (num_lines,)."""
     view = memoryview(buffer)
     crcs = [crc32(view[starts[i] : starts[i + 1]]) for i in range(len(starts) - 1)]
     return np.array(crcs, dtype=np.uint32)
 
 
 class LineEnds(NamedTuple):
-    """What ends a line, and which lines are none.
+    """The rules for where a line ends, and which lines do not count.
 
     With ``quote`` (a byte) no line ends between two quotes: the records of a delimited file, whose quoted fields may
-    hold newlines. A quote inside such a field is written twice, which changes nothing. One in the middle of a field
-    that does not begin with a quote is an error where ``strict``, else a character like others; then a carriage return
-    alone ends a line, too. A line of white space, but for the ``delimiter`` (a byte), is none. Where ``newline`` is
-    given, nothing else ends a line, and all lines count.
+    hold newlines. A quote inside such a field is doubled, which changes nothing. One in the middle of a field that does
+    not begin with a quote is an error with ``strict``, else an ordinary character; then a carriage return alone ends a
+    line, too. A line of white space, not counting the ``delimiter`` (a byte), is skipped. If ``newline`` is given,
+    nothing else ends a line, and all lines count.
     """
 
     quote: int | None = None
@@ -122,12 +122,12 @@ class LineEnds(NamedTuple):
 
     @property
     def or_return(self) -> bool:
-        """Whether a carriage return alone ends a line."""
+        """True if a carriage return alone ends a line."""
         return self.quote is not None and not self.strict
 
 
 class LineScan:
-    """Finds the lines of a shard, window by window, keeping a few integers of an unfinished one."""
+    """A scan for the lines of a shard, window by window, keeping a few integers about an unfinished one."""
 
     __slots__ = (
         "_after_closing",
@@ -171,9 +171,10 @@ class LineScan:
     def add(
         self, window: Buffer, *, is_last: bool, with_crcs: bool = True
     ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """The borders of samples that end in the next window, and their CRCs, as `FoundSamples.add` takes them.
+        """Return the borders of samples that end in the next window, and their CRCs, as `FoundSamples.add` takes them.
 
-        In the last one the end of the shard ends a line too. No window ends between a carriage return and its newline.
+        In the last window the end of the shard ends a line too. No window ends between a carriage return and its
+        newline.
         """
         data = np.frombuffer(window, dtype=np.uint8) if len(window) else np.zeros(0, dtype=np.uint8)
         line_ends = self._newlines(data) + 1
@@ -193,11 +194,11 @@ class LineScan:
         return found
 
     def notes(self) -> dict[str, int]:
-        """What was met and is no sample."""
+        """Return the counts of lines that are no samples."""
         return {"blank_lines": self._num_blank} if self._num_blank else {}
 
     def check_cuts(self, buffer: Buffer, starts: NDArray[np.int64], stretch: Stretch) -> None:
-        """Make sure that each sample ends with a line; the last one of a shard may lack its end."""
+        """Check that each sample ends with a line; the last one of a shard may lack its line end."""
         data = np.frombuffer(buffer, dtype=np.uint8) if len(buffer) else np.zeros(0, dtype=np.uint8)
         inner = starts[1:-1] - 1
         last = data[inner]
@@ -226,14 +227,14 @@ class LineScan:
         return found
 
     def _quotes(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Where the quotes lie that open a field, close one, or are one of two inside."""
+        """Return the positions of quotes that open a field, close one, or are one of two inside."""
         quotes = np.flatnonzero(data == self._ends.quote)
         if not len(quotes):
             return quotes
         before = data[quotes - 1]
         if quotes[0] == 0:
             before[0] = self._last_byte
-        # A quote right before has just closed: the two are one quote, written twice.
+        # A quote right before has just closed: the two are one doubled quote.
         may_open = self._openers[before] | (before == self._ends.quote)
         if quotes[0] == 0 and self._last_byte == self._ends.quote:
             may_open[0] = self._after_closing
@@ -259,7 +260,7 @@ class LineScan:
         *,
         with_crcs: bool,
     ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Take the lines that are not blank as samples, each from the end of the one before to its own."""
+        """Return the lines that are not blank as samples, each from the end of the one before to its own."""
         start = 0
         borders = ends + self._position
         if not self._any:
@@ -285,13 +286,13 @@ class LineScan:
         return borders, crcs
 
     def _blank_lines(self, data: NDArray[np.uint8], line_ends: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which lines hold only white space: only those that begin with it are looked at in full."""
+        """Return which lines hold only white space; only those that begin with it are checked in full."""
         if self._ends.newline:
             return np.zeros(len(line_ends), dtype=np.bool_)
         starts = np.concatenate(([0], line_ends[:-1])) if len(line_ends) else line_ends
         blank = self._spaces[data[starts]]
         doubtful = np.flatnonzero(blank)
-        if len(doubtful) > _FEW:  # then all at once is quicker than each
+        if len(doubtful) > _FEW:  # then all at once is faster than each alone
             blank = np.logical_and.reduceat(self._spaces[data[: line_ends[-1]]], starts)
         else:
             for number in doubtful.tolist():
@@ -315,10 +316,10 @@ class LineScan:
 def _without_strays(
     quotes: NDArray[np.int64], begin_fields: NDArray[np.bool_], first: int, closed_at: int
 ) -> NDArray[np.int64]:
-    """Those of ``quotes[first:]`` that mean something; what is behind each decides about the next, one by one.
+    """Return those of ``quotes[first:]`` that have a meaning; each decides about the next, one by one.
 
-    ``begin_fields`` says which stand where a field begins. Outside of quotes at ``first``, the last one before it that
-    closed, or ``closed_at``, lies right before if it is one of two.
+    ``begin_fields`` is True for those at the start of a field. At ``first`` no quote is open; the last one before it,
+    or else ``closed_at``, closed a field, and lies right before it if the two are one doubled quote.
     """
     kept: list[int] = []
     is_quoted = False

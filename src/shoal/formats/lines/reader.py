@@ -1,7 +1,7 @@
 """JSON Lines shards: one JSON value on each line, UTF-8.
 
-Lines end with a newline (a carriage return before it is white space to JSON). Lines of nothing but white space belong
-to no sample. The last line needs no newline, and a byte order mark at the start is passed over.
+Lines end with a newline (a carriage return before it is white space to JSON). Lines of only white space belong to no
+sample. The last line needs no newline, and a byte order mark at the start is skipped.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _FRONT_BYTES = 4096
 class JsonLines:
     """The format of one JSON value a line.
 
-    A sample is the object of its line; a line that holds another JSON value gives ``{"json": value}``. ``NaN`` and
-    ``Infinity`` are accepted, as Python's `json` does. A scan reads ``window_bytes`` at a time and keeps none of
-    them, so its memory does not grow with the length of a line; a line longer than ``line_limit_bytes`` is refused.
+    A sample is the object of its line; a line with another JSON value gives ``{"json": value}``. ``NaN`` and
+    ``Infinity`` are accepted, as in Python's `json`. A scan reads ``window_bytes`` at a time and keeps none of them, so
+    its memory does not grow with the length of a line; a line longer than ``line_limit_bytes`` is refused.
     """
 
     name: str = "jsonl"
@@ -42,28 +42,28 @@ class JsonLines:
         Raises
         ------
         ShardError
-            Where a line is longer than ``line_limit_bytes``.
+            A line is longer than ``line_limit_bytes``.
         """
         return forward_scan(self, read, num_bytes, shard=shard)
 
     def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
-        """The same of bytes whose end is not known."""
+        """Scan content whose size is not known yet; see `scan`."""
         _refuse_one_value(bytes(content.read(0, _FRONT_BYTES)), shard)
         return scan_lines(content, found, LineScan(shard, self.line_limit_bytes), window_bytes=self.window_bytes)
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
-        """Open the bytes of consecutive lines; a line is parsed when its sample is asked for.
+        """Open the bytes of consecutive lines; a line is parsed when its sample is requested.
 
         Raises
         ------
         ShardError
-            Where the bytes are not cut at the ends of lines, or hold another number of them than the index says.
+            The bytes are not cut at line ends, or hold another number of lines than the index says.
         """
         return line_records(buffer, stretch, LineScan(stretch.shard, self.line_limit_bytes), _decode)
 
 
 def _refuse_one_value(front: bytes, shard: str) -> None:
-    """Raise for a document of one value over several lines, by its first line, which is no JSON alone."""
+    """Raise for a document of one value over several lines, whose first line alone is not JSON."""
     line, newline, _ = front.removeprefix(BOM).lstrip().partition(b"\n")
     line = line.strip()
     is_list = line == b"[" or (line.startswith(b"[") and line.endswith(b","))
@@ -76,7 +76,7 @@ def _refuse_one_value(front: bytes, shard: str) -> None:
 
 
 def _decode(data: bytes) -> Sample:
-    """The fields of the object on a line."""
+    """Return the fields of the object on a line."""
     try:
         value = json.loads(data.decode("utf-8").strip(WHITE))
     except (ValueError, RecursionError) as error:

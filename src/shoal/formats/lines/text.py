@@ -1,4 +1,4 @@
-"""Plain text: each line that is not blank is a sample."""
+"""Plain text shards: each line that is not blank is a sample."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINE_LIMIT_BYTES = 1 << 30
 
 
 class Text:
-    """The format of one line of UTF-8 a sample: ``{"text": line}``, without the end of the line."""
+    """The format of one line of UTF-8 per sample: ``{"text": line}``, without the line end."""
 
     name: str = "text"
     suffixes: tuple[str, ...] = (".txt", ".text")
@@ -26,16 +26,16 @@ class Text:
         return forward_scan(self, read, num_bytes, shard=shard)
 
     def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
-        """The same of bytes whose end is not known."""
+        """Scan content whose size is not known yet; see `scan`."""
         return scan_lines(content, found, LineScan(shard, _LINE_LIMIT_BYTES), window_bytes=self.window_bytes)
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
-        """Open the bytes of consecutive lines; raises `ShardError` where they are not cut at the ends of lines."""
+        """Open the bytes of consecutive lines; raises `ShardError` if they are not cut at line ends."""
         return line_records(buffer, stretch, LineScan(stretch.shard, _LINE_LIMIT_BYTES), _decode)
 
 
 def _decode(data: bytes) -> Sample:
-    # Blank lines before it came along; its own leading spaces stay.
+    # Blank lines before it are part of its bytes; its own leading spaces stay.
     begin = data.rfind(b"\n", 0, len(data) - 1) + 1
     try:
         return {"text": data[begin:].decode("utf-8").rstrip("\r\n")}

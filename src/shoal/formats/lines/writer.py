@@ -1,4 +1,4 @@
-"""JSON Lines written: one object a line, as short as JSON is, UTF-8 and nothing escaped that need not be."""
+"""Writer of JSON Lines: one compact object a line, in UTF-8, with no needless escapes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _HINT = (
 class JsonLinesEncoder:
     """The format of one JSON object a line.
 
-    Values are what JSON can hold; arrays and numbers of numpy become lists and numbers, tuples lists. Not bytes.
+    Values are those of JSON; numpy arrays and numbers become lists and numbers, tuples lists. Bytes are refused.
     """
 
     name: str = "jsonl"
     suffix: str = ".jsonl"
 
     def record(self, sample: Sample) -> EncodedRecord:
-        """The line of a sample.
+        """Encode a sample as a line.
 
         Raises
         ------
         UsageError
-            A value is nothing that JSON can hold.
+            JSON cannot hold a value.
         """
         check_names(sample)
         try:
             line = _dumps(sample).encode("utf-8") + b"\n"
-            if line.find(b"{", 1) > 0:  # an object inside, as it seems
+            if line.find(b"{", 1) > 0:  # probably an object inside
                 check_keys(sample)
         except (TypeError, ValueError, RecursionError) as error:
             msg = f"the sample {_named(sample)} cannot be written as JSON: {error}"
@@ -48,11 +48,11 @@ class JsonLinesEncoder:
         return EncodedRecord((line,), len(line), crc32(line))
 
     def begin(self) -> AppendedShard:
-        """A new shard."""
+        """Begin a new shard."""
         return AppendedShard()
 
 
-# Made once: json.dumps with options makes an encoder for each call.
+# Created once: json.dumps with options creates an encoder for each call.
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=plain_value).encode
 
 

@@ -1,8 +1,8 @@
 """Chunks of LitData whose items are compressed in frames: several items in each, or one.
 
-With ``compression_level="batch"``, what ``compression="zstd"`` means since LitData 0.2.76, a chunk begins with a magic
-and a table of items and frames, which is not compressed; the frames follow. With ``"sample"`` a chunk is as without
-compression, but each item is a frame.
+With ``compression_level="batch"``, the meaning of ``compression="zstd"`` since LitData 0.2.76, a chunk begins with a
+magic number and an uncompressed table of items and frames; the frames follow. With ``"sample"`` a chunk is like an
+uncompressed one, but each item is a frame.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VERSION = 1
 _FRAME = np.dtype(
     [("first_item", "<u4"), ("num_items", "<u4"), ("byte", "<u8"), ("packed_bytes", "<u4"), ("content_bytes", "<u4")]
 )
-_LIMIT_BYTES = 4 << 30  # of what a chunk holds
+_LIMIT_BYTES = 4 << 30  # of a chunk's content
 _ITEM_LIMIT_BYTES = 1 << 30
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -42,7 +42,7 @@ def scan_frames(read: ReadBytes, num_bytes: int, *, shard: str, num_leaves: int)
     Raises
     ------
     ShardError
-        Where the table contradicts itself or the size of the chunk.
+        The table contradicts itself or the size of the chunk.
     """
     prefix = bytes(read(0, min(num_bytes, _PREFIX_BYTES))).ljust(_PREFIX_BYTES, b"\0")
     version = int.from_bytes(prefix[8:10], "little")
@@ -75,12 +75,12 @@ def scan_frames(read: ReadBytes, num_bytes: int, *, shard: str, num_leaves: int)
 
 
 def parse_frames(buffer: Buffer, stretch: Stretch, *, num_leaves: int, decode: DecodeRecord) -> CutRecords:
-    """Decompress some consecutive pieces and open the items in them. Errors of items name bytes of what is inside.
+    """Decompress some consecutive pieces and open their items. Errors of items name bytes of the content.
 
     Raises
     ------
     ShardError
-        They cannot be decompressed, or do not hold so many items.
+        They cannot be decompressed, or do not hold that many items.
     """
     shard, first_byte = stretch.shard, stretch.first_byte
     known = held(stretch, first_byte + len(buffer), limit_bytes=_LIMIT_BYTES)
@@ -107,12 +107,12 @@ def parse_frames(buffer: Buffer, stretch: Stretch, *, num_leaves: int, decode: D
 
 
 def inflated(data: bytes) -> bytearray:
-    """An item that is a frame of its own.
+    """Decompress an item that is a frame of its own.
 
     Raises
     ------
     BadRecordError
-        It is none, or holds more than 1 GiB.
+        It is no frame, or holds more than 1 GiB.
     """
     try:
         return decompress("zst", data, limit_bytes=_ITEM_LIMIT_BYTES)
@@ -122,7 +122,7 @@ def inflated(data: bytes) -> bytearray:
 
 
 def frame_ends(buffer: Buffer, num_frames: int) -> list[int]:
-    """Where zstd frames begin and end, by the sizes of their blocks; fewer where they lead out of the buffer.
+    """Return where zstd frames begin and end, by the sizes of their blocks; fewer if these lead out of the buffer.
 
     See RFC 8878, section 3.1.1.
     """
@@ -140,7 +140,7 @@ def frame_ends(buffer: Buffer, num_frames: int) -> list[int]:
         while not is_last and at + 3 <= len(view):
             block = int.from_bytes(view[at : at + 3], "little")
             is_last = bool(block & 1)
-            at += 3 + (1 if block >> 1 & 3 == 1 else block >> 3)  # of one byte that is repeated, one is there
+            at += 3 + (1 if block >> 1 & 3 == 1 else block >> 3)  # a block of one repeated byte stores it once
         at += 4 * (about >> 2 & 1)
         if not is_last or at > len(view):
             break
@@ -156,7 +156,7 @@ def _check(
     num_leaves: int,
     shard: str,
 ) -> None:
-    """Items must follow each other, and so must frames, to the end of the chunk."""
+    """Check that items, and frames, follow each other up to the end of the chunk."""
     ends = np.append(0, np.cumsum(frames["num_items"].astype(np.int64)))
     places = origin + np.append(0, np.cumsum(frames["packed_bytes"].astype(np.int64)))
     items_fit = offsets[0] == 0 and bool((np.diff(offsets) >= 4 * num_leaves).all())

@@ -1,8 +1,8 @@
-"""The ``json`` leaves of LitData: nested lists and dicts in tags of its own, and as JSON text.
+"""The ``json`` leaves of LitData: nested lists and dicts in tags of its own, or JSON text.
 
-A value is a byte that says its kind, a ``u32`` count where it has parts, and the parts; all numbers are little-endian.
-Values of lists of dicts with the same keys have tags of another range, and the keys come once, before them. Older
-versions wrote JSON text, whose first byte is none of these tags.
+A value is a byte for its kind, a ``u32`` count if it has parts, and the parts; all numbers are little-endian. Values of
+lists of dicts with equal keys have tags of another range, and the keys come once, before them. Older versions wrote
+JSON text, whose first byte is none of these tags.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LAST_TAG = 0x20
 
 
 def json_value(data: bytes) -> Any:
-    r"""The value in these bytes.
+    r"""Return the value in these bytes.
 
     >>> json_value(b"\x05\x01\0\0\0\x01\0\0\0k" + b"\x04\x02\0\0\0\x01\x00"), json_value(b'{"k": [1.5]}')
     ({'k': [True, False]}, {'k': [1.5]})
@@ -29,7 +29,7 @@ def json_value(data: bytes) -> Any:
     Raises
     ------
     ValueError
-        They are none; memory stays within a few times their number.
+        They are invalid; memory stays within a few times their number.
     """
     if not data or data[0] > _LAST_TAG:
         return json.loads(data)
@@ -42,13 +42,13 @@ def json_value(data: bytes) -> Any:
 
 
 class _Reader:
-    """Takes values off the front of some bytes."""
+    """A reader that takes values off the front of some bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self.position = data, 0
 
     def value(self) -> Any:
-        """The next value, whatever its kind."""
+        """Read the next value, of any kind."""
         tag = self._taken(1)[0]
         if tag == _JSON:
             return json.loads(self._taken(self._count()))
@@ -76,7 +76,7 @@ class _Reader:
         return [{key: self._single(_OF_RECORDS.get(self._taken(1)[0], -1)) for key in keys} for _ in range(num_rows)]
 
     def _single(self, tag: int) -> Any:
-        """A value without parts."""
+        """Read a value without parts."""
         if tag == _TEXT:
             return self._text()
         if tag == _INT:
@@ -94,7 +94,7 @@ class _Reader:
         return self._taken(self._count()).decode("utf-8")
 
     def _count(self, *, least_bytes: int = 1) -> int:
-        """A count of what follows, each of which has so many bytes or more."""
+        """Read a count of parts, each of which has at least ``least_bytes``."""
         count = int.from_bytes(self._taken(4), "little")
         self._check(count, least_bytes)
         return count

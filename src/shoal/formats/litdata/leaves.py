@@ -1,4 +1,4 @@
-"""The leaves of LitData items: from the bytes of a value to the value, as LitData's writer made them."""
+"""The leaves of LitData items: decoding of bytes to values, as LitData's writer encoded them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _TENSOR_TYPES = {
     **dict.fromkeys((13, 14), "int16"), **dict.fromkeys((15, 16), "int32"), **dict.fromkeys((17, 18), "int64"),
     19: "bool", 20: "uint16",
 }  # fmt: skip  # 10 is bfloat16, which numpy does not have
-# Files of their own formats, for which LitData opens a decoder of another package each.
+# Files in their own formats, each of which LitData decodes with another package.
 _FILES = ("file", "tiff", "tifffile", "video", "audio", "nifti", "mesh", "pdf")
 _IMAGES = {"pil": "pil", "jpeg": "jpeg", "image": "jpeg", "jpeg_array": "jpeg_array"}
 
 
 def leaf_decoder(leaf: str, *, allow_pickle: bool) -> Callable[[bytes], Any]:
-    """What makes a value of the bytes of a leaf of this kind; it raises ValueError where they are none.
+    """Return the decoder of a leaf of this kind; it raises ValueError if the bytes are invalid.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def leaf_decoder(leaf: str, *, allow_pickle: bool) -> Callable[[bytes], Any]:
 
 
 def array_type(leaf: str) -> np.dtype[Any] | None:
-    """The type of the numbers in a leaf that is nothing but numbers in a row; None where it is another, or not known.
+    """Return the type of the numbers in a leaf of nothing but numbers in a row; None for other or unknown leaves.
 
     >>> array_type("no_header_tensor:16"), array_type("int")
     (dtype('int32'), None)

@@ -1,10 +1,10 @@
-"""LitData chunks: a table of offsets and items; what the items hold is in the ``index.json`` beside the chunks.
+"""LitData chunks: a table of offsets and items; the ``index.json`` beside the chunks describes the items.
 
-``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the items, each of which is a ``u32`` size
-for every leaf and then the leaves one after the other. The index names the kind of each leaf and the tree they make.
+Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the items, each of which is a ``u32``
+size for every leaf and then the leaves one after the other. The index names the kind of each leaf and their tree.
 Compressed items (`shoal.formats.litdata.frames`) and items that are rows of a table
-(`shoal.formats.litdata.rows_of_leaves`) make other chunks, which say so themselves; one dataset may have several
-kinds.
+(`shoal.formats.litdata.rows_of_leaves`) have other chunk layouts, which identify themselves; one dataset may have
+several kinds.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ Build = Callable[[Iterator[Any]], Any]
 
 
 class LitData:
-    """The format of LitData's optimised datasets; ``index`` is what the ``index.json`` beside the chunks holds.
+    """The format of LitData's optimised datasets; ``index`` is the content of the ``index.json`` beside the chunks.
 
-    Where a directory is opened, that is found by itself. A sample is the item, where that is a dict, else
+    When a directory is opened, that is found automatically. A sample is the item, if that is a dict, else
     ``{"item": item}``. Tensors are numpy arrays, images are Pillow's; video, audio and files of other kinds are their
-    bytes. With ``allow_pickle`` leaves of pickles are read, which runs whatever code is in them.
+    bytes. With ``allow_pickle`` leaves of pickles are read, which runs any code in them.
 
     Raises
     ------
     UsageError
-        The index is none, or that of chunks that are encrypted, or of tokens without items.
+        The index is invalid, or that of chunks that are encrypted, or of tokens without items.
     """
 
     name: str = "litdata"
     suffixes: tuple[str, ...] = (".bin",)
-    needs_front = True  # where samples lie, which a scan of some of them would not see
+    needs_front = True  # for the table of samples, which a scan of some of them would not see
 
     def __init__(self, index: Mapping[str, Any], *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
@@ -79,7 +79,7 @@ class LitData:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the index says of the items."""
+        """Options that the index gives for the items."""
         packed = {"compression": "zstd", "compression_level": "sample"} if self._is_packed else {}
         return {"config": {"data_format": self.leaves, "data_spec": json.dumps([1, self.tree]), **packed}}
 
@@ -91,14 +91,14 @@ class LitData:
         Raises
         ------
         ShardError
-            Where the table contradicts itself or the size of the chunk.
+            The table contradicts itself or the size of the chunk.
         """
         if bytes(read(0, min(len(FRAMES_MAGIC), num_bytes))) == FRAMES_MAGIC:
             return scan_frames(read, num_bytes, shard=shard, num_leaves=len(self.leaves))
         least_bytes = 4 * len(self.leaves)
         try:
             starts = read_offsets(read, num_bytes, shard=shard, least_bytes=least_bytes, hint=NO_CHUNK)
-        except ShardError:  # of chunks with rows the offsets are no borders of items
+        except ShardError:  # in chunks with rows the offsets are no borders of items
             rows = scan_rows(read, num_bytes, shard=shard)
             if rows is None:
                 raise
@@ -109,12 +109,12 @@ class LitData:
         return ShardScan(starts, offset_crcs(starts))
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
-        """Open the bytes of consecutive items; each is decoded when it is asked for.
+        """Open the bytes of consecutive items; each is decoded on request.
 
         Raises
         ------
         ShardError
-            Where the bytes do not hold so many items.
+            The bytes do not hold that many items.
         """
         if is_rows(stretch.head):
             return parse_rows(buffer, stretch)
@@ -136,12 +136,12 @@ class LitData:
 
 
 def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
-    """What an ``index.json`` says of all chunks, with the name of their loader.
+    """Return what an ``index.json`` declares for all chunks, with the name of their loader.
 
     Raises
     ------
     UsageError
-        It is none, or that of chunks that are encrypted.
+        It is invalid, or that of chunks that are encrypted.
     """
     try:
         config = {"item_loader": ITEMS_LOADER, **index["config"]}
@@ -155,7 +155,7 @@ def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def whole_codec(config: Mapping[str, Any]) -> str:
-    """The codec by which chunks are compressed as wholes; "" where they are not, or only what is in them.
+    """Return the codec by which chunks are compressed as wholes; "" if they are not, or only their items are.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def _no_index(error: Exception) -> UsageError:
 
 
 def _inflated(decode: Callable[[bytes], Sample], data: bytes) -> Sample:
-    """An item that is compressed alone; errors name the byte at which it begins."""
+    """Decode an item that is compressed alone; errors name the byte at which it begins."""
     inside = bytes(inflated(data))
     try:
         return decode(inside)
@@ -187,7 +187,7 @@ def _inflated(decode: Callable[[bytes], Sample], data: bytes) -> Sample:
 
 
 def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], build: Build, data: bytes) -> Sample:
-    """The item that these leaves make."""
+    """Return the item built from these leaves."""
     at = 4 * len(leaves)
     sizes = np.frombuffer(data, "<u4", count=len(leaves)).tolist() if at <= len(data) else [len(data)]
     if at + sum(sizes) != len(data):
@@ -208,7 +208,7 @@ def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], b
 
 
 def _leaves_of(tree: Mapping[str, Any], depth: int) -> Iterator[None]:
-    """One for each leaf of a tree, which is checked."""
+    """Yield None for each leaf of a tree, checking it."""
     kind, children = tree["type"], tree["children_spec"]
     if depth > _MOST_DEPTH or kind not in (None, "builtins.dict", "builtins.list", "builtins.tuple"):
         msg = f"items hold a {kind!r}, {depth} deep; dicts, lists and tuples are read"
@@ -223,7 +223,7 @@ def _leaves_of(tree: Mapping[str, Any], depth: int) -> Iterator[None]:
 
 
 def _builder(tree: Mapping[str, Any]) -> Build:
-    """What makes an item of its leaves, taken in turn."""
+    """Return a function that builds an item from its leaves, taken in turn."""
     children = [_builder(child) for child in tree["children_spec"]]
     if tree["type"] is None:
         return next

@@ -1,8 +1,8 @@
-"""Chunks of LitData whose items are rows of an Arrow table behind the table of offsets.
+"""Chunks of LitData whose items are rows of an Arrow table after the table of offsets.
 
-LitData writes them so since 0.2.76 where pyarrow is installed and items are dicts of texts, numbers, bytes, lists and
-dicts. The offsets then say nothing; the chunk ends with the ``u32`` size of an Arrow file (a stream, in older chunks)
-and a magic.
+LitData writes them since 0.2.76 if pyarrow is installed and items are dicts of texts, numbers, bytes, lists and dicts.
+The offsets then have no meaning; the chunk ends with the ``u32`` size of an Arrow file (a stream, in older chunks) and
+a magic number.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _ROWS = "rows"
 
 
 def scan_rows(read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan | None:
-    """The record batches of a chunk, each of which is a piece; None where no magic ends it.
+    """Find the record batches of a chunk, each of which is a piece; None if it does not end with the magic number.
 
     Raises
     ------
     ShardError
-        The Arrow file leads out of the chunk, is none, or has another number of rows than the chunk says.
+        The Arrow file leads out of the chunk, is invalid, or has another number of rows than the chunk says.
     """
     tail = bytes(read(max(0, num_bytes - _TAIL_BYTES), num_bytes))
     if not tail.endswith(_MAGIC):
@@ -51,7 +51,7 @@ def scan_rows(read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan | Non
 
 
 def is_rows(head: Mapping[str, Any]) -> bool:
-    """Whether a chunk with this head holds rows."""
+    """Return True if a chunk with this head holds rows."""
     return _ROWS in head
 
 
@@ -61,7 +61,7 @@ def parse_rows(buffer: Buffer, stretch: Stretch) -> TableRecords:
     Raises
     ------
     ShardError
-        They are none, or have another number of rows.
+        They are invalid, or have another number of rows.
     """
     rows = stretch.head.get(_ROWS)
     if not isinstance(rows, Mapping):
@@ -71,5 +71,5 @@ def parse_rows(buffer: Buffer, stretch: Stretch) -> TableRecords:
 
 
 def _python_values(array: Any) -> Callable[[int], Any]:
-    """What gives a value of a column as LitData does: lists of numbers are lists."""
+    """Return a function that gives a value of a column as LitData does: lists of numbers are lists."""
     return lambda row: python_value(array[row])

@@ -1,8 +1,8 @@
 """LitData's chunks of tokens: a table of offsets and documents, each nothing but its tokens.
 
-``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the tokens of all documents one after the
-other. LitData's ``TokensLoader`` reads them in blocks of one length, which documents begin and end anywhere in; the
-tokens behind the last whole block of a chunk are left out there, and so they are here.
+Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the tokens of all documents one after
+the other. LitData's ``TokensLoader`` reads them in blocks of one length, in which documents begin and end anywhere; it
+leaves out the tokens after the last whole block of a chunk, as does this format.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _FIELD = "tokens"
 class LitDataTokens:
     """The format of the chunks that LitData optimises for its ``TokensLoader``; a sample is ``{"tokens": array}``.
 
-    ``index`` is what the ``index.json`` beside the chunks holds. A sample is a block of ``block_size`` tokens, as
-    ``TokensLoader(block_size)`` gives them: how many that are, the index does not say.
+    ``index`` is the content of the ``index.json`` beside the chunks. A sample is a block of ``block_size`` tokens, as
+    from ``TokensLoader(block_size)``; the index does not have that number.
 
     Raises
     ------
     UsageError
-        The index is none, or that of other chunks; ``block_size`` is less than 1.
+        The index is invalid, or that of other chunks; ``block_size`` is less than 1.
     """
 
     name: str = "litdata_tokens"
@@ -59,23 +59,23 @@ class LitDataTokens:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the index says of the tokens, and how many make a sample."""
+        """Options that the index gives for the tokens, and the number of tokens in a sample."""
         config = {"data_format": [self._leaf], "item_loader": TOKENS_LOADER}
         return {"config": config, "block_size": self.block_size}
 
     def projected(self, names: Sequence[str]) -> LitDataTokens:  # noqa: ARG002
-        """The same: there is one field."""
+        """Return this format: there is only one field."""
         return self
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the table of offsets, 4 bytes a document; the layout CRC of a sample is that of its two offsets.
 
-        ``notes`` count as ``tokens_left_over`` those that fill no block.
+        ``notes`` count the tokens that fill no block as ``tokens_left_over``.
 
         Raises
         ------
         ShardError
-            Where the table contradicts itself or the size of the chunk, or a document ends within a token.
+            The table contradicts itself or the size of the chunk, or a document ends within a token.
         """
         documents = read_offsets(read, num_bytes, shard=shard, least_bytes=0, hint=NO_CHUNK)
         first = table_bytes(len(documents) - 1)
@@ -91,7 +91,7 @@ class LitDataTokens:
         return ShardScan(starts, offset_crcs(starts), notes=left)
 
     def record(self, head: Mapping[str, Any], *, shard: str) -> Record:  # noqa: ARG002
-        """What a block is."""
+        """Return the layout of a block."""
         return self._record
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
@@ -100,7 +100,7 @@ class LitDataTokens:
         Raises
         ------
         ShardError
-            Where the bytes do not hold so many of them.
+            The bytes do not hold that many of them.
         """
         walk = partial(range, 0, len(buffer) + 1, self._record.layout.itemsize)
         starts = borders_in(buffer, stretch, walk, what="blocks")

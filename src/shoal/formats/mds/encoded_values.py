@@ -1,4 +1,4 @@
-"""Values of MDS columns written: from a value to its bytes, the other direction of `shoal.formats.mds.encodings`."""
+"""Encoding of MDS column values to bytes, the inverse of `shoal.formats.mds.encodings`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHAPE_TYPES = ("<u1", "<u2", "<u4", "<u8")
 
 
 def encoding_for(value: Any) -> str:
-    """The encoding of a column of which this is the first value.
+    """Return the encoding of a column whose first value is this.
 
     >>> encoding_for(3), encoding_for(np.zeros((2, 3), np.float32)), encoding_for({"a": 1})
     ('int', 'ndarray', 'json')
@@ -43,7 +43,7 @@ def encoding_for(value: Any) -> str:
 
 
 def is_written(encoding: str) -> bool:
-    """Whether values can be written in this encoding; others are read alone.
+    """Return True if values can be written in this encoding; others are only read.
 
     >>> is_written("ndarray:int8:3"), is_written("pil")
     (True, False)
@@ -52,14 +52,14 @@ def is_written(encoding: str) -> bool:
 
 
 def encode_value(encoding: str, value: Any) -> bytes:
-    """The bytes of a value.
+    """Encode a value.
 
     Raises
     ------
     ValueError
-        It is none of this encoding.
+        It does not fit this encoding.
     UsageError
-        Nothing is written in this encoding.
+        This encoding is not written.
     """
     if isinstance(value, StoredValue):
         return value
@@ -78,7 +78,7 @@ def encode_value(encoding: str, value: Any) -> bytes:
 
 
 def _scalar(kind: np.dtype[Any], value: Any) -> bytes:
-    if value is None or isinstance(value, str | bytes | bool) or np.ndim(value):  # numpy makes NaN of None
+    if value is None or isinstance(value, str | bytes | bool) or np.ndim(value):  # numpy turns None into NaN
         msg = f"{type(value).__name__} is no {kind.name}"
         raise ValueError(msg)
     try:
@@ -87,7 +87,7 @@ def _scalar(kind: np.dtype[Any], value: Any) -> bytes:
     except (OverflowError, TypeError) as error:
         raise ValueError(str(error)) from None
     plain, stored = value.item() if isinstance(value, np.ndarray | np.generic) else value, found[0].item()
-    # Of a floating number the nearest is stored that there is, but no infinity; a whole number is stored as it is.
+    # A floating number is rounded to the nearest, but not to infinity; an integer must be stored exactly.
     is_whole = kind.kind in "iu" or isinstance(plain, int)
     if stored != plain if is_whole else math.isinf(stored) and not math.isinf(plain):
         msg = f"{value!r} is no {kind.name}"
@@ -96,7 +96,7 @@ def _scalar(kind: np.dtype[Any], value: Any) -> bytes:
 
 
 def _ndarray(encoding: str, value: np.ndarray[Any, Any]) -> bytes:
-    """An array; what its encoding does not say of type and shape is written before it."""
+    """Encode an array; type and shape precede it where the encoding does not give them."""
     parts = encoding.split(":")
     name = str(value.dtype)
     if name not in _ARRAY_NUMBERS or (len(parts) > 1 and parts[1] != name):
@@ -113,7 +113,7 @@ def _ndarray(encoding: str, value: np.ndarray[Any, Any]) -> bytes:
 
 
 def _shape(shape: tuple[int, ...]) -> bytes:
-    """How many sizes and of how many bytes, in one byte, and the sizes."""
+    """Encode a shape: the number of sizes and their width in one byte, then the sizes."""
     largest = max(shape, default=0)
     word = next(place for place, kind in enumerate(_SHAPE_TYPES) if largest <= np.iinfo(kind).max)
     if len(shape) > 63:
@@ -137,7 +137,7 @@ def _text(value: Any) -> bytes:
 
 
 def _said(*kinds: type) -> Callable[[Any], bytes]:
-    """Numbers written as text."""
+    """Return an encoder of numbers as text."""
 
     def encode(value: Any) -> bytes:
         if not isinstance(value, kinds) or isinstance(value, bool):

@@ -1,6 +1,6 @@
-"""The encodings of MDS columns: from the bytes of a value to the value, as MosaicML Streaming's writer made them.
+"""The encodings of MDS columns: decoding of bytes to values, as MosaicML Streaming's writer encoded them.
 
-All integers are little-endian. Pickles are code, and are refused unless they were asked for by name.
+All integers are little-endian. Pickles are code, and are refused unless requested by name.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _ARRAY_TYPES = {8 * size + place: name for size, place, name in (
 )}  # fmt: skip
 _SHAPE_TYPES = ("u1", "<u2", "<u4", "<u8")
 _MOST_PIXELS = 1 << 28
-# As many as in a PNG of one bit a pixel: deflate makes at most 1032 bytes of one. Real images have far fewer.
+# As in a PNG of one bit a pixel: deflate expands a byte to at most 1032. Real images have far fewer.
 _MOST_PIXELS_A_BYTE, _MOST_PIXELS_OF_FEW_BYTES = 8 * 1032, 1 << 20
 
-# In these a PNG is the same image; of a palette ("P") MDS does not keep the colours, and of "I" a PNG keeps 16 bits.
+# In these modes a PNG is exact; MDS does not keep the colours of a palette ("P"), and a PNG keeps 16 bits of "I".
 _MODES_OF_PNG = ("1", "L", "LA", "RGB", "RGBA", "I;16")
 
 ENCODINGS = (
@@ -58,7 +58,7 @@ ENCODINGS = (
 
 
 class NoFileError(ValueError):
-    """An image of which there is no file that is the same."""
+    """An image that no image file can represent exactly."""
 
     hint = "`shoal repack --to mds` keeps it as it is; or leave such samples out with --on-error skip"
 
@@ -68,7 +68,7 @@ class StoredValue(bytes):
 
 
 def is_list(encoding: str) -> bool:
-    """Whether values are lists.
+    """Return True if values are lists.
 
     >>> is_list("list[pil]"), is_list("jpeg_array"), is_list("jpeg")
     (True, True, False)
@@ -77,7 +77,7 @@ def is_list(encoding: str) -> bool:
 
 
 def files_of(encoding: str) -> Decode | None:
-    """What makes image files, as bytes, of the bytes of a value: a PNG of pixels; None where values are no images.
+    """Return a converter from a value's bytes to image files, as bytes: a PNG for pixels; None if values are no images.
 
     >>> files_of("list[jpeg]")(bytes(4) + bytes([1, 0, 0, 0, 4, 0, 0, 0]) + b"JPEG"), files_of("str")
     ([b'JPEG'], None)
@@ -86,7 +86,7 @@ def files_of(encoding: str) -> Decode | None:
 
 
 def fixed_bytes_of(encoding: str) -> int | None:
-    """How many bytes every value of this encoding has; None where they differ.
+    """Return the size of every value of this encoding; None if sizes vary.
 
     >>> fixed_bytes_of("int"), fixed_bytes_of("ndarray:int32:2,3"), fixed_bytes_of("str")
     (8, 24, None)
@@ -102,7 +102,7 @@ def fixed_bytes_of(encoding: str) -> int | None:
 
 
 def array_of(encoding: str) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """Type and shape of every value of this encoding, where all are numbers of the same; else None.
+    """Return type and shape of every value of this encoding, if all are numbers of one type and shape; else None.
 
     >>> array_of("ndarray:uint8:2,3"), array_of("str")
     ((dtype('uint8'), (2, 3)), None)
@@ -116,7 +116,7 @@ def array_of(encoding: str) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
 
 
 def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:
-    """What makes a value of the bytes of one; it raises ValueError (or a kind of it) where they are none.
+    """Return the decoder of a value's bytes; it raises ValueError (or a kind of it) if they are invalid.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:
 
 
 def _array(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]:
-    """Type and shape of an ndarray column, each None where every value says its own."""
+    """Return type and shape of an ndarray column, each None if every value has its own."""
     parts = encoding.split(":")
     try:
         kind = _SCALARS[parts[1]] if len(parts) > 1 else None
@@ -181,11 +181,11 @@ def _image(data: bytes) -> Any:
         image = open_image(data)
         if image.width * image.height > _MOST_PIXELS_OF_FEW_BYTES + _MOST_PIXELS_A_BYTE * len(data):
             msg = f"an image of {len(data)} bytes claims {image.width} x {image.height} pixels"
-            raise ValueError(msg)  # noqa: TRY301  # as all that is wrong with it
-        image.load()  # now, while an error still knows its sample
+            raise ValueError(msg)  # noqa: TRY301  # like any other defect
+        image.load()  # now, while an error can still name its sample
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001  # its readers of damaged images raise whatever comes
+    except Exception as error:  # noqa: BLE001  # Pillow raises anything for damaged images
         msg = f"{type(error).__name__}: {error}"
         raise ValueError(msg) from None
     return image
@@ -197,7 +197,7 @@ def _raw_image(data: bytes) -> Any:
         msg = f"an image claims {width} x {height} pixels"
         raise ValueError(msg)
     mode, pixels = data[12 : 12 + mode_bytes].decode("utf-8"), data[12 + mode_bytes :]
-    if width * height > 8 * len(pixels):  # the fewest are those of one bit; Pillow reserves memory before it counts
+    if width * height > 8 * len(pixels):  # at least one bit a pixel; Pillow allocates memory before it checks
         msg = f"an image claims {width} x {height} pixels, in {len(pixels)} bytes"
         raise ValueError(msg)
     return _pillow().frombytes(mode, (width, height), pixels)
@@ -214,7 +214,7 @@ def _png_of(data: bytes) -> bytes:
 
 
 def _list_of(decode: Decode, *, unused_bytes: int) -> Decode:
-    """Lists: some unused bytes, the number of elements, the size of each, and they."""
+    """Return the decoder of lists: some unused bytes, the number of elements, the size of each, the elements."""
 
     def decode_list(data: bytes) -> list[Any]:
         count = int(np.frombuffer(data, "<u4", count=1, offset=unused_bytes)[0])

@@ -1,8 +1,8 @@
 """MDS shards, as MosaicML Streaming writes them: a table of offsets, a description of the columns, samples.
 
-``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, JSON that describes the columns, and the samples,
-each of which is a ``u32`` size for every column of variable size and then the values one after the other. So the head
-of a shard says where all of its samples are, and a sample can be read alone.
+Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, JSON that describes the columns, and the
+samples, each of which is a ``u32`` size for every column of variable size and then the values one after the other. So
+the head of a shard gives the position of all samples, and a sample can be read alone.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ _NO_SHARD = "this is no MDS shard, a compressed or a damaged one"
 class Mds:
     """The format of MosaicML Streaming; a sample has the columns of its shard, decoded as Streaming does.
 
-    With ``allow_pickle`` columns of pickles are read, which runs whatever code is in them.
+    With ``allow_pickle`` columns of pickles are read, which runs any code in them.
     """
 
     name: str = "mds"
     suffixes: tuple[str, ...] = (".mds",)
-    needs_front = True  # where samples lie, which a scan of some of them would not see
+    needs_front = True  # for the table of samples, which a scan of some of them would not see
 
     def __init__(self, *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
         self._wanted: tuple[str, ...] | None = None
-        self._files: tuple[str, ...] | None = None  # None: values; else the encodings that stay as they are stored
+        self._files: tuple[str, ...] | None = None  # None: decoded values; else the encodings that stay as stored
 
     def projected(self, names: Sequence[str]) -> Mds:
-        """The same format, which decodes these columns alone where a shard has all of them."""
+        """Return a copy that decodes only these columns of shards that have all of them."""
         projected = Mds(allow_pickle=self.allow_pickle)
         projected._wanted, projected._files = tuple(names), self._files
         return projected
 
     def with_files(self, stored: Collection[str] = ()) -> Mds:
-        """The same format, of which images are the bytes of files: a JPEG or PNG as it is, pixels as a PNG.
+        """Return a copy that gives images as bytes of files: a JPEG or PNG as it is, pixels as a PNG.
 
-        Values of the encodings ``stored`` are not decoded: they are `StoredValue`, for shards with the same.
+        Values of the encodings ``stored`` are not decoded: they are `StoredValue`, for shards with the same encoding.
         """
         other = Mds(allow_pickle=self.allow_pickle)
         other._wanted, other._files = self._wanted, tuple(sorted(stored))
@@ -72,14 +72,14 @@ class Mds:
         Raises
         ------
         ShardError
-            Where the head contradicts itself or the size of the shard.
+            The head contradicts itself or the size of the shard.
         """
         starts = read_offsets(read, num_bytes, shard=shard, least_bytes=1, hint=_NO_SHARD)
         columns = _columns(read, table_bytes(len(starts) - 1), int(starts[0]), shard)
         return ShardScan(starts, offset_crcs(starts), head={"columns": columns})
 
     def record(self, head: Mapping[str, Any], *, shard: str) -> Record | None:
-        """What a sample is where all columns have a fixed size: they lie one behind the other, with nothing between."""
+        """Return a sample's layout if all columns have a fixed size: they follow each other without gaps; else None."""
         layout, kinds = _record_of(self._columns(head, shard))
         return None if layout is None else Record(layout, kinds)
 
@@ -93,12 +93,12 @@ class Mds:
             raise ShardError(msg, shard=shard, hint="index it again") from None
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
-        """Open the bytes of consecutive samples; each is decoded when it is asked for.
+        """Open the bytes of consecutive samples; each is decoded on request.
 
         Raises
         ------
         ShardError
-            Where the bytes do not hold so many samples.
+            The bytes do not hold that many samples.
         """
         columns = self._columns(stretch.head, stretch.shard)
         num_sizes = sum(column.fixed_bytes is None for column in columns)
@@ -116,7 +116,7 @@ class Mds:
 
 
 def _gathered(columns: tuple[_Column, ...], buffer: Buffer, starts: Sequence[int]) -> Columns | None:
-    """The columns as views of the bytes, where all values are numbers or arrays of one shape; else None. O(1)."""
+    """Return the columns as views of the bytes, if all values are numbers or arrays of one shape; else None. O(1)."""
     record, kinds = _record_of(columns)
     num_samples = len(starts) - 1
     if record is None or starts[-1] - starts[0] != num_samples * record.itemsize:
@@ -126,7 +126,7 @@ def _gathered(columns: tuple[_Column, ...], buffer: Buffer, starts: Sequence[int
 
 
 def _decode(columns: tuple[_Column, ...], num_sizes: int, data: bytes) -> Sample:
-    """The values of a sample, by the sizes at its start."""
+    """Return the values of a sample, by the sizes at its start."""
     at = 4 * num_sizes
     sizes = iter(np.frombuffer(data, "<u4", count=num_sizes).tolist() if at <= len(data) else ())
     sample: Sample = {}
@@ -154,7 +154,7 @@ def _decode(columns: tuple[_Column, ...], num_sizes: int, data: bytes) -> Sample
 
 
 class _Column:
-    """One column: its name, how many bytes a value has where all have as many, and how one is decoded."""
+    """One column: its name, the size of a value if all have one size, and its decoder."""
 
     __slots__ = ("_decode", "allow_pickle", "encoding", "fixed_bytes", "is_wanted", "name")
 
@@ -190,7 +190,7 @@ def _known_columns(
 
 @lru_cache(maxsize=64)
 def _record_of(columns: tuple[_Column, ...]) -> tuple[np.dtype[Any] | None, tuple[tuple[str, Kind], ...]]:
-    """A sample as a record of numpy's, where all values are numbers or arrays of one shape; what is wanted of it."""
+    """Return a sample's numpy record type, if all values are numbers or arrays of one shape; and its wanted fields."""
     kinds = [array_of(column.encoding) for column in columns]
     fields = [(column.name, *kind) for column, kind in zip(columns, kinds, strict=True) if kind is not None]
     if len(fields) < len(columns):
@@ -204,7 +204,7 @@ def _record_of(columns: tuple[_Column, ...]) -> tuple[np.dtype[Any] | None, tupl
 
 
 def _columns(read: ReadBytes, begin: int, end: int, shard: str) -> list[list[str]]:
-    """Names and encodings from the description at bytes ``[begin, end)``, checked."""
+    """Return names and encodings from the description at bytes ``[begin, end)``, checked."""
     try:
         if end - begin > _DESCRIPTION_LIMIT_BYTES:
             msg = f"it has {end - begin} bytes"

@@ -1,6 +1,6 @@
-"""MDS shards written as MosaicML Streaming reads them; its readers also want an ``index.json`` beside the shards.
+"""Writer of MDS shards as MosaicML Streaming reads them; Streaming also needs an ``index.json`` beside the shards.
 
-The head of a shard says where each of its samples begins, so that a shard is held in memory until it is finished.
+The head of a shard has the offsets of its samples, so a shard is held in memory until it is finished.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MdsEncoder:
 
     ``columns`` maps the names of columns to their encodings (``{"image": "jpeg", "label": "int"}``); without it the
     first sample decides: integers are ``int``, floats ``float64``, arrays ``ndarray``, texts ``str``, bytes ``bytes``,
-    what else there is ``json``. Every sample has these columns and no others.
+    anything else ``json``. Every sample has these columns and no others.
     """
 
     name: str = "mds"
@@ -42,12 +42,12 @@ class MdsEncoder:
             fixed_bytes_of(encoding)
 
     def record(self, sample: Sample) -> EncodedRecord:
-        """The bytes of a sample: the sizes of its values where they differ, and the values.
+        """Encode a sample: the sizes of its values of variable size, and the values.
 
         Raises
         ------
         UsageError
-            It has other columns than the first, or a value is none of its encoding.
+            It has other columns than the first, or a value does not fit its encoding.
         """
         columns = self.columns
         if columns is None:
@@ -76,12 +76,12 @@ class MdsEncoder:
         return EncodedRecord((record,), len(record))
 
     def begin(self) -> MdsShard:
-        """A new shard."""
+        """Begin a new shard."""
         return MdsShard(self)
 
 
 class MdsShard:
-    """One shard in the making."""
+    """One shard being written."""
 
     def __init__(self, encoder: MdsEncoder) -> None:
         self._encoder = encoder
@@ -99,22 +99,22 @@ class MdsShard:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes the shard would have if it ended now."""
+        """Size of the shard if it ended now."""
         description = len(_description(self._encoder.columns or {}))
         return 4 * (self.num_samples + 2) + description + self._records_bytes
 
     @property
     def held_bytes(self) -> int:
-        """All of it."""
+        """Size of all records, which are held in memory."""
         return self._records_bytes
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
-        """Add a record; nothing is ready before the end.
+        """Add a record; no bytes are ready before the end.
 
         Raises
         ------
         UsageError
-            The shard would have 4 GiB, more than its offsets can say.
+            The shard would have 4 GiB, more than its offsets can address.
         """
         if self.num_bytes + record.num_bytes + 4 > _MOST_BYTES:
             msg = f"an MDS shard ends before 4 GiB, and this one would have {self.num_bytes + record.num_bytes} bytes"
@@ -126,7 +126,7 @@ class MdsShard:
         return ()
 
     def finish(self) -> Sequence[Buffer]:
-        """The whole shard."""
+        """Return the whole shard."""
         description = _description(self._encoder.columns or {})
         table_bytes = 4 * (self.num_samples + 2)
         self._head_bytes = table_bytes + len(description)
@@ -137,7 +137,7 @@ class MdsShard:
         return [head, *records]
 
     def written(self) -> WrittenShard:
-        """What is known of the shard."""
+        """Return the description of the shard."""
         starts = self._starts()
         words = starts.astype("<u4")
         layout = [crc32(words[at : at + 2].tobytes()) for at in range(self.num_samples)]
@@ -151,7 +151,7 @@ class MdsShard:
 
 
 def mds_index(columns: Sequence[Sequence[str]], shards: Sequence[tuple[str, int, int]]) -> bytes:
-    """The ``index.json`` of MosaicML Streaming; ``shards`` are names, bytes and numbers of samples."""
+    """Return the ``index.json`` of MosaicML Streaming; ``shards`` are names, bytes and numbers of samples."""
     about = _about(dict(map(tuple, columns)))  # type: ignore[arg-type]  # pairs
     entries = [
         {
@@ -166,7 +166,7 @@ def mds_index(columns: Sequence[Sequence[str]], shards: Sequence[tuple[str, int,
 
 
 def mds_index_of(index: Index) -> bytes:
-    """The same for the shards of an index.
+    """Return the ``index.json`` for the shards of an index.
 
     Raises
     ------

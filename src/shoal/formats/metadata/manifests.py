@@ -1,7 +1,7 @@
-"""What an ``index.json`` beside shards says: which shards there are, of which format, how large, of how many samples.
+"""Manifests: the ``index.json`` beside shards, which lists the shards, their format, their sizes and sample counts.
 
-MosaicML Streaming and LitData write one for each directory. It is used after a check: every shard it names must be
-there, and hold what it says (`shoal.formats.metadata.scanning.checked_scan`).
+MosaicML Streaming and LitData write one for each directory. A manifest is checked before it is trusted: every shard it
+names must exist and hold what it says (`shoal.formats.metadata.scanning.checked_scan`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CODECS = {"zstd": "zst", "gz": "gz", "bz2": "bz2", "br": "br", "snappy": "snapp
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a shard should be: its bytes and samples (None where nobody says), and digests by the names of hashes."""
+    """Expected bytes and samples of a shard (None where not stated), and its digests by hash name."""
 
     num_bytes: int | None = None
     num_samples: int | None = None
@@ -47,9 +47,9 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class NamedShard:
-    """One shard: its name beside the manifest, and what it should be; the same for its compressed form, if it has one.
+    """One shard of a manifest: its file name, what it should contain, and both for its compressed form, if any.
 
-    Exactly one of the two forms is there, as a rule; Streaming's local caches have both.
+    As a rule exactly one of the two forms exists; Streaming's local caches have both.
     """
 
     name: str
@@ -68,13 +68,13 @@ class Manifest:
 
 
 def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
-    """The manifest in these bytes; None where they are some other JSON.
+    """Parse a manifest; None if the bytes are some other JSON.
 
     Raises
     ------
     SourceError
-        It is one, and names shards that cannot be read, or not all as one format, or contradicts itself; or it is no
-        JSON, as one that was cut short.
+        It is a manifest, but names shards that cannot be read, or mixes formats, or contradicts itself; or it is not
+        JSON, for example because it was cut short.
     """
     try:
         found = json.loads(bytes(data))
@@ -101,9 +101,9 @@ def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
 
 
 class Hashes:
-    """Digests of the bytes of a shard as they come, to be compared with those that are expected.
+    """Running digests of a shard's bytes, to be compared with the expected ones.
 
-    Those of xxhash are where that library is installed.
+    xxhash digests are computed only where that library is installed.
     """
 
     def __init__(self, expected: Expected) -> None:
@@ -111,17 +111,17 @@ class Hashes:
         self._digests = {name: made for name in expected.hashes if (made := _digest(name)) is not None}
 
     def add(self, data: Buffer) -> None:
-        """The next bytes."""
+        """Update the digests with the next bytes."""
         for digest in self._digests.values():
             digest.update(data)
 
     def check(self, *, shard: str) -> int:
-        """How many of the hashes are known here, once all bytes came.
+        """Compare the digests once all bytes were added; return how many of the hashes are supported here.
 
         Raises
         ------
         ShardError
-            One is another.
+            A digest differs.
         """
         for name, digest in self._digests.items():
             wanted = self._wanted[name]
@@ -132,12 +132,12 @@ class Hashes:
 
 
 def check_hashes(data: Iterable[Buffer], expected: Expected, *, shard: str) -> int:
-    """Compare the bytes of a whole shard with its hashes; how many of these are known here.
+    """Compare the bytes of a whole shard with its hashes; return how many of these are supported here.
 
     Raises
     ------
     ShardError
-        One is another.
+        A digest differs.
     """
     hashes = Hashes(expected)
     if expected.hashes:
@@ -147,7 +147,7 @@ def check_hashes(data: Iterable[Buffer], expected: Expected, *, shard: str) -> i
 
 
 def _digest(name: str) -> Any:
-    """What takes bytes and gives a hash; None where nothing here knows it."""
+    """Return a hash object of this name; None if no installed library has it."""
     if name in hashlib.algorithms_available and not name.startswith("shake_"):
         return hashlib.new(name, usedforsecurity=False)
     if name not in _XXHASHES:
@@ -157,16 +157,16 @@ def _digest(name: str) -> Any:
 
         return getattr(xxhash, name)()
     except ImportError:
-        return None  # counts, sizes and other hashes must do; `shoal index --checksum` says so
+        return None  # counts, sizes and other hashes must suffice; `shoal index --checksum` reports it
 
 
 def named_shards(data: Buffer, *, path: str) -> tuple[NamedShard, ...]:
-    """The shards that the manifest in these bytes names, in its order, whatever their format; none where it is none.
+    """Return the shards that a manifest names, in its order, whatever their format; none if it is no manifest.
 
     Raises
     ------
     SourceError
-        It begins like one, and cannot be read.
+        It begins like a manifest, but cannot be read.
     """
     try:
         found = json.loads(bytes(data))
@@ -200,7 +200,7 @@ def _of_streaming(shards: Sequence[Mapping[str, Any]], path: str) -> Manifest:
 
 
 def _streaming_format(about: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name and options of the format of one of Streaming's shards."""
+    """Return the name and options of the format of one of Streaming's shards."""
     kind = str(about["format"])
     if kind not in _STREAMING or about["version"] != 2:
         msg = f"it names shards of the format {kind!r}, version {about['version']!r}"
@@ -238,16 +238,16 @@ def _of_litdata(found: Mapping[str, Any], path: str) -> Manifest:
     if found["config"].get("item_loader") == "ParquetLoader":
         return Manifest(format_named("parquet"), _litdata_shards(found, path))
     reader = LitData(found)
-    # By name and options, so that equal formats are one object.
+    # Looked up by name and options, so that equal formats are one object.
     plain = format_named(reader.name, options_of(reader))
     packed = format_named(f"{reader.name}.{reader.whole_codec}", options_of(reader)) if reader.whole_codec else None
     return Manifest(plain, _litdata_shards(found, path), packed)
 
 
 def _litdata_shards(found: Mapping[str, Any], path: str) -> tuple[NamedShard, ...]:
-    """The chunks in their order. Of compressed ones the manifest has the bytes of what is inside.
+    """Return the chunks in their order. Of compressed chunks the manifest has the decompressed size.
 
-    LitData's reader leaves chunks decompressed, by another name, where it read them on this machine.
+    LitData's reader leaves decompressed chunks, under another name, in directories that it read locally.
     """
     infix = f".{found['config']['compression']}." if whole_codec(found["config"]) else None
     shards = []
@@ -262,7 +262,7 @@ def _litdata_shards(found: Mapping[str, Any], path: str) -> tuple[NamedShard, ..
 
 
 def _safe(name: Any, path: str) -> str:
-    """A name that stays in the directory of the manifest."""
+    """Return a shard's name, refusing one that leaves the directory of the manifest."""
     text = str(name).replace("\\", "/")
     if not text or text.startswith("/") or ".." in text.split("/") or any(ord(letter) < 32 for letter in text):
         msg = f"{path} names a shard {name!r:.200}"

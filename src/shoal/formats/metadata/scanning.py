@@ -1,4 +1,4 @@
-"""How a shard is scanned when more is known of it than its bytes: what should be in it, or an index of others."""
+"""Scans of shards that are checked against a manifest or sped up by a third-party index."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ def checked_scan(
     index: Callable[[], Buffer] | None = None,
     is_near: bool = True,
 ) -> ShardScan:
-    """`Format.scan`, or what a foreign index beside the shard says, compared with what is expected.
+    """Scan a shard by a third-party index beside it if given, else with `Format.scan`, compared with ``expected``.
 
-    ``index`` gives the bytes of such an index. Where it does not fit, ``notes`` count it under ``stale_indexes``. It is
-    compared at more places where the shard ``is_near``, so that small reads of it cost little.
+    ``index`` returns the bytes of such an index. If it does not fit the shard, the shard is scanned with `Format.scan`,
+    and ``notes`` count it under ``stale_indexes``. With ``is_near``, where small reads are cheap, more places are
+    compared.
 
-    Hashes are compared where the scan reads the whole shard in order, as it does of a compressed one.
+    Hashes are compared only if the scan reads the whole shard in order, as it does for compressed shards.
 
     Raises
     ------
@@ -78,7 +79,7 @@ def scan_again(
     shard: str,
     head: Mapping[str, Any],
 ) -> ShardScan:
-    """A scan to be compared with an index that keeps ``head`` of the shard: it knows of it what that index does.
+    """Scan a shard knowing only what an index that keeps ``head`` of it knows, to compare the scan with that index.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""The splits of a dataset: what its own files say of them, and what the names of its shards do.
+"""The splits of a dataset, as declared by its own files or implied by the names of its shards.
 
-Names are known as Hugging Face ``datasets`` knows them (``train/``, ``data/train-00000-of-00005.parquet``), declared
-splits by ``dataset_dict.json`` (``DatasetDict.save_to_disk``) and Megatron Energon's ``.nv-meta/split.yaml``.
+Names follow the conventions of Hugging Face ``datasets`` (``train/``, ``data/train-00000-of-00005.parquet``); splits
+are declared by ``dataset_dict.json`` (``DatasetDict.save_to_disk``) or Megatron Energon's ``.nv-meta/split.yaml``.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _KINDS = {
     "test": ("test", "testing", "eval", "evaluation"),
 }
 _KIND_OF = {word: kind for kind, words in _KINDS.items() for word in words}
-# A word counts between separators and digits, as in `coco-train-0000.tar`, and not inside another, as in `latest`.
+# A word counts if separators or digits surround it, as in `coco-train-0000.tar`, not inside another, as in `latest`.
 _WORD = re.compile(rf"(?:^|[-._ 0-9/])({'|'.join(_KIND_OF)})(?=$|[-._ 0-9/])", re.IGNORECASE)
 _PUSHED = re.compile(r"^([\w.]+)-\d{5,}-of-\d{5,}[-.]")
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """The shards of each split, by name relative to the dataset, and what says so.
+    """The shards of each split, by name relative to the dataset, and the source of that information.
 
-    ``is_declared`` where a file of the dataset lists them. ``directories`` has the directory of each split whose shards
-    all lie in one. ``left_out`` has, by shard, the keys of single samples that take part in no split.
+    ``is_declared`` if a file of the dataset lists them. ``directories`` has the directory of each split whose shards
+    all lie in one. ``left_out`` has, by shard, the keys of single samples that belong to no split.
     """
 
     said_by: str
@@ -60,12 +60,12 @@ class Splits:
 
     @property
     def must_be_chosen(self) -> bool:
-        """Whether reading all shards would mix splits: names alone speak of them where they are of several kinds."""
+        """True if reading all shards would mix splits; those implied by names must be of several kinds."""
         filled = self.filled
         return len(filled if self.is_declared else {_kind_in(name) or name for name in filled}) > 1
 
     def named(self, asked: str) -> str | None:
-        """The split of this name, else the only one of its kind: "validation" is ``val`` where nothing else is."""
+        """Return the split of this name, else the only one of its kind, as ``val`` for "validation"; else None."""
         if asked in self.parts:
             return asked
         kind = _KIND_OF.get(asked.lower())
@@ -73,13 +73,13 @@ class Splits:
         return alike[0] if len(alike) == 1 else None
 
     def __str__(self) -> str:
-        """The splits with the number of their files, for people."""
+        """List the splits with their file counts, for people."""
         counts = (f"{name} ({len(shards)} file{'s' * (len(shards) != 1)})" for name, shards in self.parts.items())
         return ", ".join(counts)
 
 
 def splits_in_names(names: Sequence[str]) -> Splits | None:
-    """The splits that directories or files are named after; None where no name speaks of one; O(names).
+    """Return the splits that directories or files are named after; None if no name implies one; O(names).
 
     >>> splits_in_names(["train/a.tar", "val/a.tar", "train/b.tar"]).parts
     {'train': ('train/a.tar', 'train/b.tar'), 'val': ('val/a.tar',)}
@@ -99,13 +99,13 @@ def splits_in_names(names: Sequence[str]) -> Splits | None:
     if not any(words):
         return None
     pushed = [_PUSHED.match(file) for file in files]
-    if all(pushed):  # push_to_hub() names every file after its split, whatever that is called
+    if all(pushed):  # push_to_hub() names every file after its split, whatever its name
         words = [match[1] for match in pushed if match]
     return Splits("file names", _grouped(names, words))
 
 
 def splits_in_dataset_dict(data: Buffer, names: Sequence[str], *, path: str) -> Splits:
-    """The splits of a saved ``DatasetDict``, each a directory.
+    """Return the splits of a saved ``DatasetDict``, one directory each.
 
     Raises
     ------
@@ -123,14 +123,14 @@ def splits_in_dataset_dict(data: Buffer, names: Sequence[str], *, path: str) -> 
 def splits_in_energon(
     data: Buffer, names: Sequence[str], *, path: str, expand: Callable[[str], Iterable[str]]
 ) -> Splits:
-    """The splits of a dataset that Energon has prepared, without the shards and samples that it excludes.
+    """Return the splits of a dataset prepared by Energon, without the shards and samples that it excludes.
 
-    ``names`` are those of the shards that are there; ``expand`` is for the braces in what the file names.
+    ``names`` are the shards that exist; ``expand`` expands the braces in the names that the file lists.
 
     Raises
     ------
     SourceError
-        The file is not one of Energon's, or names shards that are not there.
+        The file is not one of Energon's, or names shards that do not exist.
     UsageError
         It is YAML, and PyYAML is not installed.
     """
@@ -158,7 +158,7 @@ def splits_in_energon(
 
 
 def _samples_in(texts: Iterable[str], shards: set[str], path: str) -> dict[str, frozenset[str]]:
-    """Keys by shard, of what is written ``shards/000.tar/KEY``; shards that are gone anyway leave nothing out."""
+    """Return excluded keys by shard, from entries ``shards/000.tar/KEY``; entries of excluded shards are dropped."""
     found: dict[str, set[str]] = {}
     for text in texts:
         shard, mark, key = text.partition(".tar/")
@@ -171,7 +171,7 @@ def _samples_in(texts: Iterable[str], shards: set[str], path: str) -> dict[str, 
 
 
 def _directory_of_split(name: str) -> str:
-    """The part of a shard's path up to the first directory that is named after a split; nothing where none is."""
+    """Return the path up to the first directory named after a split; empty if there is none."""
     directory = name.rpartition("/")[0]
     place = ""
     for part in directory.split("/") if directory else ():
@@ -187,7 +187,7 @@ def _kind_in(text: str) -> str | None:
 
 
 def _grouped(names: Sequence[str], splits: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Names by split, in the order in which the splits are met; those of none are left out."""
+    """Group names by split, in order of first appearance; names without a split are left out."""
     found: dict[str, list[str]] = {}
     for name, split in zip(names, splits, strict=True):
         if split:
@@ -224,6 +224,6 @@ def _yaml(text: str) -> Any:
 
 
 def _texts(value: Any) -> list[str] | None:
-    """A list of texts, of which an empty one may be written as nothing; None for anything else."""
+    """Return a list of strings, where None counts as an empty list; None for anything else."""
     texts = [] if value is None else value
     return texts if isinstance(texts, list) and all(isinstance(text, str) for text in texts) else None

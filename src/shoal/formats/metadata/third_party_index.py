@@ -1,7 +1,7 @@
-"""Indexes that other tools left beside shards: where samples lie, found without reading a shard's headers.
+"""Indexes that other tools left beside shards: sample offsets, known without reading a shard's headers.
 
-Read are Energon's ``.tar.idx`` (offsets of samples, 8 bytes each), DALI's ``wds2idx`` and ``tfrecord2idx``, and MXNet's
-``.idx`` (key and offset of a record, as text). What they say is compared with the shard at a few places; where it does
+Supported are Energon's ``.tar.idx`` (offsets of samples, 8 bytes each), DALI's ``wds2idx`` and ``tfrecord2idx``, and
+MXNet's ``.idx`` (key and offset of a record, as text). An index is compared with the shard at a few places; if it does
 not fit, the shard is scanned as if there were none.
 """
 
@@ -31,15 +31,15 @@ __all__ = [
 ]
 
 FORMATS_WITH_INDEXES = ("tar", "tfrecord", "recordio")
-_WITH_NAME = 4  # words that an index has of a member
-_PLACES = 8  # at which an index is compared with its shard: the ends, and in between
+_WITH_NAME = 4  # words per member in an index with names
+_PLACES = 8  # where an index is compared with its shard: both ends, and in between
 _BLOCK = 512
-_TAIL_LIMIT_BYTES = 1 << 20  # of zeros behind the last member of a tar
-_FEW_SCANS = 64  # of pairs of samples; many of them cost more than a scan of the shard
+_TAIL_LIMIT_BYTES = 1 << 20  # of zeros after the last member of a tar
+_FEW_SCANS = 64  # of pairs of samples; more would cost more than a scan of the shard
 
 
 def foreign_names(path: str) -> tuple[str, ...]:
-    """How an index beside a shard may be named.
+    """Return the possible names of an index beside a shard.
 
     >>> foreign_names("data/a-000.b.tar")
     ('data/a-000.b.tar.idx', 'data/a-000.b.idx', 'data/a-000.idx')
@@ -57,12 +57,12 @@ def scan_by_index(
     shard: str,
     is_near: bool = True,
 ) -> ShardScan | None:
-    """The samples of a shard by a foreign index; None where it is none, or does not fit the shard.
+    """Return the samples of a shard as listed in a third-party index; None if it is none, or does not fit the shard.
 
-    Compared are the order of its offsets, where the last sample ends, and at 8 places what a scan of two samples there
-    finds. Of a tar that ``is_near``, so that a read costs microseconds, the headers at all borders are looked at too:
-    that no sample is cut in two. The layout CRCs are those of the offsets (`by_borders`), since not all headers are
-    read; each sample is still checked in full whenever it is read.
+    Checked are that its offsets ascend, where the last sample ends, and at 8 places that a scan of two samples agrees.
+    Of a tar that ``is_near``, so that a read costs microseconds, the headers at all borders are read too, to rule out a
+    sample cut in two. The layout CRCs cover the offsets (`by_borders`), since not all headers are read; each sample is
+    still checked in full whenever it is read.
     """
     try:
         borders = _borders(format.name, bytes(index), num_bytes)
@@ -84,9 +84,9 @@ def scan_by_index(
 
 
 def by_borders(scan: ShardScan, *, told: Any = True) -> ShardScan:
-    """The same scan, as if nothing but the borders of samples were known: their CRCs stand for those of headers.
+    """Reduce a scan to the borders of its samples, whose CRCs replace those of headers.
 
-    ``told`` is what the head says of these borders.
+    ``told`` is what the head records about these borders.
     """
     pairs = np.stack([scan.sample_starts[:-1], scan.sample_starts[1:]], axis=1).astype("<i8").tobytes()
     crcs = np.array([crc32(pairs[at : at + 16]) for at in range(0, len(pairs), 16)], dtype=np.uint32)
@@ -94,13 +94,13 @@ def by_borders(scan: ShardScan, *, told: Any = True) -> ShardScan:
 
 
 def wrong_border(what: str, *, shard: str, byte: int) -> IndexFileError:
-    """What to raise where samples show that a border of a foreign index is wrong; that is no damage, to be left out."""
+    """Return the error for samples that disprove a border of a third-party index: not damage to be skipped."""
     msg = f"{shard}, byte {byte}: {what}; the index was made by that of another tool, which is wrong"
     return IndexFileError(msg, hint="take the .idx beside the shard away, and run `shoal index` on the shards")
 
 
 def _borders(format_name: str, index: bytes, num_bytes: int) -> NDArray[np.int64]:
-    """Where samples begin and the last one ends, by the index; ValueError where it is none."""
+    """Return the offsets where samples begin and the last one ends; ValueError if the index is none."""
     if format_name == "tar" and not index.startswith(b"v1."):
         return np.frombuffer(index, dtype="<u8").astype(np.int64)
     lines = index.decode("utf-8").splitlines()
@@ -117,7 +117,7 @@ def _borders(format_name: str, index: bytes, num_bytes: int) -> NDArray[np.int64
 
 
 def _of_wds2idx(lines: list[str]) -> NDArray[np.int64]:
-    """A sample ends with the last of its payloads, padded, and the next one begins there."""
+    """Return the borders in a ``wds2idx`` file: a sample ends with its last payload, padded, where the next begins."""
     version, count = lines[0].split()
     per_file = {"v1.1": 3, "v1.2": _WITH_NAME}[version] if version in ("v1.1", "v1.2") else 0
     if not per_file or len(lines) - 1 != int(count):
@@ -138,9 +138,9 @@ def _of_wds2idx(lines: list[str]) -> NDArray[np.int64]:
 
 
 def _key_of(words: list[str], per_file: int, before: str) -> str:
-    """The key of a sample by the names of its members, where an index has names; ValueError where they are of others.
+    """Return a sample's key from its members' names, if the index has them; ValueError unless they share a new one.
 
-    Where it has none, a suffix that comes twice says that it is two samples.
+    Without names, a suffix that occurs twice shows that the line holds two samples.
     """
     if per_file < _WITH_NAME:
         keys = {before} if len({*words[0::per_file]}) == len(words) // per_file else set()
@@ -154,7 +154,7 @@ def _key_of(words: list[str], per_file: int, before: str) -> str:
 
 
 def _ends_well(format_name: str, read: ReadBytes, end: int, num_bytes: int) -> bool:
-    """Whether nothing but what belongs there comes after the last sample."""
+    """Return True if nothing but padding follows the last sample."""
     if format_name != "tar":
         return end == num_bytes
     if end % _BLOCK or num_bytes - end > _TAIL_LIMIT_BYTES:
@@ -168,7 +168,7 @@ def _compared(
     read: ReadBytes,
     shard: str,
 ) -> dict[str, Any] | None:
-    """The head of the shard; None where a scan finds other samples. The first border becomes what the scan finds."""
+    """Return the head of the shard; None if a scan finds other samples. Sets the first border to the scanned one."""
     head: dict[str, Any] = {}
     for place in _places(len(borders) - 1):
         wanted = borders[place : place + 3]
@@ -184,7 +184,7 @@ def _compared(
             borders[0] = starts[0]
         if len(starts) != len(wanted) or (starts[1:] != wanted[1:]).any() or (place and starts[0] != wanted[0]):
             return None
-        if "pax_globals" in found.head:  # they would hold for all that follows
+        if "pax_globals" in found.head:  # they would apply to all that follows
             return None
     return head
 
@@ -196,7 +196,7 @@ def _none_is_cut(
     num_bytes: int,
     shard: str,
 ) -> bool:
-    """Whether no border lies inside of a sample, by the headers there, and by scans where these do not tell."""
+    """Return True if no border lies inside a sample, by the headers there, or by scans where these are ambiguous."""
     doubtful = doubtful_borders(read, borders, num_bytes)
     if doubtful is None:
         return False
@@ -206,18 +206,18 @@ def _none_is_cut(
 
 
 def _is_pair(format: Format, wanted: NDArray[np.int64], read: ReadBytes, shard: str) -> bool:  # noqa: A002
-    """Whether a scan finds two samples between these borders, and the one in the middle."""
+    """Return True if a scan finds two samples between these borders, split at the middle one."""
     begin, end = int(wanted[0]), int(wanted[-1])
 
     def part(first_byte: int, end_byte: int, /) -> Buffer:
         return read(begin + first_byte, begin + end_byte)
 
     found = format.scan(part, end - begin, shard=shard)
-    # What lies before the first member of the first sample is none of its own to a scan that begins there.
+    # A scan that begins here does not count what precedes the first member as part of the first sample.
     return len(found.sample_starts) == 3 and bool((found.sample_starts[1:] + begin == wanted[1:]).all())
 
 
 def _places(num_samples: int) -> Iterator[int]:
-    """Samples from which on two are compared, the first and the last two among them; the same for as many samples."""
+    """Yield the samples at which pairs are compared, the first and last pair included; fixed for a given count."""
     last = max(0, num_samples - 2)
     yield from sorted({last * step // (_PLACES - 1) for step in range(_PLACES)})

@@ -1,8 +1,8 @@
 """Arrow IPC shards, files and streams alike: a record batch is a piece.
 
-Both are a chain of messages: a schema, dictionaries, record batches. A message says how long it is and how many rows it
-has in its first bytes, so a scan passes over what is in them. What comes before the first record batch is kept in the
-index. See "Arrow Columnar Format", section "Serialization and Interprocess Communication".
+Both are a chain of messages: a schema, dictionaries, record batches. The first bytes of a message give its length and
+number of rows, so a scan skips its body. Everything before the first record batch is kept in the index. See "Arrow
+Columnar Format", section "Serialization and Interprocess Communication".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FILE_MAGIC = b"ARROW1\0\0"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _END = _CONTINUATION + bytes(4)
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
-_PREFIX = "prefix"  # what a head keeps: schema and dictionaries
+_PREFIX = "prefix"  # kept in the head: schema and dictionaries
 _AT_ONCE_BYTES = 4 << 10  # most heads of messages are smaller
 _HEAD_LIMIT_BYTES = 64 << 20
 _NO_SHARD = "this is no Arrow IPC shard, or a damaged one"
@@ -38,18 +38,18 @@ _NAMES = {_SCHEMA: "a schema", _DICTIONARY: "a dictionary", _BATCH: "a record ba
 
 
 class _Message(NamedTuple):
-    """One message of a shard: its kind, where it lies, its rows, and the CRC of its head."""
+    """One message of a shard: its kind, its byte range, its rows, and the CRC of its head."""
 
     kind: int
     first_byte: int
     end_byte: int
     num_rows: int
     crc: int
-    packed: list[tuple[int, int]]  # the buffers of a compressed record batch: where they begin, and their bytes
+    packed: list[tuple[int, int]]  # the buffers of a compressed record batch: start and size
 
 
 class Arrow:
-    """The format of record batches, as Arrow's writers and Hugging Face ``datasets`` keep them; a sample is a row.
+    """The format of record batches, as Arrow's writers and Hugging Face ``datasets`` store them; a sample is a row.
 
     Directories named ``column=value`` give a field to all rows below them.
     """
@@ -61,13 +61,13 @@ class Arrow:
         self._wanted: tuple[str, ...] | None = None
 
     def projected(self, names: Sequence[str]) -> Arrow:
-        """The same format, which decodes these columns alone where a shard has all of them."""
+        """Return a copy that decodes only these columns of shards that have all of them."""
         projected = Arrow()
         projected._wanted = tuple(names)
         return projected
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Read the heads of messages, and what comes before the first record batch; batches without rows have no piece.
+        """Read the heads of messages, and all before the first record batch; batches without rows have no piece.
 
         Raises
         ------
@@ -82,7 +82,7 @@ class Arrow:
         Raises
         ------
         ShardError
-            They are none, or have another number of rows.
+            They are not record batches, or have another number of rows.
         """
         table, crcs = self.opened(buffer, stretch)
         constants = partition_fields(stretch.shard)
@@ -90,11 +90,11 @@ class Arrow:
 
     @property
     def spilled_as(self) -> str:
-        """With the columns that are decoded."""
+        """Name of the format, with the decoded columns."""
         return f"{self.name} {self._wanted}"
 
     def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
-        """Put the rows of some record batches aside, a few to a part; memory O(the batches), which come as wholes.
+        """Spill the rows of some record batches, a few to a part; memory O(the batches), each decoded as a whole.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class Arrow:
         return TableRecords(table_of_part(data), [], shard=stretch.shard, constants=partition_fields(stretch.shard))
 
     def opened(self, buffer: Buffer, stretch: Stretch) -> tuple[Any, list[int]]:
-        """The table of the record batches in these bytes, and the CRC of each batch; raises as `parse` does."""
+        """Return the table of the record batches in these bytes, and the CRC of each batch; raises as `parse` does."""
         shard, first_byte = stretch.shard, stretch.first_byte
         pa = arrow_library("Arrow")
         view = memoryview(buffer)
@@ -120,7 +120,7 @@ class Arrow:
 
         is_old = bool(stretch.head.get("old"))
         found = list(_messages(read, first_byte, first_byte + len(view), shard, is_old=is_old))
-        if stretch.head.get("late"):  # dictionaries between these batches, which the head has already
+        if stretch.head.get("late"):  # dictionaries between these batches, which the head already has
             found = [message for message in found if message.kind != _DICTIONARY]
             view = memoryview(b"".join(read(message.first_byte, message.end_byte) for message in found))
         batches = [message for message in found if message.num_rows]
@@ -144,11 +144,11 @@ class Arrow:
         return table, [batch.crc for batch in batches]
 
     def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What Hugging Face ``datasets`` says of the columns in the schema of a shard."""
+        """Return the Hugging Face ``datasets`` features in the schema of a shard."""
         return features_in(self.schema(head).metadata)
 
     def schema(self, head: Mapping[str, Any]) -> Any:
-        """The schema of a shard; of all its columns."""
+        """Return the schema of a shard, with all its columns."""
         pa, prefix = arrow_library("Arrow"), unpacked(head, _PREFIX)
         try:
             return pa.ipc.open_stream(prefix + _END).schema
@@ -156,7 +156,7 @@ class Arrow:
             raise unusable(_PREFIX, error) from None
 
     def _options(self, pa: Any, stream: bytes, shard: str) -> Any:
-        """How the stream is read: only the columns that are wanted."""
+        """Return the options for reading the stream: only the wanted columns."""
         if self._wanted is None:
             return None
         wanted = [name for name in self._wanted if name not in partition_fields(shard)]
@@ -167,7 +167,7 @@ class Arrow:
 
 
 def scan_messages(read: ReadBytes, first_byte: int, end_byte: int, *, shard: str) -> ShardScan:
-    """What `Arrow.scan` finds in a file or stream that lies at ``[first_byte, end_byte)`` of a shard.
+    """Scan a file or stream that lies at ``[first_byte, end_byte)`` of a shard, as `Arrow.scan`.
 
     Raises
     ------
@@ -209,9 +209,9 @@ def scan_messages(read: ReadBytes, first_byte: int, end_byte: int, *, shard: str
 
 
 def _from_footer(read: ReadBytes, first_byte: int, num_bytes: int, shard: str) -> tuple[bytes, int]:
-    """The message of the schema of a file, and the byte where dictionaries and record batches begin, by its footer.
+    """Return the schema message of a file, and the byte where dictionaries and record batches begin, by its footer.
 
-    For files of which only the footer has the schema as a message should be: that is how polars writes them.
+    For files with a well-formed schema message in the footer only, as polars writes them.
     """
     tail = bytes(read(max(first_byte, num_bytes - 10), num_bytes))
     size = int.from_bytes(tail[:4], "little")
@@ -234,7 +234,7 @@ def _from_footer(read: ReadBytes, first_byte: int, num_bytes: int, shard: str) -
 
 
 def _blocks(footer: bytes, number: int) -> list[int]:
-    """Where the messages begin that a field of a footer lists: a vector of structs of 24 bytes."""
+    """Return where the messages begin that a field of a footer lists: a vector of structs of 24 bytes."""
     place = _place(footer, struct.unpack_from("<I", footer)[0], number)
     if not place:
         return []
@@ -247,7 +247,7 @@ def _blocks(footer: bytes, number: int) -> list[int]:
 
 
 def _is_old(read: ReadBytes, begin: int, end_byte: int) -> bool:
-    """Whether messages are those of Arrow before 0.15: nothing stands before the size of a head."""
+    """Return True if messages are those of Arrow before 0.15, where nothing precedes the size of a head."""
     front = bytes(read(begin, min(begin + _AT_ONCE_BYTES, end_byte)))
     size = int.from_bytes(front[:4], "little")
     if front[:4] == _CONTINUATION or not 0 < size <= min(end_byte - begin - 4, _HEAD_LIMIT_BYTES):
@@ -260,7 +260,7 @@ def _is_old(read: ReadBytes, begin: int, end_byte: int) -> bool:
 
 
 def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old: bool) -> Iterator[_Message]:
-    """The messages from a byte on, to the mark that ends them or the end of the bytes."""
+    """Yield the messages from a byte on, up to the end mark or the end of the bytes."""
     position = begin
     mark = b"" if is_old else _CONTINUATION
     front_bytes = len(mark) + 4
@@ -292,7 +292,7 @@ def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old
 
 
 def _decoded_bytes(read: ReadBytes, batch: _Message, shard: str) -> int:
-    """How many bytes a record batch has in memory: each compressed buffer says at its start how many it holds."""
+    """Return the size of a record batch in memory: each compressed buffer begins with its decompressed size."""
     if not batch.packed:
         return batch.end_byte - batch.first_byte
     total = 0
@@ -301,15 +301,15 @@ def _decoded_bytes(read: ReadBytes, batch: _Message, shard: str) -> int:
         if size < -1 or size >= 1 << 48:
             msg = f"a compressed buffer of {length} bytes says that it holds {size}"
             raise ShardError(msg, shard=shard, byte=begin, hint=_NO_SHARD)
-        total += length if size == -1 else size  # -1: not compressed, as it would not have become smaller
+        total += length if size == -1 else size  # -1: stored uncompressed, since it would not have shrunk
     return total
 
 
 def _about(head: bytes) -> tuple[int, int, int, list[tuple[int, int]]]:
-    """Kind, rows and bytes of the body of a message, and the buffers of a compressed one: fields of a flatbuffer.
+    """Return a message's kind, rows and body bytes, and the buffers if compressed, from fields of its flatbuffer.
 
-    A table begins with the distance back to its list of fields, which has for each the distance from the table's
-    beginning, or 0. See https://flatbuffers.dev/internals.
+    A table begins with the distance back to its list of fields, which holds for each the distance from the start of the
+    table, or 0. See https://flatbuffers.dev/internals.
     """
     table = struct.unpack_from("<I", head)[0]
     kind = _field(head, table, 1, "<B")
@@ -331,7 +331,7 @@ def _about(head: bytes) -> tuple[int, int, int, list[tuple[int, int]]]:
 
 
 def _pairs(head: bytes, place: int) -> list[tuple[int, int]]:
-    """A vector of structs of two numbers each; place 0 is none."""
+    """Read a vector of structs of two numbers each; empty for place 0."""
     if not place:
         return []
     place += struct.unpack_from("<I", head, place)[0]
@@ -349,7 +349,7 @@ def _field(head: bytes, table: int, number: int, kind: str) -> int:
 
 
 def _place(head: bytes, table: int, number: int) -> int:
-    """Where a field of a table lies; 0 where it is left out."""
+    """Return the position of a table's field; 0 if it is left out."""
     fields = table - struct.unpack_from("<i", head, table)[0]
     if fields < 0:
         msg = "a table without fields"

@@ -1,8 +1,8 @@
-"""Columns of Arrow tables: which of them lie in memory as numbers, how rows of the others are gathered, what they mean.
+"""Columns of Arrow tables: conversion to numpy where they are numbers in memory, gathering of rows, and sample values.
 
-What a value is to a sample follows from the value and its type alone: texts and the rest are Python's as pyarrow makes
+A sample's value depends on the value and its type alone: text and most other types are Python's, as pyarrow converts
 them, and so are numbers whose type Python has (int64, float64); other numbers are numpy's, of the type they are stored
-in; lists of numbers without a gap are numpy arrays.
+in; lists of numbers without nulls are numpy arrays.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _COPIED_BYTES_A_SECOND = 4e9
 
 
 def joined(column: Any) -> Any:
-    """A chunked column as one array of values, its dictionary resolved; still chunked where it is too large for one."""
+    """Join a chunked column into one array, resolving its dictionary; still chunked if too large for one array."""
     pa = arrow_library("Arrow")
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     is_whole = not isinstance(array, pa.ChunkedArray)
@@ -60,7 +60,7 @@ def _without_dictionary(pa: Any, array: Any) -> Any:
 
 
 def plain_type(kind: Any) -> Any:
-    """The type of a column once its dictionary is resolved: of views, which pyarrow cannot take, that of plain text."""
+    """Return a column's type with its dictionary resolved: plain text or bytes for views, which pyarrow cannot take."""
     pa = arrow_library("Arrow")
     if not pa.types.is_dictionary(kind):
         return kind
@@ -68,18 +68,18 @@ def plain_type(kind: Any) -> Any:
 
 
 def constant_column(value: str | None, num_rows: int) -> tuple[Kind, Any]:
-    """A column of one text, or of none."""
+    """Return a column of one repeated text, or of nulls."""
     pa = arrow_library("Arrow")
     return Kind("cells", arrow=pa.string()), pa.repeat(pa.scalar(value, pa.string()), num_rows)
 
 
 def getter_of(array: Any) -> Callable[[int], Any]:
-    """What gives one value of a column as samples have it.
+    """Return a function that gives one value of a column as samples have it.
 
     Raises
     ------
     ValueError
-        The column has a time that is not within a day, of which pyarrow would make another.
+        The column has a time outside of a day, which pyarrow would turn into another.
     """
     pa = arrow_library("Arrow")
     kind = array.type
@@ -99,7 +99,7 @@ def getter_of(array: Any) -> Callable[[int], Any]:
 
 
 def _number_getter(array: Any) -> Callable[[int], Any]:
-    """What gives one number of a column: Python's where Python has its type, else numpy's."""
+    """Return a function that gives one number of a column: Python's if Python has its type, else numpy's."""
     pa = arrow_library("Arrow")
     dtype = number_type(array.type)
     if isinstance(array, pa.ChunkedArray) or array.null_count:
@@ -112,7 +112,7 @@ def _number_getter(array: Any) -> Callable[[int], Any]:
 
 @lru_cache(maxsize=1024)
 def _types_inside(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """The fields of a struct whose numbers Python has no type for, with their types, or with such fields inside."""
+    """Return a struct's fields with numbers of types that Python lacks, at any depth, with their types."""
     pa = arrow_library("Arrow")
     found: list[tuple[str, Any]] = []
     for field in kind if pa.types.is_struct(kind) else ():
@@ -125,7 +125,7 @@ def _types_inside(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _with_types(value: Any, inside: tuple[tuple[str, Any], ...]) -> Any:
-    """A struct with its numbers in their types, since batches have its fields as columns."""
+    """Give the numbers in a struct their types, since batches have its fields as columns."""
     for name, kind in inside if value is not None else ():
         if (item := value[name]) is not None:
             value[name] = _with_types(item, kind) if isinstance(kind, tuple) else kind.type(item)
@@ -133,20 +133,20 @@ def _with_types(value: Any, inside: tuple[tuple[str, Any], ...]) -> Any:
 
 
 def check_values(array: Any) -> None:
-    """Raise `ValueError` where a value is none of its type, or lies outside of the array.
+    """Raise `ValueError` if a value is invalid for its type, or lies outside of the array.
 
-    A date in milliseconds that is no whole day, as some writers have them, is the day that it is in.
+    A date in milliseconds that is no whole day, as some writers produce, counts as the day that it falls in.
     """
     array.validate(full=not arrow_library("Arrow").types.is_date64(array.type))
 
 
 def stored_column(array: Any) -> tuple[Kind, Any]:
-    """A column as numpy's, in the type it is stored in, where its values have no gap and one shape; else as cells.
+    """Return a column as a numpy array of its stored type, if its values have one shape and no nulls; else as cells.
 
     Raises
     ------
     ValueError
-        Where a value is none of its type.
+        A value is invalid for its type.
     """
     pa = arrow_library("Arrow")
     kind = array.type
@@ -175,7 +175,7 @@ def stored_column(array: Any) -> tuple[Kind, Any]:
 
 
 def gathered_cells(arrays: Sequence[Any], which: NDArray[np.int64], rows: NDArray[np.int64]) -> Any:
-    """Row ``rows[i]`` of array ``which[i]``, for each i, as one array of its own."""
+    """Gather row ``rows[i]`` of array ``which[i]``, for each i, into a new array."""
     pa = arrow_library("Arrow")
     copying_seconds = sum(map(_num_bytes, arrays)) / _COPIED_BYTES_A_SECOND
     if copying_seconds < _SLICE_SECONDS * len(rows):
@@ -183,13 +183,13 @@ def gathered_cells(arrays: Sequence[Any], which: NDArray[np.int64], rows: NDArra
         try:
             return pa.concat_arrays(arrays).take(_positions(pa, starts[which] + rows))
         except pa.ArrowNotImplementedError:
-            pass  # of views it can take no values
+            pass  # it cannot take values of views
     pairs = zip(which.tolist(), rows.tolist(), strict=True)
     return pa.concat_arrays([arrays[number].slice(row, 1) for number, row in pairs])
 
 
 def _num_bytes(array: Any) -> int:
-    """How many bytes an array takes; of all that its buffers hold where pyarrow counts no views (23 for one)."""
+    """Return the size of an array; of its whole buffers where pyarrow cannot size views (23 for one)."""
     try:
         return int(array.nbytes)
     except TypeError:
@@ -197,12 +197,12 @@ def _num_bytes(array: Any) -> int:
 
 
 def joined_cells(parts: Sequence[Any]) -> Any:
-    """Parts of a column as one array."""
+    """Join parts of a column into one array."""
     return parts[0] if len(parts) == 1 else arrow_library("Arrow").concat_arrays(parts)
 
 
 def plain_cells(array: Any) -> list[Any]:
-    """The values of an array as samples have them."""
+    """Return the values of an array as samples have them."""
     pa = arrow_library("Arrow")
     kind = array.type
     if is_number(pa, kind) and not is_python_type(dtype := number_type(kind)):
@@ -217,12 +217,12 @@ def plain_cells(array: Any) -> list[Any]:
 
 
 def value_in(kind: Kind, array: Any, row: int) -> Any:
-    """What a sample has for a row of a column of any kind; it owns its bytes."""
+    """Return a sample's value from a row of a column of any kind; it owns its bytes."""
     return plain_cells(array.slice(row, 1))[0] if kind.how == "cells" else value_of(kind, array, row)
 
 
 def arrow_array(kind: Kind, values: NDArray[Any]) -> Any:
-    """Rows of numpy's as an array of the Arrow type they were stored in."""
+    """Convert numpy rows to an array of the Arrow type they were stored in."""
     pa = arrow_library("Arrow")
     if kind.how == "number":
         return pa.array(values, kind.arrow)
@@ -242,7 +242,7 @@ def arrow_array(kind: Kind, values: NDArray[Any]) -> Any:
 
 
 def numpy_cells(array: Any) -> Any:
-    """The values of an array as one of numpy's, with memory of its own, where their type is one of its; else a list."""
+    """Return the values as a numpy array that owns its memory, if numpy has their type; else as a list."""
     pa = arrow_library("Arrow")
     tests = (pa.types.is_boolean, pa.types.is_timestamp, pa.types.is_date, pa.types.is_duration)
     if not array.null_count and (is_number(pa, array.type) or any(test(array.type) for test in tests)):
@@ -252,12 +252,12 @@ def numpy_cells(array: Any) -> Any:
 
 
 def arrow_table(columns: Mapping[str, Any]) -> Any:
-    """A table of these columns: Arrow's arrays as they are, numpy's of any shape, and lists.
+    """Build a table of these columns: Arrow arrays as they are, numpy arrays of any shape, and lists.
 
     Raises
     ------
     UsageError
-        Arrow has no type for what a column holds.
+        Arrow has no type for the values of a column.
     """
     pa = arrow_library('format("arrow")')
     found = {}
@@ -280,27 +280,27 @@ def _arrow_of(pa: Any, values: Any) -> Any:
     for place, width in reversed(list(enumerate(values.shape))[1:]):
         if width:
             array = pa.FixedSizeListArray.from_arrays(array, width)
-        else:  # of no width Arrow has no lists of one size
+        else:  # Arrow has no fixed-size lists of width 0
             num_lists = int(np.prod(values.shape[:place]))
             array = pa.ListArray.from_arrays(pa.array(np.zeros(num_lists + 1, np.int32)), array)
     return array
 
 
 def is_list(pa: Any, kind: Any) -> bool:
-    """Whether values are lists of any of Arrow's plain kinds."""
+    """Return True if values are lists of any of Arrow's plain kinds."""
     tests: Iterable[Callable[[Any], bool]] = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return any(test(kind) for test in tests)
 
 
 def is_number(pa: Any, kind: Any) -> bool:
-    """Whether values are whole or floating numbers."""
+    """Return True if values are integers or floating numbers."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def numbers_of(array: Any) -> NDArray[Any]:
-    """The values of an array without gaps as numpy's: numbers where they lie, truth values and times by pyarrow.
+    """Return the values of an array without nulls as numpy's: numbers in place, booleans and times through pyarrow.
 
-    It imports pandas for that, where it is installed: 33 MiB and a third of a second for each process.
+    For the latter, pyarrow imports pandas where it is installed: 33 MiB and a third of a second for each process.
     """
     pa = arrow_library("Arrow")
     if not isinstance(array, pa.Array) or not is_number(pa, array.type) or not len(array):
@@ -313,18 +313,18 @@ def numbers_of(array: Any) -> NDArray[Any]:
 
 
 def number_type(kind: Any) -> np.dtype[Any]:
-    """The type that numbers of one of Arrow's types have in memory."""
+    """Return the numpy type of an Arrow number type."""
     name = str(kind)  # to_pandas_dtype() needs pandas before pyarrow 26
     return np.dtype(_FLOATS.get(name, name))
 
 
 def _positions(pa: Any, numbers: NDArray[np.int64]) -> Any:
-    """Numbers of rows as Arrow's, where they lie; `pa.array` would import pandas."""
+    """Wrap row numbers as an Arrow array, in place; `pa.array` would import pandas."""
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
 def _list_value(array: Any, row: int) -> Any:
-    """One list: an array, or what Python has where it or one of its numbers is missing."""
+    """Return one list as an array, or as Python's value if it or one of its numbers is null."""
     value = array[row]
     inner = value.values
     if inner is None or inner.null_count:
@@ -339,7 +339,7 @@ def _widths(pa: Any, array: Any) -> NDArray[np.int64]:
 
 
 def _offsets(pa: Any, array: Any) -> NDArray[Any]:
-    """Where the values of each row begin, and the last one ends; shape (rows + 1,)."""
+    """Return where the values of each row begin, and the last one ends; shape (rows + 1,)."""
     if is_list(pa, array.type):
         return numbers_of(array.offsets)
     wide = pa.types.is_large_binary(array.type)
@@ -348,7 +348,7 @@ def _offsets(pa: Any, array: Any) -> NDArray[Any]:
 
 
 def _common_width(pa: Any, array: Any) -> int | None:
-    """How many values, or bytes, each row has where all have as many."""
+    """Return the number of values, or bytes, per row if all rows have the same; else None."""
     if pa.types.is_fixed_size_list(array.type):
         return int(array.type.list_size)
     if pa.types.is_fixed_size_binary(array.type):

@@ -1,7 +1,7 @@
-"""Which columns rows have, and of which types: collected group by group, so that all are known before one is written.
+"""Names and types of the columns of rows, collected group by group, so that all are known before any row is written.
 
-Only names and types are kept, and of integers the least and the largest: these say whether floating numbers, or
-unsigned ones, hold them all exactly.
+Only names and types are kept, and for integers the least and the largest: these determine whether floating numbers, or
+unsigned integers, hold them all exactly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.formats.tables.rows_to_columns import RowRefusedError, row_refused, t
 __all__ = ["ColumnKind", "ColumnKinds", "joined_kinds", "kinds_of_rows", "schema_of_kinds"]
 
 _MOST_FIELDS = 10_000
-_EXACT = 1 << 53  # integers that a float64 holds
+_EXACT = 1 << 53  # a float64 holds all integers up to this
 _MOST_DIGITS = 76
 _HINT = (
     "make them of one kind; or write tar or jsonl, whose samples need not be alike; or leave some out with on_error="
@@ -28,10 +28,10 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True)
 class ColumnKind:
-    """What is known of the values of a column: nothing where all are null.
+    """The type of a column's values, as far as known: empty if all are null.
 
-    ``leaf`` is a type of pyarrow, ``least`` and ``largest`` are of integers; ``element`` is that of lists, ``fields``
-    those of structs. ``first`` is the sample that it was first met in, or a little later.
+    ``leaf`` is a type of pyarrow, ``least`` and ``largest`` are set for integers; ``element`` is the kind of a list's
+    elements, ``fields`` those of a struct. ``first`` is the sample in which it was first found, or one shortly before.
     """
 
     leaf: Any = None
@@ -43,16 +43,16 @@ class ColumnKind:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known."""
+        """True if nothing is known yet."""
         return self.leaf is None and self.element is None and self.fields is None
 
 
 ColumnKinds = Mapping[str, ColumnKind]
-"""The columns of rows by name, in the order in which they were met."""
+"""The kinds of columns by name, in order of first appearance."""
 
 
 class _ConflictError(Exception):
-    """Two kinds that no column holds; ``column``, once it is known, has the first of them."""
+    """Two kinds that no column can hold both of; ``column``, once known, is the name of the column."""
 
     column = ""
 
@@ -60,14 +60,14 @@ class _ConflictError(Exception):
 def kinds_of_rows(
     known: ColumnKinds, rows: Sequence[Sample], *, first: int, format_name: str, skips: bool
 ) -> ColumnKinds:
-    """What is known after some more rows, the samples from ``first`` on; those that do not fit are passed over.
+    """Extend the known kinds by some more rows, the samples from ``first`` on.
 
-    Unless ``skips``: then the first of them is an error.
+    Rows that do not fit are skipped with ``skips``; without it, the first of them is an error.
 
     Raises
     ------
     RowRefusedError
-        A row fits no columns that hold those before it.
+        A row does not fit columns that hold those before it.
     UsageError
         There are more than 10 000 fields.
     """
@@ -83,10 +83,10 @@ def kinds_of_rows(
                 if not skips:
                     raise _refused(error, *left[0]) from None
                 if isinstance(error, _ConflictError):
-                    # What else the row has, others like it may have that are written.
+                    # Keep the row's other columns: rows that are written may have them too.
                     return joined_kinds(found, _kinds_of(table, left[0][0]), skips=True)
                 return found
-            # Half of them, and so on: one that does not fit must not cost a look at each.
+            # Bisect: one row that does not fit must not mean checking each on its own.
             half = len(left) // 2
             found = kinds_of_rows(found, group[:half], first=left[0][0], format_name=format_name, skips=skips)
             left = left[half:]
@@ -94,7 +94,7 @@ def kinds_of_rows(
 
 
 def joined_kinds(known: ColumnKinds, more: ColumnKinds, *, skips: bool) -> ColumnKinds:
-    """What two parts of a dataset say together; where they differ, the earlier is right, unless that is an error.
+    """Merge the kinds of two parts of a dataset; on conflict the earlier wins with ``skips``, else it is an error.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def joined_kinds(known: ColumnKinds, more: ColumnKinds, *, skips: bool) -> Colum
 
 
 def schema_of_kinds(kinds: ColumnKinds) -> Any:
-    """The schema of pyarrow that holds them.
+    """Return the pyarrow schema for these kinds.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def _kind_of(pa: Any, array: Any, first: int) -> ColumnKind:
 
     kind, types = array.type, pa.types
     if types.is_null(kind) or array.null_count == len(array):
-        # A column that was None all over is of no type yet, and one of lists that were empty is of lists.
+        # A column of only None has no type yet; one of only empty lists is known to hold lists.
         return ColumnKind()
     if types.is_struct(kind):
         parts = zip(kind, array.flatten(), strict=True)
@@ -191,12 +191,12 @@ def _num_fields(kind: ColumnKind) -> int:
 
 
 def _joined(one: ColumnKind, other: ColumnKind) -> ColumnKind:
-    """What holds the values of both.
+    """Return the kind that holds the values of both.
 
     Raises
     ------
     _ConflictError
-        Nothing does.
+        There is none.
     """
     if one.is_empty or other.is_empty:
         return other if one.is_empty else one
@@ -220,7 +220,7 @@ def _joined(one: ColumnKind, other: ColumnKind) -> ColumnKind:
 
 
 def _leaf(one: ColumnKind, other: ColumnKind, both: ColumnKind) -> Any:
-    """The type that holds the values of two kinds of leaves exactly."""
+    """Return the type that holds the values of two leaf kinds exactly."""
     pa = arrow_library("Arrow")
     types, (first, second) = pa.types, (one.leaf, other.leaf)
     if first == second:

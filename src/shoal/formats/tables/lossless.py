@@ -1,6 +1,6 @@
-"""What pyarrow would cut off without a word: fractions of numbers, times of days, zones, fields that come late.
+"""Checks for what pyarrow would silently drop: fractions of numbers, times of dates, time zones, late struct fields.
 
-Of a column the check is made once, and is None where nothing is cut off: text, floating numbers, bytes of bytes.
+The check of a column is created once, and is None for types that lose nothing, such as text and floating numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 __all__ = ["Check", "check_of", "ticks"]
 
 Check = Callable[[Sequence[Any]], None]
-"""Raises `ValueError` where one of these values would not be kept as it is."""
+"""A function that raises `ValueError` if one of these values would not be stored exactly."""
 
 _FRACTIONAL = (float, np.floating, Decimal)
 _TIMES = (datetime, time, timedelta)
@@ -23,7 +23,7 @@ _NUMBERS = (int, *_FRACTIONAL, np.bool_, np.unsignedinteger, *(np.dtype(f"i{size
 
 
 def check_of(pa: Any, kind: Any) -> Check | None:
-    """The check of values that become a column of type ``kind``; None where all that are taken are kept."""
+    """Return the check of values that become a column of type ``kind``; None if all accepted values are kept."""
     types = pa.types
     if types.is_struct(kind):
         return _each_field({field.name: check_of(pa, field.type) for field in kind}, str(kind))
@@ -42,12 +42,12 @@ def check_of(pa: Any, kind: Any) -> Check | None:
 
 
 def ticks(value: Any, kind: Any) -> int:
-    """A time as the number that a column of this type has of it.
+    """Convert a time to the number that a column of this type stores.
 
     Raises
     ------
     ValueError
-        It is no whole number of its unit.
+        It is no whole number of the column's unit.
     """
     unit = getattr(kind, "unit", "D" if kind.bit_width == 32 else "ms")
     if isinstance(value, datetime):
@@ -69,7 +69,7 @@ def ticks(value: Any, kind: Any) -> int:
 
 
 def _each_field(inner: dict[str, Check | None], kind: str) -> Check:
-    """The check of structs, of which fields that the type does not have would be left out."""
+    """Return the check of structs; fields that the type does not have would be left out."""
     names = inner.keys()
 
     def check(values: Sequence[Any]) -> None:
@@ -86,7 +86,7 @@ def _each_field(inner: dict[str, Check | None], kind: str) -> Check:
 
 
 def _each_pair(keys: Check | None, items: Check | None) -> Check | None:
-    """The check of maps, which come as dicts or as lists of pairs."""
+    """Return the check of maps, given as dicts or as lists of pairs."""
     if keys is None and items is None:
         return None
 
@@ -101,7 +101,7 @@ def _each_pair(keys: Check | None, items: Check | None) -> Check | None:
 
 
 def _each_list(inner: Check, *, kinds: str) -> Check:
-    """The check of lists; arrays of dtypes of these ``kinds`` need none."""
+    """Return the check of lists; arrays of dtypes of these ``kinds`` need none."""
 
     def check(values: Sequence[Any]) -> None:
         for value in values:
@@ -115,14 +115,14 @@ def _each_list(inner: Check, *, kinds: str) -> Check:
 
 
 def _has(values: Sequence[Any], kinds: tuple[type, ...]) -> bool:
-    """Whether some are of these types, and so worth a look at each."""
+    """Return True if any value is of these types, so that each must be checked."""
     return any(issubclass(met, kinds) for met in set(map(type, values)))
 
 
 def _check_whole(values: Sequence[Any]) -> None:
     try:
-        # Of Python's whole numbers alone the sum is one, too: a third of the time of asking for each type.
-        with np.errstate(over="ignore"):  # and of numpy's it is none of Python's, whatever it comes to
+        # Only Python integers have a Python integer as sum: a third of the time of checking each type.
+        with np.errstate(over="ignore"):  # numpy's may overflow; their sum is never a Python integer
             if type(sum(values)) is int:
                 return
     except (TypeError, ArithmeticError):
@@ -164,7 +164,7 @@ def _check_time(kind: Any) -> Check:
 
 
 def _refuse_number(value: Any) -> None:
-    """A number would be days since 1970, or microseconds."""
+    """Raise for a number, which would count as days since 1970, or microseconds."""
     if isinstance(value, _NUMBERS):
         msg = f"{value!r} is a number, and no time"
         raise ValueError(msg)  # noqa: TRY004  # said as of any other value

@@ -1,6 +1,6 @@
 """Parquet shards: a row group is a piece, since its columns are compressed as wholes.
 
-The footer says where each row group lies; it is kept in the index, and what is read later is row groups alone.
+The footer lists the position of each row group; it is kept in the index, so later reads are of row groups alone.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from shoal.hints import did_you_mean
 __all__ = ["Parquet"]
 
 _MAGIC = b"PAR1"
-_KEPT = "footer"  # what a head keeps
+_KEPT = "footer"  # kept in the head
 _TAIL_BYTES = 64 << 10  # read at once: most footers fit
 _FOOTER_LIMIT_BYTES = 256 << 20
 _FOOTERS_AT_HAND = 128
-_BUFFERS_BYTES = 32 << 20  # for reading ahead in all columns of a row group, where it is read bit by bit
-# Before version 1.2.9, parquet-mr counted a column without the header of its dictionary (PARQUET-816), so pyarrow reads
-# so many bytes more of each column of such files.
+_BUFFERS_BYTES = 32 << 20  # for read-ahead in all columns of a row group that is read incrementally
+# Before version 1.2.9, parquet-mr did not count the dictionary header in a column's size (PARQUET-816), so pyarrow
+# reads this many more bytes of each column of such files.
 _UNCOUNTED_BYTES = 100
 _FIRST_TO_COUNT = (1, 2, 9)
 _NO_SHARD = "this is no Parquet shard, an encrypted or a damaged one"
@@ -44,7 +44,7 @@ _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it ag
 
 
 class _Group(NamedTuple):
-    """A row group: its number in the file, where its pages lie, its rows, and their bytes once decompressed."""
+    """A row group: its number in the file, the byte range of its pages, its rows, and its decompressed size."""
 
     number: int
     first_byte: int
@@ -72,18 +72,18 @@ class Parquet:
         self._wanted: tuple[str, ...] | None = None
 
     def projected(self, names: Sequence[str]) -> Parquet:
-        """The same format, which decodes these columns alone where a shard has all of them."""
+        """Return a copy that decodes only these columns of shards that have all of them."""
         projected = Parquet(columns=self.columns)
         projected._wanted = tuple(names)
         return projected
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Read the footer, and nothing else. Row groups without rows are passed over.
+        """Read the footer, and nothing else. Row groups without rows are left out.
 
         Raises
         ------
         ShardError
-            There is no footer, or what it says cannot be.
+            There is no footer, or its contents are impossible.
         """
         footer = _footer(read, num_bytes, shard)
         groups = _groups(footer, num_bytes, shard)
@@ -116,7 +116,7 @@ class Parquet:
             numbers, chosen = [group.number for group in groups], self._chosen(opened, shard)
             table = _rows_of(pa, opened, numbers, chosen)
             part.show(b"", 0)
-            kept.at_hand.append((part, opened))  # and none after an error: who knows where it stopped
+            kept.at_hand.append((part, opened))  # not after an error, which leaves its state unknown
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _undecodable(groups, error, stretch) from None
         _check_rows(table.num_rows, stretch, end_byte)
@@ -124,11 +124,11 @@ class Parquet:
 
     @property
     def spilled_as(self) -> str:
-        """With the columns that are decoded."""
+        """Name of the format, with the decoded columns."""
         return f"{self.name} {self.columns} {self._wanted}"
 
     def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
-        """Put the rows of some row groups aside, a few to a part; memory: some pages of each column.
+        """Spill the rows of some row groups, a few to a part; memory: some pages of each column.
 
         Raises
         ------
@@ -161,11 +161,11 @@ class Parquet:
         return TableRecords(table, crcs, shard=shard, byte=byte, constants=constants)
 
     def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What Hugging Face ``datasets`` says of the columns in the footer of a shard."""
+        """Return the Hugging Face ``datasets`` features in the footer of a shard."""
         return features_in(_metadata_in(head).metadata)
 
     def schema(self, head: Mapping[str, Any]) -> Any:
-        """The schema of a shard, as Arrow says it; of all its columns."""
+        """Return the schema of a shard as an Arrow schema, with all its columns."""
         return _metadata_in(head).schema.to_arrow_schema()
 
     def _chosen(self, opened: Any, shard: str) -> list[str] | None:
@@ -185,9 +185,9 @@ class Parquet:
 
 
 class _Footer(NamedTuple):
-    """What a footer says, and files that were opened with it: to open one takes a third as long as to read 64 KiB.
+    """A parsed footer, and files opened with it: opening one takes a third as long as reading 64 KiB.
 
-    Each of them is used by one thread at a time: lists give and take an entry as a whole.
+    Each file is used by one thread at a time: lists append and pop an entry atomically.
     """
 
     metadata: Any
@@ -195,7 +195,7 @@ class _Footer(NamedTuple):
     at_hand: list[tuple[_PartOfFile, Any]]
 
     def opened(self, num_bytes: int) -> tuple[_PartOfFile, Any]:
-        """A file that shows nothing yet, and its reader."""
+        """Return a file that shows nothing yet, and its reader."""
         try:
             return self.at_hand.pop()
         except IndexError:
@@ -204,7 +204,7 @@ class _Footer(NamedTuple):
 
 
 class _Seekable(io.RawIOBase):
-    """A file of so many bytes with a position in it."""
+    """A file of ``num_bytes`` bytes, with a position in it."""
 
     def __init__(self, num_bytes: int) -> None:
         self._num_bytes, self._position = num_bytes, 0
@@ -227,7 +227,7 @@ class _Seekable(io.RawIOBase):
 
 
 class _RangesOfFile(_Seekable):
-    """A file that is read where and when its reader wants; ``failure`` is what could not be read."""
+    """A file that reads ranges on demand; ``failure`` is the error of a failed read."""
 
     def __init__(self, read: ReadBytes, num_bytes: int) -> None:
         super().__init__(num_bytes)
@@ -245,9 +245,9 @@ class _RangesOfFile(_Seekable):
 
 
 class _PartOfFile(_Seekable):
-    """A file of which only a stretch is at hand; reading anything else is an error.
+    """A file of which only one range is in memory; reading anything else is an error.
 
-    Up to ``unused_bytes`` behind the stretch are zeros: they are asked for, and then not used.
+    Up to ``unused_bytes`` after the range read as zeros: the reader requests them, but does not use them.
     """
 
     def __init__(self, num_bytes: int, unused_bytes: int) -> None:
@@ -256,7 +256,7 @@ class _PartOfFile(_Seekable):
         self.show(b"", 0)
 
     def show(self, part: Buffer, first_byte: int) -> None:
-        """Have another stretch at hand."""
+        """Replace the range in memory."""
         self._part, self._first_byte, self._position = memoryview(part), first_byte, 0
 
     def read(self, size: int | None = -1) -> bytes:
@@ -270,7 +270,7 @@ class _PartOfFile(_Seekable):
 
 
 def _groups_at(stretch: Stretch, end_byte: int) -> tuple[_Footer, list[_Group]]:
-    """The footer of a shard, and the row groups of a stretch."""
+    """Return the footer of a shard, and the row groups of a stretch."""
     head, shard = stretch.head, stretch.shard
     kept = _kept_footer(str(head.get(_KEPT)), number_of(head, "num_bytes", shard=shard), shard)
     first_byte = stretch.first_byte
@@ -278,11 +278,11 @@ def _groups_at(stretch: Stretch, end_byte: int) -> tuple[_Footer, list[_Group]]:
 
 
 def _rows_of(pa: Any, opened: Any, numbers: Sequence[int], columns: Sequence[str] | None) -> Any:
-    """The rows of some row groups as one table."""
+    """Return the rows of some row groups as one table."""
     try:
         return opened.read_row_groups(numbers, columns=columns, use_threads=False)
     except pa.ArrowNotImplementedError:
-        # Dictionaries inside of structs and lists it reads of one row group at a time.
+        # It reads dictionaries inside structs and lists from one row group at a time only.
         if len(numbers) == 1:
             raise
         return pa.concat_tables([opened.read_row_group(one, columns=columns, use_threads=False) for one in numbers])
@@ -308,21 +308,21 @@ def _library() -> Any:
 
 
 def _metadata(footer: bytes) -> Any:
-    """What the footer says; a file of nothing else has it as well."""
+    """Parse the footer; a file of nothing else is enough for that."""
     return _library().read_metadata(io.BytesIO(_MAGIC + footer))
 
 
 def _metadata_in(head: Mapping[str, Any]) -> Any:
     footer = unpacked(head, _KEPT)
     try:
-        groups_in(footer[:-8])  # refuses what would end us
+        groups_in(footer[:-8])  # refuses what would crash the process
         return _metadata(footer)
     except (arrow_library("Parquet").ArrowException, OSError, ValueError) as error:
         raise unusable(_KEPT, error) from None
 
 
 def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
-    """The footer with its length and the magic number after it."""
+    """Return the footer with its length and the magic number after it."""
     if num_bytes < 12:
         msg = f"it has {num_bytes} bytes, too few for a footer"
         raise ShardError(msg, shard=shard, byte=0, hint=_NO_SHARD)
@@ -336,19 +336,19 @@ def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
 
 @lru_cache(maxsize=_FOOTERS_AT_HAND)
 def _kept_footer(text: str, num_bytes: int, shard: str) -> _Footer:
-    """What the footer in a head says; reading it takes longer than a row group does."""
+    """Parse the footer in a head, cached; parsing takes longer than reading a row group."""
     footer = unpacked({_KEPT: text}, _KEPT, shard=shard)
     groups = _groups(footer, num_bytes, shard)
     return _Footer(_metadata(footer), groups, [])
 
 
 def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
-    """The row groups that have rows, in the order in which they lie in the file."""
+    """Return the row groups that have rows, in file order."""
     pa = arrow_library("Parquet")
     footer_begin = num_bytes - len(footer)
     try:
         groups = [_group(found, number) for number, found in enumerate(groups_in(footer[:-8]))]
-        uncounted_bytes = _uncounted_bytes(_metadata(footer))  # after our own walk, which refuses what would end us
+        uncounted_bytes = _uncounted_bytes(_metadata(footer))  # after our own walk, which refuses what would crash us
     except (pa.ArrowException, OSError, ValueError) as error:
         msg = f"the footer cannot be read: {error}"
         raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD) from None
@@ -367,14 +367,14 @@ def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
 
 
 def _uncounted_bytes(metadata: Any) -> int:
-    """How many bytes the columns of a file may have behind those that are counted: none, but for old writers."""
+    """Return how many bytes a file's columns may have beyond their stated size: 0, except from old writers."""
     writer, _, version = str(metadata.created_by).lower().partition(" version ")
     numbers = tuple(int(number) for number in re.findall(r"\d+", version.partition("-")[0])[:3])
     return _UNCOUNTED_BYTES if writer.strip() == "parquet-mr" and numbers < _FIRST_TO_COUNT else 0
 
 
 def _in_file_order(groups: list[_Group], shard: str, byte: int) -> list[_Group]:
-    """The groups, each stretched to where the next begins; their numbers must ascend as their places do."""
+    """Extend each group to the start of the next; raise if their numbers do not ascend with their positions."""
     if any(one.number > other.number for one, other in pairwise(groups)):
         msg = "its row groups do not lie in the file in their order"
         raise ShardError(msg, shard=shard, byte=byte, hint="write the shard again with any writer of Parquet")

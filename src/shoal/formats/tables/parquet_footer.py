@@ -1,6 +1,6 @@
-"""Where the row groups of a Parquet file lie, by its footer: some numbers of each column, and nothing else of it.
+"""The positions of row groups in a Parquet file, from its footer: a few numbers for each column, and nothing else.
 
-pyarrow knows them as well, but ends the process where other parts of a column's description contradict each other, so
+pyarrow knows them as well, but crashes the process if other parts of a column's description contradict each other, so
 the footer is walked here. It is a struct of Thrift's compact protocol; see ``parquet.thrift`` for its fields.
 """
 
@@ -17,21 +17,21 @@ _MOST_DEPTH = 24
 _MOST_VARINT_BYTES = 10
 
 Wanted = Mapping[int, Any]
-"""Which fields of a struct are kept: a number (None), what is wanted of a struct, or that of each struct of a list."""
+"""Fields to keep of a struct: None for a number, a nested mapping for a struct, in a list for a list of structs."""
 
 _COLUMN: Wanted = {3: {1: None, 5: None, 6: None, 7: None, 9: None, 11: None, 16: {1: None}}}
-_VALUE_BYTES = {1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 4}  # of a value in memory, by its type; a text has an offset at least
+_VALUE_BYTES = {1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 4}  # of a value in memory, by its type; text has at least an offset
 _FILE: Wanted = {2: [{5: None}], 4: [{1: [_COLUMN], 3: None}]}
 _SKIPPED = object()
-_MOST_NESTED = 100  # as in pyarrow 26; versions 17 to 21 at least end the process at some thousands
+_MOST_NESTED = 100  # as in pyarrow 26; at least versions 17 to 21 crash the process at some thousands
 
 
 class ColumnPlace(NamedTuple):
-    """The pages of one column of a row group; ``dictionary_offset`` is None where it has none.
+    """The pages of one column of a row group; ``dictionary_offset`` is None if it has no dictionary.
 
-    ``decoded_bytes`` are those of its pages once decompressed, ``value_bytes`` the least that its values take in
-    memory: a million times the same number are a few bytes of pages. So are a million times the same text, whose bytes
-    are known where the writer noted them (``SizeStatistics``; Arrow does, older writers do not).
+    ``decoded_bytes`` is the decompressed size of its pages, ``value_bytes`` the least that its values take in memory: a
+    million equal numbers are a few bytes of pages. So are a million equal texts, whose size is known only if the writer
+    recorded it (``SizeStatistics``; Arrow does, older writers do not).
     """
 
     data_offset: int
@@ -42,14 +42,14 @@ class ColumnPlace(NamedTuple):
 
 
 class GroupPlace(NamedTuple):
-    """A row group: its rows, and its columns."""
+    """A row group: its number of rows, and its columns."""
 
     num_rows: int
     columns: list[ColumnPlace]
 
 
 def groups_in(footer: bytes) -> list[GroupPlace]:
-    """The row groups that a footer lists, without its length and magic number; O(its bytes).
+    """Return the row groups that a footer, without its length and magic number, lists; O(its bytes).
 
     Raises
     ------
@@ -69,7 +69,7 @@ def groups_in(footer: bytes) -> list[GroupPlace]:
 
 
 def _check_depth(num_children: Sequence[int]) -> None:
-    """Raise for a schema of too many groups in groups; each element says how many of those behind it are in it."""
+    """Raise for a schema nested too deeply; each element has the number of its children, which follow it."""
     left: list[int] = []
     for count in num_children:
         while left and left[-1] <= 0:
@@ -88,7 +88,7 @@ def _column(about: Mapping[int, Any]) -> ColumnPlace:
 
 
 class _Walk:
-    """From field to field through a struct."""
+    """A cursor that steps from field to field through a struct."""
 
     __slots__ = ("_at", "_data")
 
@@ -96,7 +96,7 @@ class _Walk:
         self._data, self._at = data, 0
 
     def struct(self, wanted: Wanted, depth: int) -> dict[int, Any]:
-        """The fields wanted of the struct that begins here."""
+        """Return the wanted fields of the struct that begins here."""
         if depth > _MOST_DEPTH:
             msg = f"structs in structs, {depth} deep"
             raise ValueError(msg)
@@ -155,7 +155,7 @@ class _Walk:
         if depth > _MOST_DEPTH:
             msg = f"lists in lists, {depth} deep"
             raise ValueError(msg)
-        self._skip(_BYTE if kind in (_TRUE, _FALSE) else kind, depth)  # in a list, a truth value is a byte
+        self._skip(_BYTE if kind in (_TRUE, _FALSE) else kind, depth)  # in a list, a boolean is a byte
 
     def _list_head(self) -> tuple[int, int]:
         head = self._byte()
@@ -163,7 +163,7 @@ class _Walk:
         return self._at_most(size), head & 15
 
     def _at_most(self, size: int) -> int:
-        if size > len(self._data) - self._at:  # each element has a byte at least
+        if size > len(self._data) - self._at:  # each element has at least one byte
             msg = f"{size} elements in {len(self._data) - self._at} bytes"
             raise ValueError(msg)
         return size

@@ -1,4 +1,4 @@
-"""pyarrow, where it is installed."""
+"""Import of pyarrow, with an error if it is missing or too old."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from shoal.hints import pip_install
 
 __all__ = ["arrow_library"]
 
-_OLDEST = 18  # what 17 writes of a last row group is longer than what its footer says
+_OLDEST = 18  # 17 writes a last row group that is longer than its footer says
 
 
 def arrow_library(what: str) -> Any:
-    """pyarrow, or an error that says what needs it.
+    """Return pyarrow, or raise an error that names what needs it.
 
     Raises
     ------
     UsageError
-        It is not installed, or older than what is tested.
+        It is not installed, or older than the oldest tested version.
     """
     try:
         import pyarrow as pa  # noqa: PLC0415  # optional, and slow to import

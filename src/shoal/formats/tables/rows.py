@@ -1,4 +1,4 @@
-"""Rows of Arrow tables as samples: what Parquet and Arrow shards share."""
+"""Rows of Arrow tables as samples, for Parquet and Arrow shards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HINT = "the shard is damaged, or not the one that was indexed: copy it again, o
 
 
 def partition_fields(shard: str) -> dict[str, str | None]:
-    """What the directories of a shard say of all its rows, as Hive and Spark write them: ``column=value``.
+    """Return the fields that a shard's directories, ``column=value`` as of Hive and Spark, give to all its rows.
 
     Values are text; the directory that they write for rows without a value gives None.
 
@@ -39,7 +39,7 @@ def partition_fields(shard: str) -> dict[str, str | None]:
 
 
 def check_names(names: Sequence[str], shard: str) -> None:
-    """Raise `ShardError` where two columns have one name: a dict would have the last of them alone."""
+    """Raise `ShardError` if two columns have one name: a dict would keep only the last of them."""
     if len(set(names)) < len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
         msg = f"two columns have the name {twice!r}, and a sample has one value for a name"
@@ -48,7 +48,7 @@ def check_names(names: Sequence[str], shard: str) -> None:
 
 
 def _check_types(schema: Any, shard: str) -> None:
-    """Raise `ShardError` for intervals of Arrow that pyarrow knows the names of, and no values."""
+    """Raise `ShardError` for Arrow intervals that pyarrow knows by name but has no values of."""
     for field in schema:
         if any(str(kind) in _WITHOUT_VALUES for kind in _types_in(field.type)):
             msg = f"column {field.name!r} is of the type {field.type}, of which pyarrow gives no values"
@@ -65,9 +65,9 @@ def _types_in(kind: Any) -> Iterator[Any]:
 class TableRecords:
     """The rows of a table, handed out by number.
 
-    Values are Python's, as pyarrow makes them, but for lists of numbers of which none is missing: those are arrays,
-    shape (length,), of their own memory; or what ``getter_of`` makes of a column. ``constants`` are fields that all
-    rows have besides. ``byte`` is where in the shard the rows begin.
+    Values are Python's, as pyarrow converts them, except lists of numbers without nulls: those are arrays, shape
+    (length,), that own their memory. ``getter_of`` can replace this conversion. ``constants`` are additional fields of
+    all rows. ``byte`` is where in the shard the rows begin.
 
     Raises
     ------
@@ -99,16 +99,16 @@ class TableRecords:
         return int(self._num_rows)
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """The CRC of each piece, as the scan gives them; shape (num_pieces,)."""
+        """Return the CRC of each piece, as the scan gives them; shape (num_pieces,)."""
         return np.array(self._crcs, dtype=np.uint32)
 
     def columns(self) -> Columns | None:
-        """All columns; None where one is larger than an array of its type can be, or values are made in another way.
+        """Return all columns; None if one is too large for an array of its type, or ``getter_of`` was replaced.
 
         Raises
         ------
         ShardError
-            Where a value is damaged.
+            A value is damaged.
         """
         if self._getter_of is not getter_of or any(hasattr(array, "num_chunks") for array in self._arrays.values()):
             return None
@@ -116,7 +116,7 @@ class TableRecords:
         for name, array in self._arrays.items():
             try:
                 stored[name] = stored_column(array)
-            except ValueError as error:  # Arrow's errors of values are this, too
+            except ValueError as error:  # Arrow's errors about values are ValueErrors, too
                 msg = f"column {name!r}: {error}"
                 raise self._bad(msg) from None
         stored |= {name: constant_column(value, self._num_rows) for name, value in self._constants.items()}
@@ -124,12 +124,12 @@ class TableRecords:
         return Columns(kinds, tuple(values for _, values in stored.values()))
 
     def sample(self, number: int) -> Sample:
-        """Row ``number``: its values by column; about 1 us for a number or a short text.
+        """Return row ``number``: its values by column; about 1 us for a number or a short text.
 
         Raises
         ------
         ShardError
-            Where a value is damaged (text that is not UTF-8).
+            A value is damaged (text that is not UTF-8).
         """
         sample: Sample = {}
         if self._getters is None:

@@ -1,4 +1,4 @@
-"""Rows as columns of a table: copied when they come, converted a group at a time, named where they do not fit."""
+"""Conversion of rows to table columns: rows are copied on arrival, converted in groups, and named in errors."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from shoal.formats.writing.encoder import check_names
 
 __all__ = ["RowRefusedError", "own_row", "row_refused", "table_of_rows"]
 
-_MOST_DEEP = 32  # a list is two levels of a Parquet schema, of which readers take 100
+_MOST_DEEP = 32  # a list is two levels of a Parquet schema, and readers accept 100
 _NUMBERS = frozenset((bool, int, float, type(None)))
 _HINT = "give all samples the same fields and types, or options={'schema': ...}"
 
 
 class RowRefusedError(UsageError):
-    """A row is none of this table: its place among those that were given, and why."""
+    """A row that does not fit this table: its ``place`` among the given rows, and the reason."""
 
     place = 0
 
 
 def own_row(sample: Sample) -> tuple[Sample, int]:
-    """A copy that does not change with what the caller does next, and about how many bytes it has in memory.
+    """Copy a row, so that the caller may change it afterwards, and return about how many bytes it has in memory.
 
     Raises
     ------
     UsageError
-        A field is not named by text, or holds itself.
+        A field's name is not text, or a value contains itself.
     """
     row: Sample = {}
     num_bytes = 8
@@ -56,7 +56,7 @@ def _own(value: Any, depth: int) -> tuple[Any, int]:
         msg = f"a value has lists in lists {_MOST_DEEP} deep"
         raise UsageError(msg, hint="a column holds nothing as deep, and nothing that holds itself")
     if isinstance(value, list | tuple):
-        if set(map(type, value)) <= _NUMBERS:  # of a long list nearly all that there is to do
+        if set(map(type, value)) <= _NUMBERS:  # for a long list, nearly all the work
             return value[:], 8 * len(value) + 4
         pairs = [_own(element, depth + 1) for element in value]
         elements = [element for element, _ in pairs]  # pairs of a map are tuples
@@ -68,12 +68,12 @@ def _own(value: Any, depth: int) -> tuple[Any, int]:
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any, *, format_name: str) -> Any:
-    """The rows as a table of ``schema``; where that is None, of one that holds them all.
+    """Convert rows to a table of ``schema``; if that is None, of a schema that holds them all.
 
     Raises
     ------
     RowRefusedError
-        A row does not fit; the first of them that does not.
+        A row does not fit; reported is the first.
     """
     pa = arrow_library(format_name)
     if schema is None:
@@ -97,7 +97,7 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any, *, format_name
 
 
 def _made(pa: Any, make: Any, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Any:
-    """What only names can make impossible."""
+    """Build the table; only bad names can make this fail."""
     try:
         return make()
     except (*_refusals(pa),) as error:
@@ -116,7 +116,7 @@ def _column(pa: Any, rows: Sequence[Mapping[str, Any]], name: str, kind: Any) ->
 
 
 def _array(pa: Any, values: list[Any], kind: Any) -> Any:
-    """The values as pyarrow takes them: of arrays only flat ones, and nothing whose order is not its own."""
+    """Convert the values with pyarrow, which takes only flat arrays, and nothing unordered."""
     for value in values:
         if isinstance(value, np.ndarray) and value.ndim != 1:
             msg = f"an array of shape {value.shape} is no value of a column"
@@ -132,7 +132,7 @@ def _array(pa: Any, values: list[Any], kind: Any) -> Any:
 
 def _converted(pa: Any, values: list[Any], kind: Any) -> Any:
     if any(isinstance(value, np.datetime64 | np.timedelta64) for value in values) and kind is not None:
-        # Among datetimes: a moment of nanoseconds is numpy's when it is read, and pyarrow takes either or.
+        # Mixed with datetimes: moments in nanoseconds are read as numpy's, and pyarrow takes no mixture.
         numbers = [None if value is None else ticks(value, kind) for value in values]
         return pa.array(numbers, type=pa.int64() if kind.bit_width == 64 else pa.int32()).cast(kind)
     try:
@@ -144,12 +144,12 @@ def _converted(pa: Any, values: list[Any], kind: Any) -> Any:
     except TypeError:
         if not {type(value) for value in values} <= {np.datetime64, np.timedelta64, type(None)}:
             raise
-        return pa.array(np.array(values))  # one by one it takes no days
+        return pa.array(np.array(values))  # pyarrow takes days only as an array
 
 
 def _first_refused(pa: Any, values: list[Any], kind: Any, error: Exception) -> tuple[int, Exception]:
-    """The first value that cannot be in a column with those before it, and why; O(log) conversions."""
-    low, high, found = 0, len(values), error  # the first `low` are good together, the first `high` are not
+    """Return the first value that does not fit a column with those before it, and why; O(log) conversions."""
+    low, high, found = 0, len(values), error  # the first `low` fit together, the first `high` do not
     while high - low > 1:
         middle = (low + high) // 2
         try:
@@ -165,7 +165,7 @@ def _refusals(pa: Any) -> tuple[type[Exception], ...]:
 
 
 def row_refused(place: int, row: Mapping[str, Any], why: str, *, hint: str = _HINT) -> RowRefusedError:
-    """The error of a row, told by its key where it has one."""
+    """Return the error of a row, named by its key if it has one."""
     key = row.get("__key__", row.get("key"))
     named = f"the sample {key!r:.80}: " if isinstance(key, str | int) else ""
     error = RowRefusedError(f"{named}{why}", hint=hint)

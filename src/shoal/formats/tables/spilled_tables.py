@@ -1,4 +1,4 @@
-"""Tables that are kept decoded: cut into parts of a few rows, each of which is an Arrow IPC stream of its own."""
+"""Spilled tables: decoded rows in parts of a few rows, each an Arrow IPC stream of its own."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _SCHEMAS = 8  # a part is this many times as large as the schema that it repeats
 
 
 def rows_of_part(num_rows: int, decoded_bytes: int, schema: Any) -> int:
-    """How many rows of a table make a part: as many as 64 KiB hold, or more where the schema is large."""
+    """Return the number of rows per part: as many as 64 KiB hold, or more if the schema is large."""
     wanted_bytes = max(_PART_BYTES, _SCHEMAS * int(schema.remove_metadata().serialize().size))
     return max(1, min(num_rows, wanted_bytes * num_rows // max(1, decoded_bytes)))
 
 
 def spilled_rows(batches: Iterable[Any], num_rows: int, aside: Aside) -> Spilled:
-    """Put record batches aside, ``num_rows`` to a part."""
+    """Append record batches to ``aside``, ``num_rows`` to a part."""
     pa = arrow_library("Arrow")
     borders, num_samples = [0], 0
     for table in _tables(pa, batches, num_rows):
-        # As rows are made of it: without dictionaries, which every part would repeat.
+        # In the form that rows are read from: without dictionaries, which every part would repeat.
         columns = [joined(column) for column in table.columns]
         plain = pa.table(columns, names=table.column_names)
         sink = pa.BufferOutputStream()
@@ -42,13 +42,13 @@ def spilled_rows(batches: Iterable[Any], num_rows: int, aside: Aside) -> Spilled
 
 
 def table_of_part(data: bytes) -> Any:
-    """The rows of a part."""
+    """Return the rows of a part."""
     with arrow_library("Arrow").ipc.open_stream(data) as reader:
         return reader.read_all()
 
 
 def _tables(pa: Any, batches: Iterable[Any], num_rows: int) -> Iterator[Any]:
-    """The same rows, so many at a time; the last ones may be fewer."""
+    """Regroup the rows, ``num_rows`` at a time; the last group may have fewer."""
     waiting: list[Any] = []
     num_waiting = 0
     for batch in batches:

@@ -1,8 +1,8 @@
-"""Values of samples as Arrow's arrays of the type that their column is stored in.
+"""Conversion of sample values to Arrow arrays of the type that their column is stored in.
 
-A number carries its type into a sample and out of it again. A decimal, a time, a map or a struct does not: what pyarrow
-makes of `Decimal("1.25")` is a decimal of three digits, whatever the column had. So batches that are made of samples
-look up the type of a field in the schema.
+A number keeps its type in a sample. A decimal, a time, a map or a struct does not: pyarrow turns `Decimal("1.25")` into
+a decimal of three digits, whatever the column had. So batches built from samples look up the type of a field in the
+schema.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ __all__ = ["is_time", "typed_array", "types_of"]
 
 
 def types_of(schema: Any) -> dict[str, Any]:
-    """The Arrow type that each column of a schema has in batches: that of its values, where it is a dictionary."""
+    """Return the Arrow type of each column of a schema in batches: for a dictionary, the type of its values."""
     return {field.name: plain_type(field.type) for field in schema}
 
 
 def is_time(kind: Any) -> bool:
-    """Whether values of an Arrow type are times that numpy has a type for."""
+    """Return True if values of an Arrow type are times that numpy has a type for."""
     types = arrow_library("Arrow").types
     return bool(types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind))
 
 
 def typed_array(values: Any, kind: Any) -> Any:
-    """The values of a field as an array of this Arrow type; None where one of them is none of it.
+    """Convert the values of a field to an array of this Arrow type; None if one of them does not fit it exactly.
 
-    pyarrow rounds, cuts and encodes where it is told a type, so that what it made is compared with what it was given.
+    pyarrow rounds, truncates and encodes when given a type, so its result is compared with the input.
 
     >>> from decimal import Decimal
     >>> import pyarrow as pa
@@ -54,7 +54,7 @@ def typed_array(values: Any, kind: Any) -> Any:
 
 
 def _of_numbers(pa: Any, values: Any, kind: Any) -> Any:
-    """As `typed_array`, of values that are stacked."""
+    """Convert stacked values as `typed_array` does."""
     if values.ndim == 2 and is_list(pa, kind) and is_number(pa, kind.value_type):
         if pa.types.is_fixed_size_list(kind) and kind.list_size != values.shape[1]:
             return None
@@ -66,7 +66,7 @@ def _of_numbers(pa: Any, values: Any, kind: Any) -> Any:
 
 
 def _countable(pa: Any, value: Any, kind: Any) -> Any:
-    """The value with times of numpy's, which pyarrow does not take everywhere, as the number of units they count."""
+    """Replace numpy times, which pyarrow does not accept everywhere, by their number of units."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         unit = {pa.date32(): "D", pa.date64(): "ms"}.get(kind) or getattr(kind, "unit", None)
         return int(value.astype(np.int64)) if np.datetime_data(value.dtype)[0] == unit else value
@@ -83,7 +83,7 @@ def _countable(pa: Any, value: Any, kind: Any) -> Any:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two values are of one type and equal; NaN is equal to itself."""
+    """Return True if two values are equal and of one type; NaN is equal to itself."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         same = one.shape == other.shape and one.dtype == other.dtype
         return same and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")

@@ -1,7 +1,7 @@
-"""One value of Arrow as samples have it: Python's, and numpy's for times that Python's cannot hold.
+"""Conversion of Arrow values to those of samples: Python's, and numpy's for times that Python cannot represent.
 
-Python's datetime counts microseconds and ends with the year 9999. What pyarrow makes of nanoseconds depends on whether
-pandas is installed (its types, and times of the day that are cut to microseconds), so they are not left to it.
+Python's datetime counts microseconds and ends with the year 9999. What pyarrow converts nanoseconds to depends on
+whether pandas is installed (its types, and times of the day truncated to microseconds), so that is done here.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["python_value", "python_values"]
 
 
 def python_value(scalar: Any) -> Any:
-    """What pyarrow makes of a scalar; a moment between two microseconds, or in the year 36812, is numpy's.
+    """Convert a scalar like pyarrow, but a moment between two microseconds, or in the year 36812, to numpy's type.
 
-    A time of the day that Python cannot hold is the time since midnight.
+    A time of the day that Python cannot represent becomes the time since midnight.
 
     Raises
     ------
     ValueError
-        The value is none of its type (text that is not UTF-8).
+        The value is invalid for its type (text that is not UTF-8).
     """
     if not _has_nanoseconds(scalar.type):
         try:
@@ -35,7 +35,7 @@ def python_value(scalar: Any) -> Any:
 
 
 def python_values(array: Any) -> list[Any]:
-    """The values of an array, each as `python_value` has it."""
+    """Convert the values of an array, each as `python_value` does."""
     try:
         if _has_nanoseconds(array.type):
             array = _coarser(array)
@@ -46,7 +46,7 @@ def python_values(array: Any) -> list[Any]:
 
 
 def _coarser(array: Any) -> Any:
-    """The same in microseconds; a `ValueError` where that would lose something, or the times lie inside of others."""
+    """Cast an array to microseconds; `ValueError` if that would lose something, or the times are nested."""
     pa = arrow_library("Arrow")
     if not pa.types.is_temporal(array.type):
         raise ValueError
@@ -78,7 +78,7 @@ def _without_python_times(pa: Any, scalar: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _has_nanoseconds(kind: Any) -> bool:
-    """Whether values of a type hold times that are counted in nanoseconds, at any depth."""
+    """Return True if values of a type hold times counted in nanoseconds, at any depth."""
     pa = arrow_library("Arrow")
     if pa.types.is_temporal(kind):
         return getattr(kind, "unit", "") == "ns"

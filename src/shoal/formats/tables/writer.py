@@ -1,7 +1,7 @@
-"""Parquet and Arrow shards written, row group by row group, through pyarrow.
+"""Writers of Parquet and Arrow shards, row group by row group, through pyarrow.
 
-A row group is the least that can be read alone, so they are small: what mixes well is many small chunks. The same
-version of pyarrow writes the same bytes for the same rows.
+A row group is the smallest unit that can be read alone, so row groups are small: many small chunks shuffle well. The
+same version of pyarrow writes the same bytes for the same rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ParquetEncoder:
     """The format of columns in row groups.
 
     ``schema`` is a schema of pyarrow; without it the first row group of each shard decides. ``group_bytes`` is the size
-    of a row group in memory, ``compression`` what Parquet calls so.
+    of a row group in memory, ``compression`` the name of a Parquet codec.
     """
 
     name: str = "parquet"
@@ -42,11 +42,11 @@ class ParquetEncoder:
         self.schema, self.group_bytes, self.compression = schema, group_bytes, compression
 
     def record(self, sample: Sample) -> EncodedRecord:
-        """A row."""
+        """Encode a sample as a row."""
         return _row(sample)
 
     def begin(self) -> TableShard:
-        """A new shard."""
+        """Begin a new shard."""
 
         def writer(sink: _Sink, schema: Any) -> Any:
             import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
@@ -57,7 +57,7 @@ class ParquetEncoder:
 
 
 class ArrowEncoder:
-    """The format of record batches, as a stream (what Hugging Face ``datasets`` maps); options as for Parquet."""
+    """The format of record batches, as a stream (which Hugging Face ``datasets`` maps); options as for Parquet."""
 
     name: str = "arrow"
     suffix: str = ".arrow"
@@ -66,16 +66,16 @@ class ArrowEncoder:
         self.schema, self.group_bytes = schema, group_bytes
 
     def record(self, sample: Sample) -> EncodedRecord:
-        """A row."""
+        """Encode a sample as a row."""
         return _row(sample)
 
     def begin(self) -> TableShard:
-        """A new shard."""
+        """Begin a new shard."""
         return TableShard(self.schema, self.group_bytes, _ArrowWriter, Arrow())
 
 
 class TableShard:
-    """One shard of row groups in the making; the rows of one group are in memory."""
+    """One shard of row groups being written; the rows of one group are in memory."""
 
     def __init__(
         self, schema: Any, group_bytes: int, writer: Callable[[_Sink, Any], Any], shard_format: Parquet | Arrow
@@ -97,16 +97,16 @@ class TableShard:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes written, and about how many the rows in memory have."""
+        """Bytes written, plus about as many as the buffered rows have."""
         return self._sink.position + self._rows_bytes
 
     @property
     def held_bytes(self) -> int:
-        """About how many bytes the rows in memory have."""
+        """Approximate size of the buffered rows."""
         return self._rows_bytes
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
-        """Add a row; a row group, where it is full.
+        """Add a row; return a row group if it is full.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class TableShard:
         return self._sink.taken()
 
     def finish(self) -> Sequence[Buffer]:
-        """The rest."""
+        """End the shard; return its last bytes."""
         if self._rows:
             self._write_rows()
         if self._writer is None:
@@ -131,19 +131,19 @@ class TableShard:
         return self._sink.taken()
 
     def written(self) -> WrittenShard:
-        """What is known of the shard: what a scan finds in the parts of it that a scan reads."""
+        """Return the shard's scan, made from the kept parts that a scan reads, and its checksums."""
         scan = self._format.scan(self._sink.read, self._sink.position, shard="")
         crcs = self._sink.crcs(scan)
         return WrittenShard(scan, self._sink.position, piece_crcs=crcs, frame_crc=self._sink.frame_crc(scan))
 
     def leave_out(self) -> None:
-        """Leave out rows that do not fit, for `refused` to tell; without, the first of them is an error."""
+        """Leave out rows that do not fit, to be fetched with `refused`; otherwise the first of them is an error."""
         self._refused = []
 
     def refused(self) -> list[tuple[int, RowRefusedError]]:
-        """The rows that were left out since this was last asked: each by its number, and why.
+        """Return the rows left out since the last call: the number of each, and the reason.
 
-        A number counts the rows of the shard that were added before it, without those that were refused.
+        A number counts the rows added to the shard before it, without those refused.
         """
         found, self._refused = self._refused, None if self._refused is None else []
         return found or []
@@ -183,7 +183,7 @@ class TableShard:
 
 
 class _ParquetWriter:
-    """pyarrow's writer, of which one table is one row group."""
+    """pyarrow's writer, writing each table as one row group."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -196,7 +196,7 @@ class _ParquetWriter:
 
 
 class _ArrowWriter:
-    """An Arrow stream, message by message: pyarrow's own writer holds the schema back until there is a batch."""
+    """An Arrow stream, message by message: pyarrow's own writer holds the schema back until the first batch."""
 
     def __init__(self, sink: _Sink, schema: Any) -> None:
         pa = arrow_library("Arrow")
@@ -216,10 +216,10 @@ class _ArrowWriter:
 
 
 class _Sink(io.RawIOBase):
-    """Where pyarrow writes to. Keeps what a scan will read, and the CRC of each stretch between cuts.
+    """The file that pyarrow writes to. Keeps what a scan will read, and the CRC of each stretch between cuts.
 
-    A scan reads the schema and the head of each batch (Arrow), or the footer (Parquet): of each stretch its first
-    64 KiB, or the head of a message that is larger, and of the last one all are kept.
+    A scan reads the schema and the head of each batch (Arrow), or the footer (Parquet): of each stretch the first 64
+    KiB are kept, or a message head that is larger, and the last stretch is kept whole.
     """
 
     def __init__(self) -> None:
@@ -240,19 +240,19 @@ class _Sink(io.RawIOBase):
         return len(copied)
 
     def cut(self) -> None:
-        """A stretch ends here."""
+        """End the current stretch here."""
         last = self._stretches[-1]
         if self.position > last[0]:
             last[2] = last[2][: _kept_bytes(last[2])]
             self._stretches.append([self.position, 0, bytearray()])
 
     def taken(self) -> list[Buffer]:
-        """What was written since it was last asked."""
+        """Return what was written since the last call."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
     def read(self, first_byte: int, end_byte: int, /) -> bytes:  # type: ignore[override]  # as a scan reads
-        """Bytes of the shard; those that were not kept are zeros, and no scan looks at them."""
+        """Return bytes of the shard; those that were not kept are zeros, which no scan reads."""
         found = bytearray(end_byte - first_byte)
         for begin, _, kept in self._stretches:
             first, end = max(begin, first_byte), min(begin + len(kept), end_byte)
@@ -261,12 +261,12 @@ class _Sink(io.RawIOBase):
         return bytes(found)
 
     def crcs(self, scan: ShardScan) -> np.ndarray[Any, np.dtype[np.uint32]]:
-        """The CRC of each piece; pieces are stretches."""
+        """Return the CRC of each piece; pieces are stretches."""
         known = {begin: crc for begin, crc, _ in self._stretches}
         return np.array([known[begin] for begin in scan.sample_starts[:-1].tolist()], dtype=np.uint32)
 
     def frame_crc(self, scan: ShardScan) -> int | None:
-        """The CRC of what is no piece; None where pieces do not end with stretches."""
+        """Return the CRC of all that is in no piece; None if pieces do not end with stretches."""
         begins = [begin for begin, _, _ in self._stretches]
         pieces, end = set(scan.sample_starts[:-1].tolist()), int(scan.sample_starts[-1])
         if end not in begins:

@@ -1,7 +1,7 @@
-"""Whether borders that another tool says a tar's samples have are theirs, by the first header behind each of them.
+"""Checks of sample borders that another tool lists for a tar, by the first header after each of them.
 
-The two halves of a sample that was cut begin with the same key, and no two samples that follow each other do. So a cut
-shows in the headers at the borders alone, without those in between.
+The two halves of a sample that was cut begin with the same key, and no two consecutive samples do. So a cut shows in
+the headers at the borders alone, without those in between.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from shoal.index.unseen_borders import BEHIND_BYTES
 
 __all__ = ["cut_sample", "doubtful_borders"]
 
-# Of each border: a header; or an extended one, what it says, and the header of the member itself.
+# At each border: a header; or an extended one, its payload, and the header of the member itself.
 _BLOCKS = BEHIND_BYTES // BLOCK_BYTES
 _AT_ONCE = 4096  # borders, so that 6 MB are held
-_GAP_BYTES = 32768  # up to here reading on costs less than another read of a file
+_GAP_BYTES = 32768  # reading across a gap this small costs less than another read
 _SPAN_BYTES = 1 << 20
 _IS_REGULAR = np.zeros(256, dtype=np.bool_)
 _IS_REGULAR[list(REGULAR_KINDS)] = True
@@ -31,15 +31,15 @@ _PAX_KIND, _LONG_NAME_KIND = ord("x"), ord("L")
 
 
 def doubtful_borders(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int) -> list[int] | None:
-    """Which of ``borders``, by number, only a scan can tell of, since a header there is unusual; 2 us each, 6 MB.
+    """Return the numbers of those ``borders`` that need a scan, since a header there is unusual; 2 us each, 6 MB.
 
-    None where one cannot be a border: no header lies behind it, or one of the same key as behind the border before.
-    The last one, where the last sample ends, is not looked at.
+    None if one cannot be a border: no header follows it, or one with the same key as at the border before. The last
+    border, where the last sample ends, is not checked.
     """
     if (borders % BLOCK_BYTES).any():
         return None
     doubtful: list[int] = []
-    before: str | None = ""  # no key is
+    before: str | None = ""  # no key equals this
     for first in range(0, len(borders) - 1, _AT_ONCE):
         places = borders[first : min(first + _AT_ONCE, len(borders) - 1)]
         blocks = np.concatenate(list(_read_blocks(read, places, num_bytes)))
@@ -55,10 +55,10 @@ def doubtful_borders(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int
 
 
 def cut_sample(buffer: Buffer, starts: Sequence[int]) -> tuple[int, str] | None:
-    """The first sample in a buffer that begins with the key of the one before, and that; None where none is seen to.
+    """Return the first sample in a buffer with the key of the one before, and that key; None if none is found.
 
-    ``starts`` are offsets, shape (num_samples + 1,). What lies behind the last sample, `BEHIND_BYTES` suffice, is taken
-    for the next one. About 1 us a sample.
+    ``starts`` are offsets, shape (num_samples + 1,). Bytes after the last sample, of which `BEHIND_BYTES` suffice,
+    count as the next one. About 1 us a sample.
     """
     places = np.asarray(starts, dtype=np.int64)
     if len(buffer) < starts[-1] + BLOCK_BYTES:
@@ -76,7 +76,7 @@ def cut_sample(buffer: Buffer, starts: Sequence[int]) -> tuple[int, str] | None:
 
 
 def _read_blocks(read: ReadBytes, places: NDArray[np.int64], num_bytes: int) -> Iterator[NDArray[np.uint8]]:
-    """The blocks behind these places, in as few reads as is quick; shape (n, 3, 512) each."""
+    """Yield the blocks at these positions, with few enough reads to be quick; shape (n, 3, 512) each."""
     far_apart = np.flatnonzero(np.diff(places) > _GAP_BYTES) + 1
     for near in np.split(places, far_apart):
         at = 0
@@ -89,7 +89,7 @@ def _read_blocks(read: ReadBytes, places: NDArray[np.int64], num_bytes: int) -> 
 
 
 def _gathered(buffer: Buffer, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Three blocks from each of these places on, the last one again behind the end; shape (num_places, 3, 512)."""
+    """Return three blocks from each position, repeating the last one past the end; shape (num_places, 3, 512)."""
     num_blocks = len(buffer) // BLOCK_BYTES
     table = np.frombuffer(buffer, dtype=np.uint8, count=num_blocks * BLOCK_BYTES).reshape(num_blocks, BLOCK_BYTES)
     found: NDArray[np.uint8] = table[np.minimum((places // BLOCK_BYTES)[:, None] + np.arange(_BLOCKS), num_blocks - 1)]
@@ -97,7 +97,7 @@ def _gathered(buffer: Buffer, places: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def _keys(blocks: NDArray[np.uint8]) -> list[str | None]:
-    """The key of the member that begins with each of these blocks; None where that takes more to know."""
+    """Return the key of the member that begins with each of these blocks; None if that needs more blocks."""
     heads = np.ascontiguousarray(blocks[:, 0])
     names: list[str | None] = list(header_names(heads))
     kinds = heads[:, 156]
@@ -118,7 +118,7 @@ def _keys(blocks: NDArray[np.uint8]) -> list[str | None]:
 
 
 def _named(extended: bytes, payload: bytes, own_name: str) -> str | None:
-    """The name of a member behind an extended header whose payload is one block; None where that is not all."""
+    """Return the name of a member after an extended header with a payload of one block; None if there is more."""
     size = read_number(extended[124:136])
     if size is None or not 0 < size <= BLOCK_BYTES:
         return None

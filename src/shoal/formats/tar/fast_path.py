@@ -1,7 +1,7 @@
-"""One sample out of a tar whose borders are known, where all its members are plain: the way of nearly all samples.
+"""The fast path: one sample of a tar with known borders, if all its members are plain, as nearly all samples are.
 
-No numpy: a sample has one to five members, and a call of numpy costs as much as two of them. Anything unusual is left
-to `shoal.formats.tar.headers`, which does it in full.
+No numpy: a sample has one to five members, and a numpy call costs as much as two of them. Anything unusual is left to
+`shoal.formats.tar.headers`, which handles it in full.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shoal.formats.tar.names import key_and_suffix
 
 __all__ = ["Pieces", "Sliced", "read_plain_sample"]
 
-# The fields that matter, in one step: name, size, stated checksum, kind. Octal digits only, ended as tar ends them.
+# The relevant fields in one step: name, size, stated checksum, kind. Octal digits only, ended as tar ends them.
 _HEADER = re.compile(
     rb"(?s)(?=([^\0]*))"  # the name, if it has at most 100 bytes
     rb".{124}([0-7]{11})[\0 ]"
@@ -31,19 +31,19 @@ _CHECKSUM_AS_SPACES = 8 * ord(" ")
 
 
 class Sliced(Protocol):
-    """Bytes, or what gives them when it is sliced."""
+    """Bytes, or an object that returns bytes when sliced."""
 
     def __getitem__(self, place: slice, /) -> bytes:
-        """The bytes from ``place.start`` up to ``place.stop``."""
+        """Return the bytes from ``place.start`` up to ``place.stop``."""
         ...
 
 
 def read_plain_sample(buffer: Sliced, start: int, end: int, payloads: memoryview | None = None) -> Sample | None:
-    """The sample in ``buffer[start:end]``; None where it is unusual or wrong in any way. About 2 us a member.
+    """Return the sample in ``buffer[start:end]``; None if it is unusual or wrong in any way. About 2 us a member.
 
-    Plain are regular members with sizes in octal, alone or behind a PAX header that speaks of times only (as
-    WebDataset's writer makes them), whose names, up to the first dot, are all the same. ``buffer`` is bytes, or the
-    `Pieces` of a shard; with ``payloads``, which has the same bytes, values are slices of that.
+    Plain are regular members with octal sizes, alone or after a PAX header with only times (as WebDataset's writer
+    makes them), whose names are all the same up to the first dot. ``buffer`` is bytes, or the `Pieces` of a shard; with
+    ``payloads``, a view of the same bytes, values are slices of that.
     """
     values: Sliced | memoryview = buffer if payloads is None else payloads
     sample: Sample = {}
@@ -88,7 +88,7 @@ def read_plain_sample(buffer: Sliced, start: int, end: int, payloads: memoryview
 
 
 class Pieces:
-    """A shard that is read when it is sliced, so that a large payload need not be copied out of a larger buffer."""
+    """A shard that is read when sliced, so that a large payload need not be copied out of a larger buffer."""
 
     __slots__ = ("_read",)
 
@@ -101,7 +101,7 @@ class Pieces:
 
 
 def _with_prefix(header: bytes, name: bytes) -> bytes:
-    """The whole name of a member whose path is too long for one field; other archives keep other things there."""
+    """Return the full name of a member whose path needs two fields; other archives use the second one otherwise."""
     if header[257:263] != b"ustar\0":
         return name
     return header[345:500].partition(b"\0")[0] + b"/" + name

@@ -1,4 +1,4 @@
-"""The fields of tar headers: numbers, checksums, names and PAX records, over many headers at once where it counts."""
+"""Fields of tar headers: numbers, checksums, names and PAX records, vectorised over many headers where it matters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _MAX_RECORD_DIGITS = 8
 
 
 def padded(num_bytes: int) -> int:
-    """Bytes that a payload of ``num_bytes`` takes in the archive: whole blocks of 512."""
+    """Return how many bytes a payload of ``num_bytes`` takes in the archive: whole blocks of 512."""
     return (num_bytes + BLOCK_BYTES - 1) & -BLOCK_BYTES
 
 
 def read_number(field: bytes) -> int | None:
     """Read a number field: octal digits up to a NUL, or base 256 (GNU) where the first bit is set.
 
-    None where it is neither. Spaces around the digits are allowed and an empty field is 0, as in `tarfile`; signs,
-    underscores and what else `int` would take are not.
+    None if it is neither. Spaces around the digits are allowed and an empty field is 0, as in `tarfile`; signs,
+    underscores and whatever else `int` accepts are not.
 
     >>> read_number(b"00000000644 "), read_number(b"-0000000001"), read_number(bytes([128] + 10 * [0] + [7]))
     (420, None, 7)
@@ -38,9 +38,9 @@ def read_number(field: bytes) -> int | None:
 
 
 def check_sums(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Whether each header has the checksum it states: shape (num_headers,), for ``blocks`` of shape (num_headers, 512).
+    """Compare headers, shape (num_headers, 512), with the checksums they state; True where equal, (num_headers,).
 
-    The sum of all bytes, those of the checksum field counted as spaces. Some old tars (Sun, NeXT) summed signed
+    The checksum is the sum of all bytes, with its own field counted as spaces. Some old tars (Sun, NeXT) summed signed
     bytes, which is accepted too.
     """
     fields = blocks[:, _CHECKSUM]
@@ -58,19 +58,19 @@ def check_sums(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def text(name: bytes) -> str:
-    """A name as text: UTF-8, and bytes that are not kept as surrogates, as everywhere in Python."""
+    """Decode a name: UTF-8, with undecodable bytes as surrogates, as everywhere in Python."""
     return name.decode("utf-8", "surrogateescape")
 
 
 def header_names(blocks: NDArray[np.uint8]) -> list[str]:
-    """The names the headers give, the prefix of ustar joined; ``blocks`` has shape (num_headers, 512).
+    """Return the names in the headers, with the ustar prefix joined; ``blocks`` has shape (num_headers, 512).
 
     The prefix field counts in ustar headers only: GNU headers keep times in its place.
     """
     if not len(blocks):
         return []
     fields: list[bytes] = np.ascontiguousarray(blocks[:, :100]).view("S100").ravel().tolist()
-    # All names are decoded as one text: a third of the time of one by one.
+    # All names are decoded as one text, in a third of the time of decoding one by one.
     names = text(b"\0".join(fields)).split("\0")
     if len(names) != len(fields):
         names = [text(field.partition(b"\0")[0]) for field in fields]
@@ -83,7 +83,7 @@ def header_names(blocks: NDArray[np.uint8]) -> list[str]:
 
 
 def pax_records(payload: bytes) -> dict[bytes, bytes]:
-    r"""Read the records of a PAX header, each ``"length key=value\n"``; of equal keys the last one counts.
+    r"""Read the records of a PAX header, each ``"length key=value\n"``; of equal keys the last one wins.
 
     >>> pax_records(b"12 path=a/b\n11 size=12\n")
     {b'path': b'a/b', b'size': b'12'}
@@ -91,7 +91,7 @@ def pax_records(payload: bytes) -> dict[bytes, bytes]:
     Raises
     ------
     ValueError
-        Where a record does not have that form.
+        A record does not have that form.
     """
     records: dict[bytes, bytes] = {}
     position = 0

@@ -1,14 +1,14 @@
-"""Tar headers: which members a stretch of a tar archive holds, found without touching their payloads.
+"""Tar headers: the members of a stretch of a tar archive, found without touching their payloads.
 
-A tar archive is a chain: each 512-byte header says how long its payload is, and so where the next header lies. The
-chain must be followed one by one, about half a microsecond of Python per member; all else (checksums, names, types)
-is done with numpy over all headers of a stretch at once: summing the bytes of one header in Python costs 3 us, of a
-thousand at once in numpy 0.12 us each.
+A tar archive is a chain: each 512-byte header gives the size of its payload, and so the position of the next header.
+The chain must be followed header by header, about half a microsecond of Python per member; all else (checksums, names,
+types) is done with numpy over all headers of a stretch at once: summing the bytes of one header in Python costs 3 us,
+of a thousand at once in numpy 0.12 us each.
 
-Understood are old v7 headers, ustar with its prefix, GNU long names (types ``L`` and ``K``), PAX records of one
-member (``x``) and of all following members (``g``), and sizes in octal and in base 256. Where Python's `tarfile` ends
-silently (a bad checksum after the first member, a header cut short) this raises: a shard that ends early would
-otherwise lose samples and nobody would know.
+Supported are old v7 headers, ustar with its prefix, GNU long names (types ``L`` and ``K``), PAX records of one member
+(``x``) and of all following members (``g``), and sizes in octal and in base 256. Where Python's `tarfile` stops
+silently (a bad checksum after the first member, a truncated header) this raises: otherwise a shard that ends early
+would lose samples unnoticed.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from shoal.formats.tar.header_fields import (
 
 _NAME_BYTES = 100
 MAX_EXTENDED_BYTES = 16 << 20
-"""Of the headers before one member: a PAX header is read whole, and some hold megabytes of attributes or comments."""
+"""Limit of the headers before one member: PAX headers are read whole, some with megabytes of attributes or comments."""
 
 UNKNOWN_BYTES = 1 << 62
-"""The size of a shard whose end was not met yet."""
+"""Stands for the size of a shard whose end is not known yet."""
 
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
-# The first 11 digits of the size, the byte that ends them, and the type: all that the chain needs of a header.
+# The first 11 digits of the size, the byte after them, and the type: all that the chain needs of a header.
 _CHAIN = struct.Struct("124x11sB20xB")
 _OCTAL_DIGITS = b"01234567"
 _FIELD_ENDS = frozenset(b"\0 ")
@@ -49,7 +49,7 @@ REGULAR_KINDS = frozenset(b"0\x007")
 LINK_KINDS = frozenset(b"12")
 DEVICE_KINDS = frozenset(b"346")
 DIRECTORY_KINDS = frozenset(b"5")
-# As tarfile and GNU tar: whatever their size field says, these carry no payload.
+# As in tarfile and GNU tar: these have no payload, whatever their size field says.
 _EMPTY_KINDS = LINK_KINDS | DEVICE_KINDS | DIRECTORY_KINDS
 _V7_KIND = 0
 _EXTENDED_KINDS = frozenset(b"xXgLK")
@@ -62,7 +62,7 @@ _CUT_SHORT = "the shard is cut short: fetch or write it again"
 
 @dataclass(frozen=True, slots=True)
 class PaxGlobals:
-    """The PAX records in force for all following members; of these only a name and a size matter here."""
+    """The PAX records in force for all following members; only a name and a size matter here."""
 
     path: bytes | None = None
     size: int | None = None
@@ -75,9 +75,9 @@ _NO_GLOBALS = PaxGlobals()
 class TarMembers:
     """The members of a stretch of a tar archive, in their order; byte positions count from the start of ``buffer``.
 
-    ``starts``, ``headers``, ``ends`` and ``sizes`` have shape (num_members,), int64: a member's extended headers
-    begin at ``starts`` (its own header, where it has none), its own header lies at ``headers``, its payload of
-    ``sizes`` bytes follows that header, and the next member begins at ``ends``. ``kinds`` are the type bytes.
+    ``starts``, ``headers``, ``ends`` and ``sizes`` have shape (num_members,), int64: a member's extended headers begin
+    at ``starts`` (its own header, if it has none), its own header lies at ``headers``, its payload of ``sizes`` bytes
+    follows that header, and the next member begins at ``ends``. ``kinds`` are the type bytes.
     """
 
     buffer: Buffer
@@ -95,7 +95,7 @@ class TarMembers:
 
 @dataclass(slots=True)
 class _Found:
-    """What a walk through one buffer has met so far."""
+    """The findings so far of a walk through one buffer."""
 
     buffer: Buffer
     first_byte: int
@@ -108,7 +108,7 @@ class _Found:
 
 @dataclass(slots=True)
 class _Pending:
-    """What the extended headers of one member have said about it."""
+    """The properties of one member that its extended headers have given."""
 
     path: bytes | None = None
     size: int | None = None
@@ -116,15 +116,15 @@ class _Pending:
 
 
 class HeaderWalk:
-    """Follows the chain of headers of one shard through buffers that need not be adjacent.
+    """A walk along the chain of headers of one shard, through buffers that need not be adjacent.
 
-    Each `step` takes a buffer and says which members begin in it. Afterwards ``position`` is the byte of the shard
-    at which the next buffer must begin and ``needed_bytes`` how long it must be at least (it may be shorter only
-    where the shard ends); ``ended`` says that the blocks of zeros which end an archive were met. ``globals_log``
-    lists each change of the PAX records in force with the byte from which it holds.
+    Each `step` takes a buffer and returns the members that begin in it. Afterwards ``position`` is the byte of the
+    shard at which the next buffer must begin and ``needed_bytes`` its minimum length (it may be shorter only at the end
+    of the shard); ``ended`` is True once the blocks of zeros that end an archive were found. ``globals_log`` lists each
+    change of the PAX records in force with the byte from which it holds.
 
-    To walk through a part of a shard, ``position`` and ``num_bytes`` are the bytes of the shard between which the
-    part lies, and ``in_force`` the PAX records in force at its start.
+    To walk through a part of a shard, ``position`` and ``num_bytes`` are the bytes of the shard where the part begins
+    and ends, and ``in_force`` the PAX records in force at its start.
     """
 
     __slots__ = (
@@ -158,25 +158,25 @@ class HeaderWalk:
         Raises
         ------
         ShardError
-            Where the chain breaks, with the byte: a bad checksum, a size that is no number or leads beyond the end
-            of the shard, extended headers beyond 16 MiB, a sparse member.
+            The chain breaks, with the byte: a bad checksum, a size that is no number or leads beyond the end of the
+            shard, extended headers beyond 16 MiB, a sparse member.
         """
         found = _Found(buffer, self.position)
         try:
             self._follow(found)
         except ShardError:
-            # A field that makes no sense is most often the consequence of damage that a checksum shows better.
+            # An invalid field usually results from damage that a checksum error describes better.
             self._verify(found)
             raise
         return self._members(found)
 
     def check_end(self) -> None:
-        """Make sure, where the shard ends, that the newest member does not go on behind; and that there is a shard.
+        """Check at the end of the shard that it is not empty, and that the newest member does not extend beyond it.
 
         Raises
         ------
         ShardError
-            It does, or there is none.
+            It is empty, or the member does.
         """
         if self.num_bytes == 0:
             msg = "the file is empty; even a tar archive without members has 512 bytes of zeros"
@@ -229,7 +229,7 @@ class HeaderWalk:
         self._newest = base + found.headers[-1] if found.headers else self._newest
 
     def _timed_member(self, found: _Found, position: int, digits: bytes, stop: int) -> tuple[int, int] | None:
-        """Read a plain member behind a PAX header that holds nothing of interest; None where it is not that simple.
+        """Read a plain member after a PAX header that holds nothing of interest; None if it is not that simple.
 
         tarfile, and so WebDataset's writer, puts such a header before each member whose time has a fraction.
         """
@@ -254,9 +254,9 @@ class HeaderWalk:
         return header, int(digits, 8)
 
     def _odd_member(self, found: _Found, first: int) -> tuple[int, int] | None:
-        """Read a member that is not plain; the place of its own header and the size of its payload.
+        """Read a member that is not plain; return the position of its own header and the size of its payload.
 
-        None where the archive ends here, or where the buffer does (then ``needed_bytes`` is what it takes).
+        None if the archive ends here, or if the buffer does (then ``needed_bytes`` is the length required).
         """
         pending = _Pending()
         mark = len(found.extended)
@@ -297,26 +297,26 @@ class HeaderWalk:
         return position, 0 if kind in _EMPTY_KINDS or is_v7_directory else size
 
     def _has(self, found: _Found, first: int, position: int, num_bytes: int) -> bool:
-        """Whether the buffer holds these bytes; if not, notes how long a buffer from ``first`` must be."""
+        """Return True if the buffer holds these bytes; if not, record how long a buffer from ``first`` must be."""
         end = position + num_bytes
         if end <= len(found.buffer):
             return True
         if end > self.num_bytes - found.first_byte:
             raise self._cut_short(found.first_byte + position, num_bytes)
-        # Twice as many as were there, so that a chain of headers is not walked once for each of them.
+        # Twice the length, so that a chain of extended headers is not walked once for each of them.
         twice = min(2 * (len(found.buffer) - first), MAX_EXTENDED_BYTES)
         self.needed_bytes = max(end - first, twice)
         return False
 
     def _end(self, found: _Found, position: int, pending: _Pending) -> None:
-        """Take note that the archive ends at ``position``."""
+        """Record that the archive ends at ``position``."""
         if pending.needs_member:
             msg = "the archive ends where the member should be that the extended header before it describes"
             raise ShardError(msg, shard=self.shard, byte=found.first_byte + position, hint=_CUT_SHORT)
         self.ended = True
 
     def _take_extended(self, kind: int, payload: bytes, pending: _Pending, byte: int, holds_from: int) -> None:
-        """Take what one extended header says; of several that give a name the first one wins, as in tarfile."""
+        """Apply one extended header; if several give a name the first one wins, as in tarfile."""
         pending.needs_member = pending.needs_member or kind != ord("g")
         if kind == ord("L"):
             if pending.path is None:
@@ -336,7 +336,7 @@ class HeaderWalk:
             pending.size = self._decimal(records[b"size"], byte)
 
     def _take_globals(self, records: dict[bytes, bytes], holds_from: int) -> None:
-        """Put PAX records into force for all following members; an empty one puts an earlier one out of force."""
+        """Put PAX records into force for all following members; an empty value cancels an earlier one."""
         path, size = self.in_force.path, self.in_force.size
         if b"path" in records:
             path = records[b"path"].rstrip(b"/") or None
@@ -368,7 +368,7 @@ class HeaderWalk:
         return size
 
     def _members(self, found: _Found) -> TarMembers:
-        """Verify the headers found and turn them into columns."""
+        """Verify the headers found and convert them to columns."""
         headers = np.array(found.headers, dtype=np.int64)
         sizes = np.array(found.sizes, dtype=np.int64)
         blocks = self._verify(found)[: len(headers)]
@@ -387,7 +387,7 @@ class HeaderWalk:
         )
 
     def _verify(self, found: _Found) -> NDArray[np.uint8]:
-        """Raise for the first header whose checksum is wrong; all headers, those of the members first."""
+        """Raise for the first header whose checksum is wrong; return all headers, those of the members first."""
         positions = np.array(found.headers + found.extended, dtype=np.int64)
         blocks = _blocks(found.buffer, positions)
         wrong = positions[~check_sums(blocks)]
@@ -426,15 +426,15 @@ class HeaderWalk:
 
 
 def _is_v7_directory(header: Buffer) -> bool:
-    """Whether a header is that of a directory as archives had it before there were kinds: a name with a slash behind.
+    """Return True for a directory of an archive from before type bytes: its name ends with a slash.
 
-    As of other directories, its size counts nothing that follows.
+    As for other directories, its size field does not count bytes that follow.
     """
     return header[156] == _V7_KIND and bytes(header[:_NAME_BYTES]).partition(b"\0")[0].endswith(b"/")
 
 
 def is_of_interest(payload: bytes) -> bool:
-    """Whether a PAX header can hold a name or a size; most hold times only and need not be parsed."""
+    """Return True if a PAX header can hold a name or a size; most hold times only and need not be parsed."""
     return b"path=" in payload or b"size=" in payload or b"GNU.sparse." in payload
 
 

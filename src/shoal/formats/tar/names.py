@@ -1,8 +1,8 @@
-"""Which members of a tar archive form a sample: the rule of WebDataset 1.0.2, member for member.
+"""Grouping of tar members into samples by their names: the rule of WebDataset 1.0.2, member for member.
 
-A name is cut at the first dot of its last part: what is before is the key, what is behind the suffix (lower-cased).
-Consecutive members with the same key form one sample. Members that are no regular files, whose name has no such dot
-or is a ``__name__`` at the top belong to no sample, and do not end one.
+A name is split at the first dot of its last path component: the part before is the key, the part after the suffix
+(lower-cased). Consecutive members with the same key form one sample. Members that are no regular files, have no such
+dot in their names or are named ``__name__`` at the top belong to no sample, and do not end one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from shoal.errors import ShardError
 from shoal.formats.tar.header_fields import BLOCK_BYTES
 from shoal.formats.tar.headers import DEVICE_KINDS, DIRECTORY_KINDS, LINK_KINDS, REGULAR_KINDS, TarMembers
 
-# The very expressions of WebDataset.
+# The exact expressions of WebDataset.
 _KEY_AND_SUFFIX = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 _META = re.compile(r"__[^/]*__($|/)")
-# Fields that WebDataset puts into every sample itself, so that a suffix of this name is a repeated one.
+# Fields that WebDataset adds to every sample itself, so that a suffix of this name is a duplicate.
 _RESERVED = frozenset(("__key__", "__url__"))
 
 
 def key_and_suffix(name: str) -> tuple[str, str] | None:
-    """The key and the suffix of a regular member of this name; None where it belongs to no sample.
+    """Return the key and the suffix of a regular member of this name; None if it belongs to no sample.
 
     >>> key_and_suffix("train.v2/n01.x/000.seg.PNG"), key_and_suffix("dir/.hidden")
     (('train.v2/n01.x/000', 'seg.png'), ('dir/', 'hidden'))
@@ -34,7 +34,7 @@ def key_and_suffix(name: str) -> tuple[str, str] | None:
     """
     slash = name.rfind("/") + 1
     dot = name.find(".", slash)
-    # The way of nearly all names; a newline is what the dot in the expression does not match.
+    # The fast path of nearly all names; the dot in the expression does not match a newline.
     if dot > slash and name[0] != "_" and "\n" not in name:
         return name[:dot], name[dot + 1 :].lower()
     match = None if is_meta(name) else _KEY_AND_SUFFIX.match(name)
@@ -42,14 +42,14 @@ def key_and_suffix(name: str) -> tuple[str, str] | None:
 
 
 def is_meta(name: str) -> bool:
-    """Whether WebDataset skips a member of this name as meta data."""
+    """Return True if WebDataset skips a member of this name as metadata."""
     if not name.startswith("__"):
         return False
     return ("/" not in name and name.endswith("__")) or _META.match(name) is not None
 
 
 def note_of(kind: int, name: str) -> str:
-    """Under which word a member that belongs to no sample is counted in the notes."""
+    """Return the name under which the notes count a member that belongs to no sample."""
     if kind in LINK_KINDS:
         return "links"
     if kind in DIRECTORY_KINDS or name.endswith("/"):
@@ -62,11 +62,11 @@ def note_of(kind: int, name: str) -> str:
 
 
 class Grouping:
-    """Joins members to samples, over as many stretches of one shard as `add` is given.
+    """The grouping of members into samples, over all the stretches of one shard passed to `add`.
 
-    ``layout_crcs`` take in the headers of all members between a sample's first and last byte. What lies between two
-    samples belongs to the later one; as it is not known at once whether a sample goes on behind it, two sums are
-    carried along: one since the start of the sample, one since the end of its last member.
+    ``layout_crcs`` cover the headers of all members between a sample's first and last byte. Members between two samples
+    belong to the later one; since it is not known at once whether the sample continues after them, two CRCs are kept:
+    one from the start of the sample, one from the end of its last member.
     """
 
     __slots__ = (
@@ -95,12 +95,12 @@ class Grouping:
         self.notes: dict[str, int] = {}
 
     def add(self, members: TarMembers) -> None:
-        """Join the members of the next stretch; about 1.5 us each.
+        """Group the members of the next stretch; about 1.5 us each.
 
         Raises
         ------
         ShardError
-            Where a suffix comes twice in one sample, with the byte of the second.
+            A suffix occurs twice in one sample; with the byte of the second.
         """
         view, base = memoryview(members.buffer), members.first_byte
         key, end, seen, crc = self._key, self._end, self._seen, self._crc_with_gap
@@ -128,19 +128,19 @@ class Grouping:
         self._key, self._end, self._seen, self._crc_with_gap = key, end, seen, crc
 
     def taken(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """What is known for good and was not taken before, as `FoundSamples.add` takes it."""
+        """Return the borders and CRCs that are final and were not returned before, as `FoundSamples.add` takes them."""
         taken = np.array(self._starts, dtype=np.int64), np.array(self._crcs, dtype=np.uint32)
         self._starts, self._crcs = [], []
         return taken
 
     def last(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """The last sample, which ends where its last member does."""
+        """Return the border and CRC of the last sample, which ends where its last member does."""
         is_any = self._begun
         ends, crcs = [self._end] * is_any, [self._crc] * is_any
         return np.array(ends, dtype=np.int64), np.array(crcs, dtype=np.uint32)
 
     def _open(self, start: int, end: int) -> int:
-        """Begin a sample; the CRC it begins with."""
+        """Begin a sample; return its initial CRC."""
         if not self._begun:
             self._begun = True
             self._starts.append(start)

@@ -1,7 +1,7 @@
 """Tar shards, read as WebDataset 1.0.2 reads them, in place and by byte range.
 
 `Tar.scan` finds the samples from the headers alone and skips the payloads; `Tar.parse` opens the bytes of some
-consecutive samples. What a tar may hold is in `shoal.formats.tar.headers`, how members become samples in
+consecutive samples. Headers are parsed in `shoal.formats.tar.headers`, members grouped into samples in
 `shoal.formats.tar.names`.
 """
 
@@ -35,14 +35,14 @@ _IS_REGULAR[list(REGULAR_KINDS)] = True
 class Tar:
     """The tar format of WebDataset.
 
-    ``window_bytes`` is the most that one read of a scan asks for. ``skip_bytes`` is the distance from header to
-    header from which on payloads are skipped: below, one large read is cheaper than many small ones. The default
-    suits local files; where each read costs a round trip a larger one is faster.
+    ``window_bytes`` is the largest read of a scan. ``skip_bytes`` is the distance from header to header from which on
+    payloads are skipped: below, one large read is cheaper than many small ones. The default suits local files; where
+    each read costs a round trip a larger one is faster.
     """
 
     name: str = "tar"
     suffixes: tuple[str, ...] = (".tar",)
-    scan_rule = 1  # raised when shards are cut otherwise than before, so that what was kept is not used
+    scan_rule = 1  # increased when the cutting rule changes, so that cached scans are not used
 
     def __init__(self, *, window_bytes: int = 1 << 20, skip_bytes: int = 32768) -> None:
         self.window_bytes = window_bytes
@@ -52,18 +52,18 @@ class Tar:
         """Find the samples of a tar from its headers; 3 to 4 us per member, O(window) memory beyond the result.
 
         ``notes`` count ``directories``, ``links``, ``devices``, ``other_members``, ``meta_members`` and
-        ``members_without_extension``, none of which are samples to WebDataset; ``trailing_bytes`` behind the end of
-        the archive (tar ignores them; two archives joined by ``cat`` look like this); ``missing_end_blocks``.
+        ``members_without_extension``, none of which are samples to WebDataset; ``trailing_bytes`` after the end of the
+        archive (tar ignores them; two archives joined by ``cat`` look like this); ``missing_end_blocks``.
 
         Raises
         ------
         ShardError
-            Where the archive is damaged or cut short, or repeats a suffix inside one sample.
+            The archive is damaged or cut short, or repeats a suffix inside one sample.
         """
         return forward_scan(self, read, num_bytes, shard=shard)
 
     def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
-        """The same of bytes whose end is not known."""
+        """Scan content whose size is not known yet; see `scan`."""
         walk = HeaderWalk(shard=shard, num_bytes=UNKNOWN_BYTES)
         grouping = Grouping(shard=shard)
         for members in self._steps(walk, content):
@@ -77,12 +77,12 @@ class Tar:
         return About(_head(walk, shard), dict(grouping.notes))
 
     def fields(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:
-        """The fields that samples have, in the order in which they are met; as much work as a scan.
+        """Return the fields of the samples, in order of first appearance; as much work as a scan.
 
         Raises
         ------
         ShardError
-            Where the archive is damaged or cut short.
+            The archive is damaged or cut short.
         """
         found: dict[str, None] = {}
         content = StoredContent(read, num_bytes)
@@ -94,12 +94,12 @@ class Tar:
         return list(found)
 
     def keys(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:
-        """The key of each sample; as much work as a scan.
+        """Return the key of each sample; as much work as a scan.
 
         Raises
         ------
         ShardError
-            Where the archive is damaged or cut short.
+            The archive is damaged or cut short.
         """
         found: list[str] = []
         content = StoredContent(read, num_bytes)
@@ -129,7 +129,7 @@ class Tar:
         return min(4 * window_bytes, self.window_bytes)
 
     def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
-        """One sample, headers and payloads read apart: a payload of 100 KB comes in two thirds of the time.
+        """Read one sample, headers and payloads separately: a payload of 100 KB takes two thirds of the time.
 
         Raises
         ------
@@ -146,23 +146,23 @@ class Tar:
         return self.parse(read(first_byte, end_byte), whole).sample(0)
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> TarRecords:
-        """Open the bytes of consecutive samples; O(1) where the index says where each begins.
+        """Open the bytes of consecutive samples; O(1) if the index has their borders.
 
         Raises
         ------
         ShardError
-            Where ``sample_starts`` do not lie in the buffer; without them, where the bytes are no chain of members
-            with so many samples.
+            ``sample_starts`` do not lie in the buffer; or, without them, the bytes are no chain of members with that
+            many samples.
         """
         return TarRecords(buffer, stretch)
 
     def parse_views(self, buffer: Buffer, payloads: memoryview, stretch: Stretch) -> TarRecords:
-        """As `parse`; values are slices of ``payloads``, which has the bytes of ``buffer``.
+        """Open samples like `parse`; values are slices of ``payloads``, which has the bytes of ``buffer``.
 
         Raises
         ------
         ShardError
-            As `parse`.
+            As `parse` does.
         """
         return TarRecords(buffer, stretch, payloads)
 
@@ -170,8 +170,8 @@ class Tar:
 class TarRecords:
     """Some consecutive samples of a tar, handed out by number.
 
-    Where borders are known a sample is read when it is asked for, by `read_plain_sample`. What is not plain there, or
-    wrong, makes the whole unit be walked through once, by `WalkedRecords`, which does it in full or says what is wrong.
+    If borders are known, a sample is read on request by `read_plain_sample`. The first sample that is unusual, or
+    wrong, causes one walk through the whole unit, by `WalkedRecords`, which reads it in full or reports the error.
     """
 
     __slots__ = (
@@ -207,14 +207,14 @@ class TarRecords:
         return self._num_samples
 
     def sample(self, number: int) -> Sample:
-        """Sample ``number``: its ``__key__``, and by suffix the payloads as bytes of its own; 2 us a member.
+        """Return sample ``number``: its ``__key__``, and by suffix the payloads as new bytes; 2 us a member.
 
         All checksums of its headers are verified, and that its members end where it does.
 
         Raises
         ------
         ShardError
-            Where these members are not one sample by WebDataset's rule: then the index belongs to another file.
+            These members are not one sample by WebDataset's rule, so the index belongs to another file.
         """
         starts = self._starts
         if self._walked is None and starts is not None:
@@ -224,7 +224,7 @@ class TarRecords:
         return self._all().sample(number)
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """CRC-32 of the headers of each sample, as `Tar.scan` gives them; shape (len,)."""
+        """Return the CRC-32 of the headers of each sample, as `Tar.scan` gives them; shape (len,)."""
         return self._all().layout_crcs()
 
     def _all(self) -> WalkedRecords:
@@ -233,7 +233,7 @@ class TarRecords:
         return self._walked
 
     def _walk(self) -> WalkedRecords:
-        """All members, each header verified."""
+        """Walk through all members, verifying each header."""
         buffer = self._buffer
         payloads = self._payloads
         starts = np.asarray([0, len(buffer)] if self._starts is None else self._starts, dtype=np.int64)
@@ -267,10 +267,10 @@ class TarRecords:
 
 
 def _sliceable(buffer: Buffer) -> Sliced:
-    """What begins with the same bytes and gives bytes when it is sliced; without a copy where that can be."""
+    """Return an object that begins with the same bytes and whose slices are bytes; without a copy if possible."""
     if isinstance(buffer, bytes):
         return buffer
-    # A view gives views, but what it is of, a mapping for instance, may give bytes.
+    # A slice of a view is a view, but slices of its object, a mapping for instance, may be bytes.
     memory: Any = buffer.obj if isinstance(buffer, memoryview) and len(buffer) else None
     gives_bytes = hasattr(memory, "__getitem__") and type(memory[:0]) is bytes
     return memory if gives_bytes and _address(memory) == _address(buffer) else bytes(buffer)
@@ -312,7 +312,7 @@ class WalkedRecords:
         self._copies = values is None and not isinstance(members.buffer, bytes)
         self._first = first_members
         self._names = members.names
-        # What is no regular file loses its name here, and so belongs to no sample.
+        # Members that are no regular files lose their names here, and so belong to no sample.
         for member in np.flatnonzero(~_IS_REGULAR[members.kinds]).tolist():
             self._names[member] = ""
         payloads = members.headers + BLOCK_BYTES
@@ -324,7 +324,7 @@ class WalkedRecords:
         return len(self._first) - 1
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """CRC-32 of the headers of each sample, as `Tar.scan` gives them; shape (len,)."""
+        """Return the CRC-32 of the headers of each sample, as `Tar.scan` gives them; shape (len,)."""
         view = memoryview(self._buffer)
         starts, payloads = self._members.starts.tolist(), self._payloads
         crcs = np.zeros(len(self), dtype=np.uint32)
@@ -336,14 +336,14 @@ class WalkedRecords:
         return crcs
 
     def sample(self, number: int) -> Sample:
-        """Sample ``number``: its ``__key__``, and by suffix the payloads as bytes of its own; O(its bytes).
+        """Return sample ``number``: its ``__key__``, and by suffix the payloads as new bytes; O(its bytes).
 
         Raises
         ------
         ShardError
-            Where these members are not one sample by WebDataset's rule: then the index belongs to another file.
+            These members are not one sample by WebDataset's rule, so the index belongs to another file.
         IndexFileError
-            The same where it was made by that of another tool, which says so.
+            They are not, and the index was made from one of another tool, which is wrong.
         """
         sample: Sample = {}
         key: str | None = None
@@ -373,7 +373,7 @@ class WalkedRecords:
 
 
 def _group_starts(members: TarMembers, num_samples: int, shard: str) -> NDArray[np.int64]:
-    """Where the samples of a stretch begin, found from the names; they must fill it and be as many as expected."""
+    """Return where the samples of a stretch begin, by the names; they must fill it and match the expected count."""
     grouping = Grouping(shard=shard)
     grouping.add(members)
     starts = np.concatenate([grouping.taken()[0], grouping.last()[0]]) - members.first_byte
@@ -389,7 +389,7 @@ def _group_starts(members: TarMembers, num_samples: int, shard: str) -> NDArray[
 
 
 def _first_members(members: TarMembers, starts: NDArray[np.int64], shard: str) -> list[int]:
-    """The number of the first member of each sample, and one behind the last; each sample must end with a member."""
+    """Return the number of each sample's first member, and one past the last; each sample must end with a member."""
     last = np.searchsorted(members.ends, starts[1:])
     wrong = np.flatnonzero(members.ends[last] != starts[1:]) if len(starts) > 1 else last
     if wrong.size:
@@ -400,7 +400,7 @@ def _first_members(members: TarMembers, starts: NDArray[np.int64], shard: str) -
 
 
 def _head(walk: HeaderWalk, shard: str) -> dict[str, Any]:
-    """The PAX records in force, by the byte from which they hold, as JSON."""
+    """Return the head: the PAX records in force, by the byte from which they hold, as JSON."""
     if not walk.globals_log:
         return {}
     if len(walk.globals_log) > _MAX_GLOBALS:
@@ -412,7 +412,7 @@ def _head(walk: HeaderWalk, shard: str) -> dict[str, Any]:
 
 
 def _in_force(head: Mapping[str, Any], first_byte: int, shard: str) -> PaxGlobals:
-    """The PAX records in force at ``first_byte``."""
+    """Return the PAX records in force at ``first_byte``."""
     in_force = PaxGlobals()
     try:
         for byte, path, size in head.get("pax_globals", ()):
@@ -426,7 +426,7 @@ def _in_force(head: Mapping[str, Any], first_byte: int, shard: str) -> PaxGlobal
 
 
 def _note_trailing(content: Content, position: int, window_bytes: int, notes: dict[str, int]) -> None:
-    """Count what follows the end of the archive, from the first byte that is not zero."""
+    """Count the bytes after the end of the archive, from the first that is not zero."""
     first = None
     while len(window := np.frombuffer(content.read(position, position + window_bytes), dtype=np.uint8)):
         if first is None and window.any():

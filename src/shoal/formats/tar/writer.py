@@ -1,7 +1,7 @@
-"""Tar shards written as WebDataset reads them: for each field of a sample one member, named ``key.field``.
+"""Writer of tar shards as WebDataset reads them: one member for each field of a sample, named ``key.field``.
 
 Headers are ustar, with nothing in them that depends on when, where or by whom they were written. Names that do not fit
-there get a PAX record.
+get a PAX record.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REST = bytes(100) + b"ustar\x0000" + bytes(80)  # no link, no owners' names, no
 _AFTER_PREFIX = bytes(12)
 _NO_PREFIX = bytes(_PREFIX_BYTES)
 _PLAIN = b"\0 0" + _REST + _NO_PREFIX + _AFTER_PREFIX
-# Of all that is the same in each header: its bytes in sum, the checksum itself counted as spaces.
+# Sum of the bytes that are the same in each header, with the checksum itself counted as spaces.
 _FIXED_SUM = sum(_MODE_AND_OWNERS + _AFTER_SIZE + _REST) + 8 * ord(" ")
 
 _OF_READERS = frozenset(("__key__", "__url__", "__local_path__", "__id__", "__pad__"))
@@ -46,22 +46,22 @@ class TarEncoder:
     """The tar format of WebDataset.
 
     A sample has ``__key__`` and fields. Fields of bytes are written as they are, under their names. Other values are
-    written as what `Dataset.decode` (and WebDataset's) turns back into them, and their fields are named so: text gets
-    ``.txt``, integers ``.cls``, arrays ``.npy``, anything else that JSON can hold ``.json``, unless the name ends like
-    that already. Names of fields are lower-cased, as every reader does. What readers put into samples
-    (``__url__``, ``__id__``) says where a sample was read, and is left out.
+    written in a form that `Dataset.decode` (and WebDataset's) converts back, and their fields are renamed for it: text
+    gets ``.txt``, integers ``.cls``, arrays ``.npy``, anything else that JSON can hold ``.json``, unless the name
+    already ends like that. Names of fields are lower-cased, as every reader does. Fields that readers add to samples
+    (``__url__``, ``__id__``) describe where a sample was read, and are left out.
     """
 
     name: str = "tar"
     suffix: str = ".tar"
 
     def record(self, sample: Sample) -> EncodedRecord:
-        """The members of a sample; 2 us, and about 1.5 us for each.
+        """Encode the members of a sample; 2 us, and about 1.5 us for each member.
 
         Raises
         ------
         UsageError
-            It has no key or no field, a name would not be read back as it is, or a value cannot be written.
+            It has no key or no field, a name would be read back differently, or a value cannot be written.
         """
         key = sample.get("__key__")
         if not isinstance(key, str) or not key:
@@ -83,12 +83,12 @@ class TarEncoder:
         return EncodedRecord(parts, num_bytes, crc)
 
     def begin(self) -> AppendedShard:
-        """A new shard."""
+        """Begin a new shard."""
         return AppendedShard(tail=_END)
 
 
 def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
-    """The header of a member, after PAX records where it needs some."""
+    """Return the header of a member, after PAX records if it needs some."""
     name = f"{key}.{suffix}"
     if key_and_suffix(name) != (key, suffix) or not is_safe_name(name):
         found = key_and_suffix(name)
@@ -109,13 +109,13 @@ def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether a member may be named so: nothing that a terminal or an unpacking would act on."""
+    """Return True if a member may have this name: nothing that a terminal or unpacking would act on."""
     is_shown = name.isprintable() or not any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
     return is_shown and name[0] != "/" and ".." not in name.split("/")
 
 
 def plain_header(name: bytes, num_bytes: int, *, prefix: bytes = _NO_PREFIX, kind: bytes = b"0") -> bytes:
-    """One header: a name of at most 100 bytes, a size below 8 GiB."""
+    """Return one header, for a name of at most 100 bytes and a size below 8 GiB."""
     size, size_sum = _size_field(num_bytes)
     total = _FIXED_SUM + sum(name) + size_sum + kind[0]
     if prefix is _NO_PREFIX and kind == b"0":  # nearly all: one step
@@ -129,13 +129,13 @@ def plain_header(name: bytes, num_bytes: int, *, prefix: bytes = _NO_PREFIX, kin
 
 @lru_cache(maxsize=1 << 14)
 def _size_field(num_bytes: int) -> tuple[bytes, int]:
-    """The digits of a size, and the sum of their bytes; few sizes are the sizes of most files."""
+    """Return the digits of a size, and the sum of their bytes; cached, since most files share few sizes."""
     size = b"%011o" % num_bytes
     return size, sum(size)
 
 
 def _long_header(name: bytes, num_bytes: int) -> bytes:
-    """A name cut in two at a slash, as ustar has it; else the name, and a size of 8 GiB and more, as PAX records."""
+    """Return a header with the name split at a slash, as in ustar; else with name, and size from 8 GiB on, in PAX."""
     if num_bytes <= _MOST_OCTAL_BYTES:
         cut = name.find(b"/", len(name) - _NAME_BYTES - 1)
         if 0 < cut <= _PREFIX_BYTES and cut < len(name) - 1:
@@ -151,7 +151,7 @@ def _long_header(name: bytes, num_bytes: int) -> bytes:
 
 
 def _pax_record(key: bytes, value: bytes) -> bytes:
-    r"""``"length key=value\n"``, where the length counts its own digits."""
+    r"""Return ``"length key=value\n"``, where the length counts its own digits."""
     rest = b" " + key + b"=" + value + b"\n"
     length = len(rest) + 1
     while len(str(length)) + len(rest) != length:
@@ -160,7 +160,7 @@ def _pax_record(key: bytes, value: bytes) -> bytes:
 
 
 def _check_fields(sample: Sample, key: str, parts: list[Buffer]) -> None:
-    """A sample needs a field, and no two fields may have one name."""
+    """Check that a sample has a field, and that no two fields have one name."""
     if not parts:
         msg = f"the sample {key!r} has no field but its key"
         raise UsageError(msg, hint="leave it out, or give it a field")
@@ -176,7 +176,7 @@ def _check_fields(sample: Sample, key: str, parts: list[Buffer]) -> None:
 
 
 def _named(field: str, value: Any) -> str:
-    """The name under which a value is written that is no bytes: one that says how it is read back."""
+    """Return the name for a value that is not bytes, with a suffix that tells how to read it back."""
     last = field.rpartition(".")[2].lower()
     if isinstance(value, bytearray | memoryview) or last in _JSON:
         return field
@@ -193,7 +193,7 @@ def _named(field: str, value: Any) -> str:
 
 
 def _encoded(field: str, value: Any, key: str) -> tuple[str, bytes]:
-    """The name of a field and the bytes of its value, which is no bytes."""
+    """Return the name of a field and the encoding of its value, which is not bytes."""
     name = _named(field, value)
     try:
         return name, _payload(name.rpartition(".")[2].lower(), value)
@@ -214,5 +214,5 @@ def _payload(kind: str, value: Any) -> bytes:
         file = io.BytesIO()
         np.lib.format.write_array(file, np.asarray(value), allow_pickle=False)
         return file.getvalue()
-    # Not str(value), by which a member of an enumeration says its name.
+    # Not str(value), which gives the name of an enumeration member.
     return value.encode("utf-8") if isinstance(value, str) else b"%d" % value

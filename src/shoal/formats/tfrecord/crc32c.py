@@ -1,4 +1,4 @@
-"""CRC-32C, the checksum of TFRecord: for many short stretches at once, and for one long one."""
+"""CRC-32C, the checksum of TFRecord: for many short byte strings at once, or for one long one."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _MASK_DELTA = 0xA282EAD8
 
 
 def crc32c(data: Buffer) -> int:
-    """The CRC-32C of a buffer, about 6 GB/s.
+    """Return the CRC-32C of a buffer, at about 6 GB/s.
 
     Raises
     ------
     UsageError
-        Where google-crc32c is not installed.
+        google-crc32c is not installed.
     """
     value: int = _library().value(data if isinstance(data, bytes) else bytes(data))
     return value
 
 
 def crc32c_of_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """The CRC-32C of each row, shape (num_rows, num_bytes) to (num_rows,): a table step for each column."""
+    """Return the CRC-32C of each row, shape (num_rows, num_bytes) to (num_rows,), a table step per column."""
     table = _table()
     crcs = np.full(len(rows), 0xFFFFFFFF, dtype=np.uint32)
     for column in rows.T:
@@ -40,9 +40,9 @@ def crc32c_of_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 
 def masked(crcs: Any) -> Any:
-    """The form in which TFRecord stores a CRC, of an int or of an array of uint32: rotated, and a constant added.
+    """Mask a CRC as TFRecord stores it, an int or an array of uint32: rotated, and a constant added.
 
-    A checksum of data that holds checksums is weak; so says the comment in TensorFlow's ``record_writer.h``.
+    A checksum of data that holds checksums is weak, as a comment in TensorFlow's ``record_writer.h`` explains.
     """
     wide = np.asarray(crcs, dtype=np.uint64)
     rotated = ((wide >> np.uint64(15)) | (wide << np.uint64(17))) & np.uint64(0xFFFFFFFF)
@@ -51,7 +51,7 @@ def masked(crcs: Any) -> Any:
 
 @cache
 def _table() -> NDArray[np.uint32]:
-    """What each value of a byte does to the sum; the usual table of 256."""
+    """Return the effect of each byte value on the CRC; the usual table of 256."""
     values = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         values = np.where(values & 1, (values >> np.uint32(1)) ^ np.uint32(_POLYNOMIAL), values >> np.uint32(1))

@@ -1,4 +1,4 @@
-"""``tf.train.Example`` and ``tf.train.SequenceExample``, read without TensorFlow or protobuf.
+"""A reader of ``tf.train.Example`` and ``tf.train.SequenceExample`` without TensorFlow or protobuf.
 
 The messages, from ``tensorflow/core/example/example.proto`` and ``feature.proto``::
 
@@ -10,7 +10,7 @@ The messages, from ``tensorflow/core/example/example.proto`` and ``feature.proto
     Feature         { oneof { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
     BytesList { repeated bytes value = 1; }  FloatList { repeated float value = 1 [packed]; }  Int64List likewise
 
-An example is a sequence example without lists, so that nobody has to say which of the two a record is.
+An example is a sequence example without lists, so that nobody has to state which of the two a record is.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["FIELD_HEAD_BYTES", "NotAnExampleError", "field_ends", "parse_example
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MOST_VARINT_BYTES = 10
 FIELD_HEAD_BYTES = 1 + _MOST_VARINT_BYTES
-"""At most so many bytes come before those of a field of an example."""
+"""Maximum size of the tag and length before the data of a field of an example."""
 _MANY_BYTES = 64  # of packed integers: from here on numpy is faster
 
 _Span = tuple[int, int]
 
 
 class NotAnExampleError(ValueError):
-    """Bytes that are no ``tf.train.Example`` or ``SequenceExample``; ``byte`` is where it shows."""
+    """Bytes that are no ``tf.train.Example`` or ``SequenceExample``; ``byte`` is where that shows."""
 
     def __init__(self, what: str, byte: int) -> None:
         super().__init__(what)
@@ -41,12 +41,12 @@ class NotAnExampleError(ValueError):
 
 
 def parse_example(data: bytes) -> dict[str, Any]:
-    r"""The features of an example by name; of a sequence example, those of its context, and its lists.
+    r"""Return the features of an example by name; of a sequence example, those of its context, and its lists.
 
-    Numbers are arrays of float32 or int64, shape (num_values,); bytes are ``bytes`` where there is one value, and a
-    list else. A feature without values is an empty array of its kind, or None where it has no kind. A feature list is
-    a list with what each of its features has: an array, or always a list of ``bytes``. What comes several times is
-    merged as protobuf does it, and of a name that comes twice the last counts. About 2 us a feature.
+    Numbers are arrays of float32 or int64, shape (num_values,); bytes are ``bytes`` if there is one value, else a list.
+    A feature without values is an empty array of its kind, or None if it has no kind. A feature list is a list of the
+    values of its features: an array, or always a list of ``bytes``. Repeated messages are merged as protobuf does it,
+    and of repeated names the last one wins. About 2 us a feature.
 
     >>> parse_example(b"\n\x0f\n\r\n\x05label\x12\x04\x1a\x02\n\x00")
     {'label': array([], dtype=int64)}
@@ -76,7 +76,7 @@ def parse_example(data: bytes) -> dict[str, Any]:
 
 
 def field_ends(front: bytes, place: int) -> int | None:
-    """Where a field of an example ends that begins with ``front`` at byte ``place`` of it; None where none begins."""
+    """Return the end of an example's field that begins with ``front`` at byte ``place``; None if none begins."""
     if front[:1] not in (b"\x0a", b"\x12"):
         return None
     try:
@@ -87,7 +87,7 @@ def field_ends(front: bytes, place: int) -> int | None:
 
 
 def _entry(data: bytes, begin: int, end: int) -> tuple[str, list[_Span]]:
-    """The name in an entry of a map, and where its value lies, in parts that are to be merged."""
+    """Return the name in an entry of a map, and the spans of its value, which are to be merged."""
     name, spans = "", []
     for number, first, stop in _fields(data, [(begin, end)], most=2):
         if number == 2:
@@ -104,7 +104,7 @@ def _entry(data: bytes, begin: int, end: int) -> tuple[str, list[_Span]]:
 def _feature(data: bytes, spans: list[_Span], *, always_list: bool = False) -> Any:
     kind, lists = 0, list[_Span]()
     for number, first, stop in _fields(data, spans, most=3):
-        if number != kind:  # one of the three: another one takes the place of those before
+        if number != kind:  # one of the three: a new kind replaces the values before
             kind, lists = number, []
         lists.append((first, stop))
     if kind == 1:
@@ -137,7 +137,7 @@ def _integers(data: bytes, lists: list[_Span]) -> NDArray[np.int64]:
 
 
 def _varints(data: bytes, place: int) -> NDArray[np.int64]:
-    """Many integers of seven bits a byte, lowest first, the last byte of each below 128; vectorised."""
+    """Decode integers of seven bits a byte, lowest first, the last byte of each below 128; vectorised."""
     found = np.frombuffer(data, dtype=np.uint8)
     ends = np.flatnonzero(found < 128)
     lengths = np.diff(ends, prepend=-1)
@@ -154,15 +154,15 @@ def _varints(data: bytes, place: int) -> NDArray[np.int64]:
 def _fields(
     data: bytes, spans: Iterable[_Span], *, most: int, numbers: int | None = None
 ) -> Iterator[tuple[int, int, int]]:
-    """Number and place of every field of a message, which may lie in several spans that are to be merged.
+    """Yield number and span of every field of a message, which may lie in several spans that are to be merged.
 
-    Fields are known by the numbers up to ``most`` and are stretches of bytes; with ``numbers`` also of this kind of
-    number, one value each. NotAnExampleError for others: they would be lost without a word.
+    Known are the field numbers up to ``most``, of length-delimited fields; with ``numbers`` also single values of this
+    numeric wire type. NotAnExampleError for others, which would be lost silently.
     """
     for first, end in spans:
         at = first
         while at < end:
-            # Numbers of one byte are most, and a call costs as much as the rest.
+            # Most numbers have one byte, and a call costs as much as the rest.
             tag, after = (data[at], at + 1) if data[at] < 128 else _varint(data, at, end)
             number, kind = tag >> 3, tag & 7
             if kind == _LENGTH:

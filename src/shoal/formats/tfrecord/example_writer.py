@@ -1,4 +1,4 @@
-"""``tf.train.Example`` and ``SequenceExample``, written without TensorFlow; the reader is beside it.
+"""A writer of ``tf.train.Example`` and ``SequenceExample`` without TensorFlow; the reader is beside it.
 
 Features keep the order of the sample: equal samples give equal bytes, which protobuf does not promise.
 """
@@ -16,16 +16,16 @@ from shoal.formats.writing.encoder import check_names
 
 __all__ = ["encode_example"]
 
-_BYTES, _FLOATS, _INTEGERS = b"\x0a", b"\x12", b"\x1a"  # fields 1, 2, 3 of a Feature, each a stretch of bytes
+_BYTES, _FLOATS, _INTEGERS = b"\x0a", b"\x12", b"\x1a"  # fields 1, 2, 3 of a Feature, each length-delimited
 _LIMITS = np.iinfo(np.int64)
 
 
 def encode_example(features: Mapping[str, Any]) -> bytes:
-    """The message of some features, each bytes, text, numbers, or a flat list or array of those.
+    """Encode features as a message; each is bytes, text, numbers, or a flat list or array of those.
 
-    A list of lists or of arrays is a feature list, and a message with such a list a ``SequenceExample``, of which the
-    other features are the context. Floating numbers become float32, all that the message has; text becomes UTF-8. None
-    is a feature without a kind.
+    A list of lists or of arrays is a feature list, and a message with one is a ``SequenceExample``, whose other
+    features are the context. Floating numbers become float32, all that the message has; text becomes UTF-8. None is a
+    feature without a kind.
 
     >>> from shoal.formats.tfrecord.example_reader import parse_example
     >>> parse_example(encode_example({"image": b"png", "label": 3}))
@@ -118,7 +118,7 @@ def _fits(value: int) -> bool:
 
 
 def _varints(values: NDArray[np.int64]) -> bytes:
-    """Each integer as seven bits a byte, lowest first, the last byte of each below 128; vectorised."""
+    """Encode each integer as seven bits a byte, lowest first, the last byte of each below 128; vectorised."""
     bits = values.view(np.uint64)
     pieces = (bits[:, None] >> (np.arange(10, dtype=np.uint64) * np.uint64(7))) & np.uint64(0x7F)
     lengths = 10 - np.argmax(pieces[:, ::-1] != 0, axis=1)

@@ -38,15 +38,16 @@ _CUT_SHORT = "an unfinished copy? copy the shard again"
 class TFRecord:
     """The format of one record after the other.
 
-    Where the first undamaged record of a shard is a ``tf.train.Example`` or ``SequenceExample``, all must be, and a
-    sample has the features of its record (see `shoal.formats.tfrecord.example_reader.parse_example`). Else, or with
+    If the first undamaged record of a shard is a ``tf.train.Example`` or ``SequenceExample``, all must be, and a sample
+    has the features of its record (see `shoal.formats.tfrecord.example_reader.parse_example`). Otherwise, or with
     ``examples=False``, it is ``{"record": bytes}``.
+
     A scan checks every length; the checksum of the data is checked whenever a sample is read.
     """
 
     name: str = "tfrecord"
     suffixes: tuple[str, ...] = (".tfrecord", ".tfrecords", ".tfrec")
-    scan_rule = 1  # raised when shards are cut otherwise than before, so that what was kept is not used
+    scan_rule = 1  # increased when the cutting rule changes, so that cached scans are not used
 
     def __init__(self, *, examples: bool = True, window_bytes: int = 1 << 20) -> None:
         self.examples = examples
@@ -55,17 +56,17 @@ class TFRecord:
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the records by their lengths; the layout CRC of a sample is the CRC-32 of its first 12 bytes.
 
-        Reads whole windows where records are small, and only headers where they are larger than 256 KiB.
+        Reads whole windows if records are small, and only headers if they are larger than 256 KiB.
 
         Raises
         ------
         ShardError
-            Where a length does not have its checksum, or a record ends after the shard.
+            A length does not match its checksum, or a record ends after the shard.
         """
         return forward_scan(self, read, num_bytes, shard=shard)
 
     def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
-        """The same of bytes whose end is not known."""
+        """Scan content whose size is not known yet; see `scan`."""
         first = position = num_records = 0
         are_examples: bool | None = None
         while True:
@@ -85,12 +86,12 @@ class TFRecord:
         return About({"records": "examples"} if are_examples else {})
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
-        """Open the bytes of consecutive records; each is checked when its sample is asked for.
+        """Open the bytes of consecutive records; each is checked when its sample is requested.
 
         Raises
         ------
         ShardError
-            Where the bytes are no chain of so many records.
+            The bytes are no chain of that many records.
         """
         starts = borders_in(buffer, stretch, partial(_walk, buffer, stretch), what="records")
         examples = self.examples and stretch.head.get("records") == "examples"
@@ -117,7 +118,7 @@ def _decode_example(record: bytes) -> Sample:
 
 
 def _data_of(record: bytes) -> bytes:
-    """What lies in the frame of a record, both checksums verified."""
+    """Return the data in the frame of a record, with both checksums verified."""
     data = record[_HEADER_BYTES:-_FOOTER_BYTES]
     if wrong := _first_wrong(record, data):
         raise BadRecordError(wrong[0], byte=wrong[1])
@@ -130,7 +131,7 @@ def _header_crcs(buffer: Buffer, starts: Sequence[int]) -> NDArray[np.uint32]:
 
 
 def _walk(buffer: Buffer, stretch: Stretch) -> list[int]:
-    """Where records begin and the last one ends, by their lengths."""
+    """Return where records begin and the last one ends, by their lengths."""
     starts = [0]
     while starts[-1] < len(buffer) and len(starts) <= stretch.num_samples:
         rest = memoryview(buffer)[starts[-1] :]
@@ -139,7 +140,7 @@ def _walk(buffer: Buffer, stretch: Stretch) -> list[int]:
 
 
 def _first_wrong(record: bytes, data: bytes) -> tuple[str, int] | None:
-    """What is wrong with the frame of a record, and at which of its bytes."""
+    """Return the first defect of a record's frame, and its byte; None if there is none."""
     if len(record) < _FRAME_BYTES or _length_of(record)[0] != len(data):
         return "by the index a record lies here, and its length says otherwise", 0
     if int(masked(crc32c(record[:8]))) != _crc_of(record, 8)[0]:
@@ -150,7 +151,7 @@ def _first_wrong(record: bytes, data: bytes) -> tuple[str, int] | None:
 
 
 def _headers_in(window: Buffer, starts: list[int], num_bytes: int, shard: str, *, before: int = 0) -> list[int]:
-    """The places in ``window`` of the headers that it holds whole; to ``starts`` is added where each record ends.
+    """Return the positions in ``window`` of the headers that it holds whole; appends each record's end to ``starts``.
 
     The window begins at the last of ``starts``; all of these count from byte ``before`` of the shard, as does
     ``num_bytes``, where the last record has to end.
@@ -185,9 +186,9 @@ def _beyond(start: int, end: int, num_bytes: int, shard: str) -> ShardError:
 
 
 def _hold_examples(content: Content, starts: Sequence[int]) -> bool | None:
-    """Whether the first of these records that is not damaged is an example; None where all are.
+    """Return True if the first undamaged record of these is an example; None if all are damaged.
 
-    A damaged one must not decide about the others.
+    A damaged one must not decide for the others.
     """
     for start, end in pairwise(starts):
         if end - start > _HUGE_RECORD_BYTES:
@@ -205,7 +206,7 @@ def _hold_examples(content: Content, starts: Sequence[int]) -> bool | None:
 
 
 def _is_huge_example(content: Content, begin: int, end: int) -> bool:
-    """Whether the fields of an example fill these bytes, by where each ends: of such a record not all is held."""
+    """Return True if the fields of an example fill these bytes, by their ends, without holding the record whole."""
     at = begin
     while at < end:
         front = bytes(content.read(at, min(at + FIELD_HEAD_BYTES, end)))

@@ -1,9 +1,9 @@
 """MXNet RecordIO shards (``.rec``), as im2rec writes them and DALI reads them.
 
-A part is a magic number, a word of which 3 bits say which part of a record it is and 29 how long, the data, and zeros
-up to a multiple of 4. A record that holds the magic number at a multiple of 4 is cut there into parts, without it. The
-data of an image record begin with a header: a flag, a label, two ids; the flag is the number of labels that follow, or
-0. See ``dmlc/recordio.h`` and ``mxnet.recordio.IRHeader``.
+A part is a magic number, a word with 3 bits for which part of a record it is and 29 for its length, the data, and zeros
+up to a multiple of 4. A record that holds the magic number at a multiple of 4 is split there into parts, without it.
+The data of an image record begin with a header: a flag, a label, two ids; the flag is the number of labels that follow,
+or 0. See ``dmlc/recordio.h`` and ``mxnet.recordio.IRHeader``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_SHARD = "this is no RecordIO shard, or a damaged one"
 class RecordIO:
     """The format of MXNet's records.
 
-    A sample is ``{"label", "id", "data"}``: the label a float, or an array of float32 where there are several; the data
+    A sample is ``{"label", "id", "data"}``: the label a float, or an array of float32 if there are several; the data
     bytes, an image as a rule. With ``image_headers=False`` it is ``{"data"}``, the whole record.
     """
 
@@ -48,17 +48,17 @@ class RecordIO:
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the records by the heads of their parts; the layout CRC of a sample is that of the heads.
 
-        Reads whole windows where records are small, and only heads where they are larger than 256 KiB.
+        Reads whole windows if records are small, and only heads if they are larger than 256 KiB.
 
         Raises
         ------
         ShardError
-            Where no part begins that should, or the last one ends after the shard.
+            No part begins where one should, or the last one ends after the shard.
         """
         return forward_scan(self, read, num_bytes, shard=shard)
 
     def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
-        """The same of bytes whose end is not known."""
+        """Scan content whose size is not known yet; see `scan`."""
         walk = _Walk(_UNKNOWN_BYTES)
         num_records = 0
         try:
@@ -78,12 +78,12 @@ class RecordIO:
         return About()
 
     def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
-        """Open the bytes of consecutive records; each is looked at when its sample is asked for.
+        """Open the bytes of consecutive records; each is checked when its sample is requested.
 
         Raises
         ------
         ShardError
-            Where the bytes do not hold so many records.
+            The bytes do not hold that many records.
         """
         view = memoryview(buffer)
 
@@ -118,7 +118,7 @@ class RecordIO:
 
 
 def _walked(buffer: Buffer, payloads: list[tuple[int, int]] | None = None) -> _Walk:
-    """A walk through all of these bytes, which must end with the end of a record."""
+    """Walk through all of these bytes, which must end with the end of a record."""
     walk = _Walk(len(buffer), payloads=payloads)
     walk.add(buffer)
     walk.finished()
@@ -126,21 +126,21 @@ def _walked(buffer: Buffer, payloads: list[tuple[int, int]] | None = None) -> _W
 
 
 class _Walk:
-    """From part to part through some bytes, window by window."""
+    """A walk from part to part through some bytes, window by window."""
 
     def __init__(self, num_bytes: int, *, payloads: list[tuple[int, int]] | None = None) -> None:
         self.num_bytes = num_bytes
         self.position = 0
         self.starts = [0]
         self.crcs: list[int] = []
-        self._payloads = payloads  # takes where the data of each part lie
+        self._payloads = payloads  # collects the byte range of each part's data
         self._first_taken = False
         self._part = 0  # where the newest part begins
         self._crc = 0
         self._inside = False  # the last part was not the last of its record
 
     def add(self, window: Buffer) -> None:
-        """The next bytes, which begin at ``position``."""
+        """Walk through the next bytes, which begin at ``position``."""
         first = self.position
         end = first + len(window)
         if self.num_bytes - first < _PART_HEAD_BYTES and first < self.num_bytes:
@@ -169,7 +169,7 @@ class _Walk:
                 self._crc = 0
 
     def taken(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """What was found and not taken so far, as `FoundSamples.add` takes it."""
+        """Return the borders and CRCs found since the last call, as `FoundSamples.add` takes them."""
         borders = self.starts[self._first_taken :] if self.crcs else []
         taken = np.array(borders, dtype=np.int64), self.layout_crcs()
         self._first_taken = self._first_taken or bool(self.crcs)
@@ -177,7 +177,7 @@ class _Walk:
         return taken
 
     def finished(self) -> list[int]:
-        """Where records begin and the last one ends, once all bytes were added."""
+        """Return where records begin and the last one ends, once all bytes were added."""
         if self._inside or self.position != self.num_bytes:
             msg = "the shard ends in the middle of a record"
             self.position = self._part if self.position > self.num_bytes else self.position
@@ -185,7 +185,7 @@ class _Walk:
         return self.starts
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """The CRC of the heads of each record."""
+        """Return the CRC of the heads of each record."""
         return np.array(self.crcs, dtype=np.uint32)
 
     def _wrong(self, what: str) -> BadRecordError:

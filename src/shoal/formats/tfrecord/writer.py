@@ -1,4 +1,4 @@
-"""TFRecord shards written: each record between its length and two checksums."""
+"""Writer of TFRecord shards: each record between its length and two checksums."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MASK_DELTA = 0xA282EAD8
 class TFRecordEncoder:
     """The format of one record after the other.
 
-    A sample of ``record`` alone, bytes, is that record; any other is a ``tf.train.Example`` of its fields, in their
-    order. Readers take all records of a shard for what the first one is: others are refused.
+    A sample with only ``record``, bytes, is that record; any other becomes a ``tf.train.Example`` of its fields, in
+    their order. Readers expect all records of a shard to be of the first one's kind: others are refused.
     """
 
     name: str = "tfrecord"
@@ -33,12 +33,12 @@ class TFRecordEncoder:
         self._are_examples: bool | None = None
 
     def record(self, sample: Sample) -> EncodedRecord:
-        """The record of a sample, framed.
+        """Encode a sample as a framed record.
 
         Raises
         ------
         UsageError
-            A value is nothing that an example holds; or the first sample was of the other kind.
+            An example cannot hold a value; or the first sample was of the other kind.
         """
         raw = sample.get("record") if len(sample) == 1 else None
         is_raw = isinstance(raw, bytes)
@@ -50,7 +50,7 @@ class TFRecordEncoder:
         return EncodedRecord((header, data, _crc(_masked(crc32c(data)))), len(data) + 16, crc32(header))
 
     def _check_alike(self, data: bytes, *, is_raw: bool) -> None:
-        """Make sure that this record will be read as what it is, behind the first."""
+        """Check that readers will take this record for its own kind, given the first one."""
         is_example = not is_raw or (self._are_examples is not False and _is_example(data))
         if self._are_examples is None:
             self._are_examples = is_example
@@ -61,15 +61,15 @@ class TFRecordEncoder:
             raise UsageError(msg, hint="readers take all records for what the first is: give samples of one kind")
 
     def begin(self) -> TFRecordShard:
-        """A new shard."""
+        """Begin a new shard."""
         return TFRecordShard()
 
 
 class TFRecordShard(AppendedShard):
-    """One shard in the making; its head says whether its first record is an example, as a scan would find."""
+    """One shard being written; its head tells whether its first record is an example, as a scan would find."""
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
-        """Add a record; its bytes."""
+        """Add a record; return its bytes."""
         if not self.num_samples and _is_example(bytes(record.parts[1])):
             self.head["records"] = "examples"
         return super().add(record)
@@ -84,5 +84,5 @@ def _is_example(data: bytes) -> bool:
 
 
 def _masked(crc: int) -> int:
-    """As `shoal.formats.tfrecord.crc32c.masked`, of one number."""
+    """Mask one number as `shoal.formats.tfrecord.crc32c.masked` does."""
     return ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + _MASK_DELTA) & 0xFFFFFFFF

@@ -1,7 +1,7 @@
-"""What the writing side of a format must do: bytes of samples, and what an index needs to know of them, at once.
+"""The interface of a format's writing side: bytes of samples, and at once what an index needs to know of them.
 
-The other direction of `shoal.formats.shard_format`. An encoder is pure: samples go in, bytes come out, in the order
-in which they are to be written, and equal samples give equal bytes. Where they go is not its question.
+The counterpart of `shoal.formats.shard_format`. An encoder is pure: samples go in, bytes come out, in the order in
+which they are to be written, and equal samples give equal bytes. It does not know where they are written.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["AppendedShard", "EncodedRecord", "Encoder", "ShardEncoder", "Written
 class EncodedRecord(NamedTuple):
     """One sample as a shard will hold it.
 
-    ``parts`` are its bytes, one buffer after the other, ``num_bytes`` how many these are; ``layout_crc`` is what
-    `ShardScan.layout_crcs` will say of it. Formats of columns keep the sample itself in ``row`` instead, and
-    ``num_bytes`` says about how many bytes it has in memory.
+    ``parts`` are its bytes, one buffer after the other, ``num_bytes`` their total; ``layout_crc`` is its value in
+    `ShardScan.layout_crcs`. Formats of columns keep the sample itself in ``row`` instead, and ``num_bytes`` is its
+    approximate size in memory.
     """
 
     parts: Sequence[Buffer]
@@ -39,11 +39,11 @@ class EncodedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WrittenShard:
-    """What is known of a shard that was written, without reading it.
+    """A description of a written shard, obtained without reading it.
 
     ``scan`` is what `Format.scan` finds in its ``num_bytes`` bytes. ``record_crcs``, shape (num_samples,), uint32, are
-    the CRC-32 of the bytes of each sample, where each has bytes of its own; else ``piece_crcs``, shape (num_pieces,).
-    ``frame_crc`` is that of all bytes before the first sample and behind the last; None where it is not known.
+    the CRC-32 of the bytes of each sample, if each has bytes of its own; else ``piece_crcs``, shape (num_pieces,).
+    ``frame_crc`` is that of all bytes before the first sample and after the last; None if it is not known.
     """
 
     scan: ShardScan
@@ -54,7 +54,7 @@ class WrittenShard:
 
 
 class ShardEncoder(Protocol):
-    """One shard in the making; used once."""
+    """One shard being written; used once."""
 
     @property
     def num_samples(self) -> int:
@@ -63,46 +63,46 @@ class ShardEncoder(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """About how many bytes the shard would have if it ended now; exactly for formats of rows."""
+        """Approximate size of the shard if it ended now; exact for formats of rows."""
         ...
 
     @property
     def held_bytes(self) -> int:
-        """About how many bytes of what was added are still in memory."""
+        """Approximate number of added bytes that are still in memory."""
         ...
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
-        """Add a record; the bytes that can be written now."""
+        """Add a record; return the bytes that can be written now."""
         ...
 
     def finish(self) -> Sequence[Buffer]:
-        """End the shard; the rest of its bytes."""
+        """End the shard; return the rest of its bytes."""
         ...
 
     def written(self) -> WrittenShard:
-        """What is known of the shard, once it is finished."""
+        """Return the description of the finished shard."""
         ...
 
 
 class Encoder(Protocol):
-    """One format, with its options; makes as many shards as are wanted. Can be pickled."""
+    """One format, with its options; creates any number of shards. Can be pickled."""
 
     name: str
     suffix: str
 
     def record(self, sample: Sample) -> EncodedRecord:
-        """A sample in the form of this format; raises `UsageError` where the format cannot hold it."""
+        """Encode a sample in this format; raises `UsageError` if the format cannot hold it."""
         ...
 
     def begin(self) -> ShardEncoder:
-        """A new shard."""
+        """Begin a new shard."""
         ...
 
 
 class AppendedShard:
-    """A shard of records one after the other, from its first byte on: what all formats of rows but MDS are.
+    """A shard of records one after the other, from its first byte on, as in all formats of rows but MDS.
 
-    ``tail`` ends a shard, and ``head`` is what `ShardScan.head` says of it.
+    ``tail`` ends a shard, and ``head`` is its `ShardScan.head`.
     """
 
     def __init__(self, *, tail: bytes = b"", head: Mapping[str, Any] | None = None) -> None:
@@ -120,16 +120,16 @@ class AppendedShard:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes the shard would have if it ended now."""
+        """Size of the shard if it ended now."""
         return self._position + len(self._tail)
 
     @property
     def held_bytes(self) -> int:
-        """None: all bytes were given away."""
+        """Always 0: all bytes were returned."""
         return 0
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
-        """Add a record; its bytes."""
+        """Add a record; return its bytes."""
         parts, num_bytes, layout_crc, _ = record
         crc = 0
         for part in parts:
@@ -141,7 +141,7 @@ class AppendedShard:
         return parts
 
     def add_block(self, block: RecordBlock) -> Sequence[Buffer]:
-        """Add many records; their bytes."""
+        """Add many records; return their bytes."""
         self._crcs += block.crcs.tolist()
         self._layout_crcs += block.layout_crcs.tolist()
         self._sizes += block.num_bytes.tolist()
@@ -149,11 +149,11 @@ class AppendedShard:
         return [block.data]
 
     def finish(self) -> Sequence[Buffer]:
-        """End the shard."""
+        """End the shard; return its tail."""
         return [self._tail] if self._tail else []
 
     def written(self) -> WrittenShard:
-        """What is known of the shard."""
+        """Return the description of the shard."""
         starts = np.cumsum([0, *self._sizes], dtype=np.int64)
         scan = ShardScan(starts, np.array(self._layout_crcs, dtype=np.uint32), head=self.head)
         crcs = np.array(self._crcs, dtype=np.uint32)
@@ -161,7 +161,7 @@ class AppendedShard:
 
 
 def extent_crcs(written: WrittenShard, *, extent_bytes: int) -> NDArray[np.uint32]:
-    """CRC-32 of the bytes of each extent into which `cut_extents` cuts the shard; shape (num_extents,)."""
+    """Return the CRC-32 of each extent into which `cut_extents` cuts the shard; shape (num_extents,)."""
     if written.piece_crcs is not None:
         return written.piece_crcs
     if written.record_crcs is None or not len(written.record_crcs):
@@ -171,14 +171,14 @@ def extent_crcs(written: WrittenShard, *, extent_bytes: int) -> NDArray[np.uint3
 
 
 def check_names(sample: Mapping[str, Any]) -> None:
-    """Make sure that the fields of a sample are named by text.
+    """Check that the names of a sample's fields are text.
 
     Raises
     ------
     UsageError
-        One is named by something else.
+        One is not.
     """
-    names: Iterable[object] = sample  # whatever they are declared to be
+    names: Iterable[object] = sample  # whatever their declared type
     for name in names:
         if not isinstance(name, str):
             msg = f"a field of a sample is named by {name!r} of type {type(name).__name__}"

@@ -1,4 +1,4 @@
-"""Which formats can be written, by name."""
+"""The formats that can be written, by name."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ROWS: Mapping[str, Callable[..., Encoder]] = MappingProxyType(
 _COLUMNS: Mapping[str, Callable[..., Encoder]] = MappingProxyType({"parquet": ParquetEncoder, "arrow": ArrowEncoder})
 
 TABLE_FORMATS = tuple(_COLUMNS)
-"""Names of those whose shards have columns of one type each, which a schema says."""
+"""Names of the formats whose shards have columns of one type each, declared by a schema."""
 
 WRITTEN_FORMATS = (*_ROWS, *_COLUMNS, *(f"{name}.{codec}" for name in _ROWS for codec in COMPRESSORS))
 """Names of all formats that can be written."""
 
 
 def encoder_named(name: str, **options: Any) -> Encoder:
-    """The encoder of this name, with its options.
+    """Return the encoder of this name, with its options.
 
     >>> encoder_named("jsonl.zst").suffix
     '.jsonl.zst'
@@ -57,7 +57,7 @@ def encoder_named(name: str, **options: Any) -> Encoder:
 
 
 def options_of_shard(name: str, head: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by which a format is written as in a shard that was written before, by the head of that.
+    """Return the options for writing a format as in an existing shard, by the head of that shard.
 
     >>> options_of_shard("mds", {"columns": [["label", "int"]]})
     {'columns': {'label': 'int'}}

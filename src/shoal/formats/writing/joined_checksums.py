@@ -1,8 +1,8 @@
-"""CRC-32 of many stretches, from those of their parts: how extents get their checksums while records are written.
+"""CRC-32 of concatenated parts, from those of the parts: gives extents their checksums while records are written.
 
 Appending n zero bytes to a text multiplies its CRC by x^(8 n) modulo the polynomial, and the CRC of two texts in a row
-is that of the first, so shifted, plus that of the second. Shifts by powers of two are four tables of 256 each, so all
-records of a shard are shifted at once, a table step for each bit of their distance to the end of the extent.
+is that of the first, thus shifted, plus that of the second. A shift by a power of two is four tables of 256 each, so
+all records of a shard are shifted at once, a table step for each bit of their distance to the end of the extent.
 
 References
 ----------
@@ -23,7 +23,7 @@ _POLYNOMIAL = 0xEDB88320  # that of zlib, bits reversed
 
 
 def joined_crcs(crcs: NDArray[np.uint32], num_bytes: NDArray[np.int64], cuts: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """CRC-32 of the bytes of records ``[cuts[i], cuts[i + 1])`` in a row, from those of the records.
+    """Return the CRC-32 of the concatenated records ``[cuts[i], cuts[i + 1])``, from those of the records.
 
     ``crcs`` and ``num_bytes`` have shape (num_records,); ``cuts`` (num_groups + 1,), ascending, without empty groups;
     the result (num_groups,). About 0.2 us a record of usual sizes.
@@ -49,7 +49,7 @@ def joined_crcs(crcs: NDArray[np.uint32], num_bytes: NDArray[np.int64], cuts: ND
 
 
 def _applied(tables: NDArray[np.uint32], crcs: NDArray[Any]) -> NDArray[np.uint32]:
-    """A linear map of 32 bits, given by what it makes of each value of each byte."""
+    """Apply a linear map of 32 bits, given by its result for each value of each byte."""
     found: NDArray[np.uint32] = (
         tables[0][crcs & 0xFF]
         ^ tables[1][(crcs >> np.uint32(8)) & 0xFF]
@@ -61,7 +61,7 @@ def _applied(tables: NDArray[np.uint32], crcs: NDArray[Any]) -> NDArray[np.uint3
 
 @cache
 def _tables(power: int) -> NDArray[np.uint32]:
-    """The tables of a shift by ``2**power`` bytes; shape (4, 256)."""
+    """Return the tables of a shift by ``2**power`` bytes; shape (4, 256)."""
     columns = _columns(power)
     tables = np.zeros((4, 256), dtype=np.uint32)
     values = np.arange(256)
@@ -73,7 +73,7 @@ def _tables(power: int) -> NDArray[np.uint32]:
 
 @cache
 def _columns(power: int) -> tuple[int, ...]:
-    """What a shift by ``2**power`` bytes makes of each single bit."""
+    """Return the result of a shift by ``2**power`` bytes for each single bit."""
     if power:
         before = _columns(power - 1)
         return tuple(_product(before, value) for value in before)

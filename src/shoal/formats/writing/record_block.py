@@ -1,4 +1,4 @@
-"""Many records in one stretch of bytes, with all that the index of their shard wants to know of them."""
+"""Blocks of many records in one buffer, with all that the index of their shard needs to know."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["RecordBlock"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordBlock:
-    """Records of a format of rows one after the other, as `Record` has one; all arrays have shape (num_records,).
+    """Records of a format of rows one after the other; all arrays have shape (num_records,).
 
-    ``data`` are their bytes, ``num_bytes`` how many each has, ``layout_crcs`` what `ShardScan.layout_crcs` will say of
-    them, ``crcs`` the CRC-32 of the bytes of each. ``columns`` has values for the index, by their paths in a sample.
+    ``data`` are their bytes, ``num_bytes`` the size of each, ``layout_crcs`` their values in `ShardScan.layout_crcs`,
+    ``crcs`` the CRC-32 of the bytes of each. ``columns`` has values for the index, by their paths in a sample.
     """
 
     data: Buffer
@@ -29,5 +29,5 @@ class RecordBlock:
 
     @property
     def num_records(self) -> int:
-        """Records in it."""
+        """Number of records."""
         return len(self.num_bytes)

@@ -1,4 +1,4 @@
-"""Scans as bytes, for the pipe to a worker and for the disk: JSON and raw columns, nothing that could run."""
+"""Serialized scans, for the pipe to a worker and for the disk: JSON and raw columns, nothing that could run code."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["PART_BYTES", "error_of", "header_of_error", "read_frame", "scan_from
 _LENGTH_BYTES = 8
 
 PART_BYTES = 16 << 20
-"""At most so much is written at once: from 2 GiB on, a system takes only part of what it is given."""
+"""Most bytes per write: of 2 GiB or more, a system writes only a part."""
 
 
 def write_frame(pipe: IO[bytes], header: Mapping[str, Any], scan: ShardScan | None = None) -> None:
-    """Send one message, all of it: a header of JSON types and, with it, a scan, of which nothing is copied.
+    """Write one whole message: a header of JSON types and optionally a scan, of which nothing is copied.
 
-    ``pipe`` may be raw, without a buffer, and take less than it is given, as stdout does under PYTHONUNBUFFERED.
+    ``pipe`` may be raw (unbuffered) and write less than it is given, as stdout does under PYTHONUNBUFFERED.
 
     Raises
     ------
     OSError
-        As the system says it; also where the pipe takes nothing, since it does not block.
+        As raised by the system; also if the pipe accepts nothing because it is non-blocking.
     """
     parts: list[Buffer] = [json.dumps(header).encode()]
     parts += scan_to_buffers(scan) if scan is not None else []
@@ -44,14 +44,14 @@ def _write_all(pipe: IO[bytes], data: Buffer) -> None:
     rest = memoryview(data)
     while rest:
         num_written = pipe.write(rest[:PART_BYTES])
-        if not num_written:  # None where a raw pipe would have to wait
+        if not num_written:  # None if a raw pipe would have to wait
             msg = f"the pipe took none of the {len(rest)} bytes that are left of a message"
             raise BlockingIOError(msg)
         rest = rest[num_written:]
 
 
 def read_frame(pipe: IO[bytes]) -> tuple[dict[str, Any], ShardScan | None] | None:
-    """The next message, or None when the other side has ended, in order or not; a scan is read to where it stays."""
+    """Read the next message; None once the other side has ended, cleanly or not. A scan is read without copying."""
     try:
         first, rest = (int(length) for length in _read_array(pipe, 2, "<u8"))
         header = json.loads(_read_array(pipe, first, "u1").tobytes())
@@ -68,7 +68,7 @@ def _read_scan(pipe: IO[bytes]) -> ShardScan:
 
 
 def _read_array(pipe: IO[bytes], count: int, kind: str) -> NDArray[Any]:
-    """The next numbers, read in place; EOFError where there are fewer."""
+    """Read the next ``count`` numbers in place; EOFError if there are fewer."""
     numbers = np.empty(count, dtype=kind)
     rest = _bytes_of(numbers)
     while rest:
@@ -80,7 +80,7 @@ def _read_array(pipe: IO[bytes], count: int, kind: str) -> NDArray[Any]:
 
 
 def scan_to_buffers(scan: ShardScan) -> list[Buffer]:
-    """A scan as buffers to be written one after another; the large ones are views of its arrays."""
+    """Return a scan as buffers to write one after another; the large ones are views of its arrays."""
     about = {
         "num_starts": len(scan.sample_starts),
         "num_crcs": len(scan.layout_crcs),
@@ -97,12 +97,12 @@ def scan_to_buffers(scan: ShardScan) -> list[Buffer]:
 
 
 def _bytes_of(numbers: NDArray[Any]) -> memoryview:
-    """The bytes of an array, not copied."""
+    """Return the bytes of an array, without a copy."""
     return numbers.data.cast("B") if len(numbers) else memoryview(b"")
 
 
 def scan_from(data: memoryview) -> ShardScan:
-    """The scan that `scan_to_buffers` gave."""
+    """Rebuild a scan from the bytes that `scan_to_buffers` returned."""
     text_end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     about = json.loads(bytes(data[_LENGTH_BYTES:text_end]))
     starts_end = text_end + 8 * about["num_starts"]
@@ -127,7 +127,7 @@ def _whole_numbers(numbers: list[int] | None) -> NDArray[np.int64] | None:
 
 
 def header_of_error(error: Exception, trace: str) -> dict[str, Any]:
-    """An exception as JSON types; ``trace`` is its traceback, which only errors that are not ours need."""
+    """Return an exception as JSON types; ``trace`` is its traceback, kept only for errors that are not shoal's."""
     if not isinstance(error, ShoalError):
         return {"kind": "bug", "what": f"{type(error).__name__}: {error}", "trace": trace}
     known = {name: value for name, value in vars(error).items() if isinstance(value, str | int | None)}
@@ -135,7 +135,7 @@ def header_of_error(error: Exception, trace: str) -> dict[str, Any]:
 
 
 def error_of(header: Mapping[str, Any], *, shard: str) -> ShoalError:
-    """The exception that `header_of_error` described, of the same type and knowing the same."""
+    """Rebuild the exception that `header_of_error` described, with its type and attributes."""
     kind = getattr(errors, header["type"]) if header.get("type") in errors.__all__ else None
     if isinstance(kind, type) and issubclass(kind, ShoalError):
         error: ShoalError = kind.__new__(kind, *header["args"])

@@ -1,4 +1,4 @@
-"""The processes that scan shards, seen from the one that wants the scans."""
+"""Scanning of local shards in worker processes: the parent's side."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ScanTask:
     num_bytes: int
     version: str
     expected: Expected | None = None
-    index: tuple[str, int] | None = None  # one that others left beside it: path and bytes
+    index: tuple[str, int] | None = None  # another tool's index beside the shard: path and size in bytes
 
 
 _Answer = tuple[ScanTask, dict[str, Any], ShardScan | None]
@@ -46,15 +46,15 @@ def scan_in_processes(
     num_workers: int,
     came_to: Callable[[ScanTask, int], None],
 ) -> Iterator[tuple[ScanTask, ShardScan]]:
-    """Scan every shard in one of ``num_workers`` processes; gives the scans in the order in which they are finished.
+    """Scan every shard in one of ``num_workers`` processes, and yield the scans in the order in which they finish.
 
-    ``came_to`` is told now and then, in this thread, how many bytes of a shard are done. When the iteration ends, for
-    whatever reason, no process and no thread is left.
+    ``came_to`` is called now and then, in this thread, with the bytes of a shard that are done. When the iteration
+    ends, for whatever reason, no process and no thread is left.
 
     Raises
     ------
     ShoalError
-        What a worker raised, as it raised it; or that a worker ended, with its signal and the shard.
+        An error of a worker, of its original type; or a worker ended, in which case the signal and shard are named.
     """
     num_workers = min(num_workers, len(tasks))
     waiting: queue.SimpleQueue[ScanTask | None] = queue.SimpleQueue()
@@ -82,7 +82,7 @@ def scan_in_processes(
             else:
                 raise error_of(header, shard=task.name)
     finally:
-        # Also on Ctrl-C, and when whoever consumes this gives up: nothing is left behind.
+        # Also on Ctrl-C, and if the consumer stops early: nothing is left behind.
         for process in processes:
             process.kill()
         for thread in threads:
@@ -105,7 +105,7 @@ def _converse(
     waiting: queue.SimpleQueue[ScanTask | None],
     answers: queue.SimpleQueue[_Answer],
 ) -> None:
-    """Give one worker task after task; runs in a thread, which ends when there are none or the worker is gone."""
+    """Send one worker task after task; runs in a thread, which ends when no task is left or the worker is gone."""
     if process.stdin is None or process.stdout is None:
         return
     while (task := waiting.get()) is not None:
@@ -132,7 +132,7 @@ def _converse(
 
 
 def _epitaph(status: int, task: ScanTask) -> dict[str, Any]:
-    """What to say of a worker that ended in the middle of a task."""
+    """Return the error header for a worker that ended in the middle of a task."""
     if status < 0:
         how = f"was killed by {signal.Signals(-status).name}"
         hint = f"out of memory? Try fewer workers ({WORKERS_VARIABLE}=1); finished shards are not scanned again"

@@ -1,7 +1,7 @@
-"""Reads a remote shard for a scan: what its format asks for, in as few requests or as few bytes as pay.
+"""Reads of a remote shard for a scan, in as few requests or as few bytes as is cheaper.
 
-A format reads on as if bytes were at hand. Here its small reads become requests: one for each header, or a stream of
-large ones with some under way ahead of it, whichever `shoal.indexing.scan.costs` finds cheaper at the moment.
+A format reads as if the bytes were local. Here its small reads become requests: one for each header, or a stream of
+large ones with some in flight ahead of it, whichever `shoal.indexing.scan.costs` finds cheaper at the moment.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from shoal.storage.urls import without_secrets
 
 __all__ = ["BLOCK_BYTES", "ScanReading", "ScanReads", "ScanTraffic", "reading_one"]
 
-# A request of a stream: long enough for its start to cost little, and 32 of them stay below 100 MB.
+# Size of a request of a stream: large enough that latency costs little, and 32 of them stay below 100 MB.
 BLOCK_BYTES = 2 << 20
 
-_ALONE_AT_ONCE = 4  # requests under way for a shard that is scanned on its own
+_ALONE_AT_ONCE = 4  # requests in flight for a shard that is scanned on its own
 
 
 @dataclass(slots=True)
 class ScanTraffic:
-    """What finding samples took: requests and bytes that were read, and the bytes of the shards they were read from."""
+    """Traffic of finding samples: requests made, bytes read, and the total bytes of the shards scanned."""
 
     num_requests: int = 0
     read_bytes: int = 0
@@ -48,9 +48,9 @@ class ScanTraffic:
 
 
 class ScanReads:
-    """Requests of scans to one store: measured, counted, and refused once ``stopping`` is set. For several threads.
+    """Requests of scans to one store: measured, counted, and refused once ``stopping`` is set. Thread-safe.
 
-    Where a request must be made again it waits as ``waiting`` says; by default until ``stopping`` is set.
+    ``waiting`` controls the pauses between retries; by default they end when ``stopping`` is set.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ScanReads:
         self._lock = threading.Lock()
 
     def fetch(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """The bytes ``[first_byte, end_byte)`` of ``path``, by one request."""
+        """Fetch the bytes ``[first_byte, end_byte)`` of ``path`` in one request."""
         if self.stopping.is_set():
             msg = f"{without_secrets(path)}: the scan was given up"
             raise StoppedError(msg)
@@ -87,13 +87,13 @@ class ScanReads:
             self.traffic.num_retries += 1
 
     def finished(self, num_bytes: int) -> None:
-        """A shard of so many bytes was scanned."""
+        """Record that a shard of ``num_bytes`` was scanned."""
         with self._lock:
             self.traffic.shard_bytes += num_bytes
 
 
 class _Block:
-    """Bytes ``[first_byte, end_byte)`` of the shard: there, or on their way."""
+    """Bytes ``[first_byte, end_byte)`` of the shard, already read or in flight."""
 
     __slots__ = ("_data", "end_byte", "first_byte")
 
@@ -101,22 +101,22 @@ class _Block:
         self.first_byte, self.end_byte, self._data = first_byte, end_byte, data
 
     def view(self, first_byte: int, end_byte: int) -> memoryview:
-        """The part of the shard's ``[first_byte, end_byte)`` that lies in here."""
+        """Return the part of the shard's ``[first_byte, end_byte)`` that lies in this block."""
         if isinstance(self._data, Future):
             self._data = self._data.result()
         return memoryview(self._data)[max(0, first_byte - self.first_byte) : end_byte - self.first_byte]
 
     def let_go(self) -> None:
-        """Not needed: not begun, if there is time."""
+        """Cancel the request if it has not begun, since its bytes are not needed."""
         if isinstance(self._data, Future):
             self._data.cancel()
 
 
 class ScanReading:
-    """Reads one shard for `Format.scan`.
+    """Callable that reads one shard for `Format.scan`.
 
-    ``threads`` carry out the requests of a stream, of which about ``num_at_once`` are under way beyond what was asked
-    for. Ranges may be asked for in any order; forward is what suits.
+    ``threads`` run the requests of a stream, of which about ``num_at_once`` are in flight beyond the range asked for.
+    Ranges may be asked for in any order; reading forward is fastest.
     """
 
     def __init__(self, reads: ScanReads, path: str, num_bytes: int, *, threads: Executor, num_at_once: int) -> None:
@@ -126,10 +126,10 @@ class ScanReading:
         self._threads = threads
         self._ahead_bytes = num_at_once * BLOCK_BYTES
         self._way = Way(reads.costs, num_bytes, num_at_once=num_at_once)
-        self._blocks: deque[_Block] = deque()  # one behind the other, without a gap
+        self._blocks: deque[_Block] = deque()  # consecutive, without gaps
 
     def __call__(self, first_byte: int, end_byte: int, /) -> Buffer:
-        """The bytes ``[first_byte, end_byte)`` of the shard."""
+        """Return the bytes ``[first_byte, end_byte)`` of the shard."""
         if first_byte == end_byte:
             return b""
         self._way.asked(first_byte, end_byte)
@@ -148,16 +148,16 @@ class ScanReading:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def fetch_other(self, path: str, num_bytes: int) -> bytes:
-        """All bytes of another object, by one request."""
+        """Fetch all bytes of another object in one request."""
         return self._reads.fetch(path, 0, num_bytes)
 
     def close(self) -> None:
-        """Let go of all that is held or on its way."""
+        """Drop all blocks, read or in flight."""
         while self._blocks:
             self._blocks.pop().let_go()
 
     def _stream(self, first_byte: int, end_byte: int) -> None:
-        """Have all up to ``end_byte`` on its way."""
+        """Request everything up to ``end_byte`` that is not yet read or in flight."""
         first = self._blocks[-1].end_byte if self._blocks else first_byte
         while first < min(end_byte, self._num_bytes):
             end = min(first + BLOCK_BYTES, self._num_bytes)
@@ -167,14 +167,14 @@ class ScanReading:
 
 
 class _ReadsAhead(ReadRange, Advise, Protocol):
-    """What says whether a store is remote."""
+    """Store whose ``reads_ahead`` tells a local store from a remote one."""
 
 
 @contextmanager
 def reading_one(store: _ReadsAhead, path: str, num_bytes: int, *, costs: ReadCosts) -> Iterator[ReadBytes]:
-    """Reads one shard on its own, in the way that suits where it lies; no thread is left in the end.
+    """Yield a function that reads one shard on its own, local or remote; no thread is left at the end.
 
-    Requests wait as others of the calling thread do (`shoal.storage.retry.patience`).
+    Requests are retried like others of the calling thread (`shoal.storage.retry.patience`).
     """
 
     def read(first_byte: int, end_byte: int) -> Buffer:

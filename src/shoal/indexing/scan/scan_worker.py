@@ -1,7 +1,7 @@
-"""A process that scans shards for `shoal.indexing.build`: tasks come on stdin, scans leave on stdout.
+"""A process that scans shards for `shoal.indexing.build`: tasks arrive on stdin, scans leave on stdout.
 
-Started with ``python -m`` and not by multiprocessing: that would import the user's script again (and run it again,
-where it has no ``__main__`` guard), or fork a process that may have threads and connections.
+It is started with ``python -m`` and not by multiprocessing, which would import the user's script again (and run it
+again if it has no ``__main__`` guard), or fork a process that may have threads and connections.
 It ends when its stdin does, or when its parent is gone.
 """
 
@@ -28,12 +28,12 @@ _PROGRESS_SECONDS = 0.5
 
 
 def main() -> int:
-    """Serve tasks until there are no more; returns the exit status."""
-    # Ctrl-C is the parent's to handle: it ends us, and says so once.
+    """Serve tasks until there are no more, and return the exit status."""
+    # The parent handles Ctrl-C: it ends this process, and reports the interrupt once.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     tasks, answers = sys.stdin.buffer, sys.stdout.buffer
-    # What a library prints must not land among the answers.
+    # Output printed by a library must not mix with the results.
     sys.stdout = sys.stderr
     store = LocalStore(max_open=1)
     try:
@@ -54,14 +54,14 @@ def _serve(task: dict[str, Any], store: LocalStore, answers: IO[bytes]) -> None:
         scan = checked_scan(reader, read, task["num_bytes"], shard=task["name"], expected=expected, index=index)
     except BrokenPipeError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
+    except Exception as error:  # noqa: BLE001 - any error must reach the parent
         write_frame(answers, header_of_error(error, traceback.format_exc()))
     else:
         write_frame(answers, {"kind": "scan"}, scan)
 
 
 class _Reading:
-    """Reads one shard and says now and then how far it has come."""
+    """Reads of one shard that report progress now and then."""
 
     def __init__(self, store: LocalStore, path: str, answers: IO[bytes]) -> None:
         self._store = store

@@ -1,7 +1,7 @@
-"""The threads that scan remote shards, seen from the one that wants the scans.
+"""Scanning of remote shards in threads.
 
-Most of the time goes in waiting for answers, and each shard's headers must be read one after another, so many shards
-are scanned side by side.
+Most of the time is spent waiting for responses, and the headers of a shard must be read one after another, so many
+shards are scanned in parallel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shoal.indexing.scan.ranges import ScanReading, ScanReads
 
 __all__ = ["NUM_REQUESTS", "scan_in_threads"]
 
-# Requests under way at one time, and so the shards that are scanned side by side.
+# Requests in flight at a time, and so the most shards that are scanned in parallel.
 NUM_REQUESTS = 32
 
 _PROGRESS_SECONDS = 0.5
@@ -36,17 +36,17 @@ def scan_in_threads(
     came_to: Callable[[ScanTask, int], None],
     num_requests: int = NUM_REQUESTS,
 ) -> Iterator[tuple[ScanTask, ShardScan]]:
-    """Scan every shard through ``reads``; gives the scans in the order in which they are finished.
+    """Scan every shard through ``reads``, and yield the scans in the order in which they finish.
 
-    ``came_to`` is told now and then, in this thread, how many bytes of a shard are done. When the iteration ends, for
-    whatever reason, no thread is left. Memory: at most 3 blocks of 2 MiB for each of ``num_requests``.
+    ``came_to`` is called now and then, in this thread, with the bytes of a shard that are done. When the iteration
+    ends, for whatever reason, no thread is left. Memory: at most 3 blocks of 2 MiB for each of ``num_requests``.
 
     Raises
     ------
     ShardError
         A shard cannot be parsed.
     StorageError
-        Bytes could not be had.
+        Bytes could not be read.
     """
     if not tasks:
         return
@@ -71,7 +71,7 @@ def scan_in_threads(
             reads.finished(task.num_bytes)
             yield task, answer
     finally:
-        # Also on Ctrl-C, and when whoever consumes this gives up.
+        # Also on Ctrl-C, and if the consumer stops early.
         reads.stopping.set()
         for threads in (scanners, streams):
             threads.shutdown(wait=False, cancel_futures=True)
@@ -81,7 +81,7 @@ def scan_in_threads(
 
 @dataclass(slots=True)
 class _Told:
-    """Says now and then how far a scan has come."""
+    """Reads of a scan that report its progress now and then."""
 
     task: ScanTask
     reading: ScanReading
@@ -108,7 +108,7 @@ def _scan(
             format, read, task.num_bytes, shard=task.name, expected=task.expected, index=index, is_near=False
         )
         answers.put((task, scan))
-    except Exception as error:  # noqa: BLE001  # raised where the scans are wanted
+    except Exception as error:  # noqa: BLE001  # raised in the thread that consumes the scans
         answers.put((task, error))
     finally:
         reading.close()

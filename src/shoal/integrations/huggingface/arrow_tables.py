@@ -1,4 +1,4 @@
-"""Which rows of which Arrow files a `datasets.Dataset` has, and under which names."""
+"""The rows and columns of a `datasets.Dataset`, traced back to the Arrow files that hold them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _HARMLESS = {"replace_schema_metadata", "combine_chunks"}
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Files in order with the rows of each; the rows taken of all of them, ascending, or None for all.
+    """Files in order with the rows of each; the rows taken from all of them, ascending, or None for all.
 
-    ``names`` are the columns: their names, and what the files call them; None where all are as in the files.
+    ``names`` maps the names of the columns to those in the files; None if all columns are as in the files.
     """
 
     paths: tuple[str, ...]
@@ -43,15 +43,15 @@ class _Block:
 
 
 def refused(why: str, hint: str) -> UsageError:
-    """The error for what cannot be exact."""
+    """Return the error for a dataset that cannot be read exactly."""
     msg = f"this Hugging Face dataset cannot be read exactly: {why}"
     return UsageError(msg, hint=hint)
 
 
 def stored_rows(parts: Sequence[Any]) -> Stored:
-    """The rows of some `datasets.Dataset`, one after the other.
+    """Return the rows of some `datasets.Dataset`, one after another.
 
-    O(files) where they are whole; else, and where rows were chosen, O(rows) in time and memory.
+    O(files) for whole files; else, and after a selection of rows, O(rows) in time and memory.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def stored_rows(parts: Sequence[Any]) -> Stored:
 
 
 def _rows_of(dataset: Any, blocks: Sequence[_Block], firsts: Mapping[str, int]) -> NDArray[np.int64]:
-    """The rows of a dataset in its own order, numbered through all files."""
+    """Return the rows of a dataset in its own order, numbered through all files."""
     parts = [np.arange(block.first, block.stop) + firsts[block.path] for block in blocks]
     rows = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
     indices = _indices_of(dataset)
@@ -87,12 +87,12 @@ def _rows_of(dataset: Any, blocks: Sequence[_Block], firsts: Mapping[str, int]) 
 
 
 def _indices_of(dataset: Any) -> NDArray[np.int64] | None:
-    mapping = dataset._indices  # noqa: SLF001  # what select(), filter() and shuffle() left; it has no public name
+    mapping = dataset._indices  # noqa: SLF001  # the result of select(), filter() and shuffle(); it has no public name
     return None if mapping is None else mapping.column(0).to_numpy().astype(np.int64)
 
 
 def _blocks_of(dataset: Any) -> list[_Block]:
-    """The files behind a dataset's table."""
+    """Return the files behind a dataset's table."""
     if dataset.format["type"] == "custom":
         msg = "set_transform() changes its rows"
         raise refused(msg, "map() here")
@@ -157,7 +157,7 @@ def _refuse_other_types(columns: Sequence[tuple[str, str]], types: Mapping[str, 
 
 
 def _names_of(blocks: Sequence[_Block], parts: Sequence[Any]) -> Mapping[str, str] | None:
-    """The columns that all blocks have, and those that ``set_format`` left of them."""
+    """Return the columns that all blocks have, restricted to those that ``set_format`` kept."""
     names = blocks[0].names
     if any(block.names != names for block in blocks):
         msg = "its files have other columns than each other"
@@ -169,7 +169,7 @@ def _names_of(blocks: Sequence[_Block], parts: Sequence[Any]) -> Mapping[str, st
 
 
 def refuse_decoding(features: Mapping[str, Any]) -> None:
-    """`UsageError` if the library makes pictures, sounds or the like of what a file holds."""
+    """Raise `UsageError` if the library would decode a column into pictures, sounds or the like."""
     needing = datasets_library().features.features.require_decoding
     for name, feature in features.items():
         if needing(feature):

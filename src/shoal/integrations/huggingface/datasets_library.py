@@ -12,12 +12,12 @@ _OLDEST = (4, 8)
 
 
 def datasets_library() -> Any:
-    """The module ``datasets``.
+    """Import and return the module ``datasets``.
 
     Raises
     ------
     UsageError
-        It is not installed, or is older than 4.8: such a one tells its sources nothing of the epoch.
+        It is not installed, or older than 4.8: such a version does not pass the epoch to its sources.
     """
     try:
         import datasets  # noqa: PLC0415  # optional, and slow to import

@@ -1,8 +1,8 @@
-"""A dataset of Hugging Face ``datasets`` as one of ours, where that can be exact: its files, read in place.
+"""Datasets of Hugging Face ``datasets`` as shoal datasets, where that can be exact: their files, read in place.
 
-Of a `datasets.Dataset` these are the Arrow files of its cache or of ``save_to_disk``, with the rows that ``select``,
-``filter``, ``shuffle`` and slices left; of a `datasets.IterableDataset` the files that it would stream. What a function
-makes of rows is not in any file, and is refused.
+For a `datasets.Dataset` these are the Arrow files of its cache or of ``save_to_disk``, with the rows that ``select``,
+``filter``, ``shuffle`` and slices left; for a `datasets.IterableDataset` the files that it would stream. Rows computed
+by a function are in no file, and are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["from_hf"]
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """Where one of the library's builders keeps its files, their format, and what of its settings changes rows."""
+    """A builder of the library: the attribute with its files, their format, and the settings that change rows."""
 
     files: str
     format: str
@@ -46,25 +46,25 @@ def from_hf(
     storage_options: Mapping[str, Any] | None = None,
     cache: Any = None,
 ) -> Dataset:
-    """The rows of a Hugging Face dataset, read where they lie, to be shuffled, dealt out and resumed as any here.
+    """Open the rows of a Hugging Face dataset in place, to be shuffled, dealt out and resumed like any other dataset.
 
-    Exactly the rows that the given dataset has, in the order of their files: what a `Dataset` was shuffled to is left
-    to `Dataset.shuffle` here. Values are those of the files: what ``decode`` and `map` make of them is said here too.
+    The rows are exactly those of the given dataset, in the order of their files: the shuffled order of a `Dataset` is
+    dropped, and `Dataset.shuffle` makes one here. Values are those of the files: give ``decode`` and `map` here too.
 
     Parameters
     ----------
     dataset
-        A `datasets.Dataset` on disk, in any chain of ``select``, ``filter``, ``shuffle``, ``shard``,
+        A `datasets.Dataset` on disk, after any chain of ``select``, ``filter``, ``shuffle``, ``shard``,
         ``train_test_split``, ``select_columns``, ``rename_column`` and ``concatenate_datasets``; or a
         `datasets.IterableDataset` over Parquet, JSON Lines, Arrow or WebDataset files, with ``select_columns`` at most.
     storage_options, cache
-        As in `shoal.open`.
+        See `shoal.open`.
 
     Raises
     ------
     UsageError
         It cannot be exact: rows are in memory, repeated, computed by a function, dealt to nodes or shuffled in a
-        buffer; the message says which, and what to do.
+        buffer; the message names the reason and a remedy.
     """
     datasets = datasets_library()
     options: dict[str, Any] = {"storage_options": storage_options, "cache": cache}
@@ -80,9 +80,9 @@ def from_hf(
 
 
 def _of_stored(stored: Stored, options: Mapping[str, Any]) -> Dataset:
-    """The rows of Arrow files."""
+    """Open the rows of Arrow files."""
     opened = open_dataset(list(stored.paths), format="arrow", **options)
-    index = opened._description.opened.index  # noqa: SLF001  # to compare it with what the library says
+    index = opened._description.opened.index  # noqa: SLF001  # to compare it with the library's counts
     counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
     if counts != list(stored.num_rows):
         msg = f"the files have {counts[:8]} rows, and the library says {list(stored.num_rows)[:8]}"
@@ -93,7 +93,7 @@ def _of_stored(stored: Stored, options: Mapping[str, Any]) -> Dataset:
 
 
 def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
-    """The files of a stream."""
+    """Open the files of a stream."""
     if dataset._distributed is not None:  # noqa: SLF001  # there is no other way to know
         msg = "it is the part of one node"
         raise refused(msg, "leave out split_dataset_by_node(): a dataset here knows its rank")
@@ -126,7 +126,7 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
     if known.format != "tar":
         refuse_decoding(dataset.features or {})
     paths = [str(path) for path in source.kwargs[known.files]]
-    packed = all(path.endswith(_PACKED) for path in paths)  # then the suffix says which way, and the one before it what
+    packed = all(path.endswith(_PACKED) for path in paths)  # then suffixes give compression and format
     opened = open_dataset(paths, format=None if packed else known.format, **options)
     if not isinstance(opened[0], dict):
         msg = "its files are no JSON Lines"
@@ -135,7 +135,7 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
 
 
 def _why(kind: str) -> tuple[str, str]:
-    """Why a step of a stream cannot be exact here, and what to do."""
+    """Return why a step of a stream cannot be exact here, and a remedy."""
     steps = {
         "BufferShuffledExamplesIterable": ("it was shuffled in a buffer", "leave out shuffle(), and shuffle() here"),
         "MappedExamplesIterable": ("map() changes its rows", "give from_hf() what map() was given, and map() here"),
@@ -149,7 +149,7 @@ def _why(kind: str) -> tuple[str, str]:
 
 
 def _named(dataset: Dataset, names: Mapping[str, str] | None) -> Dataset:
-    """The columns by their new names; None where they are those of the files."""
+    """Return the dataset with its columns under their new names; ``names`` is None if they are those of the files."""
     if names is None:
         return dataset
     chosen = dataset.columns(*names.values())

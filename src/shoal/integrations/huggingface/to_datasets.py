@@ -1,4 +1,4 @@
-"""A dataset as an `IterableDataset` of Hugging Face ``datasets``: its order, its epochs and its exact state."""
+"""A dataset as an `IterableDataset` of Hugging Face ``datasets``, with its order, epochs and exact state."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from shoal.stream.ranks.ranks import Ranks
 __all__ = ["Examples", "to_hf"]
 
 # Divisible by every number of ranks up to 16, by all powers of two up to 1024, and by products of these: the library
-# gives each rank shards of its own only where their number can be divided, and every example to skip over otherwise.
+# gives each rank its own shards only if the ranks divide their number; else each rank skips the others' examples.
 _NUM_PARTS = 46_126_080
 
 
 def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
-    """The samples of a dataset as a `datasets.IterableDataset`, in the same order, with a state that resumes exactly.
+    """Return the samples as a `datasets.IterableDataset`, in the same order, with a state that resumes exactly.
 
-    ``set_epoch(e)`` chooses the epoch; ``state_dict`` and ``load_state_dict`` are exact, at any place of the epoch and
-    in any number of them. It is the order over all ranks: ``split_dataset_by_node`` deals it out, and a DataLoader's
-    workers share what a rank gets, each sample once. A state fits the split and number of workers that it was saved
-    with; where these change, train from the dataset itself.
+    ``set_epoch(e)`` chooses the epoch; ``state_dict`` and ``load_state_dict`` are exact, at any position and over any
+    number of epochs. The order is that over all ranks: ``split_dataset_by_node`` deals it out, and a DataLoader's
+    workers share a rank's part, each sample once. A state fits the split and number of workers that it was saved with;
+    if these change, train from the dataset itself.
 
-    It begins at the position that was loaded, in its epoch, else at the start of the current one.
+    It begins at the loaded position, in that position's epoch, else at the start of the current epoch.
 
     Parameters
     ----------
     features
-        A `datasets.Features`, where the types are to be known.
+        A `datasets.Features`, if the types should be known.
 
     Raises
     ------
@@ -65,9 +65,9 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
 
 
 class Examples:
-    """The source behind such an `IterableDataset`, with the methods that the library asks of its own.
+    """The source behind such an `IterableDataset`, with the methods that the library requires of its own sources.
 
-    Of every ``num_parts`` positions it gives the one at ``part``: dealing it to ranks and workers multiplies these.
+    It yields the position at ``part`` out of every ``num_parts``: dealing to ranks and workers multiplies these.
     """
 
     def __init__(self, dataset: Dataset, start: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class Examples:
         self._state_dict: dict[str, Any] | None = None
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Every sample of this part with its step, and the state moved on before each."""
+        """Yield every sample of this part with its step, and update the state before each."""
         state = self._state_dict if self._state_dict is not None else self._init_state_dict()
         self._check(state)
         state["start"] = state["start"] or self._first_state()
@@ -88,15 +88,15 @@ class Examples:
 
     @property
     def num_shards(self) -> int:
-        """Parts that it can still be dealt in."""
+        """Parts that the source can still be dealt into."""
         return _NUM_PARTS
 
     def split_shard_indices_by_worker(self, num_shards: int, index: int, contiguous: bool = True) -> range:  # noqa: ARG002, FBT001, FBT002
-        """Which parts are one worker's: never none."""
+        """Return the parts of one worker: never none."""
         return range(index, self.num_shards, num_shards)
 
     def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> Examples:  # noqa: ARG002, FBT001, FBT002
-        """Every ``num_shards``-th sample of these."""
+        """Return a copy with every ``num_shards``-th sample of this source."""
         dealt = copy(self)
         dealt._part, dealt._num_parts = self._part + self._num_parts * index, self._num_parts * num_shards  # noqa: SLF001
         dealt._in_worker = _in_worker()  # noqa: SLF001
@@ -104,9 +104,9 @@ class Examples:
         return dealt
 
     def shift_rngs(self, value: int) -> Examples:
-        """The same of a later epoch: so the library tells its sources which it is.
+        """Return a copy for a later epoch: the library passes the epoch to its sources by this call.
 
-        A worker shifts once more, by its number, after it was given its part; that is not for us.
+        A worker shifts once more, by its number, after it got its part; that shift is ignored.
         """
         if self._in_worker:
             return self
@@ -115,7 +115,7 @@ class Examples:
         return shifted
 
     def shuffle_data_sources(self, generator: Any) -> Examples:  # noqa: ARG002
-        """The same: the order is that of the dataset. The library asks for this with each epoch, and with shuffle()."""
+        """Return self: the order is that of the dataset. The library calls this with each epoch, and in shuffle()."""
         caller = sys._getframe(1)  # noqa: SLF001  # there is no other way to know
         if caller.f_code.co_name == "shuffle":
             msg = "shuffle() of Hugging Face datasets was asked for, over the order of a shoal dataset"
@@ -124,27 +124,27 @@ class Examples:
         return self
 
     def reshard_data_sources(self) -> Examples:
-        """The same: it can be dealt in any number of parts."""
+        """Return self: it can be dealt into any number of parts."""
         return self
 
     @property
     def iter_arrow(self) -> None:
-        """There are no tables."""
+        """None: there are no tables."""
         return
 
     @property
     def is_typed(self) -> bool:
-        """Whether the types are known from the source."""
+        """True if the source knows the types."""
         return False
 
     @property
     def features(self) -> None:
-        """Not known from the source."""
+        """None: the source does not know the types."""
         return
 
     @property
     def sleep_on_threads_shutdown(self) -> bool:
-        """Whether the library has to wait for threads of pyarrow."""
+        """True if the library must wait for threads of pyarrow."""
         return False
 
     def _init_state_dict(self) -> dict[str, Any]:
@@ -159,14 +159,14 @@ class Examples:
         return self._state_dict
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is."""
+        """Return the current state."""
         return dict(self._state_dict if self._state_dict is not None else self._init_state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Go on there; the dict that is given back moves.
+        """Resume from the state; the returned dict is updated during iteration.
 
-        Whether it is a state of this part shows when iteration begins: in a worker the library loads it a first time
-        before it has said which part is the worker's.
+        Iteration checks that the state is one of this part: in a worker, the library loads it for the first time before
+        it has assigned the worker's part.
         """
         mine = self._init_state_dict()
         mine.update(state)
@@ -180,7 +180,7 @@ class Examples:
                 raise StateError(msg, hint=hint)
 
     def _first_state(self) -> dict[str, Any]:
-        """Where the epoch begins: at the position that was loaded, if it was one of this epoch."""
+        """Return the state at the start of the epoch: the loaded position if it is in this epoch, else position 0."""
         if self._epoch < self._start["epoch"]:
             msg = f"epoch {self._epoch} would begin, and the dataset stood in epoch {self._start['epoch']}"
             hint = f"set_epoch({self._start['epoch']}) on what is iterated: map() and the like forget it"
@@ -190,9 +190,9 @@ class Examples:
         return replace(State.from_dict(self._start), epoch=self._epoch, position=0).to_dict()
 
     def _iteration(self, start: dict[str, Any], first_step: int) -> Iteration:
-        dataset = self._dataset.partition(rank=0, world_size=1)  # with a position of its own
+        dataset = self._dataset.partition(rank=0, world_size=1)  # a copy with its own position
         dataset.load_state_dict(start)
-        run = dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before it is shared
+        run = dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before sharing among workers
         parts = self._num_parts
         work = run.work.of_worker(self._part, parts) if parts > 1 else run.work
         return work.iterate(
@@ -206,4 +206,4 @@ def _in_worker() -> bool:
 
 
 def _nothing(_: object) -> None:
-    """The library counts epochs."""
+    """Do nothing: the library counts epochs."""

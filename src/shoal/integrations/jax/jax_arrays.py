@@ -1,4 +1,4 @@
-"""Batches as JAX wants them: arrays of one process, or this process's rows of arrays that lie over all of them."""
+"""Batches as JAX arrays: arrays of one process, or its rows of arrays that are spread over all processes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Placing", "on_process", "rank_of_rows"]
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """Where the arrays of a batch go: to a device of this process, or, with a sharding, to all devices that it names.
+    """Destination of a batch's arrays: a device of this process, or, with a sharding, all devices that it names.
 
-    ``num_rows`` counts the rows of a global batch, and ``num_local`` those that this process has of them.
+    ``num_rows`` counts the rows of a global batch, and ``num_local`` those of this process.
     """
 
     sharding: Any
@@ -28,12 +28,12 @@ class Placing:
     num_local: int = 0
 
     def __call__(self, batch: Any) -> Any:
-        """The batch with arrays of numbers and truth values as `jax.Array`; what else there is stays as it is.
+        """Return the batch with arrays of numbers and booleans as `jax.Array`; other values stay as they are.
 
         Raises
         ------
         UsageError
-            A number has no place in the type that JAX would give it, or an array has not a row for each sample.
+            A number does not fit the type that JAX would give it, or an array does not have one row per sample.
         """
         with jax_library().default_device(self.device):
             return self._placed(batch, "the batch")
@@ -61,7 +61,7 @@ class Placing:
 
 
 def _fitting(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """The array, unless JAX would cut its integers: it has 32 bits of them where 64 are not switched on."""
+    """Return the array, or refuse it if JAX would truncate its integers: to 32 bits unless 64 are switched on."""
     if array.dtype.kind not in "iu" or array.dtype.itemsize < 8 or not array.size:
         return array
     limits = np.iinfo(jax_library().dtypes.canonicalize_dtype(array.dtype))
@@ -73,19 +73,19 @@ def _fitting(array: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def on_process(batch: Any, repeated: NDArray[np.bool_]) -> Any:
-    """The batch with its repeats marked: in all batches, since a compiled step wants all of one structure."""
+    """Mark the repeats in a batch: in all batches, since a compiled step requires a uniform structure."""
     return {**batch, "__pad__": repeated} if isinstance(batch, dict) else batch
 
 
 def rank_of_rows(sharding: Any) -> tuple[int, int]:
-    """Which of how many parts of a global batch the devices of this process hold under a sharding.
+    """Return which part of how many the devices of this process hold of a global batch under a sharding.
 
     Processes whose devices hold the same rows have the same part: they differ in other axes of the mesh.
 
     Raises
     ------
     UsageError
-        The sharding splits more than rows, leaves this process out, or gives two processes some rows in common.
+        The sharding splits more than rows, leaves this process out, or gives two processes only some rows in common.
     """
     jax = jax_library()
     try:

@@ -1,4 +1,4 @@
-"""JAX itself, imported when it is first needed."""
+"""JAX itself, imported on first use."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["jax_library"]
 
 
 def jax_library() -> Any:
-    """The module ``jax``.
+    """Import and return the module ``jax``.
 
     Raises
     ------
     UsageError
-        It is not installed.
+        JAX is not installed.
     """
     try:
         import jax  # noqa: PLC0415  # optional, and slow to import

@@ -27,28 +27,28 @@ __all__ = ["DataIterator", "DataLoader", "partition"]
 class DataLoader:
     """Batches of a dataset as `jax.Array`, in exactly the order of ``iter(dataset)``.
 
-    A thread of this process makes them ahead of their use. The position is the dataset's: ``loader.state_dict()`` is
-    ``ds.state_dict()``, the same in all processes, and counts batches that were received.
+    A thread of this process makes them ahead of use. The position is the dataset's: ``loader.state_dict()`` is
+    ``ds.state_dict()``, the same in all processes, and counts received batches.
 
     Parameters
     ----------
     dataset
-        With `Dataset.batch`.
+        A dataset with `Dataset.batch`.
     sharding
-        Of the rows of a global batch, such as ``NamedSharding(mesh, PartitionSpec("data"))``: then batches are arrays
-        over all processes, made of the part of each with ``jax.make_array_from_process_local_data``. All of them have
-        one shape, so the dataset says ``remainder="drop"`` or ``"pad"``; with the latter, every batch marks its repeats
-        in ``__pad__``. Default: arrays of this process alone, with whatever samples it has.
+        Sharding of the rows of a global batch, such as ``NamedSharding(mesh, PartitionSpec("data"))``: batches are then
+        arrays over all processes, made from each one's part by ``jax.make_array_from_process_local_data``. All of them
+        have one shape, so the dataset needs ``remainder="drop"`` or ``"pad"``; with the latter, every batch marks its
+        repeats in ``__pad__``. Default: arrays of this process alone, with however many samples it has.
     num_epochs
-        Epochs in all, counted from epoch 0: an iterator goes on from one to the next until so many were run, also over
-        stops. Default: an iterator ends with its epoch, and the next one begins the next.
+        Epochs in all, counted from epoch 0: an iterator continues from one to the next until that many were run, also
+        across stops. Default: an iterator ends with its epoch, and the next iterator begins the next epoch.
     prefetch
-        Batches that are made, and on their way to devices, ahead of their use; 0 makes them when they are asked for.
+        Batches that are made, and sent to devices, ahead of use; 0 makes each on request.
 
     Raises
     ------
     UsageError
-        The batches cannot be those of the sharding, or the ranks are not those that it makes of the processes.
+        The batches cannot be those of the sharding, or the ranks are not those that it implies for the processes.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class DataLoader:
             _check_batches(run, sharding)
 
     def __repr__(self) -> str:
-        """The dataset, and where its batches go."""
+        """Return the dataset, and the destination of its batches."""
         where = "arrays of this process" if self.sharding is None else f"arrays over {self.sharding}"
         return f"<shoal.jax.DataLoader: {self.dataset!r}, {where}>"
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, the same in all processes."""
+        """Return the number of batches in a whole epoch, the same in all processes."""
         return len(self.dataset)
 
     def __iter__(self) -> DataIterator:
@@ -86,20 +86,20 @@ class DataLoader:
         return DataIterator(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin at the start of this epoch next, unless it is the current one: then nothing moves."""
+        """Begin at the start of this epoch next; does nothing if it is the current one."""
         self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the newest iterator is, counting what was received; see `Dataset.state_dict`."""
+        """Return the state of the newest iterator, counting received batches; see `Dataset.state_dict`."""
         return self.dataset.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved; see `Dataset.load_state_dict`."""
+        """Resume from a saved state; see `Dataset.load_state_dict`."""
         self.dataset.load_state_dict(state)
 
 
 class DataIterator:
-    """Batch after batch, with the protocol of Grain's iterators: ``next``, `get_state`, `set_state`.
+    """Iterator over batches, with the protocol of Grain's iterators: ``next``, `get_state`, `set_state`.
 
     After an error it raises the same error again: an epoch that failed must not look like one that ended.
     """
@@ -114,11 +114,11 @@ class DataIterator:
         self._begin()
 
     def get_state(self) -> dict[str, Any]:
-        """The state after every batch that this iterator has given: a few integers, the same in all processes."""
+        """Return the state after every batch that this iterator gave: a few integers, the same in all processes."""
         return self._run.state(*self.place.position)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved, on any number of processes; what was made ahead is dropped.
+        """Resume from a saved state, on any number of processes; batches made ahead are dropped.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class DataIterator:
     def stop(self) -> None:
         """Give no more batches; returns at once, and a ``next`` that waits for one ends within a moment.
 
-        Unlike `close` it may be called in a signal handler. The state stays what it is: after everything given.
+        Unlike `close`, it may be called in a signal handler. The state stays that after everything given.
         """
         self._is_stopped = self._closed = True
         begin_elsewhere(self.close)
@@ -170,11 +170,11 @@ class DataIterator:
             self._line.close()
 
     def _next(self, taken: list[tuple[Any, Proof]]) -> Any:
-        """The next batch; what was taken of those made ahead is noted first, for `_undo`."""
+        """Return the next batch; a batch taken from those made ahead is recorded in ``taken`` first, for `_undo`."""
         began = self._pace.clock()
         try:
             self._take(taken)
-            self._before = (self.place, self.place.num_yielded, self.place.received)  # perhaps of the next epoch
+            self._before = (self.place, self.place.num_yielded, self.place.received)  # maybe of the next epoch
             with InterruptsHeld():
                 self.place.num_yielded += 1
                 batch, self.place.received = taken[0]
@@ -182,13 +182,13 @@ class DataIterator:
                     self._line.step()
                 if self.place.num_yielded >= self._run.num_steps:
                     self._end_line()
-                    self._run.ended(self.place)  # now, since a loop that counts to len() never asks for more
+                    self._run.ended(self.place)  # now, since a loop that counts to len() never calls again
             return batch
         finally:
             self._pace.add(began, self._pace.clock())
 
     def _undo(self, error: BaseException, taken: list[tuple[Any, Proof]]) -> None:
-        """The batch was not given out: an interrupt came, or something failed."""
+        """Restore the state before a batch that was not given out, because of an interrupt or an error."""
         with InterruptsHeld():
             place, num_yielded, received = self._before
             place.num_yielded, place.received = num_yielded, received
@@ -202,7 +202,7 @@ class DataIterator:
                 self._ahead.give_back(taken[0])
 
     def _take(self, taken: list[tuple[Any, Proof]]) -> None:
-        """The next batch, and all that was delivered with it."""
+        """Append the next batch to ``taken``, with the proof of all that was delivered up to it."""
         while not self._closed:
             try:
                 if self._ahead is None:
@@ -224,7 +224,7 @@ class DataIterator:
         raise StopIteration
 
     def _begin(self) -> None:
-        """Make what is left of the epoch that the dataset is in."""
+        """Start making the rest of the dataset's current epoch."""
         loader = self._loader
         run = self._run = _pass_of(loader.dataset)
         self._failure = None
@@ -245,32 +245,32 @@ class DataIterator:
             shares = run.work.recipe.partition
             msg = f"no epoch has a batch of {shares.global_batch}: there are {self.place.num_samples} samples"
             raise UsageError(msg, hint='a smaller batch, or remainder="pad"')
-        # The device is that of this thread: another one may make the arrays.
+        # The default device is that of this thread: another thread may make the arrays.
         placed = _placed(run, self._iteration, loader.sharding, jax_library().config.jax_default_device)
         made = self._iteration.place
-        batches = ((batch, made.proof) for batch in placed)  # in the thread that makes them, so that both belong
+        batches = ((batch, made.proof) for batch in placed)  # in the thread that makes them, so that both match
         if loader.prefetch:
             self._ahead = Ahead(batches, limit=loader.prefetch, close=self._iteration.close)
         self._batches = self._ahead or batches
 
 
 def partition(dataset: Dataset, sharding: Any) -> Dataset:
-    """The part of this process under a sharding of rows: processes whose devices hold the same rows get the same.
+    """Return the part of this process under a sharding of rows; processes whose devices hold the same rows share it.
 
-    For meshes with tensor or pipeline parallel axes that lie over several processes. Where every process has rows of
-    its own, in the order of processes, nothing needs to be said.
+    Meant for meshes with tensor or pipeline parallel axes that span several processes. If every process has its own
+    rows, in the order of processes, this call is not needed.
 
     Raises
     ------
     UsageError
-        The sharding splits more than rows, leaves this process out, or gives two processes some rows in common.
+        The sharding splits more than rows, leaves this process out, or gives two processes only some rows in common.
     """
     rank, world_size = rank_of_rows(sharding)
     return dataset.partition(rank=rank, world_size=world_size)
 
 
 def _placed(run: IteratorSpec, batches: Iterator[Any], sharding: Any, device: Any) -> Iterator[Any]:
-    """The batches of a pass as JAX arrays."""
+    """Yield the batches of a pass as JAX arrays."""
     shares = run.work.recipe.partition
     if sharding is None:
         yield from map(Placing(None, device), batches)
@@ -283,7 +283,7 @@ def _placed(run: IteratorSpec, batches: Iterator[Any], sharding: Any, device: An
 
 
 def _repeated(run: IteratorSpec, step: int, num_local: int) -> NDArray[np.bool_]:
-    """Which of this process's samples of a step are repeats; only the last step of an epoch has any."""
+    """Return a mask of this process's samples of a step that are repeats; only the last step of an epoch has any."""
     if step < run.num_steps - 1:
         return np.zeros(num_local, dtype=np.bool_)
     work = run.work
@@ -292,7 +292,7 @@ def _repeated(run: IteratorSpec, step: int, num_local: int) -> NDArray[np.bool_]
 
 
 def _check_batches(run: IteratorSpec, sharding: Any) -> None:
-    """`UsageError` unless every batch of this process is its rows of an array under a sharding."""
+    """Raise `UsageError` unless every batch of this process is its rows of an array under a sharding."""
     recipe, shares = run.work.recipe, run.work.recipe.partition
     if shares.remainder == "keep":
         msg = f"with sharding= all batches have one shape, and remainder='keep' leaves less than {shares.global_batch}"
@@ -323,4 +323,4 @@ def _interrupted() -> UsageError:
 
 
 def _nothing(_: object) -> None:
-    """The receiver counts, and not the maker."""
+    """Do nothing: the receiver counts, not the maker."""

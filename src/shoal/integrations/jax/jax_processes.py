@@ -1,4 +1,4 @@
-"""What the processes of a JAX job must agree on, compared once."""
+"""The comparison of everything that the processes of a JAX job must agree on, made once."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _MOST_BYTES = 4096
 
 
 def compare_ranks(source: Dataset | DataLoader) -> None:
-    """Compare what all processes are about to train on, once; call it in every process, before the loop.
+    """Check once that all processes are about to train on the same data; call it in every process, before the loop.
 
-    Compared are dataset, seed, order, epoch, position, batch size and the number of ranks; and that each part of the
-    samples is somebody's, the same number of times. One collective call with 4 KiB from each process; with one process
-    there is nothing to compare.
+    It compares dataset, seed, order, epoch, position, batch size and the number of ranks; and checks that each part of
+    the samples has an owner, and all parts equally many. It makes one collective call with 4 KiB from each process;
+    with one process there is nothing to compare.
 
     Raises
     ------
     UsageError
-        Processes differ: in all of them, naming the ranks, the fields and both sides.
+        Processes differ; raised in all of them, with the ranks, the fields and both sides.
     """
     jax = jax_library()
     if jax.process_count() == 1:

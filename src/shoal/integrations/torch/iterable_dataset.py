@@ -1,4 +1,4 @@
-"""`shoal.torch.IterableDataset`: a dataset for loaders of other libraries, each worker with its own part."""
+"""`shoal.torch.IterableDataset`: a dataset for loaders of other libraries, where each worker has its own part."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _FIELDS = ("start", "step", "worker", "num_workers", "rank", "world_size")
 
 
 class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
-    """A dataset as torch's own and other loaders take it: on each rank its part, in each worker a part of that.
+    """A dataset for torch's own and other loaders: each rank has its part, and each worker a part of that.
 
     In a `torch.utils.data.DataLoader` every sample of the epoch comes exactly once over all ranks and workers. In
-    torchdata's ``StatefulDataLoader`` a run resumes exactly, with the same ranks and the same number of workers. Where
+    torchdata's ``StatefulDataLoader`` a run resumes exactly, with the same ranks and the same number of workers. If
     these may change, use `shoal.torch.DataLoader`.
 
     An epoch does not end by itself, since no worker can know whether the others are done: call `set_epoch` before each,
-    as with torch's ``DistributedSampler``, or the same order comes again. Workers that stay
-    (``persistent_workers=True``) begin where the dataset does, whoever moved it: `set_epoch` and `load_state_dict` here
-    or of the dataset itself, between two loops.
+    as with torch's ``DistributedSampler``, or the same order comes again. Persistent workers
+    (``persistent_workers=True``) begin where the dataset does, however it was moved: by `set_epoch` and
+    `load_state_dict` here or of the dataset itself, between two loops.
 
     Parameters
     ----------
     dataset
-        With `Dataset.batch` it gives batches of tensors, and the loader needs ``batch_size=None``; else single samples,
-        which the loader makes batches of.
+        With `Dataset.batch` it gives batches of tensors, and the loader needs ``batch_size=None``; else it gives single
+        samples, which the loader batches.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -43,13 +43,13 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
             msg = f"shoal.torch.IterableDataset wraps a shoal dataset; got {type(given).__name__}"
             raise UsageError(msg, hint="shoal.open(...)")
         self.dataset = dataset
-        self._shared, self._seen = SharedState(), 0  # where the dataset begins, for workers that stay
+        self._shared, self._seen = SharedState(), 0  # the start position, for persistent workers
         self._has_begun = False
         self._saved: dict[str, Any] | None = None
-        dataset._cursor.watch(self._tell)  # noqa: SLF001  # whoever moves it, by whichever object
+        dataset._cursor.watch(self._tell)  # noqa: SLF001  # by whichever object it is moved
 
     def __len__(self) -> int:
-        """What this rank yields in a whole epoch: batches, or samples."""
+        """Return the number of items that this rank yields in a whole epoch: batches, or samples."""
         return len(self.dataset)
 
     def set_epoch(self, epoch: int) -> None:
@@ -57,7 +57,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         self.dataset.set_epoch(epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where an iterator of the same worker of the same rank was, or where `Dataset.state_dict` says.
+        """Resume from the state of an iterator of the same worker and rank, or from one of `Dataset.state_dict`.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         info = torch.utils.data.get_worker_info()
         if info is not None:
             self._begin_as_told()
-        run = self.dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before it is shared among workers
+        run = self.dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before sharing among workers
         partition = run.work.recipe.partition
         refuse_second_dealing(partition.world_size)
         if partition.batched:
@@ -86,7 +86,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         return part
 
     def __getstate__(self) -> dict[str, Any]:
-        """A worker is told the rank, which it may not know how to ask for, and where to begin."""
+        """Return the state for a worker, with the rank, which it may be unable to find out, and the start position."""
         run = self.dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before it begins
         world_size = run.work.recipe.partition.world_size
         refuse_second_dealing(world_size)
@@ -95,7 +95,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         return {**self.__dict__, "dataset": dataset, "_seen": self._shared.number, "_has_begun": False}
 
     def __copy__(self) -> Self:
-        """Another over the same dataset, for workers of its own."""
+        """Return a copy over the same dataset, for workers of its own."""
         made = type(self).__new__(type(self))
         made.__setstate__({**self.__dict__, "_shared": SharedState(), "_seen": 0, "_has_begun": False})
         return made
@@ -105,15 +105,15 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         self.dataset._cursor.watch(self._tell)  # noqa: SLF001
 
     def _tell(self) -> None:
-        """The dataset will begin elsewhere: so will workers that stay."""
-        if torch.utils.data.get_worker_info() is None:  # what moves in a worker is the affair of that one
+        """Publish a new start position of the dataset to persistent workers."""
+        if torch.utils.data.get_worker_info() is None:  # a move in a worker concerns that worker alone
             dataset = self.dataset
             self._shared.put(dataset._arrangement.state_at(*dataset._cursor.begins))  # noqa: SLF001
 
     def _begin_as_told(self) -> None:
-        """In a worker: the first pass begins where this copy was sent to, later ones where the parent's dataset does.
+        """In a worker, begin the first pass where this copy was sent to, later ones where the parent's dataset does.
 
-        No worker decides for itself that a pass is over, since the others may see it otherwise.
+        No worker decides for itself that a pass is over, since the others may disagree.
         """
         if self._has_begun and self._shared.number != self._seen:
             self._seen, state = self._shared.get()
@@ -122,7 +122,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
 
 
 class _Part:
-    """What one worker yields of an epoch, and a state that only the same worker can use."""
+    """One worker's part of an epoch, with a state that only the same worker can use."""
 
     def __init__(self, source: IterableDataset, worker: int, num_workers: int) -> None:
         self._source, self._worker, self._num_workers = source, worker, num_workers
@@ -150,17 +150,17 @@ class _Part:
             return tensors(made) if self._run.work.recipe.partition.batched else made
         except StopIteration:
             dataset = self._source.dataset
-            # A loaded position has served. No worker can say that: the loop may not have received what it made ahead.
+            # A loaded position was used up. No worker can say that: the loop may not have received what it made ahead.
             if torch.utils.data.get_worker_info() is None and dataset.epoch == self._run.epoch:
                 dataset.set_epoch(self._run.epoch + 1)
                 dataset.set_epoch(self._run.epoch)
             raise
-        except BaseException as error:  # an interrupt, too: what was made is not given out
+        except BaseException as error:  # an interrupt, too: the item made is not given out
             iteration.fail(error, num_yielded=before)
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this worker is."""
+        """Return the state of this worker."""
         recipe = self._run.work.recipe
         start = self._run.state(self._run.epoch, self._run.start)
         step = self._iteration.place.num_yielded
@@ -168,7 +168,7 @@ class _Part:
         return dict(zip(_FIELDS, parts, strict=True))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the same worker was."""
+        """Resume from a state of the same worker."""
         recipe = self._run.work.recipe
         here = (self._worker, self._num_workers, recipe.rank, recipe.partition.world_size)
         for name, ours in zip(_FIELDS[2:], here, strict=True):
@@ -181,9 +181,9 @@ class _Part:
         self._begin(state["step"])
 
     def close(self) -> None:
-        """Stop."""
+        """Stop iterating."""
         self._iteration.close()
 
 
 def _nothing(_: object) -> None:
-    """Nobody knows in a worker whether the epoch is over."""
+    """Do nothing: a worker does not know whether the epoch is over."""

@@ -1,4 +1,4 @@
-"""Batches on their way to the training loop: made in a thread or by worker processes, counted when they arrive."""
+"""Batches on their way to the training loop: made in a thread or by worker processes, counted on arrival."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SECONDS_TO_GIVE_UP = 1.5
 
 
 class Received:
-    """Batches as they are received, counted; an iterator with a state of its own.
+    """Batches, counted as they are received; an iterator with a state of its own.
 
     After an error it raises the same error again: an epoch that failed must not look like one that ended.
     """
@@ -46,7 +46,7 @@ class Received:
         run.follow(self.place)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after everything this iterator has given."""
+        """Return the state after everything that this iterator gave."""
         return self._run.state(*self.place.position)
 
     def __iter__(self) -> Self:
@@ -70,7 +70,7 @@ class Received:
             raise
 
     def _next(self, taken: list[tuple[Any, Proof]]) -> Any:
-        """The next batch; what was taken of the source is noted first, for `_undo`."""
+        """Return the next batch; a batch taken from the source is recorded in ``taken`` first, for `_undo`."""
         began = self._pace.clock()
         try:
             self._source.wait()
@@ -83,7 +83,7 @@ class Received:
                     self._line.step()
                 if self.place.num_yielded >= self._run.num_steps:
                     self._end_line()
-                    self._run.ended(self.place)  # now, since a loop that counts to len() never asks for more
+                    self._run.ended(self.place)  # now, since a loop that counts to len() never calls again
         except StopIteration:
             if not self._closed:
                 self._end()
@@ -91,7 +91,7 @@ class Received:
         return made
 
     def _undo(self, error: BaseException, taken: list[tuple[Any, Proof]], num_yielded: int, received: Proof) -> None:
-        """The batch was not given out: an interrupt came, or something failed."""
+        """Restore the state before a batch that was not given out, because of an interrupt or an error."""
         with InterruptsHeld():
             self.place.num_yielded, self.place.received = num_yielded, received
             if self._is_stopped:
@@ -106,7 +106,7 @@ class Received:
     def stop(self) -> None:
         """Give no more batches; returns at once, and a ``next`` that waits for one ends within two seconds.
 
-        Unlike `close` it may be called in a signal handler. The state stays what it is: after everything received.
+        Unlike `close`, it may be called in a signal handler. The state stays that after everything received.
         """
         self._closed = self._is_stopped = True
         self._source.stop()
@@ -134,7 +134,7 @@ class Received:
 
 
 class InThread:
-    """Batches made in a thread of this process, or without one where none may be made ahead."""
+    """Batches made in a thread of this process, or in the calling thread if none may be made ahead."""
 
     def __init__(
         self, run: IteratorSpec, finish: Callable[[Any], Any], num_ahead: int, *, limit_bytes: int, pin_memory: bool
@@ -149,12 +149,12 @@ class InThread:
         if pins:
             batches = map(partial(_pinned_for, torch.accelerator.current_device_index()), batches)
         place = self._iteration.place
-        batches = ((batch, place.proof) for batch in batches)  # in the thread that makes them, so that both belong
+        batches = ((batch, place.proof) for batch in batches)  # in the thread that makes them, so that both match
         close = self._iteration.close
         self._ahead = Ahead(batches, limit=num_ahead, close=close, limit_bytes=limit_bytes) if num_ahead else None
         self._batches = batches
         self.survives_interrupts = self._ahead is not None
-        # What is ready is handed over at once; what is made meanwhile may take long, and is lost by an interrupt.
+        # Taking a ready batch is instant; making one in this thread may take long, and an interrupt loses it.
         self.handing_over: Callable[[], AbstractContextManager[Any]] = InterruptsHeld if self._ahead else nullcontext
 
     def wait(self) -> None:
@@ -162,26 +162,26 @@ class InThread:
         if self._ahead is not None:
             self._ahead.wait()
 
-    def take(self, place: Position) -> tuple[Any, Proof]:  # noqa: ARG002  # a thread makes them one after the other
-        """The next batch, and all that was delivered with it."""
+    def take(self, place: Position) -> tuple[Any, Proof]:  # noqa: ARG002  # a thread makes them one after another
+        """Return the next batch, with the proof of all that was delivered up to it."""
         made: tuple[Any, Proof] = next(self._batches) if self._ahead is None else self._ahead.take()
         return made
 
     def give_back(self, taken: tuple[Any, Proof]) -> None:
-        """It was not given out, and is the next one again."""
+        """Put back a batch that was not given out, as the next one."""
         if self._ahead is not None:
             self._ahead.give_back(taken)
 
     def end(self) -> None:
-        """All were made."""
+        """Stop after the last batch."""
         self.close()
 
     def stop(self) -> None:
-        """Stop; does not wait for it, and takes no locks here."""
+        """Stop, without waiting for the end and without taking locks here."""
         begin_elsewhere(self.close)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop making batches."""
         if self._ahead is not None:
             self._ahead.close()
         self._iteration.close()
@@ -192,19 +192,19 @@ class ByWorkers:
 
     def __init__(self, workers: Workers, run: IteratorSpec, *, stay: bool) -> None:
         self.survives_interrupts = False  # torch may have taken a batch out of its queue
-        self.handing_over: Callable[[], AbstractContextManager[Any]] = nullcontext  # of torch, which waits inside
+        self.handing_over: Callable[[], AbstractContextManager[Any]] = nullcontext  # torch waits inside
         self._workers: Workers | None = workers
         self._is_waiting = self._has_told = False
         self._run, self._stay = run, stay
 
     def wait(self) -> None:
-        """Nothing: whoever takes a batch waits for it."""
+        """Do nothing: `take` waits for the batch."""
 
     def give_back(self, taken: tuple[Any, Proof]) -> None:
-        """Nothing: an interrupt ends this."""
+        """Do nothing: an interrupt ends this source."""
 
     def take(self, place: Position) -> tuple[Any, Proof]:
-        """The batch that comes at this place, and all that was delivered with it."""
+        """Return the batch at this position, with the proof of all that was delivered up to it."""
         if self._workers is None:
             raise StopIteration
         try:
@@ -214,7 +214,7 @@ class ByWorkers:
         except StopIteration:
             raise
         except BaseException:
-            self._workers.close()  # whatever it was, nobody knows what is left in their queues
+            self._workers.close()  # after any error, the content of their queues is unknown
             self._workers = None
             raise
         add_counts(self._run.counters, made.counts)
@@ -224,13 +224,13 @@ class ByWorkers:
         if made.failed is not None:
             made.failed.raise_here()
         step = place.num_yielded
-        if made.step != step:  # never seen; but a batch lost between processes must not pass for a batch seen
+        if made.step != step:  # never seen; but a batch lost between processes must not go unnoticed
             msg = f"a worker gave the batch of step {made.step}, and step {step} is due"
             raise AssertionError(msg)
         return made.batch, place.received.plus(made.proof)
 
     def stop(self) -> None:
-        """Have the batches in work given up; ends workers that do not come to that."""
+        """Cancel the batches in work, and end workers that do not react."""
         if self._workers is not None:
             self._workers.give_up()
             begin_elsewhere(self._end_if_stuck)
@@ -241,21 +241,21 @@ class ByWorkers:
             workers.kill()
 
     def end(self) -> None:
-        """All were made."""
+        """Release the workers after the last batch: persistent ones stay, others end."""
         if self._stay:
             self._workers = None
         else:
             self.close()
 
     def close(self) -> None:
-        """End the processes; those that stay are told with the next pass that this one is over."""
+        """End the processes; persistent ones learn from the next pass that this one is over."""
         workers, self._workers = self._workers, None
         if workers is not None and not self._stay:
             workers.close()
 
 
 def _pinned_for(device: int, batch: Any) -> Any:
-    # A thread of its own begins with device 0, and every rank would make a context there.
+    # A new thread starts with device 0, where every rank would create a context.
     torch.accelerator.set_device_index(device)
     return pinned(batch)
 
@@ -267,4 +267,4 @@ def _interrupted() -> UsageError:
 
 
 def _nothing(_: object) -> None:
-    """The receiver counts, and not the maker."""
+    """Do nothing: the receiver counts, not the maker."""

@@ -15,11 +15,11 @@ __all__ = ["BatchSampler", "Sampler"]
 
 
 class BatchSampler:
-    """The sample ids of each batch of this rank, in the order of ``iter(dataset)``.
+    """Sampler of each batch's sample ids on this rank, in the order of ``iter(dataset)``.
 
-    For ``torch.utils.data.DataLoader(ds.as_map(), batch_sampler=shoal.torch.BatchSampler(ds))``. A loader asks for ids
-    ahead of their use, so only the loop knows what it received: `state_dict` is told. Repeats at the end of an epoch
-    are not marked.
+    Use: ``torch.utils.data.DataLoader(ds.as_map(), batch_sampler=shoal.torch.BatchSampler(ds))``. A loader requests ids
+    ahead of use, so only the loop knows how many batches it received, and passes that to `state_dict`. Repeats at the
+    end of an epoch are not marked.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -29,11 +29,11 @@ class BatchSampler:
             raise UsageError(msg, hint="ds.batch(32), or shoal.torch.Sampler(ds)")
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank."""
+        """Return the number of batches in a whole epoch on this rank."""
         return len(self.dataset)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Begin at the loaded position, else at the start of the epoch; it stays there until `set_epoch`."""
+        """Begin at the loaded position, else at the start of the epoch; further passes do too until `set_epoch`."""
         run = self._pass()
         refuse_second_dealing(run.work.recipe.partition.world_size)
         return batches_of_ids(run)
@@ -43,14 +43,14 @@ class BatchSampler:
         self.dataset.set_epoch(epoch)
 
     def state_dict(self, num_received: int) -> dict[str, Any]:
-        """The state after so many batches of the current pass; see `Dataset.state_dict`."""
+        """Return the state after ``num_received`` batches of the current pass; see `Dataset.state_dict`."""
         run = self._pass()
         place = run.place()
         place.num_yielded = num_received
         return run.state(*place.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved; see `Dataset.load_state_dict`."""
+        """Resume from a saved state; see `Dataset.load_state_dict`."""
         self.dataset.load_state_dict(state)
 
     def _pass(self) -> IteratorSpec:
@@ -58,9 +58,9 @@ class BatchSampler:
 
 
 class Sampler:
-    """The sample ids of this rank one by one, in the order of ``iter(dataset)``; otherwise as `BatchSampler`.
+    """Sampler of single sample ids on this rank, in the order of ``iter(dataset)``; otherwise like `BatchSampler`.
 
-    For a dataset without batches: torch's loader cuts them, and so it is exact on one rank only if all batches are
+    For a dataset without batches: torch's loader cuts the batches, so it is exact on one rank only if all batches are
     equal, and may give ranks different numbers of them. Prefer `BatchSampler`.
     """
 
@@ -71,7 +71,7 @@ class Sampler:
             raise UsageError(msg, hint="shoal.torch.BatchSampler(ds)")
 
     def __len__(self) -> int:
-        """Samples of a whole epoch on this rank."""
+        """Return the number of samples in a whole epoch on this rank."""
         return len(self.dataset)
 
     def __iter__(self) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""A state that a process and the workers it started see at the same time, in memory that they share."""
+"""A state in memory that a process shares with the workers it started, so that all see it at the same time."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _TRIES = 1000
 
 
 class Given(NamedTuple):
-    """A state, and the how many-th it is."""
+    """A state, and its number in the sequence of published states."""
 
     number: int
     state: dict[str, Any]
 
 
 class SharedState:
-    """The newest state that one process gave to all.
+    """The newest state that one process published to all.
 
-    A plain pickle of it, or a deep copy, shares nothing with it; what torch sends to a worker process does.
+    A plain pickle or a deep copy shares nothing with the original; the copy that torch sends to a worker process does.
     """
 
     def __init__(self) -> None:
         self._bytes: Any = cast("Any", torch.zeros(_ROOM_BYTES, dtype=torch.uint8)).share_memory_()
 
     def put(self, state: Mapping[str, Any]) -> int:
-        """Give a state to all; its number. One process only may do so.
+        """Publish a state to all, and return its number. Only one process may do so.
 
         Raises
         ------
         StateError
-            It is far larger than states are.
+            The state is far larger than states are.
         """
         data = json.dumps(state).encode()
         array: Any = self._bytes.numpy()
@@ -57,17 +57,17 @@ class SharedState:
 
     @property
     def number(self) -> int:
-        """How many states were given."""
+        """Number of states published so far."""
         head: Any = self._bytes.numpy()[: _HEAD.itemsize].view(_HEAD)
         return int(head["number"][0])
 
     def get(self) -> Given:
-        """The newest state.
+        """Return the newest state.
 
         Raises
         ------
         StateError
-            It is being written all the time.
+            The state is being written all the time.
         """
         array: Any = self._bytes.numpy()
         for _ in range(_TRIES):
@@ -80,4 +80,4 @@ class SharedState:
         raise StateError(msg, hint="set_epoch() and load_state_dict() before the loop begins, not while it does")
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        self._bytes = kept["_bytes"].share_memory_()  # a worker that is forked sees what is shared, and nothing else
+        self._bytes = kept["_bytes"].share_memory_()  # a forked worker sees only memory that is shared

@@ -1,4 +1,4 @@
-"""Batches as torch wants them: tensors where there are numbers, in the same memory; and pinned."""
+"""Batches for torch: tensors in place of numeric arrays, in the same memory, and pinned memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["can_pin", "pinned", "pinned_array", "tensors"]
 
 
 def can_pin() -> bool:
-    """Whether there is an accelerator that pinned memory is for; a warning if not, as torch's own loader gives."""
+    """Return True if there is an accelerator to pin memory for; else warn, as torch's own loader does."""
     if torch.accelerator.is_available():
         return True
     warnings.warn("pin_memory=True, and no accelerator is found: batches are not pinned", stacklevel=3)
@@ -23,7 +23,7 @@ def can_pin() -> bool:
 
 
 def pinned_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array in pinned memory, of which torch makes a pinned tensor; an ordinary one where torch has no such type."""
+    """Return an array in pinned memory, for a pinned tensor; an ordinary array if torch lacks the type."""
     try:
         kind = torch.from_numpy(np.empty(0, dtype)).dtype
     except TypeError:
@@ -33,7 +33,7 @@ def pinned_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any
 
 
 def pinned(value: Any) -> Any:
-    """The same with tensors in pinned memory, and whatever else knows how to pin itself."""
+    """Return the value with tensors, and whatever else can pin itself, in pinned memory."""
     if hasattr(value, "pin_memory"):
         return value.pin_memory()
     if isinstance(value, Mapping):

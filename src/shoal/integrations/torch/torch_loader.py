@@ -22,7 +22,7 @@ __all__ = ["DataLoader"]
 _PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
 _BATCHES_AHEAD = 2
 
-# What torch's loader takes and this one does not: what to use here.
+# Arguments of torch's loader that this one refuses, with their defaults, and what to use here.
 _REFUSED = {
     "batch_size": (None, "the dataset makes the batches: ds.batch({value})"),
     "drop_last": (False, 'the dataset says what becomes of the last batch: ds.batch(..., remainder="drop")'),
@@ -34,57 +34,56 @@ _REFUSED = {
 
 
 class DataLoader:
-    """Batches of a dataset as torch wants them, in exactly the order of ``iter(dataset)``, whatever makes them.
+    """Batches of a dataset as tensors, in exactly the order of ``iter(dataset)``, whether made by threads or workers.
 
-    It takes the arguments of `torch.utils.data.DataLoader` that have a meaning here, and gives what that gives. It is
-    no subclass of it: frameworks take those apart and put their own samplers in, which would lose samples; this one
-    they leave alone, and it shards by rank itself.
+    It takes the arguments of `torch.utils.data.DataLoader` that have a meaning here, and gives what that gives. It does
+    not subclass it: frameworks take those loaders apart and insert their own samplers, which would lose samples; they
+    leave this one alone, and it shards by rank itself.
 
-    The position is the dataset's: ``loader.state_dict()`` is ``ds.state_dict()``, and counts batches that were
-    received, not those that were made ahead.
+    The position is the dataset's: ``loader.state_dict()`` is ``ds.state_dict()``, and counts received batches, not
+    those made ahead.
 
     Parameters
     ----------
     dataset
-        With `Dataset.batch`.
+        A dataset with `Dataset.batch`.
     num_workers
-        Processes that make batches: worker ``w`` of ``m`` makes steps ``t`` of the rank with ``t % m == w``. With 0
-        batches are made in threads of this process; choose that where the work is reading or the decoding of images,
-        and processes where Python code of your own is slow. Each worker holds a window of its own; what comes over a
-        network they share on disk.
+        Processes that make batches: worker ``w`` of ``m`` makes the steps ``t`` of the rank with ``t % m == w``. With
+        0, threads of this process make them; choose that if the work is reading or decoding images, and processes if
+        your own Python code is slow. Each worker holds its own window; data from a network are shared on disk.
     collate_fn
-        Makes a batch of a list of samples; by default it is what `Dataset.batch` makes, with tensors for its arrays.
+        Function from a list of samples to a batch; default: the batch of `Dataset.batch`, with arrays as tensors.
     pin_memory
-        Whether tensors come in pinned memory. With ``num_workers=0`` columns of numbers, like tokens, are gathered
-        straight into it, and arrays and tensors of samples are stacked there; all else is copied. Without an
-        accelerator a warning says that they are not.
+        True for tensors in pinned memory. With ``num_workers=0``, numeric columns, like tokens, are gathered straight
+        into it, and arrays and tensors of samples are stacked there; all else is copied. Without an accelerator,
+        nothing is pinned, and a warning says so.
     timeout
-        Seconds to wait for a batch of a worker; 0 waits as long as it takes.
+        Seconds to wait for a batch of a worker; 0 waits without limit.
     worker_init_fn
-        Called in each worker with its number.
+        Function called in each worker with its number.
     multiprocessing_context
-        How workers are started: "forkserver" (the default, where there is one), "spawn" or "fork".
+        Start method of workers: "forkserver" (the default, if available), "spawn" or "fork".
     generator
-        Where torch draws the seed of the workers' random numbers from. It does not touch which sample comes when.
+        Generator from which torch draws the seed of the workers' random numbers. It does not affect the order.
     prefetch_factor
-        Batches that are made ahead of their use, for each worker; 2 by default. With ``num_workers=0`` and 0 they are
-        made when they are asked for, in the thread that asks.
+        Batches made ahead of use, per worker; 2 by default. With ``num_workers=0``, 0 makes each batch on request, in
+        the calling thread.
     persistent_workers
-        Whether workers stay for the next epoch. The epochs are the same: where anything changed that they were
-        started with (a state that leaves samples out, a value in a function object), new ones are started.
+        True to keep workers for the next epoch. The epochs are the same: if anything changed that they were started
+        with (a state that leaves samples out, a value in a function object), new workers are started.
     num_threads
-        With ``num_workers=0``, threads that decode, ahead of use and in order. By default as many as there are cores,
-        up to 4, for what gains by it: the decoding of images, and what shoal does to samples before. Functions that
-        were given to `Dataset.map`, `filter` or `decode` are called by one thread, one sample after the other; with a
-        number here, functions of samples are called by so many threads at a time, and must stand that.
+        Threads that decode ahead of use and in order, with ``num_workers=0``. Default: one per core, up to 4, for work
+        that gains by it: decoding images, and what shoal does to samples before that. Functions given to `Dataset.map`,
+        `filter` or `decode` are called by one thread, one sample after another; with a number here, functions of
+        samples are called by that many threads at a time, and must be thread-safe.
     prefetch_bytes
-        With ``num_workers=0``, how many bytes of ready batches may wait for their use, and how many of decoded
-        samples. One batch is made ahead in any case.
+        With ``num_workers=0``, bytes of ready batches that may wait for use, and also bytes of decoded samples. One
+        batch is made ahead in any case.
 
     Raises
     ------
     UsageError
-        Arguments that cannot be had together, or that the dataset decides.
+        Arguments contradict each other, or are decided by the dataset.
     """
 
     def __init__(
@@ -142,12 +141,12 @@ class DataLoader:
         self._newest: weakref.ref[Received] | None = None
 
     def __repr__(self) -> str:
-        """The dataset, and who makes its batches."""
+        """Return the dataset, and the makers of its batches."""
         who = f"{self.num_workers} workers" if self.num_workers else "threads"
         return f"<shoal.torch.DataLoader: {self.dataset!r} by {who}>"
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank."""
+        """Return the number of batches in a whole epoch on this rank."""
         return len(self.dataset)
 
     def __iter__(self) -> Received:
@@ -181,34 +180,34 @@ class DataLoader:
         self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the newest iterator is, counting what was received; see `Dataset.state_dict`."""
+        """Return the state of the newest iterator, counting received batches; see `Dataset.state_dict`."""
         return self.dataset.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved; see `Dataset.load_state_dict`."""
+        """Resume from a saved state; see `Dataset.load_state_dict`."""
         self.dataset.load_state_dict(state)
 
     def certificate(self) -> dict[str, Any]:
-        """What was received, in a few numbers; see `Dataset.certificate`."""
+        """Return a summary of what was received, in a few numbers; see `Dataset.certificate`."""
         return self.dataset.certificate()
 
     def stats(self) -> dict[str, Any]:
-        """The counts of `Dataset.stats`, those of worker processes included."""
+        """Return the counts of `Dataset.stats`, including those of worker processes."""
         return self.dataset.stats()
 
     def stop(self) -> None:
-        """End the loop over the newest iterator as if there were no more batches, also where it waits for one.
+        """End the loop over the newest iterator as if there were no more batches, even while it waits for one.
 
-        It returns at once, and may be called in a signal handler: so a job that has some seconds to end in can save its
-        state, whatever the storage does. The loop ends within two seconds of its asking for the next batch. Iterating
-        again goes on as usual: from a state that is loaded, else from the start of the epoch.
+        It returns at once, and may be called in a signal handler: a job with only seconds left can thus save its state,
+        whatever the storage does. The loop ends within two seconds of its request for the next batch. Iterating again
+        continues as usual: from a loaded state, else from the start of the epoch.
         """
         newest = None if self._newest is None else self._newest()
         if newest is not None:
             newest.stop()
 
     def close(self) -> None:
-        """End workers that stayed; iterating again starts new ones."""
+        """End persistent workers; iterating again starts new ones."""
         serving, self._serving = self._serving, None
         if serving is not None:
             serving.close()
@@ -217,7 +216,7 @@ class DataLoader:
             staying.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy has a dataset of its own, which stands at the same position, and no workers yet."""
+        """Return the state for a copy, which has its own dataset at the same position, and no workers yet."""
         return {**self.__dict__, "_staying": None, "_serving": None, "_newest": None}
 
     def _workers_for(self, run: IteratorSpec, finish: Callable[[Any], Any]) -> Workers:
@@ -251,7 +250,7 @@ def _pass_of(dataset: Dataset, collate_fn: Callable[[list[Any]], Any] | None) ->
 
 
 def _refuse(given: dict[str, Any]) -> None:
-    """`UsageError` for what the dataset decides, `TypeError` for what nobody knows."""
+    """Raise `UsageError` for arguments that the dataset decides, `TypeError` for unknown ones."""
     for name, value in given.items():
         if name not in _REFUSED:
             msg = f"DataLoader() got an unexpected keyword argument {name!r}"
@@ -277,7 +276,7 @@ def _check_travels(run: IteratorSpec, *functions: Any) -> None:
 
 
 def _tensor_marks(batch: Any) -> Any:
-    """What ``collate_fn`` made, as it is, but for the marks of repeats, which shoal adds."""
+    """Return the output of ``collate_fn`` as it is, except that the marks of repeats become tensors."""
     if isinstance(batch, dict) and "__pad__" in batch:
         return {**batch, "__pad__": tensors(batch["__pad__"])}
     return batch

@@ -1,4 +1,4 @@
-"""What ranks of a torch job must agree on, compared once; and which ranks share samples, from a device mesh."""
+"""The comparison of what ranks of a torch job must agree on, and the part of a rank in a device mesh."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["compare_ranks", "partition"]
 
 
 def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = None) -> Dataset:
-    """The part of this process in a device mesh: ranks that differ in ``dims`` get different samples.
+    """Return the part of this process in a device mesh: ranks that differ in ``dims`` get different samples.
 
-    Ranks that differ in other dimensions only (tensor, pipeline, sequence parallel ones) get the same samples.
+    Ranks that differ only in other dimensions (tensor, pipeline, sequence parallel ones) get the same samples.
 
     Parameters
     ----------
     mesh
-        A `torch.distributed.device_mesh.DeviceMesh` that has this process.
+        A `torch.distributed.device_mesh.DeviceMesh` that contains this process.
     dims
-        The data parallel dimensions by name, outermost first; may be left out where the mesh has one dimension.
+        The data parallel dimensions by name, outermost first; may be omitted if the mesh has one dimension.
 
     Raises
     ------
@@ -55,16 +55,16 @@ def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = No
 
 
 def compare_ranks(source: Dataset | DataLoader, group: Any = None) -> None:
-    """Compare what all ranks are about to train on, once; call it on every rank, before the loop.
+    """Check once that all ranks are about to train on the same data; call it on every rank, before the loop.
 
-    Compared are dataset, seed, order, epoch, position, batch size and the number of ranks; and that each part of the
-    samples is somebody's, the same number of times. One collective call with some hundred bytes from each rank; without
-    a process group there is nothing to compare.
+    It compares dataset, seed, order, epoch, position, batch size and the number of ranks; and checks that each part of
+    the samples has an owner, and all parts equally many. It makes one collective call with some hundred bytes from each
+    rank; without a process group there is nothing to compare.
 
     Raises
     ------
     UsageError
-        Ranks differ: on all of them, naming the ranks, the fields and both sides.
+        Ranks differ; raised on all of them, with the ranks, the fields and both sides.
     """
     distributed: Any = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():

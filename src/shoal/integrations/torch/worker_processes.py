@@ -1,7 +1,7 @@
-"""Worker processes for a loader: torch's own, given one task for each batch, in turn.
+"""Worker processes for a loader: torch's own, given one task per batch, in turn.
 
-torch sees a dataset with keys and a sampler that gives them, not an iterable: it hands keys to workers in turn and
-gives out what they make in the order of the keys. So worker ``w`` of ``m`` makes the steps ``t`` with ``t % m == w``,
+torch gets a map-style dataset and a sampler that gives its keys, not an iterable: it passes keys to workers in turn
+and returns the results in the order of the keys. So worker ``w`` of ``m`` makes the steps ``t`` with ``t % m == w``,
 no worker ever ends early, and a worker that stays for several epochs learns of each with its first key.
 """
 
@@ -35,7 +35,7 @@ _SECONDS_TO_END = 2.0
 
 
 class Workshop:
-    """What a worker holds: a maker of steps, and the last touch that turns a batch into what the loader promises."""
+    """The dataset in a worker: a maker of steps, and the final conversion of a batch for the loader."""
 
     def __init__(self, work: WorkerSpec, num_workers: int, finish: Callable[[Any], Any], stop: Any) -> None:
         self._maker, self._finish = StepMaker(work, num_workers, stop), finish
@@ -49,7 +49,7 @@ class Workshop:
 
 
 class _Begin:
-    """What a worker does first: it sees to it that it ends with the trainer, and then what the user asks for."""
+    """Initializer of a worker: makes it end with the trainer, then calls the user's function."""
 
     def __init__(self, init: Callable[[int], None] | None) -> None:
         self._init = init
@@ -62,7 +62,7 @@ class _Begin:
 
 
 class _Tasks:
-    """The sampler: the steps of whatever pass is on."""
+    """The sampler: the steps of the current pass."""
 
     def __init__(self) -> None:
         self.run: IteratorSpec | None = None
@@ -77,7 +77,7 @@ class _Tasks:
 
 
 class Workers:
-    """The worker processes of a loader, which serve pass after pass where they may stay.
+    """The worker processes of a loader, which serve pass after pass if they may stay.
 
     ``options`` go to torch's DataLoader.
     """
@@ -92,7 +92,7 @@ class Workers:
         if num_workers > 1:
             work = sharing_chunks(work, num_workers=num_workers)
         self._tasks = _Tasks()
-        # An event of multiprocessing would wait for those who wait for it, of whom one may have been killed.
+        # An event of multiprocessing would wait for its waiters, one of which may have been killed.
         stopped, self._stop = options["multiprocessing_context"].Pipe(duplex=False)
         workshop: Any = Workshop(work, num_workers, finish, stopped)
         self._loader: Any = torch.utils.data.DataLoader(
@@ -107,11 +107,11 @@ class Workers:
         _open.add(self)
 
     def serve(self, work: WorkerSpec, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> bool:
-        """Whether they are what `Workers` of these arguments would be, or others are needed."""
+        """Return True if these workers equal new `Workers` of these arguments, so that they can serve."""
         return not self._closed and not self._has_given_up and _given(work, num_workers, finish, options) == self._given
 
     def begin(self, run: IteratorSpec) -> None:
-        """Make the batches of this pass from now on; what is left of an earlier one is dropped."""
+        """Start making the batches of this pass; what is left of an earlier one is dropped."""
         self._tasks.run = run
         try:
             self._made = iter(self._loader)
@@ -122,28 +122,28 @@ class Workers:
             raise WorkerError(msg, hint=SHARED_MEMORY_HINT) from error
 
     def next(self) -> WorkerBatch:
-        """What was made of the next task; `StopIteration` after the last.
+        """Return the result of the next task; raise `StopIteration` after the last.
 
         Raises
         ------
         WorkerError
-            A worker ended, or gave no answer in time.
+            A worker ended, or did not answer in time.
         """
         try:
             made = next(self._made, None)
         except (RuntimeError, EOFError, OSError) as error:
             raise self._explained(error) from error
-        if made is None:  # torch's own StopIteration would hold on to its queues until it is dealt with
+        if made is None:  # torch's own StopIteration would hold on to its queues until it is handled
             raise StopIteration
         return WorkerBatch(*made)
 
     def give_up(self) -> None:
-        """Have them give up what they make, for good: they answer at once, and serve no other pass."""
+        """Make the workers abandon their batches for good: they answer at once, and serve no other pass."""
         self._has_given_up = True
         self._stop.send_bytes(b"stop")
 
     def kill(self) -> None:
-        """End the processes where they are, and answer whoever waits in `next` in their place."""
+        """Kill the processes, and answer a waiting `next` in their place."""
         made = self._made
         for worker in getattr(made, "_workers", ()):
             worker.kill()
@@ -152,26 +152,26 @@ class Workers:
             made._worker_result_queue.put((made._rcvd_idx, WorkerBatch(-1, None, {}, Failed(StoppedError(msg), ""))))  # noqa: SLF001
 
     def close(self) -> None:
-        """End the processes, and wait until they have ended."""
+        """End the processes, and wait for their end."""
         made, self._made = self._made, None
         self._closed = True
         _open.discard(self)
         if made is not None and self._pid == os.getpid():  # a forked child has no workers, only their queues
             with interrupts_wait():
                 self._stop.send_bytes(b"stop")  # torch would wait until the batches in work are made
-                made._shutdown_workers()  # noqa: SLF001  # else it happens when the garbage collector likes
-                # torch does not wait, and a thread that is the last to know a queue gives it back after Python's end.
+                made._shutdown_workers()  # noqa: SLF001  # else whenever the garbage collector runs
+                # torch does not wait, and a thread with the last reference to a queue frees it after Python's end.
                 wait_for_feeders(getattr(made, "_index_queues", ()), timeout_seconds=_SECONDS_TO_END)
-                self._loader = made = None  # the last that knows the queues
+                self._loader = made = None  # the last reference to the queues
 
     def __del__(self) -> None:
-        if not self._closed:  # where Python ends, they are, and what else is in this module may be gone
+        if not self._closed:  # at Python's end they are, and the rest of this module may be gone
             self.close()
 
     def _explained(self, error: Exception) -> Exception:
-        """Why torch lost a worker, as far as the system knows."""
+        """Return the error that explains why torch lost a worker, as far as the system knows."""
         workers = getattr(self._made, "_workers", ())
-        if isinstance(error, EOFError | OSError):  # what it had made cannot be had; the system may not know yet
+        if isinstance(error, EOFError | OSError):  # its output is lost; the system may not know of its end yet
             wait_for_end(workers, timeout_seconds=_SECONDS_TO_END)
         ended = [(number, worker) for number, worker in enumerate(workers) if worker.exitcode not in {None, 0}]
         if ended:
@@ -186,10 +186,10 @@ class Workers:
 
 
 def _given(work: WorkerSpec, *others: Any) -> Snapshot:
-    """All that workers are started with, as it is now.
+    """Return a snapshot of everything that workers are started with.
 
-    Where samples lie stays what it is as long as the dataset does; how workers are started, and what seeds the random
-    numbers of the next ones, is no matter of what those that are there make.
+    The location of samples does not change as long as the dataset does not; how workers are started, and the seed of
+    the random numbers of the next ones, do not affect what existing workers make.
     """
     options: dict[str, Any] = others[-1]
     alone = (work.opened, work.arrangement.index, options["multiprocessing_context"], options["generator"])
@@ -230,5 +230,5 @@ def _close_all() -> None:
         workers.close()
 
 
-# Before multiprocessing's own end, which would remove its directory while workers still make sockets in it.
+# Before multiprocessing's own exit handler, which would remove its directory while workers still make sockets in it.
 atexit.register(_close_all)

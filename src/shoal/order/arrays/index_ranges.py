@@ -1,7 +1,7 @@
-"""Some of the integers from 0 to n, as half-open runs: what `take`, `skip` and `select` leave over.
+"""Subsets of the integers from 0 to n, as half-open runs: the result of `take`, `skip` and `select`.
 
-The same numbers serve twice: before the shuffle they are the stored samples that take part, after it the positions
-that are delivered. Members are numbered 0, 1, 2, ... in ascending order.
+The integers are the stored samples that take part if the subset is taken before the shuffle, and the positions that
+are delivered if it is taken after. Members are numbered 0, 1, 2, ... in ascending order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["Runs"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """Ascending runs ``[starts[i], stops[i])`` of integers, none empty, none touching the next.
+    """Ascending runs ``[starts[i], stops[i])`` of integers, none empty, none adjacent to the next.
 
-    ``before`` has shape (num_runs + 1,): the members before each run, and their number at the end.
+    ``before`` has shape (num_runs + 1,): the number of members before each run, then the total.
     """
 
     starts: NDArray[np.int64]
@@ -32,7 +32,7 @@ class Runs:
 
     @staticmethod
     def span(start: int, stop: int) -> Runs:
-        """The integers from ``start`` to before ``stop``."""
+        """Return the integers ``[start, stop)``."""
         begin, end = (start, stop) if stop > start else (0, 0)
         used = slice(0, 1 if end > begin else 0)
         starts, stops = np.array([begin], dtype=np.int64)[used], np.array([end], dtype=np.int64)[used]
@@ -40,9 +40,9 @@ class Runs:
 
     @staticmethod
     def of(members: Any, size: int) -> Runs:
-        """The given integers, in any order, or where a boolean mask of shape (size,) is true.
+        """Return the given integers, in any order, or those at which a boolean mask of shape (size,) is true.
 
-        Raises `UsageError` for one given twice or outside ``[0, size)``.
+        Raises `UsageError` for an integer given twice or outside ``[0, size)``.
         """
         array = np.atleast_1d(np.asarray(members))
         if array.dtype == np.bool_:
@@ -71,13 +71,13 @@ class Runs:
         return int(self.before[-1])
 
     def members(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The members with these numbers; O(log num_runs) each."""
+        """Return the members with these numbers; O(log num_runs) each."""
         at = np.searchsorted(self.before, numbers, side="right") - 1
         found: NDArray[np.int64] = self.starts[at] + numbers - self.before[at]
         return found
 
     def numbers(self, members: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers of these integers, -1 where one is not a member; O(log num_runs) each."""
+        """Return the numbers of these integers, -1 for those that are not members; O(log num_runs) each."""
         if not len(self.starts):
             return np.full(len(members), -1, dtype=np.int64)
         at = np.maximum(np.searchsorted(self.starts, members, side="right") - 1, 0)
@@ -86,7 +86,7 @@ class Runs:
         return found
 
     def count_between(self, borders: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The members between neighbouring borders (ascending); shape (len(borders) - 1,)."""
+        """Count the members between neighbouring borders (ascending); shape (len(borders) - 1,)."""
         if not len(self.starts):
             return np.zeros(len(borders) - 1, dtype=np.int64)
         at = np.maximum(np.searchsorted(self.starts, borders, side="right") - 1, 0)
@@ -95,17 +95,17 @@ class Runs:
         return counts
 
     def of_members(self, inner: Runs) -> Runs:
-        """The members whose numbers are in ``inner``: a choice of a choice."""
-        # Cut each inner run where it passes from one of these runs to the next.
+        """Return the members whose numbers are in ``inner``: a subset of the subset."""
+        # Cut each inner run where it crosses from one run of this subset to the next.
         cuts = self.before[1:-1]
         borders = np.union1d(np.concatenate([inner.starts, inner.stops]), cuts)
         begins, ends = borders[:-1], borders[1:]
         inside = inner.numbers(begins) >= 0
         starts = self.members(begins[inside])
         stops = starts + (ends - begins)[inside]
-        return Runs(starts, stops, chunk_starts(stops - starts))  # which do not touch: neither these nor the inner do
+        return Runs(starts, stops, chunk_starts(stops - starts))  # not adjacent: neither ours nor the inner ones are
 
     def digest(self) -> str:
-        """A short name of this choice, by which a state recognises it."""
+        """Return a short hash of this subset, by which a state recognises it."""
         words = np.concatenate([self.starts, self.stops]).astype("<i8").tobytes()
         return hashlib.blake2b(words, digest_size=8).hexdigest()

@@ -1,22 +1,22 @@
-"""Seekable permutations: any element of a random order of ``range(size)``, and its inverse, without the others.
+"""Seekable permutations: any element of a random permutation of ``range(size)``, or its inverse, without the others.
 
 A Feistel network over a rectangle. ``size`` numbers are laid out in a rectangle of ``rows x columns`` cells, as square
 as possible and at most ``rows - 1`` cells too large. A number is (row, column); each round rotates the row by a
 pseudorandom amount that depends on the column, or the column by one that depends on the row. Every round can be
-undone, so the whole is a permutation of the cells; the few cells beyond ``size`` are walked over (cycle walking).
+undone, so the whole is a permutation of the cells; the few cells beyond ``size`` are skipped by cycle walking.
 
-Choices, and what failed elsewhere:
+Design choices, and failures elsewhere:
 
 * *Eight rounds with a full avalanche mixer.* Four rounds of a weak mixer leave a lag-1 autocorrelation of 0.4, and an
-  affine round function leaves the lowest bit linear; both were shipped by other loaders. ``tests/order`` holds what
-  an auditor would look for. Four rounds of this one pass most of it, but over many keys they show at the lag of a
-  row; the other four cost 7 ns.
-* *A rectangle, not a power of two.* Padding to an even number of bits walks up to four times; here the expected
-  number of walks is below ``1 / sqrt(size)``.
-* *But 4 x 4 cells for 5 to 16 numbers.* Eight rounds of 3 x 2 cells leave pairs uneven by 18 %, of 3 x 3 or 4 x 3 by
-  5 to 8 %; of 4 x 4 nothing shows, at up to 2.2 walks.
-* *No table for small sizes.* A table of all elements makes one element of many small permutations expensive, and that
-  is what a window needs: one element each of thousands of chunks.
+  affine round function leaves the lowest bit linear; other loaders have shipped both. ``tests/order`` has the tests
+  an auditor would run. Four rounds of this mixer pass most of them, but over many keys they show at the lag of a row;
+  the other four cost 7 ns.
+* *A rectangle, not a power of two.* Padding to an even number of bits takes up to four walks; here the expected
+  number is below ``1 / sqrt(size)``.
+* *But 4 x 4 cells for 5 to 16 numbers.* Eight rounds over 3 x 2 cells leave pairs uneven by 18 %, over 3 x 3 or 4 x 3
+  by 5 to 8 %; over 4 x 4 nothing shows, at up to 2.2 walks.
+* *No table for small sizes.* A table of all elements makes single elements of many small permutations expensive, and
+  a window needs just those: one element from each of thousands of chunks.
 
 References
 ----------
@@ -38,18 +38,18 @@ from shoal.errors import UsageError
 __all__ = ["MAX_SIZE", "permute", "permute_each", "unpermute", "unpermute_each"]
 
 MAX_SIZE = 2**63
-"""The largest range that can be permuted."""
+"""Largest range that can be permuted."""
 
 NUM_ROUNDS = 8
-_TILE = 1 << 15  # elements worked on at a time, so that all temporaries stay in the second-level cache
+_TILE = 1 << 15  # elements processed at a time, so that all temporaries stay in the L2 cache
 
-# One additive constant a round and word size: multiples of the golden ratio, so that no two rounds share a function.
+# One additive constant per round and word size: multiples of the golden ratio, so that no two rounds share a function.
 _ROUND_32 = [np.uint32(0x9E3779B9 * (i + 1) & 0xFFFFFFFF) for i in range(NUM_ROUNDS)]
 _ROUND_64 = [np.uint64(0x9E3779B97F4A7C15 * (i + 1) & 0xFFFFFFFFFFFFFFFF) for i in range(NUM_ROUNDS)]
 
 
 def permute(numbers: NDArray[Any], size: int, key: int) -> NDArray[np.int64]:
-    """Where a random permutation of ``range(size)`` sends each number; 20 to 60 ns each, O(1) memory beyond them.
+    """Apply a random permutation of ``range(size)`` to each number; 20 to 60 ns each, O(1) memory beyond them.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def permute(numbers: NDArray[Any], size: int, key: int) -> NDArray[np.int64]:
     size
         1 to 2**63.
     key
-        64 bits that choose the permutation (`shoal.order.seeds.key`).
+        64 bits that select the permutation (`shoal.order.seeds.key`).
 
     Examples
     --------
@@ -69,16 +69,16 @@ def permute(numbers: NDArray[Any], size: int, key: int) -> NDArray[np.int64]:
 
 
 def unpermute(numbers: NDArray[Any], size: int, key: int) -> NDArray[np.int64]:
-    """The inverse of `permute`: which number is sent to each of these."""
+    """Apply the inverse of `permute`."""
     return _tiled(numbers, size, key, inverse=True)
 
 
 def permute_each(
     numbers: NDArray[Any], sizes: NDArray[np.int64], keys: NDArray[np.uint64], lengths: NDArray[np.int64] | None = None
 ) -> NDArray[np.uint32]:
-    """`permute` with many permutations: ``numbers[i]`` in ``range(sizes[i])`` under ``keys[i]``; about 20 ns each.
+    """`permute` for many permutations: ``numbers[i]`` in ``range(sizes[i])`` under ``keys[i]``; about 20 ns each.
 
-    With ``lengths``, sizes and keys belong to runs of so many numbers each. Sizes are 1 to 2**32 - 1.
+    With ``lengths``, ``sizes[i]`` and ``keys[i]`` apply to a run of ``lengths[i]`` numbers. Sizes are 1 to 2**32 - 1.
     """
     return _tiled_each(numbers, sizes, keys, lengths, inverse=False)
 
@@ -86,7 +86,7 @@ def permute_each(
 def unpermute_each(
     numbers: NDArray[Any], sizes: NDArray[np.int64], keys: NDArray[np.uint64], lengths: NDArray[np.int64] | None = None
 ) -> NDArray[np.uint32]:
-    """The inverse of `permute_each`."""
+    """Apply the inverse of `permute_each`."""
     return _tiled_each(numbers, sizes, keys, lengths, inverse=True)
 
 
@@ -97,7 +97,7 @@ def _tiled(numbers: NDArray[Any], size: int, key: int, *, inverse: bool) -> NDAr
     if not len(numbers):
         return np.zeros(0, dtype=np.int64)
     out = np.empty(len(numbers), dtype=np.int64)
-    if size < 2**32:  # halves of 16 bits: twice as fast
+    if size < 2**32:  # 16-bit halves: twice as fast
         low, high = np.array([key & 0xFFFFFFFF], np.uint32), np.array([key >> 32], np.uint32)
         rows, columns = (np.uint32(side) for side in _rectangle(size))
         for i in range(0, len(out), _TILE):
@@ -120,7 +120,7 @@ def _tiled_each(
     *,
     inverse: bool,
 ) -> NDArray[np.uint32]:
-    # The square root is correctly rounded (IEEE 754), hence the same everywhere, and exact below 2**52.
+    # The square root is correctly rounded (IEEE 754), so it is equal on every machine, and exact below 2**52.
     rows = np.ceil(np.sqrt(sizes)).astype(np.int64)
     rows[(sizes > 4) & (sizes < 16)] = 4
     columns = np.where(rows == 4, 4, -(-sizes // np.maximum(rows, 1)))
@@ -141,10 +141,10 @@ def _rectangle(size: int) -> tuple[int, int]:
     return rows, -(-size // rows)
 
 
-def _walk_32(  # six numbers describe a rectangle and its key, scalars or one each
+def _walk_32(  # a rectangle and its key, as scalars or one of each per element
     part: NDArray[np.uint32], size: Any, rows: Any, columns: Any, low: Any, high: Any, *, inverse: bool
 ) -> NDArray[np.uint32]:
-    """The network, repeated for the elements that landed in the cells beyond ``size``."""
+    """Run the network, and repeat it for the elements that landed in the cells beyond ``size``."""
     network = _backward_32 if inverse else _forward_32
     part = network(part, rows, columns, low, high)
     outside = np.flatnonzero(part >= size)
@@ -158,7 +158,7 @@ def _walk_32(  # six numbers describe a rectangle and its key, scalars or one ea
 
 
 def _hash_32(values: NDArray[np.uint32], key: Any, number: int) -> NDArray[np.uint32]:
-    """16 bits for each value: a multiplicative spread, the key, then two thirds of MurmurHash3's finaliser."""
+    """Hash each value to 16 bits: a multiplicative spread, the key, then two thirds of MurmurHash3's finaliser."""
     values = values * np.uint32(0x9E3779B1)
     values ^= key + _ROUND_32[number]
     values ^= values >> np.uint32(15)
@@ -194,7 +194,7 @@ def _rotated_32(value: NDArray[np.uint32], other: NDArray[np.uint32], size: Any,
     step *= size
     step >>= np.uint32(16)
     step += value
-    # Below ``size`` already, the subtraction wraps to something huge; otherwise it is the smaller.
+    # If the sum is below ``size``, the subtraction wraps to a huge number; otherwise it is the smaller of the two.
     return np.minimum(step, step - size)
 
 
@@ -220,7 +220,7 @@ def _walk_64(
 
 
 def _hash_64(values: NDArray[np.uint64], key: np.uint64, number: int) -> NDArray[np.uint64]:
-    """32 bits for each value, from SplitMix64's finaliser (`shoal.order.seeds`)."""
+    """Hash each value to 32 bits with SplitMix64's finaliser (`shoal.order.seeds`)."""
     values = values * np.uint64(0x9E3779B97F4A7C15)
     values ^= np.uint64((int(key) + int(_ROUND_64[number])) & 0xFFFFFFFFFFFFFFFF)
     values ^= values >> np.uint64(30)

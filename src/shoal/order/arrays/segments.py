@@ -1,4 +1,4 @@
-"""Many short ranges worked on as one array: the numpy idiom behind every loop that is not written here."""
+"""Operations on many short ranges as one array, in place of Python loops."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["expand", "segment_sums"]
 
 
 def expand(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All numbers of the ranges ``[begins[i], ends[i])`` one after the other, and the length of each range.
+    """Concatenate the numbers of the ranges ``[begins[i], ends[i])``, and return them with the length of each range.
 
-    Ranges that end before they begin are empty. What is known of a range goes to its numbers with
-    ``np.repeat(known, lengths)``, at half the price of an index. O(total).
+    Ranges that end before they begin are empty. ``np.repeat(values, lengths)`` spreads a value per range over its
+    numbers at half the cost of indexing. O(total).
 
     >>> expand(np.array([5, 0, 9]), np.array([7, 0, 12]))
     (array([ 5,  6,  9, 10, 11]), array([2, 0, 3]))
@@ -25,7 +25,7 @@ def expand(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[
 
 
 def segment_sums(values: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The sum of each range's values, shape (num_ranges,), given as `expand` gives them.
+    """Sum the values of each range, laid out as `expand` does; shape (num_ranges,).
 
     >>> segment_sums(np.array([1, 2, 3, 4, 5]), np.array([2, 0, 3])).tolist()
     [3, 0, 12]

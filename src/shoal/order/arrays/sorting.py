@@ -1,4 +1,4 @@
-"""Sorting by several small keys at once, the same on every machine."""
+"""Sorting by several small keys at once, with equal results on every machine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["distinct", "order_by"]
 
 
 def order_by(*columns: tuple[NDArray[Any], int]) -> NDArray[np.int64]:
-    """The indices that sort rows by the first column, then the second, ..., then as they stand.
+    """Return the indices that sort rows by the first column, then the second, ..., then by row number.
 
     Each column comes with the number of bits that hold all of its values (not negative). Columns and row number are
-    packed into one word and sorted as words where they fit, which is three times as fast as sorting indices; the
-    result is the same either way, and no two words are equal, so it does not depend on the sorting algorithm.
+    packed into one word and sorted as words if they fit, which is three times as fast as sorting indices; the result
+    is the same either way, and no two words are equal, so it does not depend on the sorting algorithm.
 
     >>> order_by((np.array([1, 0, 1, 0]), 1), (np.array([0, 5, 0, 2]), 3)).tolist()
     [3, 1, 0, 2]
@@ -36,9 +36,9 @@ def order_by(*columns: tuple[NDArray[Any], int]) -> NDArray[np.int64]:
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """The distinct values of one row of them, sorted; O(n log n).
+    """Return the distinct values of a one-dimensional array, sorted; O(n log n).
 
-    As ``np.unique`` has them, whose first call in a process imports 15 ms of masked arrays: a tenth of a short epoch.
+    Equals ``np.unique``, whose first call in a process imports masked arrays for 15 ms: a tenth of a short epoch.
 
     >>> distinct(np.array([3, 1, 3])).tolist()
     [1, 3]

@@ -1,16 +1,16 @@
-"""Canonical nodes: a fixed share of the chunks for each of C nodes, whatever machines there are.
+"""Canonical nodes: a fixed share of the chunks for each of C nodes, independent of the machines.
 
-All chunks are permuted once and for all epochs (so that a machine's cache serves it in every epoch), their samples
-are laid in one line, and the line is cut into C nodes whose sizes differ by at most one. The sample at global
-position ``p`` is the sample at offset ``p // C`` of node ``p % C``.
+All chunks are permuted once for all epochs (so that a machine's cache serves it in every epoch), their samples are laid
+out in one line, and the line is cut into C nodes whose sizes differ by at most one. The sample at global position ``p``
+is the sample at offset ``p // C`` of node ``p % C``.
 
-A chunk on a cut belongs to both nodes, each with its part. Such a part is a *piece*; every other chunk is one piece.
-Pieces are numbered along the line, so those of a node follow each other.
+A chunk on a cut belongs in part to either node. Such a part is a *piece*; every other chunk is one piece. Pieces are
+numbered along the line, so those of a node are consecutive.
 
-Kept are chunk and samples of each piece (8 bytes a chunk) and sums along the line once per tile of it: at ten million
-chunks the time goes into touching fresh memory.
+Only the chunk and samples of each piece (8 bytes per chunk) and one running sum per tile of the line are kept: at ten
+million chunks the time goes into touching fresh memory.
 
-The idea of nodes that do not depend on the machines is MosaicML Streaming's; there they must divide the machines.
+The idea of nodes independent of the machines is from MosaicML Streaming; there they must divide the machines.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _TILE = 1 << 16
 
 
 class CanonicalNodes:
-    """Which pieces each canonical node has, for one dataset and seed; bound at about 0.1 us a chunk.
+    """The pieces of each canonical node, for one dataset and seed; made in about 0.1 us per chunk.
 
     Attributes
     ----------
     node_first_sample
-        Where each node begins on the line of all samples; shape (num_nodes + 1,).
+        Start of each node on the line of all samples; shape (num_nodes + 1,).
     node_first_piece, node_end_piece
-        The pieces of each node are ``[first, end)``; shape (num_nodes,). A node of no samples has none.
+        Range ``[first, end)`` of each node's pieces; shape (num_nodes,). A node without samples has none.
     node_first_offset
-        Where, inside its chunk, a node's first piece begins; shape (num_nodes,).
+        Start of each node's first piece inside its chunk; shape (num_nodes,).
     piece_chunk, piece_samples
-        Chunk and number of samples of each piece; shape (num_pieces,), uint32 where that is enough.
+        Chunk and number of samples of each piece; shape (num_pieces,), uint32 if that is enough.
     """
 
     def __init__(self, chunk_samples: NDArray[np.int64], *, seed: int, num_nodes: int) -> None:
@@ -58,7 +58,7 @@ class CanonicalNodes:
         self._cut(*self._line(chunk_samples))
 
     def _line(self, chunk_samples: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
-        """Chunk and samples at each place of the line, empty chunks left out, and the samples before each tile."""
+        """Return chunk and samples at each place of the line, without empty chunks, and the sum before each tile."""
         num_places = self._num_chunks - len(self._empty_places)
         chunk_at = np.empty(num_places, dtype=_unsigned(self._num_chunks))
         samples_at = np.empty(num_places, dtype=_unsigned(self.num_samples))
@@ -76,7 +76,7 @@ class CanonicalNodes:
         return chunk_at, samples_at, chunk_starts(np.array(tiles, dtype=np.int64))
 
     def _cut(self, chunk_at: NDArray[Any], samples_at: NDArray[Any], tile_first: NDArray[np.int64]) -> None:
-        """Cut the line at every node's first sample; a chunk with a cut inside gets a piece more for each."""
+        """Cut the line at every node's first sample; each cut inside a chunk adds a piece."""
         points = [_point(int(sample), samples_at, tile_first) for sample in self.node_first_sample]
         places, offsets = np.array(points, dtype=np.int64).T
         inner = np.stack([places, offsets])[:, offsets > 0]
@@ -90,7 +90,7 @@ class CanonicalNodes:
         self.node_end_piece = border[1:]
 
     def _shorten_cut_pieces(self) -> None:
-        """A cut ends one piece and begins the next: hand the samples after it from the former to the latter."""
+        """Move the samples after each cut from the piece that it ends to the piece that it begins."""
         for number, (place, offset) in enumerate(zip(self._cut_places, self._cut_offsets, strict=True)):
             piece = place + number
             again = number > 0 and self._cut_places[number - 1] == place
@@ -100,31 +100,31 @@ class CanonicalNodes:
             self.piece_samples[piece + 1] = whole - (offset - begin)
 
     def _cuts_up_to(self, places: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many cuts lie at or before each point of the line, given as place and offset inside its chunk."""
+        """Count the cuts at or before each point of the line, given as place and offset inside its chunk."""
         count = np.zeros(len(places), dtype=np.int64)
         for place, offset in zip(self._cut_places, self._cut_offsets, strict=True):
             count += (places > place) | ((places == place) & (offsets >= offset))
         return count
 
     def piece_first_id(self, nodes: NDArray[np.int64], pieces: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The first sample id of each piece, given with its node; the ids of a piece are consecutive."""
+        """Return the first sample id of each piece, given with its node; the ids of a piece are consecutive."""
         offsets = np.where(pieces == self.node_first_piece[nodes], self.node_first_offset[nodes], 0)
         first: NDArray[np.int64] = self.chunk_first_id[self.piece_chunk[pieces]] + offsets
         return first
 
     def pieces_of(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The node and the piece that hold each sample id; O(log num_chunks + num_nodes) each."""
+        """Return the node and the piece that hold each sample id; O(log num_chunks + num_nodes) each."""
         chunks = np.searchsorted(self.chunk_first_id, ids, side="right") - 1
         places = unpermute(chunks, self._num_chunks, self._key)
         places -= np.searchsorted(self._empty_places, places)
         pieces = places + self._cuts_up_to(places, ids - self.chunk_first_id[chunks])
-        # Nodes without samples, all at the end, begin where nothing does.
+        # Nodes without samples, all at the end, begin past the last sample.
         used = self.node_first_piece[: min(self.num_nodes, self.num_samples)]
         return np.searchsorted(used, pieces, side="right") - 1, pieces
 
 
 def _point(sample: int, samples_at: NDArray[Any], tile_first: NDArray[np.int64]) -> tuple[int, int]:
-    """The place on the line that holds a sample, counted along the line, and its offset there."""
+    """Return the place on the line that holds a sample, counted along the line, and its offset there."""
     tile = int(np.searchsorted(tile_first, sample, side="right")) - 1
     tile = max(min(tile, len(tile_first) - 2), 0)  # the end of the line is the end of its last tile
     inside = samples_at[tile * _TILE : (tile + 1) * _TILE]

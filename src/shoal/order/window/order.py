@@ -1,8 +1,7 @@
-"""The default order: a window of chunks drawn from the whole dataset, as good as a perfect shuffle allows.
+"""The default order: a window of chunks drawn from the whole dataset, close to a perfect shuffle.
 
-How samples are placed is the matter of `shoal.order.window.canonical_nodes` (which chunks mix with which) and
-`shoal.order.window.timeline` (when each sample comes). Here positions are turned into offsets of nodes, and stretches
-of them are cached.
+`shoal.order.window.canonical_nodes` decides which chunks mix with which, and `shoal.order.window.timeline` when each
+sample comes. This module turns positions into offsets of nodes, and caches stretches of them.
 
 On chunks that each hold one class, the variance of the mean of a batch of ``b`` samples is ``max(1, b / chunks)``
 times that of a perfect shuffle: with as many chunks in the window as samples in a global batch, the shuffle is as
@@ -28,29 +27,29 @@ from shoal.order.window.timeline import Timeline
 
 __all__ = ["Window", "WindowEpoch", "default_canonical_nodes"]
 
-_LEAST_STRETCH = 1 << 17  # positions: below, the calls cost more than the arrays; 12 MB of temporaries
+_LEAST_STRETCH = 1 << 17  # positions: with fewer, calls cost more than the arrays; 12 MB of temporaries
 _MOST_STRETCH = 1 << 21
 _CACHED_STRETCHES = 2
-_EMITTED = 1 << 16  # samples made at a time: a fifth faster than twice as many, whose arrays are fresh pages
-_KEPT_BYTES, _EMITTED_BYTES = 16, 112  # of a position: two columns, and fourteen while it is made
+_EMITTED = 1 << 16  # samples made at a time: a fifth faster than twice as many, whose arrays need fresh pages
+_KEPT_BYTES, _EMITTED_BYTES = 16, 112  # per position: two columns, and fourteen while it is made
 
 
 def default_canonical_nodes(chunks: int) -> int:
-    """How many canonical nodes a window of so many chunks has unless told: at least 16 chunks in each, at most 64."""
+    """Return the default number of canonical nodes of a window: at most 64, with at least 16 chunks in each."""
     return max(1, min(64, chunks // 16))
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Samples of ``chunks`` chunks mix at any time, chunks drawn at random from the whole dataset.
+    """A window in which the samples of ``chunks`` chunks, drawn at random from the whole dataset, mix at any time.
 
     Parameters
     ----------
     chunks
         K, the chunks alive at a time over all canonical nodes; at least 2.
     num_canonical_nodes
-        C, the shares of the dataset that mix apart from each other, each with ``chunks // C`` chunks alive; more
-        nodes let more ranks read chunks that no other rank reads. Default ``min(64, chunks // 16)``, at least 1.
+        C, the shares of the dataset that mix separately, each with ``chunks // C`` chunks alive; more nodes let more
+        ranks read chunks that no other rank reads. Default ``min(64, chunks // 16)``, at least 1.
 
     Examples
     --------
@@ -83,29 +82,29 @@ class Window:
 
     @property
     def resolved_nodes(self) -> int:
-        """The number of canonical nodes, the default filled in."""
+        """Number of canonical nodes, with the default resolved."""
         asked = self.num_canonical_nodes
         return default_canonical_nodes(self.chunks) if asked is None else asked
 
     @property
     def parameters(self) -> dict[str, int]:
-        """What a state keeps of this order."""
+        """Parameters of this order that a state keeps."""
         return {"chunks": self.chunks, "num_canonical_nodes": self.resolved_nodes}
 
     @property
     def stretch(self) -> int:
-        """Positions that are made at a time; a multiple of the canonical nodes."""
+        """Number of positions made at a time; a multiple of the number of canonical nodes."""
         stretch = min(max(_LEAST_STRETCH, 32 * self.chunks), _MOST_STRETCH)  # 16 costs a fifth more at 16,384
         return -(-stretch // self.resolved_nodes) * self.resolved_nodes
 
     def kept_bytes(self, num_samples: int) -> int:
-        """What a bound order of so many samples keeps beside its tables of chunks: stretches of ids and chunks."""
+        """Return the bytes a bound order keeps beside its chunk tables: stretches of ids and chunks."""
         return min(num_samples, _CACHED_STRETCHES * self.stretch) * _KEPT_BYTES
 
     def making_bytes(self, num_samples: int) -> int:
-        """The most that it takes while it makes a stretch but the first; 0 where one holds all samples.
+        """Return the peak bytes while a stretch after the first is made; 0 if one stretch holds all samples.
 
-        That are the stretches it keeps, the new one, and what the samples of some nodes take until they are in place.
+        Includes the kept stretches, the new one, and the temporaries of some nodes' samples until they are in place.
         """
         most, together = 0, max(_EMITTED, self.stretch // self.resolved_nodes)
         for begin in self.makings(num_samples)[:_CACHED_STRETCHES]:
@@ -114,11 +113,11 @@ class Window:
         return most
 
     def makings(self, num_samples: int) -> range:
-        """The positions at which a stretch begins that is made while samples come; not the first."""
+        """Return the first positions of the stretches made while samples are delivered: all but the first stretch."""
         return range(self.stretch, num_samples, self.stretch)
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> WindowEpoch:
-        """The order of one epoch; O(num_chunks) time (0.2 us each) and memory (24 bytes each)."""
+        """Return the order of one epoch; O(num_chunks) time (0.2 us each) and memory (24 bytes each)."""
         samples = check_chunk_samples(chunk_samples)
         seed, epoch = check_seed(seed), check_epoch(epoch)
         nodes = CanonicalNodes(samples, seed=seed, num_nodes=self.resolved_nodes)
@@ -148,11 +147,11 @@ class WindowEpoch:
         self._cache: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The sample ids at positions ``[start, stop)``; about 100 ns each, O(stretch) memory beyond them."""
+        """Return the sample ids at positions ``[start, stop)``; about 100 ns each, O(stretch) memory beyond them."""
         return self.locate(start, stop)[0]
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The sample ids at positions ``[start, stop)`` and the chunk of each."""
+        """Return the sample ids at positions ``[start, stop)`` and the chunk of each."""
         start, stop = as_stretch(start, stop, self.num_samples)
         ids, chunks = np.empty(stop - start, dtype=np.int64), np.empty(stop - start, dtype=np.int64)
         for number in range(start // self.stretch, -(-stop // self.stretch)):
@@ -164,7 +163,7 @@ class WindowEpoch:
         return ids, chunks
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """The position of each sample id; O(log num_chunks + window / num_canonical_nodes) each."""
+        """Return the position of each sample id; O(log num_chunks + window / num_canonical_nodes) each."""
         array = as_ids(ids, self.num_samples)
         nodes, pieces = self._nodes.pieces_of(array)
         offsets = np.empty(len(array), dtype=np.int64)
@@ -179,27 +178,27 @@ class WindowEpoch:
         return offsets * self.num_canonical_nodes + nodes
 
     def lanes(self, chunks: NDArray[np.int64]) -> NDArray[np.uint16]:
-        """The lane of each chunk; see `Timeline.lanes`, which is made once, when ranks first share a batch."""
+        """Return the lane of each chunk; see `Timeline.lanes`, computed once, when ranks first share a batch."""
         return self._lanes[chunks]
 
     @cached_property
     def _lanes(self) -> NDArray[np.uint16]:
         return self._timeline.lanes()
 
-    # ---- a stretch of positions
+    # ---- stretches of positions
 
     def _stretch(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Ids and chunks of the stretch, from the cache or made; a cache hit costs no lock, only perhaps a remake."""
+        """Return the ids and chunks of a stretch, cached or made; without a lock, at worst a stretch is made twice."""
         found = self._cache.get(number)
         if found is None:
             found = self._make(number * self.stretch, min((number + 1) * self.stretch, self.num_samples))
             self._cache[number] = found
             for oldest in list(self._cache)[:-_CACHED_STRETCHES]:
-                self._cache.pop(oldest, None)  # perhaps another thread did so just now
+                self._cache.pop(oldest, None)  # another thread may have just removed it
         return found
 
     def _make(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """All nodes' samples of positions ``[start, stop)``; ``start`` is a multiple of the number of nodes."""
+        """Make ids and chunks of positions ``[start, stop)``; ``start`` is a multiple of the number of nodes."""
         num_nodes = self.num_canonical_nodes
         begin = start // num_nodes
         counts = (stop - start - np.arange(num_nodes) + num_nodes - 1) // num_nodes  # samples of each node
@@ -222,7 +221,7 @@ class WindowEpoch:
                 grid[1, : counts[node], node] = emitted.chunks[first:end]
 
     def _whole_stretch(self, node: int, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Offsets ``[begin, end)`` of a node whose window holds all of its chunks: a permutation of its samples."""
+        """Make offsets ``[begin, end)`` of a node whose window holds all its chunks: a permutation of its samples."""
         samples = self._node_samples(node)
         line = permute(np.arange(begin, end), samples, self._whole_key[node]) if samples else np.zeros(0, np.int64)
         borders = self._piece_line(node)
@@ -236,7 +235,7 @@ class WindowEpoch:
     def _windowed_offsets(
         self, nodes: NDArray[np.int64], pieces: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Each slab that holds one of the samples is made once, and the samples are looked up in it."""
+        """Find offsets by making each slab that holds one of the samples once, and looking the samples up in it."""
         timeline = self._timeline
         slabs = timeline.slab_of_ids(nodes, pieces, ids)
         wanted, which = np.unique(np.stack([nodes, slabs]), axis=1, return_inverse=True)
@@ -257,7 +256,7 @@ class WindowEpoch:
         return int(self._nodes.node_first_sample[node + 1] - self._nodes.node_first_sample[node])
 
     def _piece_line(self, node: int) -> NDArray[np.int64]:
-        """The samples before each piece of a node."""
+        """Return the number of samples before each piece of a node."""
         first, end = self._nodes.node_first_piece[node], self._nodes.node_end_piece[node]
         line = np.zeros(int(end - first) + 1, dtype=np.int64)
         np.cumsum(self._nodes.piece_samples[first:end], out=line[1:])

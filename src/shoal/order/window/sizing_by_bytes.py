@@ -1,6 +1,6 @@
-"""From a request in bytes to the integers of a window order.
+"""Conversion of a window given in bytes to the integers of a window order.
 
-The integers depend on the index and the arguments alone, never on the world size, the storage or the memory of a
+The integers depend only on the index and the arguments, never on the world size, the storage or the memory of a
 machine: the same call gives the same order on a laptop and on 512 GPUs.
 """
 
@@ -30,14 +30,14 @@ _UNITS |= {f"{letter}i": 2 ** (10 * power) for power, letter in enumerate("kmgt"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedWindow:
-    """A window in integers: ``order`` over chunks of up to ``extents_per_chunk`` extents each."""
+    """A window order over chunks of up to ``extents_per_chunk`` extents each."""
 
     order: Window
     extents_per_chunk: int
 
 
 def parse_bytes(value: Any, name: str) -> int:
-    """A number of bytes from an int or a text such as "512MiB" or "2 GB".
+    """Parse a number of bytes from an int or a text such as "512MiB" or "2 GB".
 
     >>> parse_bytes("1.5KiB", "window")
     1536
@@ -54,7 +54,7 @@ def parse_bytes(value: Any, name: str) -> int:
 
 
 def bytes_text(num_bytes: int, *, is_enough: Callable[[int], bool]) -> str:
-    """The shortest text that `parse_bytes` reads as a number that will do, or the number itself where none does.
+    """Return the shortest text that `parse_bytes` reads as a sufficient number, or the number itself if there is none.
 
     >>> bytes_text(21_401_600_000, is_enough=lambda number: number // 8_360_000 == 2560)
     '19.932GiB'
@@ -78,7 +78,7 @@ def resolve_window(
     at_least_two: bool = False,
     largest_extent_bytes: int = 0,
 ) -> ResolvedWindow:
-    """The integers for a window of ``window`` bytes in chunks of ``chunk`` bytes.
+    """Resolve a window of ``window`` bytes in chunks of ``chunk`` bytes to integers.
 
     Parameters
     ----------
@@ -87,15 +87,15 @@ def resolve_window(
     total_bytes
         Bytes of all extents.
     window
-        Bytes that may mix, over the whole job; default 512 MiB.
+        Bytes that mix at a time, over the whole job; default 512 MiB.
     chunk
-        Bytes that move as one; default a 512th of the window, at least one extent and at most 8 MiB.
+        Bytes of a chunk; default a 512th of the window, at least one extent and at most 8 MiB.
     num_canonical_nodes
-        Default: a node for every 16 chunks, at most 64.
+        Default: one for every 16 chunks, at most 64.
     at_least_two
-        Whether a window that is too small for two chunks has two all the same: then they do not lie in memory.
+        True if a window too small for two chunks still gets two; then they are not held in memory.
     largest_extent_bytes
-        Bytes of the largest extent that is held as a whole: what the error names has room for it, too.
+        Bytes of the largest extent that is held as a whole; the size that an error suggests has room for it, too.
     """
     window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if window is None else window, "window")
     extent_bytes = max(1, total_bytes) / max(1, int(shard_extents.sum()))
@@ -109,7 +109,7 @@ def resolve_window(
     extents_per_chunk = max(1, round(wanted / extent_bytes))
     num_chunks = int((-(-shard_extents // extents_per_chunk)).sum())
     chunk_bytes = max(1, total_bytes) / max(1, num_chunks)
-    # A window that holds all there is needs no more chunks than there are.
+    # A window that holds the whole dataset needs no more chunks than there are.
     chunks = min(int(window_bytes / chunk_bytes), max(2, num_chunks))
     if at_least_two or window_bytes >= total_bytes:
         chunks = max(2, chunks)

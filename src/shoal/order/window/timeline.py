@@ -1,23 +1,22 @@
-"""The time lines of a window: when each sample of each chunk comes, and how many have come before any time.
+"""The time lines of a window: the time of each sample of each chunk, and the number of samples before any time.
 
-Every canonical node has a time line on which its chunks (pieces, see `shoal.order.window.canonical_nodes`) stand at
-places 0, 1, 2, ... one unit of time apart, in an order drawn anew for each epoch. A chunk of ``m`` samples at place
-``j`` lives for ``width`` units around its place and delivers its ``r``-th sample at::
+Every canonical node has a time line with its chunks (pieces, see `shoal.order.window.canonical_nodes`) at places
+0, 1, 2, ... one unit of time apart, in an order drawn anew for each epoch. A chunk of ``m`` samples at place ``j``
+lives for ``width`` units around its place and delivers its ``r``-th sample at::
 
     time(j, r) = j - width / 2 + width * (r + phase) / m
 
-with one random phase in [0, 1) for each chunk: evenly spaced, which keeps every stretch of time a fair sample of the
-chunks alive, and shifted against each other, without which all chunks would deliver in step. The time line is folded
-back at both ends, so that at most ``width`` chunks are alive there too. Ranks become samples by a random permutation
-inside each chunk.
+with one random phase in [0, 1) for each chunk. Even spacing makes every stretch of time a fair sample of the live
+chunks; without the phases all chunks would deliver in step. The time line is folded back at both ends, so that at most
+``width`` chunks are alive there too. A random permutation inside each chunk turns ranks into samples.
 
-Time is cut into *slabs* that hold about ``width / 4`` samples; inside a slab the samples come in random order. Slabs
-of a whole chunk raise the variance of batches by three quarters, slabs of a fixed 16 samples by a third for narrow
-windows, and leave a visible echo at the period of the window for wide ones.
+Time is cut into *slabs* that hold about ``width / 4`` samples; inside a slab the samples come in random order. Slabs of
+a whole chunk raise the variance of batches by three quarters; slabs of a fixed 16 samples raise it by a third for
+narrow windows, and leave a visible echo at the period of the window for wide ones.
 
-All times are int64 in fixed point with ``bits`` bits behind the point, so that results are equal on every machine.
-Rows are the vectors here: nearly every method takes one node, one time or one slab for each row and works on all rows
-at once, since a call for one row costs as much as for hundreds.
+All times are int64 in fixed point with ``bits`` fractional bits, so that results are equal on every machine. Nearly
+every method takes one node, one time or one slab per row and works on all rows at once, since a call for one row costs
+as much as for hundreds.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from shoal.order.window.canonical_nodes import CanonicalNodes
 __all__ = ["Emission", "Timeline"]
 
 _TILE = 1 << 16
-_RANDOM_BITS = 24  # of the order inside a slab; equal draws fall back to the order of chunk place and rank
-_PHASE, _INSIDE, _RANKS = 0, 1, 2  # which draw of a chunk's key serves what; from _RANKS on, one for each rank
+_RANDOM_BITS = 24  # for the order inside a slab; ties are ordered by chunk place and rank
+_PHASE, _INSIDE, _RANKS = 0, 1, 2  # uses of the draws of a chunk's key; from _RANKS on, one per rank
 
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """The samples of some slabs in their final order, row after row; all arrays of shape (total,) but the last."""
+    """The samples of some slabs in their final order, row by row; all arrays but the last have shape (total,)."""
 
     ids: NDArray[np.int64]
     chunks: NDArray[np.int64]
@@ -52,7 +51,7 @@ class Emission:
 
 
 class Timeline:
-    """The time lines of all nodes for one epoch; 8 bytes and about 70 ns a chunk.
+    """The time lines of all nodes for one epoch; 8 bytes and about 70 ns per chunk.
 
     Attributes
     ----------
@@ -83,27 +82,27 @@ class Timeline:
         nodes_of = zip(self._end.tolist(), self._node_samples.tolist(), strict=True)  # Python's ints don't overflow
         self._slab = np.array([max(1, wanted * end // max(1, samples)) for end, samples in nodes_of], dtype=np.int64)
         self.num_slabs = -(-self._end // self._slab)
-        # About `wanted`, but more where so few samples take less than the smallest step of time.
+        # About `wanted`, or more if that few samples take less than the smallest step of time.
         self._slab_samples = -(-self._node_samples // np.maximum(1, self.num_slabs))
 
     def _lay_out(self) -> NDArray[np.int64]:
-        """The samples before each place, through all nodes; shape (num_places + 1,)."""
+        """Return the number of samples before each place, over all nodes; shape (num_places + 1,)."""
         line = np.zeros(len(self._nodes.piece_samples) + 1, dtype=np.int64)
         for node, (first, count) in enumerate(zip(self._first, self._count, strict=True)):
             for begin in range(0, int(count), _TILE):
                 places = np.arange(begin, min(begin + _TILE, int(count)))
                 pieces = permute(places, int(count), int(self._place_key[node])) + first
                 line[first + begin + 1 : first + begin + 1 + len(places)] = self._nodes.piece_samples[pieces]
-        for begin in range(1, len(line), _TILE):  # tile by tile: a sum in place over all of it needs a second copy
+        for begin in range(1, len(line), _TILE):  # by tiles: an in-place sum over the whole array needs a second copy
             line[begin] += line[begin - 1]
             np.cumsum(line[begin : begin + _TILE], out=line[begin : begin + _TILE])
         return line
 
     def lanes(self) -> NDArray[np.uint16]:
-        """The lane of each chunk, as a fraction of 2**16: its place modulo the window; shape (num_chunks,).
+        """Return each chunk's lane, its place modulo the window, as a fraction of 2**16; shape (num_chunks,).
 
-        At any time a node's window has one chunk for each lane, or one that ends and one that begins. O(num_chunks),
-        0.05 us each. A chunk that is cut by the border of two nodes has the lane of one of its parts.
+        At any time a node's window has one chunk in each lane, or one that ends and one that begins. O(num_chunks),
+        0.05 us each. A chunk cut by the border of two nodes has the lane of one of its parts.
         """
         found = np.empty(len(self._nodes.chunk_first_id) - 1, dtype=np.uint16)
         for node, (first, count) in enumerate(zip(self._first, self._count, strict=True)):
@@ -113,24 +112,24 @@ class Timeline:
                 found[self._nodes.piece_chunk[pieces]] = ((places % self.width) << 16) // self.width
         return found
 
-    # ---- how many samples come before a time
+    # ---- counts of samples before a time
 
     def delivered(self, rows: NDArray[np.int64], slabs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many samples of node ``rows[i]`` come before slab ``slabs[i]``; O(width) each."""
+        """Count the samples of node ``rows[i]`` before slab ``slabs[i]``; O(width) each."""
         time = np.minimum(slabs * self._slab[rows], self._end[rows])
         total = self._before(rows, time)
-        if (time < self._half).any():  # what lies before 0 is folded to after it
+        if (time < self._half).any():  # times before 0 are folded to after it
             total -= self._before(rows, -time)
         late = self._end[rows] - time
-        if (late < self._half).any():  # and what lies after the end to before it
+        if (late < self._half).any():  # and times after the end to before it
             total += self._node_samples[rows] - self._before(rows, self._end[rows] + late)
         return total
 
     def _before(self, rows: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many samples have an unfolded time before ``time``."""
+        """Count the samples with an unfolded time before ``time``."""
         first = self._first[rows]
         begin, end = self._alive(rows, time, time)
-        done: NDArray[np.int64] = self._line[first + begin] - self._line[first]  # wholly delivered
+        done: NDArray[np.int64] = self._line[first + begin] - self._line[first]  # fully delivered
         places, lengths = expand(begin, end)
         if len(places):
             nodes, times = np.repeat(rows, lengths), np.repeat(time, lengths)
@@ -141,7 +140,7 @@ class Timeline:
     def _alive(
         self, rows: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The places ``[begin, end)`` whose chunks may have samples in times ``[start, stop)``."""
+        """Return the places ``[begin, end)`` whose chunks may have samples in times ``[start, stop)``."""
         count = self._count[rows]
         begin = ((start - self._half) >> self._bits) + 1
         end = -(-(stop + self._half) >> self._bits)
@@ -150,7 +149,7 @@ class Timeline:
     def _ranks_before(
         self, time: NDArray[np.int64], places: NDArray[np.int64], samples: NDArray[np.int64], phases: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """How many samples of each place's chunk have an unfolded time before ``time``."""
+        """Count the samples of each place's chunk with an unfolded time before ``time``."""
         # rank r comes before time  <=>  width * (r + phase) // m < age  <=>  r + phase < age * m / width, rounded up
         age = time - (places << self._bits) + self._half
         age = np.minimum(np.maximum(age, 0), self.width << self._bits)
@@ -159,7 +158,7 @@ class Timeline:
         return ranks
 
     def _guess(self, rows: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """About which slab holds each offset: the one that would if chunks came one after the other; O(log) each."""
+        """Estimate the slab of each offset as if chunks came one after the other; O(log num_places) each."""
         first = self._first[rows]
         line = self._line[first] + offsets
         place = np.searchsorted(self._line, line, side="right") - 1
@@ -172,15 +171,15 @@ class Timeline:
     def _slab_beside(
         self, rows: NDArray[np.int64], offsets: NDArray[np.int64], *, after: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """A slab that begins at or before each offset (or ``after`` it), close to it, and what is delivered before it.
+        """Find a slab that begins close to each offset, at or before it (or ``after`` it), and the samples before it.
 
-        Starts from a guess, and steps by turns by what is missing or too much and to the middle of what is left, so
-        that it ends in O(log num_slabs) steps whatever the chunks; for even ones, mostly in one or two. Close is what
-        costs no more to deliver than another step, or the very slab.
+        Starts from an estimate, then alternates between stepping by the surplus or deficit and bisecting, so that it
+        ends in O(log num_slabs) steps for any chunks; for even ones, mostly in one or two. A slab is close if the
+        samples in between cost no more to deliver than another step, or if it is the exact one.
         """
         sign = 1 if after else -1
         low, high = np.zeros_like(rows), self.num_slabs[rows]
-        delivered = self._node_samples[rows] if after else np.zeros_like(rows)  # before the end that is asked for
+        delivered = self._node_samples[rows] if after else np.zeros_like(rows)  # before the end of that side
         probe = np.minimum(np.maximum(self._guess(rows, offsets) + sign, low), high)
         searched = np.arange(len(rows))
         number_of_steps = 0
@@ -201,12 +200,12 @@ class Timeline:
         return (high if after else low), delivered
 
     def stretch(self, rows: NDArray[np.int64], begin: NDArray[np.int64], end: NDArray[np.int64]) -> Emission:
-        """The samples at offsets ``[begin[i], end[i])`` of node ``rows[i]``; no range may be empty."""
+        """Return the samples at offsets ``[begin[i], end[i])`` of node ``rows[i]``; no range may be empty."""
         first_slab, before = self._slab_beside(rows, begin, after=False)
         end_slab, _ = self._slab_beside(rows, end, after=True)
         return self.emit(rows, first_slab, end_slab, begin - before, end - before)
 
-    # ---- which samples a slab holds
+    # ---- samples of slabs
 
     def emit(
         self,
@@ -216,15 +215,15 @@ class Timeline:
         skip: NDArray[np.int64] | None = None,
         upto: NDArray[np.int64] | None = None,
     ) -> Emission:
-        """The samples of slabs ``[begin[i], end[i])`` of node ``rows[i]``, in their final order.
+        """Return the samples of slabs ``[begin[i], end[i])`` of node ``rows[i]``, in their final order.
 
-        Of each row's samples only ``[skip[i], upto[i])`` where given. O(width) for each row and about 60 ns for each
-        sample.
+        If ``skip`` and ``upto`` are given, only samples ``[skip[i], upto[i])`` of each row. O(width) per row and about
+        60 ns per sample.
         """
         slab = self._slab[rows]
         start, stop = begin * slab, np.minimum(end * slab, self._end[rows])
         fold = 2 * self._end[rows]
-        slab_shift = np.cumsum(end - begin) - end  # slabs numbered through all rows
+        slab_shift = np.cumsum(end - begin) - end  # slabs are numbered over all rows
         parts = [self._part(rows, start, stop, slab_shift)]
         if (start < self._half).any():
             parts.append(self._part(rows, -stop, -start, slab_shift, mirror=np.full_like(fold, -1)))
@@ -247,10 +246,10 @@ class Timeline:
         slab_shift: NDArray[np.int64],
         mirror: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[Any], ...]:
-        """The samples with an unfolded time in ``[start, stop)``, by row, place and rank.
+        """Return the samples with an unfolded time in ``[start, stop)``, by row, place and rank.
 
-        Gives the samples of each row, and for each sample its id, its chunk, its slab (numbered through all rows)
-        and its draw for the order inside the slab. ``mirror - time`` is the folded time where there is a mirror.
+        Returns the number of samples of each row, and for each sample its id, its chunk, its slab (numbered over all
+        rows) and its draw for the order inside the slab. With a mirror, the folded time is ``mirror - time``.
         """
         places, row_lengths = expand(*self._alive(rows, start, stop))
         nodes = np.repeat(rows, row_lengths)
@@ -284,7 +283,7 @@ class Timeline:
     def slab_of_ids(
         self, rows: NDArray[np.int64], pieces: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The slab in which each sample comes, given its node and piece; O(1) each."""
+        """Return the slab of each sample, given its node and piece; O(1) each."""
         places = unpermute_each(pieces - self._first[rows], self._count[rows], self._place_key[rows]).astype(np.int64)
         samples, keys = self._samples(rows, places), self._chunk_keys(rows, places)
         inside = ids - self._nodes.piece_first_id(rows, pieces)
@@ -296,7 +295,7 @@ class Timeline:
         slabs: NDArray[np.int64] = time // self._slab[rows]
         return slabs
 
-    # ---- what is known of the chunk at a place of a node
+    # ---- properties of the chunk at a place of a node
 
     def _samples(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
         at = self._first[rows] + places
@@ -317,7 +316,7 @@ class Timeline:
 
 
 def _fixed_point_bits(width: int, largest: int, num_places: int) -> int:
-    """As many bits behind the point as leave all products of this module below 2**62; at most 20."""
+    """Return the most fractional bits that keep all products of this module below 2**62; at most 20."""
     bits = min(20, 62 - width.bit_length() - max(largest, num_places).bit_length() - 1)
     if bits < 1:
         msg = f"a window of {width} chunks over {num_places} chunks of up to {largest} samples leaves no room for time"

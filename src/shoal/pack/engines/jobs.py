@@ -1,4 +1,4 @@
-"""Pieces of work, wherever they are done: a shard that is made, a stretch of samples whose columns are looked at."""
+"""Jobs for any process: making a shard, or inspecting a stretch of samples for their columns."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from shoal.pack.unit import Input, Named, Shard, ShardSummary, Unreadable, pack_
 __all__ = ["CameTo", "Done", "Job", "JobContext", "Looked", "SchemaLook", "peak_bytes"]
 
 CameTo = Callable[[int, float], None]
-"""Told now and then which piece of work is how far, from 0 to 1."""
+"""Progress callback, called now and then with the number of a job and its progress from 0 to 1."""
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 _Given = TypeVar("_Given", bound=Input)
 
 _SAY_EVERY_SECONDS = 0.2
-_ASK_EVERY = 64  # samples between two looks at the clock
+_ASK_EVERY = 64  # samples between two checks of the clock
 
 
 class JobContext(Protocol[Answer_co]):
-    """A piece of work, which can be pickled."""
+    """A picklable piece of work."""
 
     @property
     def name(self) -> str:
-        """What it is about."""
+        """Description of the job for messages."""
         ...
 
     def do(self, out: Output, came_to: CameTo) -> Answer_co:
-        """Do it."""
+        """Run the job and return its result."""
         ...
 
 
@@ -58,11 +58,11 @@ class Job:
 
     @property
     def name(self) -> str:
-        """That of the shard."""
+        """Name of the shard."""
         return self.shard.name
 
     def do(self, out: Output, came_to: CameTo) -> Done:
-        """Make the shard."""
+        """Make the shard and return its summary and part of the index."""
         inputs = self.inputs.blocks(self.shard) if isinstance(self.inputs, TreeSamples) else self.inputs
         summary = pack_shard(self.shard, _counted(self.number, self.num_inputs, inputs, came_to), out)
         part = out.kept(self.shard.name)
@@ -74,7 +74,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Done:
-    """What became of a job: its summary, its part of the index, its process and the most memory that has had."""
+    """Result of a job: its summary, its part of the index, its process and that process's peak memory."""
 
     number: int
     summary: ShardSummary
@@ -85,7 +85,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SchemaLook:
-    """The samples from number ``first`` on, whose columns are to be known before any shard is made."""
+    """Samples from number ``first`` on, whose columns must be known before any shard is made."""
 
     number: int
     inputs: Iterable[Sample | Named | Unreadable]
@@ -96,11 +96,11 @@ class SchemaLook:
 
     @property
     def name(self) -> str:
-        """Which samples."""
+        """Numbers of the samples, in words."""
         return f"the columns of samples {self.first} to {self.first + self.num_inputs - 1}"
 
     def do(self, out: Output, came_to: CameTo) -> Looked:  # noqa: ARG002  # nothing is written
-        """Look at them, 1 MiB of rows at a time."""
+        """Determine the columns of the samples, 1 MiB of rows at a time."""
         kinds: ColumnKinds = {}
         rows: list[Sample] = []
         row_bytes = 0
@@ -127,7 +127,7 @@ class SchemaLook:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Looked:
-    """What columns some samples have, by whom that was found out, and the most memory that process has had."""
+    """Columns of some samples, the process that determined them, and its peak memory."""
 
     number: int
     kinds: ColumnKinds
@@ -136,7 +136,7 @@ class Looked:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had."""
+    """Return the peak memory of this process."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -149,5 +149,5 @@ def _counted(number: int, num_inputs: int, inputs: Iterable[_Given], came_to: Ca
         is_block = isinstance(sample, RecordBlock)
         count += sample.num_records if isinstance(sample, RecordBlock) else 1
         if (is_block or place % _ASK_EVERY == 0) and time.monotonic() > due:
-            came_to(number, min(0.999, count / num_inputs))  # it is done when it is whole
+            came_to(number, min(0.999, count / num_inputs))  # it reaches 1 only when the job is complete
             due = time.monotonic() + _SAY_EVERY_SECONDS

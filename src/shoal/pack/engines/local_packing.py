@@ -1,4 +1,4 @@
-"""Packing on this machine: inputs are listed, planned into shards, and these made by some processes."""
+"""Packing on this machine: inputs are listed, planned into shards, and packed by several processes."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ __all__ = ["PackRequest", "Packed", "bytes_of", "inputs_of", "pack_inputs", "rep
 
 _log = logging.getLogger("shoal")
 
-_LEFT_OUT = "left_out"  # in the metadata of the index: samples of each class
-# About what packing takes, more for rows of tables than for files of a tar.
+_LEFT_OUT = "left_out"  # metadata key of the index: samples left out of each class
+# Rough cost of packing; rows of tables take more than files of a tar.
 _SAMPLE_SECONDS, _BYTE_SECONDS = 8e-6, 2e-9
 
 
 @dataclass(frozen=True, slots=True)
 class PackRequest:
-    """How inputs are packed; all of it but ``num_workers`` decides about the bytes that are written."""
+    """Settings of a packing; all but ``num_workers`` affect the bytes that are written."""
 
     format: str
     shard_bytes: int
@@ -73,9 +73,10 @@ class PackRequest:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What was packed, and the most memory that all processes together have had.
+    """Result of a packing, with the peak memory of all processes together.
 
-    ``classes`` is what became of each, where some were repeated. ``num_workers`` is 0 where all was done before.
+    ``classes`` has the counts of each class if classes were repeated. ``num_workers`` is 0 if an earlier run had done
+    everything.
     """
 
     summary: PackSummary
@@ -96,12 +97,12 @@ def inputs_of(
     on_error: Literal["raise", "skip"] = "raise",
     num_workers: int | None = None,
 ) -> InputTable:
-    """The inputs that a directory, a glob, a manifest or a dataset of Hugging Face's ``save_to_disk`` names.
+    """Return the inputs that a directory, a glob, a manifest or a Hugging Face ``save_to_disk`` dataset names.
 
     Raises
     ------
     SourceError
-        It is none of these, or not on this machine.
+        The source is none of these, or not on this machine.
     UsageError
         As `file_inputs` and `manifest_inputs`.
     """
@@ -135,7 +136,7 @@ def inputs_of(
 
 
 def _warn_of_splits(path: Path, files: FileTree) -> None:
-    """Say that train and test go into the same shards: further down, such names are those of any directories."""
+    """Warn if top-level splits (train, test) go into the same shards; deeper, such names may be any directories."""
     splits = splits_in_names(sorted({f"{name.split('/')[0]}/" for name in files.directories if name}))
     if splits is not None and splits.must_be_chosen:
         names = ", ".join(splits.parts)
@@ -151,7 +152,7 @@ def _refuse_for(
     path_column: str | None = None,
     require: Sequence[str] = (),
 ) -> None:
-    """Refuse what would have no effect."""
+    """Refuse options that would have no effect."""
     is_asked_for = (grouped, labelled, path_column is not None, require)
     options = dict(zip(("--group", "--label", "--path-column", "--require"), is_asked_for, strict=True))
     if asked := [name for name, is_asked in options.items() if is_asked]:
@@ -189,12 +190,12 @@ def _inputs_in(
 def repeats_of(
     inputs: InputTable, *, oversample: Mapping[str, Fraction | int], balance: str | None, key: str, seed: int
 ) -> Repeats | None:
-    """How often each input is packed; None for once.
+    """Return how often each input is packed; None for once each.
 
     Raises
     ------
     UsageError
-        Both are asked for, or inputs have no such classes.
+        Both ``oversample`` and ``balance`` are given, or inputs have no such classes.
     """
     if oversample and balance is not None:
         msg = "--oversample and --balance both say how often classes come"
@@ -205,7 +206,7 @@ def repeats_of(
 
 
 def bytes_of(inputs: InputTable, repeats: Repeats | None) -> int:
-    """About how many bytes all samples have in shards."""
+    """Return the approximate bytes of all samples in shards."""
     sizes = inputs.record_bytes()
     return int(sizes.sum() if repeats is None else (sizes * repeats.times).sum())
 
@@ -219,16 +220,16 @@ def pack_inputs(
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Packed:
-    """Make shards of inputs, and their index; what an earlier run of the same has finished is not made again.
+    """Pack inputs into shards with an index; shards that an earlier run of the same packing finished are kept.
 
-    Memory: the table of inputs, the order of one shard, and what `pack_shard` needs in each process.
+    Memory: the table of inputs, the order of one shard, and the needs of `pack_shard` in each process.
 
     Raises
     ------
     UsageError
-        Something is there already, or an input cannot be packed as asked.
+        The output already holds something else, or an input cannot be packed as requested.
     StorageError
-        An input cannot be read, or a shard not be written.
+        An input cannot be read, or a shard cannot be written.
     """
     check_prefix(request.prefix)
     if repeats is not None:
@@ -268,7 +269,7 @@ def _one_by_one(inputs: InputTable) -> Iterator[Sample | Named | Unreadable]:
 
 
 def _worth_workers(plan: PackPlan) -> int:
-    """One process per processor, and fewer where an interpreter would not have a second of work."""
+    """Return one process per processor, or fewer if some would have less than a second of work."""
     seconds = int(plan.cuts[-1]) * _SAMPLE_SECONDS + int(plan.shard_record_bytes.sum()) * _BYTE_SECONDS
     return max(1, min(usable_processors(), int(seconds)))
 
@@ -281,7 +282,7 @@ def _made(
     workers: int,
     progress: Progress | None,
 ) -> Packed:
-    """All shards made, and the index."""
+    """Make all shards and the index."""
     tally = Tally(plan.shard_record_bytes.tolist(), progress)
     made = made_shards(_jobs(inputs, plan, shards), out, num_workers=workers, tally=tally)
     left_out = _left_out(plan, made.parts)
@@ -298,7 +299,7 @@ def _made(
 
 
 def _left_out(plan: PackPlan, parts: Sequence[Index]) -> list[int]:
-    """How many samples of each class were left out, where classes are repeated."""
+    """Count the samples of each class that were left out; empty if classes are not repeated."""
     if plan.repeats is None:
         return []
     counts = np.zeros(len(plan.repeats.classes), dtype=np.int64)
@@ -311,7 +312,7 @@ def _left_out(plan: PackPlan, parts: Sequence[Index]) -> list[int]:
 
 
 def _counted(repeats: Repeats | None, left_out: Sequence[int] | None) -> tuple[ClassCount, ...]:
-    """The classes with what was left out of each."""
+    """Return the classes with the number of samples left out of each."""
     classes = () if repeats is None else repeats.classes
     if not left_out:
         return classes
@@ -325,7 +326,7 @@ def _jobs(inputs: InputTable, plan: PackPlan, shards: Sequence[Shard]) -> Iterat
 
 
 def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column, ...]:
-    """The columns asked for, found in samples where inputs know better where they are; the class always is one."""
+    """Return the requested columns, at the paths that inputs know for them, plus the class if there is one."""
     columns = tuple(replace(column, path=inputs.column_path(column.path)) for column in as_columns(asked))
     label = inputs.label_column()
     if label is not None and all(column.name != "label" for column in columns):
@@ -336,7 +337,7 @@ def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column,
 def _asked(
     inputs: InputTable, request: PackRequest, columns: Sequence[Column], repeats: Repeats | None
 ) -> dict[str, Any]:
-    """All that decides about what is written, for an unfinished packing to be recognised."""
+    """Return every setting that affects the output, so that an unfinished packing can be recognised."""
     counts = "" if repeats is None else hashlib.blake2b(repeats.times.tobytes(), digest_size=8).hexdigest()
     return {
         "inputs (names, sizes, times)": inputs.digest(),
@@ -347,7 +348,7 @@ def _asked(
         "prefix": request.prefix,
         "extent_bytes": request.extent_bytes,
         "shuffle": request.shuffle,
-        # One without an effect is not what was asked for.
+        # A seed without an effect is left out.
         **({"seed": request.seed} if request.shuffle or repeats is not None else {}),
         "repeats": counts,
         "options": {name: repr(value) for name, value in request.options.items()},

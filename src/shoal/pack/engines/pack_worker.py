@@ -1,7 +1,7 @@
-"""A process that makes shards: started anew, told what to do over a connection, gone when the other end is.
+"""Worker process that makes shards: a fresh interpreter that takes jobs over a connection and ends with its parent.
 
-Started as ``python -m shoal.pack.engines.pack_worker DESCRIPTOR``: no module of the user's is imported, but for that
-of a format of the user's own, and nothing is inherited but the connection and the lock of the output.
+Started as ``python -m shoal.pack.engines.pack_worker DESCRIPTOR``: it imports no user module, except that of a
+user-defined format, and inherits only the connection and the lock of the output.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["main"]
 
 
 def main(descriptor: int) -> None:
-    """Do jobs until the connection ends."""
+    """Run jobs until the connection closes."""
     end_with_parent()
     connection: Connection[Any, Any] = Connection(descriptor)
     try:
-        # Behind what it has: a json.py in the user's directory must not become ours.
+        # Appended, not prepended: a json.py in the user's directory must not shadow the standard library's.
         sys.path += [entry for entry in connection.recv() if entry not in sys.path]
         out: Output = connection.recv()
         while (job := connection.recv()) is not None:
@@ -32,7 +32,7 @@ def main(descriptor: int) -> None:
                 answer = error
             connection.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # whoever asked is gone, and the unfinished shard with this process
+        return  # the parent is gone; the unfinished shard vanishes with this process
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How far the work is, in bytes, from how far each of its pieces is."""
+"""Progress of a packing in bytes, computed from the progress of each piece of work."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 __all__ = ["Progress", "Tally"]
 
 Progress = Callable[[int, int], None]
-"""Told how far the work is: about how many bytes are done, and in all."""
+"""Progress callback, called with the approximate bytes done and the total."""
 
 
 class Tally:
-    """Bytes done: of ``piece_bytes``, in one pass or several after each other."""
+    """Bytes done, of pieces of ``piece_bytes``, in one pass or in several passes in a row."""
 
     def __init__(self, piece_bytes: Sequence[int], progress: Progress | None, *, num_passes: int = 1) -> None:
         self._sizes = piece_bytes
         self._total = sum(piece_bytes) * num_passes
-        self._shares: dict[int, float] = {}  # of pieces that are under way
+        self._shares: dict[int, float] = {}  # of pieces in progress
         self._finished = 0
         self._progress = progress
 
     def came_to(self, number: int, share: float) -> None:
-        """Note how far a piece is, from 0 to 1; at 1, once, it is finished."""
+        """Record the progress of a piece, from 0 to 1; 1 means finished and must come only once."""
         if share >= 1.0:
             self._shares.pop(number, None)
             self._finished += self._sizes[number]
@@ -32,5 +32,5 @@ class Tally:
             self._progress(self._finished + int(under_way), self._total)
 
     def pass_over(self) -> None:
-        """Note that an earlier run has done one of the passes."""
+        """Count one of the passes as done by an earlier run."""
         self._finished += sum(self._sizes)

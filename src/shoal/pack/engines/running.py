@@ -1,4 +1,4 @@
-"""Jobs done in this process or in several, in whatever order they come; the results in the order of the shards."""
+"""Jobs run in this process or in several, in any order, with results in the order of the shards."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _Answer = TypeVar("_Answer")
 
 
 def usable_processors() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def done_jobs(
     jobs: Iterator[JobContext[_Answer]], out: Output, *, num_workers: int, came_to: CameTo
 ) -> Iterator[_Answer]:
-    """Do all jobs, ``num_workers`` at a time; gives each when it is done. With one worker, in this process.
+    """Run all jobs, ``num_workers`` at a time, and yield each result when ready; one worker means in this process.
 
-    When the iteration ends, for whatever reason, no process is left.
+    When the iteration ends, for whatever reason, no worker process is left running.
 
     Raises
     ------
     ShoalError
         The first error of a job.
     WorkerError
-        A process ended in the middle of one.
+        A process ended in the middle of a job.
     """
     if num_workers <= 1:
         for job in jobs:
@@ -74,7 +74,7 @@ def done_jobs(
 
 @dataclass(frozen=True, slots=True)
 class MadeShard:
-    """Shards in their order: parts of the index, summaries; and the most memory that all processes together had."""
+    """Shards in order: their parts of the index, their summaries, and the peak memory of all processes together."""
 
     parts: tuple[Index, ...]
     summaries: tuple[ShardSummary, ...]
@@ -82,7 +82,7 @@ class MadeShard:
 
 
 def made_shards(jobs: Iterator[Job], out: Output, *, num_workers: int, tally: Tally) -> MadeShard:
-    """Make all shards; errors as of `done_jobs`."""
+    """Make all shards; raises what `done_jobs` raises."""
     found: dict[int, Done] = {}
     peaks: dict[int, int] = {}
     for done in done_jobs(jobs, out, num_workers=num_workers, came_to=tally.came_to):
@@ -96,7 +96,7 @@ def made_shards(jobs: Iterator[Job], out: Output, *, num_workers: int, tally: Ta
 
 
 class _Worker(Generic[_Answer]):
-    """A process that works, seen from the one that has work for it."""
+    """Parent-side handle of a worker process."""
 
     def __init__(self, out: Output) -> None:
         self.connection, theirs = Pipe()
@@ -111,25 +111,25 @@ class _Worker(Generic[_Answer]):
         self._tell(out)
 
     def give(self, job: JobContext[_Answer] | None) -> None:
-        """Send a job; None ends the process."""
+        """Send a job; None ends the worker process."""
         self.job = job
         self._tell(job)
 
     def answer(self) -> Any:
-        """What the process says; a `WorkerError` where it has ended."""
+        """Receive the next answer of the process; a `WorkerError` if it has ended."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):
             return self._epitaph()
 
     def end(self) -> None:
-        """Leave nothing of it."""
+        """Kill the process and close its connection."""
         self._process.kill()
         self._process.wait()
         self.connection.close()
 
     def _tell(self, what: Any) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # that it is gone is seen when its answer is wanted
+        with suppress(BrokenPipeError, ConnectionResetError):  # a dead process is noticed when its answer is received
             self.connection.send(what)
 
     def _epitaph(self) -> WorkerError:

@@ -1,7 +1,7 @@
-"""A global shuffle of samples of which only a part fits into memory: inputs are read in the order of their positions.
+"""Global shuffle of more samples than fit into memory: inputs are read in the order of their shuffled positions.
 
-The shuffle is a seekable permutation of all samples, so it needs no memory of its own, and every process that asks gets
-the same answer.
+The shuffle is a seekable permutation of all samples, so it needs no memory of its own, and every process computes the
+same result.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Mix:
     Parameters
     ----------
     num_samples
-        Of all that is shuffled.
+        Number of samples that are shuffled.
     seed
         Equal seeds give equal shuffles.
 
     Raises
     ------
     UsageError
-        The seed is none.
+        The seed is not valid.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class Mix:
         check_seed(self.seed)
 
     def samples(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Which samples stand at the positions ``[start, stop)``; shape (stop - start,), 50 ns each."""
+        """Return the samples at the positions ``[start, stop)``; shape (stop - start,), 50 ns each."""
         if not 0 <= start <= stop <= self.num_samples:
             msg = f"positions [{start}, {stop}) are not among the {self.num_samples} of the shuffle"
             raise UsageError(msg)

@@ -1,4 +1,4 @@
-"""How well samples will be mixed by a shuffle of the old shards, and by the same shuffle of the new ones."""
+"""Predicted mixing quality of a shuffle of the old shards, and of the same shuffle of the new ones."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from shoal.stream.shuffle_quality import quality_of
 __all__ = ["FEWEST_CHUNKS", "POSITION", "Mixedness", "mixedness"]
 
 POSITION = "position in the source"
-"""The key of a dataset that is sorted by something: the worst that a layout can be asked for."""
+"""Key of a dataset that is sorted by something: the worst case for a layout."""
 
 FEWEST_CHUNKS = 16
-"""Below, rho says more of how data are cut than of them: of n equal chunks that are sorted it is 1 - 1 / n^2, of
-one chunk of N samples -1 / (N - 1) whatever these are, and of a few uneven ones the large ones decide."""
+"""Fewest chunks for which rho is given.
 
-_MOST_SAMPLES = 1 << 27  # of which the keys take a gigabyte
+With fewer, it describes the cutting more than the data: for n equal sorted chunks it is 1 - 1 / n^2, for one chunk of
+any N samples -1 / (N - 1), and of a few uneven chunks the large ones dominate."""
+
+_MOST_SAMPLES = 1 << 27  # whose keys take a gigabyte
 
 
 @dataclass(frozen=True, slots=True)
 class Mixedness:
-    """For one key: how alike the samples of a chunk are (rho), and the variance ratio predicted of a global batch.
+    """For one key: similarity of samples within a chunk (rho), and predicted variance ratio of a global batch.
 
-    rho compares chunks with each other; where there are fewer than `FEWEST_CHUNKS` it is None.
+    rho compares chunks with each other; with fewer than `FEWEST_CHUNKS` it is None.
     """
 
     key: str
@@ -44,22 +46,22 @@ class Mixedness:
 def mixedness(
     source: ResolvedOrder, made: Index, *, batch: int = 256, window: int | str | None = None
 ) -> list[Mixedness]:
-    """Before and after, for each column of the index, and for the position in the source.
+    """Compare mixing before and after, for each column of the index and for the position in the source.
 
     Parameters
     ----------
     source
-        The old shards, in the order whose samples the new ones have.
+        The old shards, in the order in which the new ones hold their samples.
     made
-        The new ones.
+        Index of the new shards.
     batch, window
-        Of the training to come: samples of a global batch, and ``shuffle(window=...)``.
+        Of the planned training: samples of a global batch, and ``shuffle(window=...)``.
 
     Returns
     -------
     list of Mixedness
-        The position first. Empty where there are too few samples to compare batches, so many (2^27) that their keys
-        would take more memory than the repacking, or where some were left out. O(N log N).
+        The position first. Empty if there are too few samples to compare batches, so many (more than 2^27) that their
+        keys would take more memory than the repacking, or if some were left out. O(N log N).
     """
     num_samples = made.num_samples
     if num_samples < 2 * batch or num_samples > _MOST_SAMPLES or num_samples != source.num_samples:
@@ -73,7 +75,7 @@ def mixedness(
     found = []
     for name, values in keys.items():
         if len(np.unique(values[:: max(1, num_samples >> 16)])) < 2:
-            continue  # of what is the same everywhere there is nothing to mix
+            continue  # a constant column has nothing to mix
         old = np.empty_like(values)
         old[ids] = values
         first, second = (quality_of(one, batch, key=key) for one, key in ((before, old), (after, values)))

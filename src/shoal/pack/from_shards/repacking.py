@@ -1,9 +1,9 @@
-"""Shards made of shards: in another format, of another size, mixed once; values and order as they were, or as planned.
+"""Repacking: shards rewritten in another format or size, or mixed once; values stay the same, and order unless mixed.
 
-The samples are read through the stream, so from anywhere and in any format it knows. Without mixing, each shard reads
-its own stretch of the source and several processes share the work. With mixing (Corgi^2), the samples come in the order
-of one window shuffle, whose window is the memory it takes: afterwards any few neighbours come from places all over that
-window, and what was alike in a chunk is spread thin.
+The samples are read through the stream, so from any store and in any format it knows. Without mixing, each new shard
+reads its own stretch of the source and several processes share the work. With mixing (Corgi^2), the samples come in the
+order of one window shuffle, whose window is the memory it takes: afterwards neighbouring samples come from all over
+that window, and similar samples of a chunk are spread thin.
 
 References
 ----------
@@ -70,29 +70,29 @@ __all__ = ["MIX_MEMORY_BYTES", "RepackRequest", "Repacked", "repack", "repack_op
 _log = logging.getLogger("shoal")
 
 MIX_MEMORY_BYTES = 1 << 30
-"""The window of a mixing pass, where nobody says another."""
+"""Default window of a mixing pass."""
 
-_SMALL_BYTES = 256 << 20  # below, starting processes costs more than they save
+_SMALL_BYTES = 256 << 20  # below this, starting processes costs more than they save
 
 
 @dataclass(frozen=True, slots=True)
 class RepackRequest:
-    """How shards are made of shards; all of it but ``num_workers`` decides about the bytes that are written.
+    """Settings of a repacking; all but ``num_workers`` affect the bytes that are written.
 
     Parameters
     ----------
     format
-        What is written; None for the format of the source, or tar where that is a folder of files.
+        Format of the new shards; None for the format of the source, or tar if the source is a folder of files.
     shard_bytes
         Bytes that the samples of a shard take in the source; None for the rule of `shard_sizing`.
     num_readers
-        For that rule.
+        Number of readers, for that rule.
     mix, seed, memory_bytes
-        Whether samples are mixed, by which seed, and the window in which they mix.
+        Mix the samples, with this seed, in a window of this size.
     decode
-        Whether fields are decoded by their suffix first: what is text in a tar is bytes, and JSON holds text.
+        Decode fields by their suffix first: text in a tar is bytes, and JSON holds text.
     columns
-        What of the samples goes into the index, besides the columns that the source's index has.
+        Sample values that go into the index, besides the columns of the source's index.
     """
 
     format: str | None = None
@@ -112,11 +112,11 @@ class RepackRequest:
 
 @dataclass(frozen=True, slots=True)
 class Repacked:
-    """What was made, and from what.
+    """Result of a repacking: the new shards and the source order.
 
-    ``source`` is the arrangement of the source whose order the samples have now. ``peak_bytes`` is the most memory that
-    all processes together have had, and ``num_looked_at`` how many samples were read once more, before all others, to
-    learn which columns there are.
+    ``source`` is the arrangement of the source whose order the samples have now. ``peak_bytes`` is the peak memory of
+    all processes together, and ``num_looked_at`` the number of samples read an extra time, before the packing itself,
+    to find out the columns.
     """
 
     summary: PackSummary
@@ -150,36 +150,36 @@ def repack(
     index: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Repacked:
-    """Make new shards of the samples of old ones; finished shards of a killed run are kept.
+    """Make new shards from the samples of old ones; finished shards of a killed run are kept.
 
     Parameters
     ----------
     source, split, source_format, index, storage_options
-        As `shoal.open` takes them (``format`` is there what ``source_format`` is here); the options are those of each
-        side that is no file of this machine.
+        As for `shoal.open` (``source_format`` is its ``format``); the options apply to each side that is not a local
+        file.
     url
-        A directory or URL without shards as yet.
+        A directory or URL that holds no shards yet.
     format, prefix, columns, extent_bytes, options
-        As for `Writer`; the format of the source where None (tar, where that is a folder of files). Columns of the
-        source's index are kept.
+        As for `Writer`; a format of None means that of the source (tar if the source is a folder of files). Columns of
+        the source's index are kept.
     shard_bytes
-        Bytes that the samples of a shard take in the source; by the rule of `shard_sizing` where None.
+        Bytes that the samples of a shard take in the source; None for the rule of `shard_sizing`.
     mix, seed, memory
-        Mix the samples in a window of so many bytes; one pass over the source, and the same seed gives the same shards.
-        Without, the order stays what it is. A sample that comes right behind another of the same key into a tar gets
+        Mix the samples in a window of ``memory`` bytes, in one pass over the source; the same seed gives the same
+        shards. Without mixing, the order is kept. A tar sample that directly follows another with the same key gets
         the key of a copy, ``000123~2``; the summary counts these.
     decode
-        Decode fields by their suffix first (`Dataset.decode`), images not.
+        Decode fields by their suffix first (`Dataset.decode`), except images.
     on_error
-        ``"skip"`` leaves out samples that are damaged, or that the format cannot hold; the summary lists them.
+        ``"skip"`` leaves out samples that are damaged or that the format cannot hold; the summary lists them.
     num_workers
-        Processes; where None one per processor, but one for less than 256 MiB, and one where samples are mixed: each
-        would read a window of its own for each shard.
+        Number of processes; None means one per processor, but a single one for less than 256 MiB, and when samples are
+        mixed: each process would read a window of its own for each shard.
 
     Raises
     ------
     UsageError
-        Something is there already, or the format cannot hold a sample.
+        The output already holds something else, or the format cannot hold a sample.
     ShardError
         A sample of the source is damaged; `shoal verify` lists all that are.
     StorageError
@@ -223,7 +223,7 @@ def repack_opened(
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Repacked:
-    """`repack` of a dataset that is open."""
+    """Repack a dataset that is already open, as `repack` does."""
     index = opened.index
     _refuse_partial(opened)
     request = _where_the_format_is_known(opened, request)
@@ -258,7 +258,7 @@ def repack_opened(
         with closing(StretchReader(work, needs_keys=to_tar, goes_on=False)) as alone:
             options |= options_of_first(format_name, options, alone.one_by_one(index.num_samples))
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
-        # Of many datasets the keys begin anew in each shard.
+        # In many datasets keys restart in each shard.
         common = Shard("", format_name, options, columns, request.extent_bytes, request.on_error, "rename")
         shards = [replace(common, name=name) for name in names]
         workers = min(request.num_workers or (1 if request.mix else several), plan.num_shards)
@@ -277,7 +277,7 @@ def repack_opened(
 
 
 def _where_the_format_is_known(opened: Opened, request: RepackRequest) -> RepackRequest:
-    """In this process alone where the class of the format stands in the script itself, which others do not run."""
+    """Return the request, limited to one process if the format class is in `__main__`, which workers do not import."""
     if type(opened.format).__module__ != "__main__" or request.num_workers == 1:
         return request
     text = "shards are made in one process: %s stands in the script itself; in a module of its own, several can know it"
@@ -297,7 +297,7 @@ def _refuse_partial(opened: Opened) -> None:
 
 
 def _format_like(index: Index) -> str:
-    """The format of the source, where that is written; single files go where `shoal.pack.pack` puts them."""
+    """Return the format of the source if it can be written; single files go into tar, as in `shoal.pack.pack`."""
     if index.format == "folder":
         return "tar"
     if index.format not in WRITTEN_FORMATS:
@@ -316,9 +316,9 @@ def _looked_at(
     workers: int,
     tally: Tally,
 ) -> Schema:
-    """The schema of all samples, which are read as they lie, whatever order they will be written in."""
+    """Return the schema of all samples, read in stored order, whatever order they will be written in."""
     if not request.decode:
-        # Of a damaged one the whole look says which samples are lost.
+        # If a shard is damaged, the full inspection below reports the lost samples.
         with suppress(ShardError):
             if (found := schema_of_tars(opened)) is not None:
                 tally.pass_over()
@@ -349,12 +349,12 @@ def _jobs(reader: StretchReader, shards: Sequence[Shard], plan: PackPlan) -> Ite
 def _work(opened: Opened, source: ResolvedOrder, request: RepackRequest) -> WorkerSpec:
     stages: tuple[Stage, ...] = (*([Decode(())] if request.decode else []), Numbered())
     recipe = PipelineSpec(Partition(1, 1, batched=False), 0, stages, ())
-    # Damage must not be given a new checksum under which it passes.
+    # Damaged data must not get a new checksum that would hide the damage.
     return WorkerSpec(opened, source, recipe, ReadingOptions(on_error=request.on_error, verify="always"))
 
 
 def _arranged(index: Index, request: RepackRequest) -> ResolvedOrder:
-    """The order in which samples are written; the memory of a mixing pass is its window."""
+    """Return the order in which samples are written; the memory of a mixing pass is its window."""
     if not request.mix:
         return ResolvedOrder(index, OrderRequest(order=Sequential()))
     mixed = ResolvedOrder(index, OrderRequest(seed=request.seed, window=request.memory_bytes, num_canonical_nodes=1))
@@ -368,7 +368,7 @@ def _arranged(index: Index, request: RepackRequest) -> ResolvedOrder:
 
 
 def _record_bytes(index: Index) -> NDArray[np.int64]:
-    """The bytes of each sample; of those that have none of their own, their part of an extent."""
+    """Return the bytes of each sample, or its share of an extent if samples have no sizes of their own."""
     if index.sample_bytes is not None:
         return index.sample_bytes.astype(np.int64)
     each = np.maximum(1, index.extent_decoded_bytes // np.maximum(1, index.extent_num_samples))
@@ -387,7 +387,7 @@ def _sizing(request: RepackRequest, num_bytes: int) -> ShardSizing:
 def _asked(
     index: Index, request: RepackRequest, format_name: str, columns: Sequence[Column], sizing: ShardSizing
 ) -> dict[str, Any]:
-    """All that decides about what is written, for an unfinished repacking to be recognised."""
+    """Return every setting that affects the output, so that an unfinished repacking can be recognised."""
     versions = hashlib.blake2b("\0".join(index.shard_versions).encode(), digest_size=8).hexdigest()
     return {
         "repack": 3,
@@ -406,7 +406,7 @@ def _asked(
 
 
 def _classes(source: Index, asked: Sequence[str]) -> dict[str, Any]:
-    """What the numbers of classes mean, for those columns of the source that go along."""
+    """Return the class names of those source columns that are carried over."""
     found = source.metadata.get("classes")
     if not isinstance(found, Mapping):
         return {"classes": found} if found and "label" in source.columns and "label" not in asked else {}
@@ -415,9 +415,9 @@ def _classes(source: Index, asked: Sequence[str]) -> dict[str, Any]:
 
 
 def _with_columns(part: Index, source: Index, ids: NDArray[np.int64]) -> Index:
-    """The part of the index of one shard, with columns of the source; those that were asked for anew go before.
+    """Return one shard's part of the index with the columns of the source; requested columns take precedence.
 
-    Checksums of records do not go along: they are those of other bytes.
+    Record checksums are not carried over: they belong to other bytes.
     """
     if not (names := [name for name in source.columns if name != RECORD_CRCS and name not in part.columns]):
         return part

@@ -1,4 +1,4 @@
-"""What new shards take over from the old ones: types of columns, encodings, which their values alone do not tell."""
+"""Column types and encodings that new shards take over from the old ones, as values alone do not determine them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ from shoal.pack.unit import Named, Unreadable
 __all__ = ["options_like", "options_of_first", "refuse_unheld", "suffixed_images", "with_files"]
 
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "pil": "png"}
-_KEPT_METADATA = b"huggingface"  # what columns mean; other metadata tell of files that were
+_KEPT_METADATA = b"huggingface"  # meanings of columns; other metadata describes the old files
 
 
 def options_like(opened: Opened, format_name: str) -> dict[str, Any]:
-    """The options of a format by which shards made of ``opened`` have columns of the same types; else none.
+    """Return format options that give shards made from ``opened`` the same column types; empty if there are none.
 
-    From tables to tables that is a schema: a number of 32 bits stays one, and a column without a value in one shard
-    has a type all the same. From MDS to MDS these are the encodings, where all shards have the same. O(shards): heads
-    are in the index.
+    From tables to tables that is a schema: a 32-bit number stays one, and a column without values in some shard still
+    has a type. From MDS to MDS these are the encodings, if all shards have the same. O(shards): heads are in the index.
     """
     source, target = (name.partition(".")[0] for name in (opened.index.format, format_name))
     heads = [head for _, head in sorted(opened.index.shard_heads.items())]
@@ -51,27 +50,27 @@ def options_like(opened: Opened, format_name: str) -> dict[str, Any]:
 def options_of_first(
     format_name: str, options: Mapping[str, Any], samples: Iterable[Sample | Named | Unreadable]
 ) -> dict[str, Any]:
-    """The options by which all shards are written as the first sample would have it, where a format asks that.
+    """Return options that make all shards follow the first sample, for formats that need it.
 
-    Shards of MDS have one description of their columns; each would take it from its own first sample. Samples that
-    cannot be read are passed over.
+    MDS shards share one description of their columns; without it each would take its own from its first sample.
+    Unreadable samples are passed over.
     """
     if format_name.partition(".")[0] != "mds" or "columns" in options:
         return {}
     for given in samples:
         if not isinstance(given, Unreadable):
             encoder = MdsEncoder()
-            with suppress(UsageError):  # said again when it is written
+            with suppress(UsageError):  # raised again when it is written
                 encoder.record(given.sample if isinstance(given, Named) else given)
             return {} if encoder.columns is None else {"columns": encoder.columns}
     return {}
 
 
 def with_files(opened: Opened, *, kept: Mapping[str, str] | None = None) -> Opened:
-    """The same dataset, of which images are the bytes of their files: what is written is what was stored.
+    """Return the dataset with images as the bytes of their files, so that they are written exactly as stored.
 
-    ``kept`` are the encodings of columns of MDS shards that are written with the same: those that only go from shard to
-    shard are not even decoded.
+    ``kept`` are the encodings of MDS columns that are written unchanged: those merely copied from shard to shard are
+    not even decoded.
     """
     stored = {encoding for encoding in (kept or {}).values() if not is_written(encoding)}
     return replace(opened, format=_with_files(opened.format, stored))
@@ -86,12 +85,12 @@ def _with_files(format: Format, stored: Collection[str]) -> Format:  # noqa: A00
 
 
 def refuse_unheld(opened: Opened, format_name: str) -> None:
-    """Make sure that there is no column of MDS shards that the format does not hold, before anything is read.
+    """Check before anything is read that the format can hold every column of MDS shards.
 
     Raises
     ------
     UsageError
-        There is: lists of images in tar, JSON Lines or TFRecord shards; any image or bytes in JSON Lines.
+        It cannot: lists of images in tar, JSON Lines or TFRecord shards; any image or bytes in JSON Lines.
     """
     target = format_name.partition(".")[0]
     if target in ("mds", *TABLE_FORMATS):
@@ -106,7 +105,7 @@ def refuse_unheld(opened: Opened, format_name: str) -> None:
 
 
 def _encodings(opened: Opened) -> dict[str, str]:
-    """The encoding of each column that some shard of MDS has."""
+    """Return the encoding of each column that any MDS shard has."""
     heads = [head for _, head in sorted(opened.index.shard_heads.items())]
     found: dict[str, str] = {}
     for head in heads:
@@ -115,7 +114,7 @@ def _encodings(opened: Opened) -> dict[str, str]:
 
 
 def suffixed_images(opened: Opened) -> dict[str, str]:
-    """Other names for columns that hold files of images, by which the members of a tar say what they are."""
+    """Return new names for image columns, with suffixes that tell the type of a tar member."""
     found: dict[str, str] = {}
     for name, encoding in _encodings(opened).items():
         suffix = _SUFFIXES.get(encoding)
@@ -125,7 +124,7 @@ def suffixed_images(opened: Opened) -> dict[str, str]:
 
 
 def _schema(schemas: Iterable[Any], opened: Opened) -> Any:
-    """One schema for the rows of all shards; None where they have none in common, or one that rows do not tell."""
+    """Return one schema for the rows of all shards; None if they have none in common, or rows do not determine it."""
     pa = arrow_library("Arrow")
     different = list({schema.serialize().to_pybytes(): schema for schema in schemas}.values())
     try:
@@ -143,7 +142,7 @@ def _schema(schemas: Iterable[Any], opened: Opened) -> Any:
 
 
 def _schema_of_mds(columns: Mapping[str, str]) -> Any:
-    """The schema of rows with these encodings; None where only values tell their types."""
+    """Return the schema of rows with these encodings; None if only values determine their types."""
     pa = arrow_library("Parquet")
     known = {"str": pa.string(), "bytes": pa.binary(), "str_float": pa.float64()}
     fields = []
@@ -163,12 +162,12 @@ def _schema_of_mds(columns: Mapping[str, str]) -> Any:
 
 
 def _plain(pa: Any, kind: Any) -> Any:
-    """A type as rows are written with it: dictionaries and views are their values.
+    """Return the type with which rows are written: dictionaries and views become their values.
 
     Raises
     ------
     ValueError
-        What a row has of it does not say how it was stored.
+        Values in a row do not tell how the type was stored.
     """
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType) or types.is_union(kind):

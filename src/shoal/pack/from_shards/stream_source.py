@@ -1,4 +1,4 @@
-"""The samples of a dataset, stretch by stretch of an order, read through the stream by whoever makes shards of them."""
+"""Samples of a dataset, read through the stream in stretches of an order, for processes that repack them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from shoal.stream.workers.pickling import pack, unpack
 __all__ = ["SAMPLE", "Numbered", "StretchReader", "StretchSamples"]
 
 SAMPLE = "sample "
-"""How samples that were left out are named: this, and their number in the source."""
+"""Prefix of the name of a sample that was left out, followed by its number in the source."""
 
 
 class StretchReader:
-    """Stretches of an order, read one after the other; one that goes on where the last ended costs nothing more.
+    """Reader of stretches of an order, one after the other; continuing where the last one ended costs nothing extra.
 
-    The stages of ``work`` end with `Numbered`. With ``needs_keys`` samples without a key get their number as one;
-    ``renamed`` gives fields other names.
+    The stages of ``work`` end with `Numbered`. With ``needs_keys`` samples without a key get their number as key;
+    ``renamed`` maps fields to new names.
 
-    Pickled, it is one for another process, which reads each stretch for itself.
+    A pickled reader is for another process, and reads each stretch independently.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class StretchReader:
         self._work, self._needs_keys, self._goes_on = work, needs_keys, goes_on
         self._renamed = dict(renamed or {})
         self._iteration: Iteration | None = None
-        self._pending: tuple[int, Sample] | None = None  # read, and for a stretch to come
+        self._pending: tuple[int, Sample] | None = None  # already read, for a later stretch
         self._at = -1
         self._packed: bytes | None = None
 
@@ -47,7 +47,7 @@ class StretchReader:
         return _arrived, (self._packed, self._needs_keys, self._renamed)
 
     def samples(self, first: int, stop: int) -> Iterator[Sample | Named | Unreadable]:
-        """The samples at the positions ``[first, stop)``."""
+        """Yield the samples at the positions ``[first, stop)``."""
         if self._iteration is None or self._at != first or not self._goes_on:
             self.close()
             self._iteration = self._begun(first, stop)
@@ -63,7 +63,7 @@ class StretchReader:
                 yield self._damaged(sample_id)
 
     def one_by_one(self, num_samples: int) -> Iterator[Sample | Named | Unreadable]:
-        """All samples from the first on, for whoever wants but a few of them."""
+        """Yield all samples from the first on, for callers that want only a few of them."""
         for position in range(num_samples):
             yield from self.samples(position, position + 1)
 
@@ -76,7 +76,7 @@ class StretchReader:
     def _begun(self, first: int, stop: int) -> Iteration:
         work = self._work
         if not self._goes_on:
-            # Nothing beyond the stretch is read ahead.
+            # No read-ahead beyond the stretch.
             delivered = replace(work.arrangement, delivered=Runs.span(first, stop), _epochs={})
             work, first = replace(work, arrangement=delivered), 0
         return work.iterate(Counters(), epoch=0, start=first, ended=_nothing, state=_no_state)
@@ -85,8 +85,8 @@ class StretchReader:
         if self._renamed:
             sample = {self._renamed.get(name, name): value for name, value in sample.items()}
         if self._needs_keys and "__key__" not in sample:
-            sample = {"__key__": f"{sample_id:09d}", **sample}  # nine digits sort as numbers do
-        # By its number it is known which values of the source's columns are left out with it.
+            sample = {"__key__": f"{sample_id:09d}", **sample}  # nine digits sort like numbers
+        # If it is left out, its number tells which values of the source's columns to drop.
         return Named(f"{SAMPLE}{sample_id}", sample) if self._work.options.skips else sample
 
     def _damaged(self, sample_id: int) -> Unreadable:
@@ -101,18 +101,18 @@ def _arrived(packed: bytes, needs_keys: bool, renamed: dict[str, str]) -> Stretc
 
 
 class Numbered:
-    """A stage that gives a sample together with its id."""
+    """A stage that pairs a sample with its id."""
 
     has_functions = False
 
     def __call__(self, sample: Any, sample_id: int, /) -> Any:
-        """Both."""
+        """Return the id and the sample."""
         return sample_id, sample
 
 
 @dataclass(frozen=True, slots=True)
 class StretchSamples:
-    """The samples of one new shard."""
+    """Samples of one new shard."""
 
     reader: StretchReader
     first: int
@@ -123,7 +123,7 @@ class StretchSamples:
 
 
 def _nothing(_: object) -> None:
-    """Nobody keeps a state of this."""
+    """Do nothing: no state is kept of this iteration."""
 
 
 def _no_state(epoch: int, position: int) -> dict[str, Any]:

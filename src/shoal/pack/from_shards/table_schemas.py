@@ -1,8 +1,8 @@
-"""The columns of tables that are made of other shards: known before the first row is written.
+"""Schemas of tables made from other shards, determined before the first row is written.
 
-Row groups of Parquet and batches of Arrow have the columns of their shard, and all shards the same. What rows have is
-known of some formats; of others all samples are looked at first, by as many processes as make the shards, and only
-names and types are kept. So no run ends after hours at a field that comes late.
+Parquet row groups and Arrow batches have the columns of their shard, and all shards have the same columns. For some
+formats the columns are known; for others all samples are inspected first, by as many processes as make the shards, and
+only names and types are kept. So no run fails after hours on a field that appears late.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOTE = "schema"
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema of pyarrow, how many samples were looked at for it, and the most memory that took in all processes."""
+    """A pyarrow schema, the number of samples inspected for it, and the peak memory of all processes together."""
 
     schema: Any
     num_looked_at: int
@@ -48,16 +48,16 @@ def schema_of_all(
     workers: int,
     came_to: CameTo,
 ) -> Schema:
-    """The schema that holds all samples of ``reader``.
+    """Return the schema that holds all samples of ``reader``.
 
-    None are looked at, if an earlier run of the same had done so. ``cuts``, from 0 to all, are where one piece of work
-    ends; with ``skips`` samples that are damaged, or do not go into columns with those before them, say nothing.
-    Memory: 1 MiB of samples for each of the ``workers``, and the names.
+    No sample is inspected if an earlier run of the same packing did so. ``cuts``, from 0 to the number of samples,
+    are the borders of jobs; with ``skips``, samples that are damaged or do not fit the columns of earlier ones are
+    ignored. Memory: 1 MiB of samples for each of the ``workers``, and the names.
 
     Raises
     ------
     UsageError
-        No columns hold all samples; which does not go with those before it.
+        No columns hold all samples; the error tells from which sample on they do not fit the earlier ones.
     ShardError
         A sample is damaged.
     """
@@ -82,14 +82,14 @@ def schema_of_all(
 
 
 def schema_of_tars(opened: Opened) -> Schema | None:
-    """The schema of all samples of tars as they are stored, by the names of their members: no payload is read.
+    """Return the schema of all samples of tars as stored, from the names of their members: no payload is read.
 
-    None where shards are something else.
+    None if the shards are not tars.
 
     Raises
     ------
     UsageError
-        There are more fields than a table should have columns.
+        There are more fields than a table may have columns.
     ShardError
         A shard is damaged.
     """

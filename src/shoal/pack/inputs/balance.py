@@ -1,8 +1,8 @@
-"""How often is each input packed? Rare classes repeated, with counts that are promised exactly.
+"""Oversampling and balancing: rare classes repeated, with exact counts.
 
-A class that should come 2.5 times as often has every input twice, and half of its inputs, chosen at random under the
-seed, once more. So no input of a class is packed more than once oftener than another, and the number of samples of a
-class is known before anything is read but the labels.
+A class with factor 2.5 gets every input twice, and half of its inputs, chosen at random by the seed, once more. So the
+repeats of any two inputs of a class differ by at most one, and the number of samples of a class is known before
+anything but the labels is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_NAMED = 8  # classes that an error lists
 
 @dataclass(frozen=True, slots=True)
 class ClassCount:
-    """What becomes of the inputs of one class: so many samples, of which some may have been left out."""
+    """Counts of one class: inputs, the samples they become, and samples that were left out."""
 
     name: str
     num_inputs: int
@@ -37,14 +37,14 @@ class ClassCount:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeats:
-    """How often each input is packed.
+    """Number of times that each input is packed.
 
     Parameters
     ----------
     times
         Shape (num_inputs,), int64, each at least 1.
     classes
-        Each class in the order of its first input, with what it had and what it gets.
+        Each class in the order of its first input, with its numbers of inputs and samples.
     class_of
         Shape (num_inputs,): the place of the class of each input among ``classes``.
 
@@ -63,23 +63,23 @@ class Repeats:
 
     @property
     def num_samples(self) -> int:
-        """Samples that will be packed."""
+        """Number of samples that will be packed."""
         return int(self.times.sum())
 
     def inputs(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
-        """The input of each of the samples ``[start, stop)``, all copies of an input after each other."""
+        """Return the input of each of the samples ``[start, stop)``; copies of an input are consecutive."""
         return self.inputs_of(np.arange(start, self.num_samples if stop is None else stop))
 
     def inputs_of(self, samples: NDArray[Any]) -> NDArray[np.int64]:
-        """The input of each of these samples, in any order; shape (num_samples,), O(log num_inputs) for each."""
+        """Return the input of each of these samples, in any order; shape (num_samples,), O(log num_inputs) for each."""
         return np.searchsorted(np.cumsum(self.times), samples, side="right").astype(np.int64)
 
     def copies(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
-        """Which copy of its input each of the samples ``[start, stop)`` is; the first is 0."""
+        """Return the copy number of each of the samples ``[start, stop)``; the first copy is 0."""
         return self.copies_of(np.arange(start, self.num_samples if stop is None else stop))
 
     def copies_of(self, samples: NDArray[Any]) -> NDArray[np.int64]:
-        """Which copy of its input each of these samples is, in any order."""
+        """Return the copy number of each of these samples, in any order."""
         ends = np.cumsum(self.times)
         inputs = np.searchsorted(ends, samples, side="right")
         result: NDArray[np.int64] = samples - (ends - self.times)[inputs]
@@ -87,21 +87,21 @@ class Repeats:
 
 
 def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | int], *, seed: int = 0) -> Repeats:
-    """Some classes come so many times as often as they are; every other input once.
+    """Repeat some classes by a factor each, and pack every other input once.
 
     Parameters
     ----------
     labels
         The class of each input, or None for one without.
     factors
-        Times, by class; at least 1. A class of ``n`` inputs gets ``n * factor`` samples, halves rounded up.
+        Factor of each class, at least 1. A class of ``n`` inputs gets ``n * factor`` samples, halves rounded up.
     seed
-        Which inputs are repeated once oftener than others of their class.
+        Chooses the inputs that are repeated once more than others of their class.
 
     Raises
     ------
     UsageError
-        A class that no input has, or a factor below 1.
+        No input has a given class, or a factor is below 1.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | i
 
 
 def balanced(labels: Sequence[str | None], *, seed: int = 0) -> Repeats:
-    """Every class gets as many samples as the largest has inputs.
+    """Repeat inputs so that every class gets as many samples as the largest class has inputs.
 
     Raises
     ------
@@ -140,12 +140,12 @@ def balanced(labels: Sequence[str | None], *, seed: int = 0) -> Repeats:
 
 
 def parse_factor(text: str) -> tuple[str, Fraction]:
-    """``"class=times"`` as typed on a command line; the class may itself hold "=".
+    """Parse ``"class=times"`` from the command line; the class may itself contain "=".
 
     Raises
     ------
     UsageError
-        It is something else, or the factor is below 1.
+        The text has another form, or the factor is below 1.
 
     Examples
     --------
@@ -164,7 +164,7 @@ def parse_factor(text: str) -> tuple[str, Fraction]:
 
 
 def _classes(labels: Sequence[str | None]) -> tuple[list[str | None], NDArray[np.int64], NDArray[np.int64]]:
-    """The classes in the order of their first inputs, the class of each input by number, and inputs of each class."""
+    """Return the classes in order of first input, the class code of each input, and the input count of each class."""
     numbers: dict[str | None, int] = {}
     codes = np.fromiter((numbers.setdefault(label, len(numbers)) for label in labels), np.int64, len(labels))
     return list(numbers), codes, np.bincount(codes, minlength=len(numbers)).astype(np.int64)
@@ -173,7 +173,7 @@ def _classes(labels: Sequence[str | None]) -> tuple[list[str | None], NDArray[np
 def _spread(
     names: list[str | None], codes: NDArray[np.int64], counts: NDArray[np.int64], promised: list[int], seed: int
 ) -> Repeats:
-    """``promised`` samples of each class over its inputs, as evenly as can be."""
+    """Spread the ``promised`` samples of each class over its inputs as evenly as possible."""
     if sum(promised) > _MOST_SAMPLES:
         msg = f"{int(counts.sum())} inputs would become more than {_MOST_SAMPLES} samples"
         raise UsageError(msg, hint="repeat them less often")
@@ -184,7 +184,7 @@ def _spread(
     first = np.cumsum(counts) - counts
     for code in np.flatnonzero(over).tolist():
         members = by_class[first[code] : first[code] + counts[code]]
-        # The key knows the class by its name: classes that come or go leave the choice in others as it was.
+        # The key depends on the name of the class, so adding or removing classes does not change the choice in others.
         places = permute(np.arange(len(members)), len(members), key(seed, 0, "pack-balance", *_words(names[code])))
         times[members[places < over[code]]] += 1
     return Repeats(

@@ -1,4 +1,4 @@
-"""The columns of tables that are made of files: known from names and manifests, before a file is read."""
+"""Columns of tables made from files: determined from names and manifests, before any file is read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def columns_of_files(
     extra: Sequence[Mapping[str, Any]] = (),
     skips: bool,
 ) -> dict[str, Any]:
-    """The options by which all shards have the columns of all samples; none where shards are no tables.
+    """Return options that give all shards the columns of all samples; empty if shards are not tables.
 
-    ``fields`` hold files, ``extra`` is what a manifest says of each sample. O(samples) with a manifest.
+    ``fields`` hold files, ``extra`` has the manifest's columns for each sample. O(samples) with a manifest.
 
     Raises
     ------
     UsageError
-        A column of the manifest has values of which no column holds all; unless ``skips``.
+        A column of the manifest mixes values that no single column type can hold, unless ``skips``.
     """
     if format_name not in TABLE_FORMATS:
         return {}

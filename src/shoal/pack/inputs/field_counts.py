@@ -1,7 +1,7 @@
-"""The fields that samples of files have, and those that lack what most have: stray files beside the data.
+"""Counts of the fields of samples from files, and samples that lack the usual ones: stray files beside the data.
 
-Fields are named by the suffixes of files, as in tar shards, whatever the format. A batch that holds one sample without
-a field that the others have becomes lists.
+Fields are named by the suffixes of files, as in tar shards, whatever the format. One sample that lacks a field of the
+others turns its batch into lists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shoal.pack.shard_plan import PackPlan
 __all__ = ["FIELDS", "FieldSets", "SampleFields", "counted_fields", "sets_of_fields"]
 
 FIELDS = "fields"
-"""In the metadata of an index: what `SampleFields.to_dict` gives."""
+"""Metadata key of an index for the result of `SampleFields.to_dict`."""
 
 _MOST_NAMED = 10
 
@@ -35,9 +35,10 @@ class FieldSets:
 
 @dataclass(frozen=True, slots=True)
 class SampleFields:
-    """How many samples have each field, most first, and which lack one of the ``usual``: those of more than half.
+    """Number of samples with each field, most frequent first, and of those without all ``usual`` fields.
 
-    ``first_without_usual`` are the names of the first ten inputs that do.
+    ``usual`` are the fields of more than half of the samples; ``first_without_usual`` names the first ten inputs that
+    lack one.
     """
 
     counts: Mapping[str, int]
@@ -46,7 +47,7 @@ class SampleFields:
     first_without_usual: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, for the metadata of an index."""
+        """Return the counts as JSON, for the metadata of an index."""
         return {
             "counts": dict(self.counts),
             "usual": list(self.usual),
@@ -56,7 +57,7 @@ class SampleFields:
 
     @classmethod
     def of_index(cls, index: Index) -> SampleFields | None:
-        """What the metadata of an index says; None where it says nothing."""
+        """Read the counts from the metadata of an index; None if it has none."""
         said = index.metadata.get(FIELDS)
         if not isinstance(said, Mapping):
             return None
@@ -65,7 +66,7 @@ class SampleFields:
 
 
 def sets_of_fields(fields: Iterable[tuple[str, ...] | str]) -> FieldSets:
-    """Of the fields of each input, in their order; a text is one field.
+    """Build field sets from the fields of each input, in order; a string is a single field.
 
     >>> found = sets_of_fields(["jpg", "db", "jpg"])
     >>> found.sets, found.codes.tolist()
@@ -79,7 +80,7 @@ def sets_of_fields(fields: Iterable[tuple[str, ...] | str]) -> FieldSets:
 def counted_fields(
     found: FieldSets | None, plan: PackPlan, parts: Sequence[Index], *, name: Callable[[int], str]
 ) -> SampleFields | None:
-    """The fields of the samples that were packed: repeats count each time, what was skipped does not count."""
+    """Count the fields of the packed samples: repeats count each time, skipped samples do not count."""
     if found is None:
         return None
     times = np.ones(len(found.codes), dtype=np.int64) if plan.repeats is None else plan.repeats.times

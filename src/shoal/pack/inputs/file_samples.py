@@ -1,4 +1,4 @@
-"""What becomes of the files of a sample, by the format it is written in."""
+"""Makers of samples from files, by the format of the shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["fields_beside", "maker_of"]
 
 
 class _Maker(Protocol):
-    """Makes a sample: of its key, its files by field, its class and what else is known of it."""
+    """Function that makes a sample from its key, its files by field, its class and further fields."""
 
     def __call__(
         self,
@@ -27,16 +27,16 @@ class _Maker(Protocol):
 
 
 def maker_of(format_name: str) -> _Maker:
-    """What makes samples for shards of this format."""
+    """Return the function that makes samples for shards of this format."""
     return {"tar": _as_members, "jsonl": _as_line}.get(format_name.partition(".")[0], _as_row)
 
 
 def fields_beside(
     format_name: str, *, labelled: bool = False, extra: bool = False, grouped: bool = False
 ) -> dict[str, str]:
-    """The fields that samples of files have besides these, where a file could have the same name, and what they are.
+    """Return the fields that samples get besides their files and that could collide with a file, with descriptions.
 
-    Rows that are not grouped have their file as ``data`` (or ``text``), whatever its name.
+    Ungrouped rows hold their file as ``data`` (or ``text``), whatever its name.
     """
     if format_name.partition(".")[0] == "tar":
         found = {"__key__": "its key"}
@@ -55,9 +55,9 @@ def _as_members(
     classes: tuple[str, ...],  # noqa: ARG001  # their names are in the key
     extra: Mapping[str, Any] | None,
     *,
-    grouped: bool,  # noqa: ARG001  # members have their suffixes always
+    grouped: bool,  # noqa: ARG001  # members always have their suffixes
 ) -> Sample:
-    """A sample of a tar: files as they are, the class as its number, what else is known as JSON."""
+    """Make a tar sample: files unchanged, the class as its number, further fields as JSON."""
     sample: Sample = {"__key__": key, **values}
     if label >= 0:
         sample["cls"] = b"%d" % label
@@ -75,7 +75,7 @@ def _as_row(
     *,
     grouped: bool,
 ) -> Sample:
-    """A row: the file as ``data`` (of those that are grouped each by its suffix), its class as a number and a name."""
+    """Make a row: the file as ``data`` (grouped files each by suffix), the class as a number and a name."""
     sample: Sample = {"key": key}
     if not grouped:
         sample["data"] = next(iter(values.values()))
@@ -95,7 +95,7 @@ def _as_line(
     *,
     grouped: bool,
 ) -> Sample:
-    """A row whose files are texts."""
+    """Make a row whose files are decoded as UTF-8 text."""
     row = _as_row(key, values, label, classes, extra, grouped=grouped)
     if not grouped:
         row = {"key": key, "text": row["data"], **{name: row[name] for name in row if name not in ("key", "data")}}

@@ -1,4 +1,4 @@
-"""All files below a directory: looked for by some processes, where there are many; in one order, whoever looked."""
+"""Listing of all files below a directory, in several processes if there are many, always in the same order."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from shoal.storage.files.scandir import Found, look
 
 __all__ = ["files_below"]
 
-_ALONE_FILES = 4096  # an interpreter begins in the time in which these are looked at
+_ALONE_FILES = 4096  # listing these takes as long as starting an interpreter
 _AT_ONCE_DIRECTORIES = 64
-_AT_ONCE_LETTERS = 8192  # of their names; with two requests under way, less than a pipe holds
+_AT_ONCE_LETTERS = 8192  # of their names; two pending requests are less than a pipe holds
 _AHEAD = 2
 
 
 def files_below(root: str, *, num_workers: int = 1) -> FileTree:
-    """All files at any depth, sorted by name, without hidden ones and what hidden directories hold.
+    """List all files at any depth, sorted by name, without hidden files and the contents of hidden directories.
 
-    Links are followed, except back to a directory that holds them. 2.7 us a file and process, 60 bytes a file.
+    Links are followed, except back to a directory that holds them. 2.7 us per file and process, 60 bytes per file.
 
     Raises
     ------
@@ -60,7 +60,7 @@ _Asked = tuple[str, tuple[tuple[int, int], ...]]
 def _take(
     answer: Found | None, above: tuple[tuple[int, int], ...], found: dict[str, Found], pending: deque[_Asked]
 ) -> int:
-    """Keep what is in a directory, and ask for what is below; how many files there are."""
+    """Store the listing of a directory, queue its subdirectories, and return its number of files."""
     if answer is None:
         return 0
     directory, count, _, _, _, inside, identity = answer
@@ -89,7 +89,7 @@ def _look_in_processes(root: str, pending: deque[_Asked], found: dict[str, Found
 
 
 def _some(pending: deque[_Asked], num_lookers: int) -> list[_Asked]:
-    """A fair part of what is to be looked at."""
+    """Take a fair share of the directories still to be listed."""
     most = min(_AT_ONCE_DIRECTORIES, 1 + len(pending) // (2 * _AHEAD * num_lookers))
     some, letters = [pending.popleft()], 0
     while pending and len(some) < most and letters < _AT_ONCE_LETTERS:
@@ -99,7 +99,7 @@ def _some(pending: deque[_Asked], num_lookers: int) -> list[_Asked]:
 
 
 class _Looker:
-    """A process that looks at directories."""
+    """A process that lists directories."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(  # noqa: S603  # this very interpreter
@@ -114,14 +114,14 @@ class _Looker:
         self._buffer = bytearray()
 
     def ask(self, root: str, some: list[_Asked]) -> None:
-        """Let it look at some directories."""
+        """Send a request to list some directories."""
         self.asked.append(some)
         requests: Any = self._process.stdin
-        with suppress(BrokenPipeError):  # that it is gone is seen when its answer is wanted
+        with suppress(BrokenPipeError):  # a dead process is noticed when its answer is read
             requests.write(looking.frame((root, some)))
 
     def told(self, root: str) -> Iterator[tuple[tuple[tuple[int, int], ...], Found | None]]:
-        """What it has found since; nothing where it is in the middle of saying so."""
+        """Yield the listings that have arrived since the last call; none while an answer is incomplete."""
         data = self.answers.read(1 << 20)
         if not data:
             msg = f"{root}: the process that lists it ended with exit status {self._process.wait()}"
@@ -135,7 +135,7 @@ class _Looker:
                 yield above, answer
 
     def end(self) -> None:
-        """Leave nothing of it."""
+        """Kill the process and close its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -148,7 +148,7 @@ def _failure(root: str, directory: str, number: int, words: str) -> StorageError
 
 
 def _in_order(found: dict[str, Found], directory: str) -> Iterator[tuple[str, int, bytes, bytes, bytes]]:
-    """Runs of files, as their whole names sort: what is in a subdirectory comes among the files beside it."""
+    """Yield runs of files sorted by full name: the files of a subdirectory come in between those beside it."""
     if directory not in found:
         return
     _, count, joined, sizes, times, inside, _ = found.pop(directory)

@@ -1,4 +1,4 @@
-"""What is packed: a table of inputs, of which any can be read by number, here or in another process."""
+"""Tables of inputs to pack, any of which can be read by number, in this or another process."""
 
 from __future__ import annotations
 
@@ -36,79 +36,79 @@ __all__ = [
 ]
 
 _HEADER_BYTES = 512
-_ROW_BYTES = 64  # of a record that is not its payload: names, lengths, checksums
+_ROW_BYTES = 64  # overhead of a record beyond its payload: names, lengths, checksums
 
 
 class InputTable(Protocol):
     """Inputs by number."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of inputs."""
         ...
 
     def record_bytes(self) -> NDArray[np.int64]:
-        """About how many bytes each has in a shard; shape (len,)."""
+        """Return the approximate bytes of each input in a shard; shape (len,)."""
         ...
 
     def labels(self, key: str) -> Sequence[str | None]:
-        """What each has by the name of ``key``, as text; raises `UsageError` where there is no such thing."""
+        """Return the value of ``key`` of each input, as text; raises `UsageError` if inputs have none."""
         ...
 
     def key(self, number: int) -> str:
-        """What an input is called where it is spoken of."""
+        """Return the name of an input for messages."""
         ...
 
     def field_sets(self) -> FieldSets | None:
-        """The fields of each by the suffixes of its files; None where they are no files."""
+        """Return the fields of each input by the suffixes of its files; None if inputs are not files."""
         ...
 
     @property
     def left_out(self) -> tuple[tuple[str, str], ...]:
-        """What lacks a required field, and so is no input any more: names and reasons."""
+        """Inputs dropped for lack of a required field: names and reasons."""
         ...
 
     def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> Iterable[Sample | Unreadable]:
-        """The samples of these inputs, in this order, read when they are asked for; can be pickled.
+        """Return the samples of these inputs, in this order, read lazily; the result can be pickled.
 
-        ``copies`` says which copy of its input each is, from 0.
+        ``copies`` is the copy number of each, from 0.
         """
         ...
 
     def digest(self) -> str:
-        """Equal where the inputs are: names, sizes, times."""
+        """Return a digest that is equal for equal inputs: names, sizes, times."""
         ...
 
     def about(self) -> Mapping[str, Any]:
-        """What the metadata of the index should say of them."""
+        """Return what the inputs add to the metadata of the index."""
         ...
 
     def label_column(self) -> str | None:
-        """The field of a sample that says its class; None where there is none."""
+        """Return the field of a sample that holds its class; None if there is none."""
         ...
 
     def column_path(self, name: str) -> str:
-        """Where a value that the inputs have by this name is in a sample."""
+        """Return the path in a sample of a value that the inputs know by this name."""
         ...
 
     def refuse_copies(self, times: NDArray[np.int64]) -> None:
-        """Make sure that no copy gets the key of another input, where each is packed so many times; or `UsageError`."""
+        """Raise `UsageError` if a copy would get the key of another input, given how often each is packed."""
         ...
 
     def options(self, *, skips: bool) -> dict[str, Any]:
-        """The options of the format by which all shards have the columns of all samples.
+        """Return format options that give all shards the columns of all samples.
 
-        `UsageError` where no columns hold all; unless ``skips``: then samples that do not fit will be left out.
+        Raises `UsageError` if no columns hold all samples, unless ``skips``: then samples that do not fit are left out.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileInputs:
-    """Files, one or several of which make a sample.
+    """Inputs from files, one or several of which make a sample.
 
     ``first_file``, shape (num_inputs + 1,): input ``i`` has the files ``[first_file[i], first_file[i + 1])`` of
     ``files``. ``keys`` and ``fields`` name samples and files; ``label``, int32, is a class of ``classes`` or -1.
-    ``extra`` has further fields of each sample. Of those that are ``grouped`` each file is a field by its suffix.
+    ``extra`` has further fields of each sample. If ``grouped``, each file is a field named by its suffix.
     """
 
     files: FileList
@@ -126,16 +126,16 @@ class FileInputs:
         return len(self.keys)
 
     def key(self, number: int) -> str:
-        """The key of its sample."""
+        """Return the key of the sample."""
         return self.keys[number]
 
     def field_sets(self) -> FieldSets:
-        """By the suffixes of their files."""
+        """Return the fields of each input, by the suffixes of its files."""
         borders = self.first_file.tolist()
         return sets_of_fields(tuple(sorted(set(self.fields[first:end]))) for first, end in pairwise(borders))
 
     def record_bytes(self) -> NDArray[np.int64]:
-        """From the sizes of files, and what a record has besides."""
+        """Compute record sizes from the sizes of files, and the overhead of a record."""
         sizes = np.maximum(self.files.num_bytes, 0)
         if self.format.partition(".")[0] == "tar":
             blocks = (sizes + 511) // 512 * 512 + _HEADER_BYTES
@@ -154,7 +154,7 @@ class FileInputs:
         return np.array(sizes, dtype=np.int64)
 
     def labels(self, key: str) -> Sequence[str | None]:
-        """The class, or what a manifest says by this name."""
+        """Return the class, or the column of the manifest with this name."""
         if self.extra and key in self.extra[0]:
             return [None if extra[key] is None else str(extra[key]) for extra in self.extra]
         if key in ("label", "class", "cls") and self.label is not None:
@@ -164,7 +164,7 @@ class FileInputs:
         raise UsageError(msg, hint="classes are the directories in which files lie, or columns of a manifest")
 
     def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> FileSamples:
-        """The samples of these inputs."""
+        """Return the samples of these inputs."""
         counts = np.diff(self.first_file)[numbers]
         ends = np.cumsum(counts)
         files = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(
@@ -188,7 +188,7 @@ class FileInputs:
         )
 
     def digest(self) -> str:
-        """Of names, sizes and times of all files, and all else."""
+        """Return a digest of the names, sizes and times of all files, and of all other attributes."""
         found = hashlib.blake2b(digest_size=16)
         found.update("\0".join(self.files.names).encode("utf-8", "surrogateescape"))
         for column in (self.files.num_bytes, self.files.modified_ns, self.first_file, self.label):
@@ -199,32 +199,32 @@ class FileInputs:
         return found.hexdigest()
 
     def about(self) -> Mapping[str, Any]:
-        """The classes."""
+        """Return the class names."""
         return {"classes": list(self.classes)} if self.classes else {}
 
     def label_column(self) -> str | None:
-        """``cls`` in tar shards, else ``label``."""
+        """Return ``cls`` for tar shards, else ``label``; None without classes."""
         if self.label is None:
             return None
         return label_field(self.format)
 
     def column_path(self, name: str) -> str:
-        """``label`` is the class; in tar shards what a manifest says is in the field ``json``."""
+        """Map ``label`` to the class, and in tar shards columns of a manifest to paths in the field ``json``."""
         is_tar = self.format.partition(".")[0] == "tar"
         if name == "label" and self.label is not None:
             return self.label_column() or name
         if not is_tar or not self.extra:
             return name
-        # What a manifest's column holds may have parts of its own: meta.lang is inside of meta.
+        # A manifest's column may be nested: meta.lang is inside meta.
         known = any(name == column or name.startswith(f"{column}.") for column in self.extra[0])
         return f"json.{name}" if known else name
 
     def refuse_copies(self, times: NDArray[np.int64]) -> None:
-        """As `shoal.pack.inputs.repeat_keys.refuse_copies`."""
+        """Call `shoal.pack.inputs.repeat_keys.refuse_copies` for the keys of all inputs."""
         refuse_copies(self.keys, times)
 
     def options(self, *, skips: bool) -> dict[str, Any]:
-        """The columns of tables: those of files by their suffixes where they are grouped, and of the manifest."""
+        """Return the columns of tables: files (by suffix if grouped) and the columns of the manifest."""
         fields = self.fields if self.grouped else ["data"]
         labelled = self.label is not None
         return columns_of_files(self.format, fields=fields, labelled=labelled, extra=self.extra, skips=skips)
@@ -232,7 +232,7 @@ class FileInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileSamples:
-    """The samples of some inputs, read one by one."""
+    """Samples of some inputs, read one by one."""
 
     root: str
     format: str
@@ -254,7 +254,7 @@ class FileSamples:
         return self._all_kinds()
 
     def _single_members(self) -> Iterator[Sample | Unreadable]:
-        """The usual way, one file a sample of a tar: a third of the time of what can do all."""
+        """Yield samples of the common case, one file per tar sample, in a third of the time of `_all_kinds`."""
         directory = f"{self.root.rstrip('/')}/"
         classes = [b"%d" % label for label in range(len(self.classes))]
         for key, copy, name, suffix, num_bytes, modified_ns, label in zip(
@@ -300,7 +300,7 @@ class FileSamples:
 
 
 def label_field(format: str) -> str:  # noqa: A002
-    """The field of a sample that has its class."""
+    """Return the field of a sample that holds its class."""
     return "cls" if format.partition(".")[0] == "tar" else "label"
 
 
@@ -312,10 +312,10 @@ def file_inputs(
     labelled: bool | None = None,
     left_out: tuple[tuple[str, str], ...] = (),
 ) -> FileInputs:
-    """Inputs from files: each a sample, or ``grouped`` all of one name but for what follows its first dot.
+    """Make inputs from files: one sample each, or if ``grouped``, one per group of names equal up to their first dot.
 
-    ``labelled``: the first directory of a name is the class of its sample; None to do so where all have one.
-    ``left_out`` are files that were chosen not to be packed.
+    ``labelled`` takes the first directory of a name as the class of its sample; None does so if all names have one.
+    ``left_out`` are files that were excluded from packing.
 
     Raises
     ------
@@ -342,7 +342,7 @@ def file_inputs(
 
 
 def name_of(name: str) -> tuple[str, str]:
-    """Key and field of a file that is a sample: its suffix is what follows the last dot; other dots become "_"."""
+    """Return key and field of a file that is a sample: the field follows the last dot; other dots become "_"."""
     directory, slash, last = name.rpartition("/")
     stem, dot, suffix = last.rpartition(".")
     if not dot:
@@ -351,12 +351,12 @@ def name_of(name: str) -> tuple[str, str]:
 
 
 def grouped_name(name: str) -> tuple[str, str]:
-    """Key and field of a file that is a part of a sample: its field is what follows the first dot of its name."""
+    """Return key and field of a file that is part of a sample: the field follows the first dot of its name."""
     return key_and_suffix(name) or name_of(name)
 
 
 def refuse_collisions(names: Sequence[str], keys: Sequence[str], fields: Sequence[str] | None) -> None:
-    """No two files may make the same name."""
+    """Raise `UsageError` if two files would make the same sample, or the same field of a sample."""
     seen: dict[Any, int] = {}
     for number, key in enumerate(keys):
         before = seen.setdefault(key if fields is None else (key, fields[number]), number)
@@ -370,7 +370,7 @@ def refuse_collisions(names: Sequence[str], keys: Sequence[str], fields: Sequenc
 
 
 def refuse_taken(names: Sequence[str], fields: Sequence[str], beside: Mapping[str, str]) -> None:
-    """No file may be a field that its sample gets anyway, and that would take its place."""
+    """Raise `UsageError` if a file would be a field that its sample gets anyway and that would replace it."""
     if not beside.keys() & set(fields):
         return
     name, field = next(pair for pair in zip(names, fields, strict=True) if pair[1] in beside)
@@ -394,14 +394,14 @@ def _classes(keys: Sequence[str], labelled: bool | None) -> tuple[NDArray[np.int
 
 
 def _unreadable(name: str, path: str, error: StorageError) -> Unreadable:
-    """An input that cannot be read; the error itself, where that is the fault of no input."""
+    """Return an input that cannot be read; raise the error if the cause is not the input (too many open files)."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise error
     return Unreadable(_shown(name), error, error.message.replace(path, _shown(name)))
 
 
 def _shown(name: str) -> str:
-    """A name as it may be shown and kept: of absolute ones only the end."""
+    """Return a name as it may be shown and stored: only the last part of an absolute one."""
     return name.rpartition("/")[2] if name[:1] == "/" else name
 
 

@@ -1,4 +1,4 @@
-"""Inputs from a table of paths: CSV, JSON Lines, Parquet, or any other format of rows that can be opened."""
+"""Inputs from manifests, tables of paths: CSV, JSON Lines, Parquet, or any other row format that can be opened."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _OWN = {"tar": (), "jsonl": ("key", "text")}
 
 
 def manifest_inputs(manifest: str, *, format: str, path_column: str | None = None) -> FileInputs:  # noqa: A002
-    """One input for each row: the file at its path, which counts from the manifest, and the row's other columns.
+    """Make one input of each row: the file at its path, relative to the manifest, and the row's other columns.
 
-    In a tar shard these are the field ``json``; elsewhere each is a field. The path itself goes into no shard.
+    In a tar shard these columns are the field ``json``; elsewhere each is a field. The path itself goes into no shard.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def manifest_inputs(manifest: str, *, format: str, path_column: str | None = Non
 
 
 def _keyed(paths: Sequence[str], root: str, format: str) -> FileInputs:  # noqa: A002
-    """Keys from the names of files; those outside the manifest's directory are named by the last part alone."""
+    """Derive keys from file names; files outside the manifest's directory are named by the last part alone."""
     outside = [path[:1] == "/" or ".." in path.split("/") for path in paths]
     named = [path.rpartition("/")[2] if out else path for path, out in zip(paths, outside, strict=True)]
     files = files_named(root, paths)
@@ -116,7 +116,7 @@ def _refuse_twice(paths: Sequence[str], manifest: str) -> None:
 
 
 def _typed(values: list[Any]) -> list[Any]:
-    """The texts of a column, as numbers where all of them are."""
+    """Convert the strings of a column to numbers if all of them are numbers."""
     for kind in (int, float):
         found = [_number(value, kind) for value in values]
         if None not in found:
@@ -125,19 +125,19 @@ def _typed(values: list[Any]) -> list[Any]:
 
 
 def _plain(values: list[Any]) -> list[Any]:
-    """Values of a column that have types already."""
+    """Convert numpy values of a column that already has types to plain Python values."""
     return [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in values]
 
 
 def _number(text: Any, kind: type[int | float]) -> int | float | None:
-    # "007" and "1_000" are texts.
+    # "007" and "1_000" stay strings.
     if not isinstance(text, str) or not _NUMBER.fullmatch(text):
         return None
     try:
         number = kind(text)
     except ValueError:
         return None
-    # A column of floating numbers changes none of those that are written as whole, and has no infinity.
+    # Conversion to float must not change a number written as an integer, nor produce an infinity.
     is_same = not isinstance(number, float) or (
         int(text) == number if _WHOLE.fullmatch(text) else math.isfinite(number)
     )

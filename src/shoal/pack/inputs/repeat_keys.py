@@ -1,4 +1,4 @@
-"""What samples are called that are packed more than once."""
+"""Keys of samples that are packed more than once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COPY = re.compile(r"(.*)~([1-9][0-9]*)", re.DOTALL)
 
 
 def copy_of(key: str, copy: int) -> str:
-    """The key of a copy: no two samples of a dataset have the same.
+    """Return the key of a copy, so that no two samples of a dataset share one.
 
     >>> copy_of("cats/001", 0), copy_of("cats/001", 1)
     ('cats/001', 'cats/001~2')
@@ -26,12 +26,12 @@ def copy_of(key: str, copy: int) -> str:
 
 
 def refuse_copies(keys: Sequence[str], times: NDArray[np.int64]) -> None:
-    """Make sure that no copy gets the key of another input; ``times``, shape (num_inputs,), is how often each comes.
+    """Check that no copy gets the key of another input; ``times``, shape (num_inputs,), is how often each is packed.
 
     Raises
     ------
     UsageError
-        One would.
+        A copy would get the key of another input.
     """
     alike = [found for key in keys if MARK in key and (found := _COPY.fullmatch(key))]
     if not alike:

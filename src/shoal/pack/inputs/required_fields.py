@@ -1,6 +1,6 @@
-"""Files that are packed only together with others: ``--require jpg,cls`` keeps what does not belong to the data out.
+"""Selection of files whose samples have all required fields: ``--require jpg,cls`` keeps stray files out.
 
-They are chosen by their names, before classes are: a README beside the directories of the classes would keep these from
+Files are chosen by name, before classes are determined: a README beside the class directories would keep these from
 being classes.
 """
 
@@ -18,21 +18,21 @@ from shoal.hints import did_you_mean
 __all__ = ["CLASS_FIELDS", "Chosen", "chosen_files", "lacking_in"]
 
 CLASS_FIELDS = ("cls", "label", "class")
-"""Names of the field that no file has: the class by directory."""
+"""Names for the one field that does not come from a file: the class by directory."""
 
 _MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """The ``numbers`` of the files that are packed, and those left out, by name and reason: one for each sample."""
+    """``numbers`` of the files that are packed, and name and reason of each sample left out."""
 
     numbers: NDArray[np.int64]
     left_out: tuple[tuple[str, str], ...]
 
 
 def lacking_in(fields: Iterable[str], required: Sequence[str]) -> list[str]:
-    """Which of the required fields are not there; ``"jpg;png"`` is either.
+    """Return the required fields that are missing; ``"jpg;png"`` means either.
 
     >>> lacking_in(["png", "json"], ["jpg;png", "txt"])
     ['txt']
@@ -49,12 +49,12 @@ def chosen_files(
     grouped: bool,
     skips: bool,
 ) -> Chosen:
-    """The files of samples that have all ``required`` fields; ``named`` gives the key and field of a file.
+    """Choose the files of samples that have all ``required`` fields; ``named`` gives the key and field of a file.
 
     Raises
     ------
     UsageError
-        Some lack one, and they are not to be skipped; or all do.
+        Some samples lack one and may not be skipped; or all lack one.
     """
     pairs = [named(name) for name in names]
     fields: dict[str, list[str]] = {}

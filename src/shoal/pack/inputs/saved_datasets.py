@@ -1,4 +1,4 @@
-"""Inputs from a dataset that Hugging Face's ``save_to_disk`` has written: Arrow shards, and a description of them."""
+"""Inputs from a dataset written by Hugging Face's ``save_to_disk``: Arrow shards and their description."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ __all__ = ["DatasetInputs", "dataset_inputs", "is_dataset_on_disk"]
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 _HEADER_BYTES = 1024
 _FILE = {"bytes", "path"}
-# How files begin; for members of tar shards, whose names say what they are.
+# First bytes of files, to name members of tar shards by their type.
 _BEGINNINGS = ((b"\xff\xd8\xff", "jpg"), (b"\x89PNG", "png"), (b"GIF8", "gif"), (b"fLaC", "flac"), (b"ID3", "mp3"))
 
 
 def is_dataset_on_disk(path: str) -> bool:
-    """Whether a directory is one that ``save_to_disk`` has written."""
+    """Return True if ``save_to_disk`` has written the directory."""
     return any((Path(path) / name).is_file() for name in (_STATE, _SPLITS))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DatasetInputs:
-    """The rows of a dataset, by number."""
+    """Rows of a dataset, by number."""
 
     paths: tuple[str, ...]
     format: str
@@ -52,24 +52,24 @@ class DatasetInputs:
         return self.num_samples
 
     def key(self, number: int) -> str:
-        """Its number."""
+        """Return the row number, in words."""
         return f"row {number}"
 
     def field_sets(self) -> None:
-        """Nothing: all rows have all columns."""
+        """Return None: all rows have all columns."""
         return
 
     @property
     def left_out(self) -> tuple[tuple[str, str], ...]:
-        """Nothing."""
+        """Always empty."""
         return ()
 
     def record_bytes(self) -> NDArray[np.int64]:
-        """The mean of the record batch in which a row lies."""
+        """Return for each row the mean size of the rows in its record batch."""
         return self.sample_bytes + (_HEADER_BYTES if self.format.partition(".")[0] == "tar" else 0)
 
     def labels(self, key: str) -> Sequence[str | None]:
-        """The values of a column; classes by their names."""
+        """Return the values of a column, classes by name."""
         names = self.classes.get(key)
         found: list[str | None] = []
         for row in self._dataset():
@@ -81,30 +81,30 @@ class DatasetInputs:
         return found
 
     def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> DatasetSamples:
-        """The rows of these numbers."""
+        """Return the rows with these numbers."""
         return DatasetSamples(self.paths, self.format, numbers, copies)
 
     def digest(self) -> str:
-        """Of the rows' places, and how large the shards are."""
+        """Return a digest of the places of rows, and of the sizes and versions of shards."""
         return self.known
 
     def about(self) -> Mapping[str, Any]:
-        """The names of classes, by column."""
+        """Return the names of classes, by column."""
         return {"classes": {name: list(names) for name, names in self.classes.items()}} if self.classes else {}
 
     def label_column(self) -> str | None:
-        """None: rows have whatever columns they have."""
+        """Return None: there is no class besides the columns of rows."""
         return None
 
     def column_path(self, name: str) -> str:
-        """Where a column is in a sample: under its own name."""
+        """Return the name itself: a column is a field of the sample."""
         return name
 
     def refuse_copies(self, times: NDArray[np.int64]) -> None:
-        """Keys are numbers, and all are well."""
+        """Accept any repeats: keys are numbers, so copies never collide."""
 
     def options(self, *, skips: bool) -> dict[str, Any]:  # noqa: ARG002  # all rows fit
-        """The options of the format by which columns keep their types, where rows go into columns again."""
+        """Return format options that keep the column types, if the target has columns too."""
         options = options_like(self._dataset()._opened, self.format)  # noqa: SLF001  # as below
         if "schema" in options:
             options["schema"] = _with_files(options["schema"])
@@ -116,7 +116,7 @@ class DatasetInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DatasetSamples:
-    """Some rows of a dataset, read in the order in which they lie, given in the order asked for."""
+    """Some rows of a dataset, read in stored order and yielded in the requested order."""
 
     paths: tuple[str, ...]
     format: str
@@ -130,7 +130,7 @@ class DatasetSamples:
         if len(chosen) == len(self.numbers) and bool((np.diff(self.numbers) > 0).all()):
             wanted = rows
         else:
-            # All rows of the shard that is made: as much memory as it has bytes.
+            # Holds all rows of the shard being made: as much memory as its bytes.
             held = dict(rows)
             wanted = ((number, held[number]) for number in self.numbers.tolist())
         is_tar = self.format.partition(".")[0] == "tar"
@@ -144,12 +144,12 @@ class DatasetSamples:
 
 
 def dataset_inputs(path: str, *, format: str) -> DatasetInputs:  # noqa: A002
-    """The rows of a directory that ``save_to_disk`` has written.
+    """Return the rows of a directory that ``save_to_disk`` has written.
 
     Raises
     ------
     SourceError
-        It holds several splits, or is not whole.
+        It holds several splits, or is incomplete.
     """
     directory = Path(with_home(path)).absolute()
     if (directory / _SPLITS).is_file():
@@ -166,7 +166,7 @@ def dataset_inputs(path: str, *, format: str) -> DatasetInputs:  # noqa: A002
         msg = f"{directory / _STATE}: this does not say which files hold the dataset"
         raise SourceError(msg, hint="save the dataset again with save_to_disk") from None
     dataset = _opened(paths)
-    index = dataset._opened.index  # noqa: SLF001  # what it knows of the places of samples
+    index = dataset._opened.index  # noqa: SLF001  # for the places of samples
     means = index.extent_decoded_bytes // np.maximum(index.extent_num_samples, 1)
     return DatasetInputs(
         paths,
@@ -182,7 +182,7 @@ def dataset_inputs(path: str, *, format: str) -> DatasetInputs:  # noqa: A002
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """What one of the small files beside the shards says."""
+    """Read one of the small JSON files beside the shards."""
     store = LocalStore()
     data = store.read_range(str(path), 0, store.stat(str(path)).num_bytes)
     try:
@@ -200,7 +200,7 @@ def _opened(paths: tuple[str, ...]) -> Dataset:
 
 
 def _classes(info: Path) -> dict[str, list[str]]:
-    """Columns whose numbers have names."""
+    """Return the class names of each ClassLabel column."""
     if not info.is_file():
         return {}
     features = _json(info).get("features") or {}
@@ -212,7 +212,7 @@ def _classes(info: Path) -> dict[str, list[str]]:
 
 
 def _with_files(schema: Any) -> Any:
-    """The schema of rows as `_value` makes them: an image or a sound is bytes."""
+    """Return the schema of rows as `_value` makes them: images and sounds become bytes."""
     pa = arrow_library("Arrow")
     fields = [field.with_type(_kind_with_files(pa, field.type)) for field in schema]
     return pa.schema(fields, metadata=schema.metadata)
@@ -233,7 +233,7 @@ def _kind_with_files(pa: Any, kind: Any) -> Any:
 
 
 def _value(name: str, value: Any, *, is_tar: bool) -> tuple[str, Any]:
-    """A field; an image or a sound is its file, of which the path on somebody's machine is left out."""
+    """Return the name and value of a field; an image or sound becomes its file's bytes, without the local path."""
     found = _files_in(name, value)
     if is_tar and found is not value and isinstance(found, bytes):
         return f"{name}.{_suffix(found, value['path'] or '')}", found
@@ -241,7 +241,7 @@ def _value(name: str, value: Any, *, is_tar: bool) -> tuple[str, Any]:
 
 
 def _files_in(name: str, value: Any) -> Any:
-    """A value whose images and sounds, wherever they are inside of it, are the bytes of their files."""
+    """Return a value with all images and sounds in it, at any depth, replaced by the bytes of their files."""
     if isinstance(value, dict):
         if value.keys() != _FILE:
             return {key: _files_in(name, inner) for key, inner in value.items()}

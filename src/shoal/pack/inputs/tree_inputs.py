@@ -1,4 +1,4 @@
-"""Files below a directory, each of which is a sample: the usual inputs, in little memory and a block at a time."""
+"""Inputs from files below a directory, one per sample: the common case, in little memory and a block at a time."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = ["TreeInputs", "TreeSamples", "tree_inputs"]
 
 _BLOCK_BYTES = 1 << 20
 _TAR_BLOCK = 512
-_ROW_BYTES = 64  # of a record that is not its payload: names, lengths, checksums
+_ROW_BYTES = 64  # overhead of a record beyond its payload: names, lengths, checksums
 _DOT = ord(".")
 _SHARD_SUFFIXES = (b".tar", b".parquet", b".arrow", b".mds", b".tfrecord", b".rec", b".tar.gz", b".tar.zst")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeInputs:
-    """Files below a directory, one a sample; ``label``, int32, is the class of each in ``classes``."""
+    """Files below a directory, one per sample; ``label``, int32, is the class of each in ``classes``."""
 
     files: FileTree
     format: str
@@ -47,21 +47,21 @@ class TreeInputs:
         return len(self.files)
 
     def key(self, number: int) -> str:
-        """The name of the file without its suffix."""
+        """Return the name of the file without its suffix."""
         return name_of(self.files.part(number, number + 1).names()[0])[0]
 
     def field_sets(self) -> FieldSets:
-        """By the suffixes of the files; 0.4 us each."""
+        """Return the field of each input, by the suffix of its file; 0.4 us each."""
         return sets_of_fields(name_of(part.decode("utf-8", "surrogateescape"))[1] for part in self.files.last_parts())
 
     def record_bytes(self) -> NDArray[np.int64]:
-        """From the sizes of files, and what a record has besides."""
+        """Compute record sizes from the sizes of files, and the overhead of a record."""
         if self.format.partition(".")[0] == "tar":
             return _tar_bytes(self.files.num_bytes, labelled=self.label is not None)
         return np.maximum(self.files.num_bytes, 0) + _key_bytes(self.files) + _ROW_BYTES
 
     def labels(self, key: str) -> Sequence[str | None]:
-        """The classes."""
+        """Return the class of each input."""
         if self.label is not None and key in ("label", "class", "cls"):
             return [self.classes[code] for code in self.label.tolist()]
         msg = (
@@ -70,12 +70,12 @@ class TreeInputs:
         raise UsageError(msg, hint="classes are the directories in which files lie, or columns of a manifest")
 
     def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> TreeSamples:
-        """The samples of these inputs."""
+        """Return the samples of these inputs."""
         label = None if self.label is None else self.label[numbers]
         return TreeSamples(self.files.take(numbers), self.format, copies, label, self.classes)
 
     def digest(self) -> str:
-        """Of names, sizes and times of all files, and all else."""
+        """Return a digest of the names, sizes and times of all files, and of all other attributes."""
         files = self.files
         found = hashlib.blake2b(digest_size=16)
         found.update("\0".join(files.directories).encode("utf-8", "surrogateescape"))
@@ -86,37 +86,37 @@ class TreeInputs:
         return found.hexdigest()
 
     def about(self) -> Mapping[str, Any]:
-        """The classes."""
+        """Return the class names."""
         return {"classes": list(self.classes)} if self.classes else {}
 
     def shard_suffix(self) -> str | None:
-        """What the names of all files end in, if that is what shards do: each would become a sample as it is."""
+        """Return the suffix of all files if it is one of shards, since each shard would become a single sample."""
         parts = self.files.last_parts()
         suffixes = (suffix for suffix in _SHARD_SUFFIXES if parts and parts[0].lower().endswith(suffix))
         found = next(suffixes, None)
         return found.decode() if found and all(part.lower().endswith(found) for part in parts) else None
 
     def label_column(self) -> str | None:
-        """``cls`` in tar shards, else ``label``."""
+        """Return ``cls`` for tar shards, else ``label``; None without classes."""
         return None if self.label is None else label_field(self.format)
 
     def column_path(self, name: str) -> str:
-        """``label`` is the class."""
+        """Map ``label`` to the field of the class."""
         return self.label_column() or name if name == "label" else name
 
     def refuse_copies(self, times: NDArray[np.int64]) -> None:
-        """As `shoal.pack.inputs.repeat_keys.refuse_copies`."""
+        """Call `shoal.pack.inputs.repeat_keys.refuse_copies` for the keys of all inputs."""
         if MARK.encode() in self.files.joined:
             refuse_copies([name_of(name)[0] for name in self.files.names()], times)
 
     def options(self, *, skips: bool) -> dict[str, Any]:
-        """The columns of tables."""
+        """Return the columns of tables."""
         return columns_of_files(self.format, fields=["data"], labelled=self.label is not None, skips=skips)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeSamples:
-    """The samples of some files: one by one, or in `blocks` of records of a tar."""
+    """Samples of some files: one by one, or in `blocks` of tar records."""
 
     files: FileTree
     format: str
@@ -145,14 +145,14 @@ class TreeSamples:
         )
 
     def part(self, start: int, stop: int) -> TreeSamples:
-        """The samples ``[start, stop)``."""
+        """Return the samples ``[start, stop)``."""
         label = None if self.label is None else self.label[start:stop]
         return TreeSamples(self.files.part(start, stop), self.format, self.copies[start:stop], label, self.classes)
 
     def blocks(self, shard: Shard) -> Iterator[Sample | Unreadable | RecordBlock]:
-        """The samples as ``shard`` wants them: of a tar, records of about 1 MiB together, a third of the time.
+        """Yield the samples as ``shard`` wants them: for a tar, record blocks of about 1 MiB, in a third of the time.
 
-        Where anything is unusual in a block, its samples come one by one, and with them whatever is to be said.
+        If anything in a block is unusual, its samples come one by one, and raise the errors there are.
         """
         known = {"length"} if self.label is None else {"length", "cls"}
         if shard.format != "tar" or not {column.path for column in shard.columns} <= known:
@@ -166,7 +166,7 @@ class TreeSamples:
             part = self.part(start, stop)
             try:
                 block = _block_of(part)
-            except MemoryError:  # of which file, is said of them one by one
+            except MemoryError:  # reading them one by one tells which file it was
                 block = None
             if block is None:
                 yield from part
@@ -182,9 +182,9 @@ def tree_inputs(
     labelled: bool | None = None,
     left_out: tuple[tuple[str, str], ...] = (),
 ) -> TreeInputs:
-    """Inputs from files, each a sample; the first directory of a name is the class of its sample.
+    """Make inputs from files, one per sample; the first directory of a name is the class of its sample.
 
-    ``left_out`` are files that were chosen not to be packed.
+    ``left_out`` are files that were excluded from packing.
 
     Raises
     ------
@@ -222,9 +222,9 @@ def _classes(files: FileTree, labelled: bool | None) -> tuple[NDArray[np.int32] 
 
 
 def _surely_apart(files: FileTree) -> bool:
-    """Whether no two samples can have one key: so it is where all names have one dot, and the same behind it.
+    """Return True if no two samples have the same key, as when all names have one dot and the same suffix.
 
-    Else keys are compared, by numbers that are equal where keys are.
+    Otherwise the hashes of keys are compared.
     """
     joined = files.joined
     suffix = joined[: joined.index(b"\0") + 1].rpartition(b".")[2]
@@ -236,7 +236,7 @@ def _surely_apart(files: FileTree) -> bool:
 
 
 def _one_dot_each(files: FileTree) -> bool:
-    """Whether each last part of a name has one dot, with something before and behind it."""
+    """Return True if each last part of a name has exactly one dot, neither first nor last."""
     dots = np.flatnonzero(np.frombuffer(files.joined, dtype=np.uint8) == _DOT)
     if len(dots) != len(files):
         return False
@@ -244,7 +244,7 @@ def _one_dot_each(files: FileTree) -> bool:
 
 
 def _key_bytes(files: FileTree) -> NDArray[np.int64]:
-    """The length of each key: of a name up to its last dot, if there is one; shape (num_files,)."""
+    """Return the length of each key, a name up to its last dot if there is one; shape (num_files,)."""
     dots = np.flatnonzero(np.frombuffer(files.joined, dtype=np.uint8) == _DOT)
     begins, ends = files.starts[:-1], files.starts[1:] - 1
     last = np.concatenate([[-1], dots])[np.searchsorted(dots, ends)]
@@ -254,13 +254,13 @@ def _key_bytes(files: FileTree) -> NDArray[np.int64]:
 
 
 def _tar_bytes(num_bytes: NDArray[np.int64], *, labelled: bool) -> NDArray[np.int64]:
-    """What each file takes in a tar: a header and whole blocks, and as much again for its class."""
+    """Return the bytes of each file in a tar: a header and padded data, and two more blocks for its class."""
     padded = (np.maximum(num_bytes, 0) + _TAR_BLOCK - 1) // _TAR_BLOCK * _TAR_BLOCK
     return padded + _TAR_BLOCK * (3 if labelled else 1)
 
 
 def _block_of(samples: TreeSamples) -> RecordBlock | None:
-    """All samples as one block; None where that cannot be."""
+    """Return all samples as one block; None if that is not possible."""
     names = None if bool((samples.files.num_bytes < 0).any()) else _member_names(samples)
     if names is None:
         return None
@@ -285,7 +285,7 @@ def _block_of(samples: TreeSamples) -> RecordBlock | None:
 
 
 def _member_names(samples: TreeSamples) -> list[bytes] | None:
-    """The names of members; None where one of them is for `TarEncoder` to judge."""
+    """Return the names of members; None if `TarEncoder` has to judge one of them."""
     joined = samples.files.joined
     if b".__" in joined or (samples.label is not None and b".cls" in joined.lower()) or b".length\0" in joined.lower():
         return None

@@ -1,6 +1,6 @@
-"""From chunks to batches: units are copied into tables as they arrive, and each batch is gathered from them at once.
+"""The path from chunks to batches: units are copied into tables as they arrive, and each batch is gathered at once.
 
-There is Python for each unit and each batch, and none for a sample, but where units of different kinds meet in a batch.
+Python code runs per unit and per batch, never per sample, unless units of different kinds meet in a batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHARDS_AT_HAND = 1024
 
 
 class _Held(NamedTuple):
-    """A unit in memory: its rows in a table, or its records where they are no columns (and ``table`` is -1)."""
+    """A unit in memory: its rows in a table, or its records if they cannot be columns (and ``table`` is -1)."""
 
     table: int
     first: int
@@ -41,16 +41,16 @@ class _Held(NamedTuple):
 
 
 class Gathering:
-    """Makes the batches of one rank, stretch by stretch.
+    """The batches of one rank, gathered stretch by stretch.
 
     Parameters
     ----------
     fetch
-        Where units come from.
+        The source of units.
     num_units
-        Units of the dataset, which have ``unit_rows`` samples each, more or less.
+        Units of the dataset, with about ``unit_rows`` samples each.
     formatting
-        What becomes of gathered columns.
+        The output format of gathered columns.
     allocate
         Makes the arrays that batches are gathered into, given a shape and a type.
     """
@@ -71,12 +71,12 @@ class Gathering:
         self._tables: list[Table] = []
         self._numbers: dict[tuple[tuple[str, Kind], ...], int] = {}
         self._held: dict[int, _Held] = {}
-        self._gapped: set[str] = set()  # columns that had no common kind once, and are cells from then on
+        self._gapped: set[str] = set()  # columns without a common kind at some point, stored as cells from then on
 
     def batches(self, share: Share, units: NDArray[np.int64], last: NDArray[np.bool_]) -> Iterator[Any]:
-        """The batches of a stretch, whose samples lie in ``units`` and are the last use of theirs where ``last``.
+        """Yield the batches of a stretch whose samples lie in ``units``; ``last`` marks the last use of a unit.
 
-        A batch is a dict of columns; or a list of samples, where these are not all columns of one kind.
+        A batch is a dict of columns, or a list of samples if these are not all columns of one kind.
         """
         stretch = RowLifetimes(share.ids, units, last, num_units=self._num_units, held=list(self._held))
         for unit, held in self._held.items():
@@ -135,12 +135,12 @@ class Gathering:
         return _Held(number, self._tables[number].put(columns, num_rows), num_rows, read.first_sample, None)
 
     def _table_of_records(self, read: UnitRead, rows_in_use: int) -> int | None:
-        """The table into which the bytes of a read can go as they are; None where they must be parsed."""
+        """Return the table that can take the bytes of a read unparsed; None if they must be parsed."""
         number, record_bytes = self._shards.get(read.shard) or self._met(read.shard, rows_in_use)
         return number if number is not None and read.num_bytes == read.num_samples * record_bytes else None
 
     def _met(self, shard: int, rows_in_use: int) -> tuple[int | None, int]:
-        """What is known of a shard from now on: the table of its records, if it holds records, and the bytes of one."""
+        """Remember for a shard the table of its records, if it holds records, and the bytes of one; return both."""
         name, head = self._index.shard_names[shard], self._index.shard_heads.get(shard, {})
         record = self._format.record(head, shard=name) if hasattr(self._format, "record") else None
         number, record_bytes = None, 0
@@ -161,7 +161,7 @@ class Gathering:
         self._fetch.release(unit)
 
     def _table_of(self, columns: Columns, rows_in_use: int) -> tuple[int, Columns]:
-        """The table for columns of these kinds, and the columns as it takes them."""
+        """Return the number of the table for columns of these kinds, and the columns converted to fit it."""
         number = self._numbers.get(columns.kinds)
         if number is not None:
             return number, columns
@@ -173,7 +173,7 @@ class Gathering:
         return number, columns
 
     def _alike(self, columns: Columns) -> Columns:
-        """Columns of one Arrow type as cells where they have gaps or other lengths in one unit and not in another."""
+        """Convert columns of one Arrow type to cells if only some units of them have gaps or differing lengths."""
         for table in self._tables:
             if [(name, kind.arrow) for name, kind in table.kinds] != [(n, kind.arrow) for n, kind in columns.kinds]:
                 continue
@@ -186,7 +186,7 @@ class Gathering:
         return Columns(tuple(kinds), tuple(arrays))
 
     def _sample(self, unit: int, sample_id: int) -> Sample | Damaged:
-        """One sample, where a batch has to be made of samples."""
+        """Return one sample, for a batch that has to be made of samples."""
         held = self._held[unit]
         number = sample_id - held.first_sample
         if held.records is not None:

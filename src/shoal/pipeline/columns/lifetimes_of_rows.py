@@ -1,4 +1,4 @@
-"""When the units of a stretch of samples come and go, and where in memory each of its samples lies meanwhile."""
+"""Lifetimes of the units of a stretch of samples, and the place in memory of each sample meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 __all__ = ["RowLifetimes"]
 
-_MOST_NUMBERED = 1 << 18  # units; where a dataset has more, those of the stretch are numbered anew
+_MOST_NUMBERED = 1 << 18  # units; if a dataset has more, those of the stretch are renumbered
 
 
 class RowLifetimes:
@@ -18,11 +18,11 @@ class RowLifetimes:
     Parameters
     ----------
     ids, units, last
-        For each sample its id, the unit that holds it, and whether it is the unit's last use; shape (num_samples,).
+        For each sample its id, its unit, and a flag for the last use of that unit; shape (num_samples,).
     num_units
         Units of the dataset.
     held
-        Units that are in memory already.
+        Units that are already in memory.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class RowLifetimes:
         self._tables = np.full(num_codes, -1, dtype=np.int32)
         self._firsts = np.zeros(num_codes, dtype=np.int64)
         self._from_id = np.zeros(num_codes, dtype=np.int64)
-        self._table: int | None = None  # the only one there is, if so
+        self._table: int | None = None  # of all units so far, if they share one; -2 if they do not
         departed = np.flatnonzero(last)
         self._departures = iter(zip(departed.tolist(), units[departed].tolist(), strict=True))
         self._next_departure = next(self._departures, None)
@@ -54,10 +54,10 @@ class RowLifetimes:
         self.num_live = _most_at_once(arrived, departed, len(held))
 
     def _first_uses(self, codes: NDArray[np.int64], num_codes: int, held: Sequence[int]) -> NDArray[np.int64]:
-        """The places at which a unit that is not in memory is used first."""
+        """Return the places of the first uses of units that are not in memory, sorted."""
         num_samples = len(codes)
         first = np.full(num_codes, num_samples)
-        first[codes[::-1]] = np.arange(num_samples)[::-1]  # of equal ones the last that is written stays
+        first[codes[::-1]] = np.arange(num_samples)[::-1]  # for duplicates the last write wins
         for unit in held:
             if (code := self._code(unit)) is not None:
                 first[code] = num_samples
@@ -70,21 +70,21 @@ class RowLifetimes:
         return code if code < len(self._distinct) and self._distinct[code] == unit else None
 
     def arrivals(self, stop: int) -> Iterator[int]:
-        """The units that samples before ``stop`` use first, in turn, each once."""
+        """Yield the units that samples before ``stop`` use first, in order, each once."""
         while self._next is not None and self._next[0] < stop:
             unit = self._next[1]
             self._next = next(self._arrivals, None)
             yield unit
 
     def departures(self, stop: int) -> Iterator[int]:
-        """The units whose last use lies before ``stop``, each once."""
+        """Yield the units whose last use lies before ``stop``, each once."""
         while self._next_departure is not None and self._next_departure[0] < stop:
             unit = self._next_departure[1]
             self._next_departure = next(self._departures, None)
             yield unit
 
     def lies(self, unit: int, table: int, first: int, first_sample: int) -> None:
-        """A unit is in memory, its rows from ``first`` on in a table (-1: in none)."""
+        """Record that a unit is in memory, its rows starting at ``first`` in a table (-1: in none)."""
         code = unit if self._distinct is None else self._code(unit)
         if code is not None:
             self._tables[code], self._firsts[code], self._from_id[code] = table, first, first - first_sample
@@ -92,26 +92,26 @@ class RowLifetimes:
                 self._table = table if self._table is None else -2
 
     def table(self, begin: int, stop: int) -> int:
-        """The table that has all samples of ``[begin, stop)``; -1 where there is none."""
+        """Return the table that holds all samples of ``[begin, stop)``; -1 if there is none."""
         if self._table is not None and self._table >= 0:
             return self._table
         tables = self._tables[self._codes[begin:stop]]
         return int(tables[0]) if (tables == tables[0]).all() else -1
 
     def rows(self, begin: int, stop: int) -> NDArray[np.int64]:
-        """The row of each of the samples ``[begin, stop)``."""
+        """Return the row of each of the samples ``[begin, stop)``."""
         return self._from_id[self._codes[begin:stop]] + self._ids[begin:stop]
 
     def firsts(self, begin: int, stop: int) -> NDArray[np.int64]:
-        """The first row of the unit of each of the samples ``[begin, stop)``."""
+        """Return the first row of the unit of each of the samples ``[begin, stop)``."""
         return self._firsts[self._codes[begin:stop]]
 
     def pairs(self, begin: int, stop: int) -> Iterator[tuple[int, int]]:
-        """For each of the samples ``[begin, stop)`` its unit and its id."""
+        """Iterate over the unit and id of each of the samples ``[begin, stop)``."""
         return zip(self._units[begin:stop].tolist(), self._ids[begin:stop].tolist(), strict=True)
 
 
 def _most_at_once(arrivals: NDArray[np.int64], departures: NDArray[np.int64], num_held: int) -> int:
-    """The most units in memory at a time, where they come and go at these places."""
+    """Return the most units in memory at a time, given the places where they arrive and depart."""
     gone = np.searchsorted(departures, arrivals)
     return num_held + int((np.arange(1, len(arrivals) + 1) - gone).max(initial=0))

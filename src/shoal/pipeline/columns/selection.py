@@ -1,4 +1,4 @@
-"""Which columns are wanted at all, and what can be done to columns as it is to samples."""
+"""Selection of the columns that are needed at all, and of stages that work on columns as they do on samples."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["gathers", "with_chosen"]
 
 
 def gathers(stages: Sequence[Stage]) -> bool:
-    """Whether these stages do to the columns of a batch what they do to its samples."""
+    """True if these stages do to the columns of a batch what they do to its samples."""
     return all(isinstance(stage, SelectColumns | Rename | ToTuple | WithIds) for stage in stages)
 
 
 def with_chosen(opened: Opened, stages: Sequence[Stage]) -> Opened:
-    """The same dataset, of whose samples only the fields are decoded that the first stage leaves, where it can be."""
+    """Restrict decoding to the fields that the first stage keeps, if the format supports it."""
     first = stages[0] if stages else None
     if not isinstance(first, SelectColumns | ToTuple) or not isinstance(opened.format, ColumnarFormat):
         return opened

@@ -1,7 +1,7 @@
-"""The columns of the units in use, one behind the other in memory, so that the rows of a batch are gathered at once.
+"""The columns of the units in use, one after another in memory, so that the rows of a batch are gathered at once.
 
-Every unit is copied here as it arrives: the rows of a batch come from as many units as it has samples, and to copy them
-out of one array costs 0.2 us for 4 KiB each, out of an array for each unit three times that and Python.
+Every unit is copied here as it arrives: the rows of a batch come from as many units as it has samples. Copying them out
+of one array costs 0.2 us for 4 KiB each; out of one array per unit, three times that plus Python.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from shoal.formats.tables.arrow_columns import gathered_cells, joined_cells, val
 
 __all__ = ["Rows", "Table"]
 
-_GROWTH = 8  # a table that is full grows by this part of it
+_GROWTH = 8  # a full table grows by this fraction of its size
 _LEAST_ROWS = 64
 
 
 class Table:
-    """Rows of one set of kinds, kept in stretches by the number of their first row.
+    """Rows of one set of kinds, stored in stretches that are identified by the number of their first row.
 
     Parameters
     ----------
     kinds
         Names and kinds of the columns.
     num_rows
-        Rows that are in use at a time, as far as is known.
+        Expected number of rows in use at a time.
     layout
-        Where the columns are fields of records that are read as they lie: the type of a record.
+        The type of a record, if the columns are fields of records that are used as they are stored.
     """
 
     def __init__(self, kinds: tuple[tuple[str, Kind], ...], *, num_rows: int, layout: Any = None) -> None:
         self.kinds = kinds
         self.has_cells = any(kind.how == "cells" for _, kind in kinds)
-        # With room to grow into, which takes no memory until it is written: to grow costs 5 ms for 16 MiB.
+        # With spare room, which takes no memory until it is written: growing costs 5 ms for 16 MiB.
         self._capacity = max(num_rows + num_rows // _GROWTH, _LEAST_ROWS)
-        self._end = 0  # no row from here on was ever used
+        self._end = 0  # no row from here on has ever been used
         self._free: dict[int, list[int]] = {}  # first rows of free stretches, by their length
         self.arrays: list[Any] = []
         self._layout = layout
@@ -60,13 +60,13 @@ class Table:
             ]
 
     def place(self, num_rows: int) -> tuple[int, memoryview]:
-        """Room for so many records: the number of the first, and the memory that their bytes are to fill."""
+        """Reserve rows for so many records; return the number of the first, and the memory for their bytes."""
         first = self._room_for(num_rows)
         size = self._layout.itemsize
         return first, self._bytes[first * size : (first + num_rows) * size]
 
     def put(self, columns: Columns, num_rows: int) -> int:
-        """Keep these rows; the number of the first."""
+        """Store these rows; return the number of the first."""
         first = self._room_for(num_rows)
         for array, cells, values in zip(self.arrays, self.cells, columns.arrays, strict=True):
             if array is None:
@@ -76,18 +76,18 @@ class Table:
         return first
 
     def drop(self, first: int, num_rows: int) -> None:
-        """Let go of rows that were put."""
+        """Free rows that were stored by `put`."""
         self._free.setdefault(num_rows, []).append(first)
         if self.has_cells:
             for cells in self.cells:
                 cells.pop(first, None)
 
     def rows(self, num_rows: int, allocate: Callable[..., NDArray[Any]] = np.empty) -> Rows:
-        """Memory for so many rows gathered from here; ``allocate`` makes an array of a shape and a type."""
+        """Return memory for so many rows gathered from here; ``allocate`` makes an array of a shape and a type."""
         return Rows(self, num_rows, allocate)
 
     def sample(self, first: int, number: int) -> Sample:
-        """The sample that row ``number`` of those put at ``first`` stands for."""
+        """Return row ``number`` of those stored at ``first`` as a sample."""
         sample: Sample = {}
         for (name, kind), array, cells in zip(self.kinds, self.arrays, self.cells, strict=True):
             values, row = (cells[first], number) if array is None else (array, first + number)
@@ -106,7 +106,7 @@ class Table:
         return first
 
     def _joined_free(self, num_rows: int) -> int | None:
-        """Join free stretches that touch, and take rows from the smallest that has enough; None if none has."""
+        """Join adjacent free stretches, and take rows from the smallest that has enough; None if none has."""
         stretches: list[list[int]] = []
         for first, length in sorted((first, length) for length, firsts in self._free.items() for first in firsts):
             if stretches and sum(stretches[-1]) == first:
@@ -124,9 +124,9 @@ class Table:
 
     def _grow(self, num_rows: int) -> None:
         self._capacity = max(num_rows, self._capacity + self._capacity // _GROWTH)
-        # In place where the system can: a copy would take the window twice for a moment.
+        # In place if the system can: a copy would briefly take the memory of the window twice.
         if self._layout is not None:
-            self.arrays, self._bytes = [], memoryview(b"")  # views of what may move
+            self.arrays, self._bytes = [], memoryview(b"")  # views of memory that may move
             self._records.resize(self._capacity, refcheck=False)
             self._lay_out()
             return
@@ -147,7 +147,7 @@ class Rows:
         self._cells: list[list[Any]] = [[] for _ in table.arrays]
 
     def gather(self, at: int, rows: NDArray[np.int64], firsts: NDArray[np.int64] | None) -> None:
-        """Put these rows of the table from ``at`` on; ``firsts`` are the first rows of their units, if it has cells."""
+        """Write these rows of the table at ``at``; ``firsts`` are the first rows of their units, if it has cells."""
         found = None if firsts is None else np.unique(firsts, return_inverse=True)
         for place, array in enumerate(self._arrays):
             if array is not None:
@@ -160,20 +160,20 @@ class Rows:
     def _take(self, place: int, at: int, rows: NDArray[np.int64]) -> None:
         source, target = self.table.arrays[place], self._arrays[place]
         if source.flags.c_contiguous:
-            # Clipping, since to raise numpy first writes elsewhere; whoever asks knows the rows to be there.
+            # mode="clip", since with mode="raise" numpy writes to a buffer first; the caller knows the rows exist.
             source.take(rows, axis=0, out=target[at : at + len(rows)], mode="clip")
-        elif len(rows) == len(target) and self._may_replace:  # a field of records, of which take() would copy all
+        elif len(rows) == len(target) and self._may_replace:  # a field of records; take() would copy the whole of it
             self._arrays[place] = source[rows]
         else:
             target[at : at + len(rows)] = source[rows]
 
     def arrays(self) -> list[Any]:
-        """The columns, once all rows were put."""
+        """Return the columns, once all rows are gathered."""
         pairs = zip(self._arrays, self._cells, strict=True)
         return [joined_cells(cells) if array is None else array for array, cells in pairs]
 
     def samples(self, num_rows: int) -> Iterator[Sample]:
-        """The samples that the first rows stand for."""
+        """Yield the first rows as samples."""
         arrays = self.arrays()
         for row in range(num_rows):
             yield {

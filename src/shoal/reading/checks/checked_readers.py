@@ -1,4 +1,4 @@
-"""Readers of the shards in use, each of a shard that was checked."""
+"""Readers of the shards in use, each opened after its shard was checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_AT_HAND = 64
 
 
 class ShardReader(NamedTuple):
-    """What reads a shard, its name, and what the index keeps of its head."""
+    """The reader of a shard, its name, and the head that the index keeps of it."""
 
     reader: Reader
     name: str
@@ -24,12 +24,12 @@ class ShardReader(NamedTuple):
 
 
 class ShardReaders(dict[int, ShardReader]):
-    """The reader of a shard by its number; a dict, since one is looked up for every read. Some are kept.
+    """Cache of readers by shard number; a dict, since every read looks one up. Bounded in size.
 
     Raises
     ------
     ShardError
-        When a shard is first asked for: it is not the one that was indexed.
+        On the first lookup of a shard: it is not the one that was indexed.
     """
 
     def __init__(self, opened: Opened, counters: Counters) -> None:

@@ -1,8 +1,8 @@
-"""Which samples of a damaged unit are lost: as few as the format can tell.
+"""Recovery of the sound samples of a damaged unit: as few are lost as the format allows.
 
-Lost are samples whose own bytes cannot be parsed, or have another checksum than the index; or all of an extent, where
-only its checksum tells or where nobody knows where in it a sample begins. That a shard is not the one that was indexed,
-or that bytes cannot be had, is no damage of samples, and is raised as ever.
+A sample is lost if its own bytes cannot be parsed, or have another checksum than the index; all samples of an extent
+are lost if only the extent has a checksum, or sample offsets are unknown. A shard that is not the one that was indexed,
+or bytes that cannot be read, are no damage of samples, and raise as usual.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _CHANGED = "the shard was changed or damaged after it was indexed: restore it, o
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """What stands in the place of a sample that cannot be had, with the error that says why."""
+    """Placeholder for a sample that cannot be read, with the error that says why."""
 
     error: Exception
 
 
 def _damage_or_raise(opened: Opened, shard: int, error: ShardError) -> Damaged:
-    """The damage that an error means; raised instead if the shard as a whole is another than was indexed."""
+    """Return the error as damage, or raise if the shard as a whole is not the one that was indexed."""
     opened.check.check(shard)
     return Damaged(error)
 
@@ -47,17 +47,17 @@ def forgiving_records(
     *,
     parse: Callable[[UnitRead, Buffer], Records] | None = None,
 ) -> ForgivingRecords:
-    """The samples of a unit, some of them `Damaged`.
+    """Return the samples of a unit, some of them `Damaged`.
 
-    ``get`` gives its bytes, and ``parse`` the samples in bytes. Where these are damaged as such (a checksum), its
-    extents are read again one by one.
+    ``get`` returns its bytes, and ``parse`` the samples in them. If getting the bytes fails (by a checksum), the
+    extents of the unit are read again one by one.
 
     Raises
     ------
     ShardError
         The shard is not the one that was indexed.
     StorageError
-        Bytes could not be had.
+        Bytes could not be read.
     """
     records = ForgivingRecords(opened, read, parse)
     try:
@@ -77,14 +77,14 @@ def forgiving_records(
 
 
 def sound_or_lost(opened: Opened, read: UnitRead, sample_id: int, error: ShardError) -> Sample | Damaged:
-    """The sample of a read that failed, where its own checksum says that what is wrong lies beside it; else the damage.
+    """Return a sample of a failed read if its own checksum shows that the fault lies elsewhere; else the damage.
 
     Raises
     ------
     ShardError
         The shard is not the one that was indexed.
     StorageError
-        Bytes could not be had.
+        Bytes could not be read.
     """
     damage = _damage_or_raise(opened, read.shard, error)
     if read.num_samples == 1:
@@ -95,16 +95,16 @@ def sound_or_lost(opened: Opened, read: UnitRead, sample_id: int, error: ShardEr
 
 
 def _lose_wrong(records: ForgivingRecords, opened: Opened, read: UnitRead, damage: Damaged) -> None:
-    """Of a unit with a wrong checksum, lose the samples whose own is wrong; all where they have none, or all are right.
+    """Lose the samples with wrong checksums in a unit that failed; all, if they have none or all are right.
 
-    What is right by its own checksum was indexed, whatever lies beside it.
+    A sample with the right checksum is the one that was indexed, whatever lies beside it.
     """
     if read.num_samples == 1 or not knows_records(opened.index, read):
         records.lose(read, damage)
         return
     pieces = _smaller(opened, read)
     try:
-        # In two halves: the whole would be compared on its arrival from a remote store, and not be given out.
+        # In two halves: a whole extent from a remote store would be verified on arrival, and rejected.
         halves = (pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :])
         data = b"".join(read_unit(opened, _joined(half)) for half in halves)
     except ShardError as error:
@@ -125,14 +125,14 @@ def _lose_wrong(records: ForgivingRecords, opened: Opened, read: UnitRead, damag
 
 
 def checked_unit(opened: Opened, read: UnitRead) -> bytes:
-    """The bytes of a unit, compared with the checksums of the extents that it holds as a whole.
+    """Read the bytes of a unit, and compare them with the checksums of the whole extents in it.
 
     Raises
     ------
     ShardError
-        They are others, or the shard is not the one that was indexed.
+        A checksum differs, or the shard is not the one that was indexed.
     StorageError
-        They could not be had.
+        Bytes could not be read.
     """
     data = read_unit(opened, read)
     if (wrong := wrong_extent(opened.index, read.shard, read.first_byte, data)) is not None:
@@ -142,14 +142,14 @@ def checked_unit(opened: Opened, read: UnitRead) -> bytes:
 
 
 def forgiving_sample(opened: Opened, sample_id: int) -> Sample | Damaged:
-    """One sample read on its own, or its damage: with its whole extent where only that has a checksum.
+    """Read one sample on its own, or return its damage; its whole extent is read if only that has a checksum.
 
     Raises
     ------
     ShardError
         The shard is not the one that was indexed.
     StorageError
-        Bytes could not be had.
+        Bytes could not be read.
     """
     extent = int(np.searchsorted(opened.index.extent_first_sample, sample_id, side="right")) - 1
     whole = opened.index.extent_checksum is not None or opened.index.sample_bytes is None
@@ -159,14 +159,14 @@ def forgiving_sample(opened: Opened, sample_id: int) -> Sample | Damaged:
 
 
 def verified_sample(opened: Opened, sample_id: int) -> Sample:
-    """One sample out of its whole extent, which is compared with its checksum.
+    """Read one sample with its whole extent, which is compared with its checksum.
 
     Raises
     ------
     ShardError
-        The bytes are others, or cannot be parsed, or the shard is not the one that was indexed.
+        The checksum differs, the bytes cannot be parsed, or the shard is not the one that was indexed.
     StorageError
-        Bytes could not be had.
+        Bytes could not be read.
     """
     read = extent_read(
         opened.index, int(np.searchsorted(opened.index.extent_first_sample, sample_id, side="right")) - 1
@@ -175,7 +175,7 @@ def verified_sample(opened: Opened, sample_id: int) -> Sample:
 
 
 class ForgivingRecords:
-    """Consecutive samples, of which those that are damaged are told and the others handed out."""
+    """Consecutive samples, with `Damaged` in the place of each damaged one."""
 
     def __init__(
         self, opened: Opened, read: UnitRead, parse: Callable[[UnitRead, Buffer], Records] | None = None
@@ -189,7 +189,7 @@ class ForgivingRecords:
         return self._num_samples
 
     def add(self, read: UnitRead, data: Buffer) -> None:
-        """The next samples, in these bytes."""
+        """Append the next samples, parsed from these bytes; if that fails, in smaller pieces."""
         try:
             self._append(_Part(read, self._parse(read, data)))
         except ShardError as error:
@@ -202,11 +202,11 @@ class ForgivingRecords:
                 self.add(piece, data[begin : begin + piece.num_bytes])
 
     def lose(self, read: UnitRead, damage: Damaged) -> None:
-        """The next samples are damaged, all of them."""
+        """Append the next samples as damaged, all of them."""
         self._append(_Part(read, damage))
 
     def sample(self, number: int) -> Sample | Damaged:
-        """Sample ``number``, or what is wrong with it."""
+        """Return sample ``number``, or its damage."""
         sample_id = self._first_sample + number
         part = self._parts[bisect_right(self._ends, sample_id)]
         records = part.records
@@ -222,7 +222,7 @@ class ForgivingRecords:
         self._ends.append(part.read.first_sample + part.read.num_samples)
 
     def _alone(self, part: _Part, sample_id: int, error: ShardError) -> Sample | Damaged:
-        """The sample read and parsed by itself: what was wrong may have been another one, or the way of the bytes."""
+        """Read and parse the sample by itself: the fault may be in another sample, or have arisen in transit."""
         opened = self._opened
         if part.read.num_samples == 1 or opened.index.sample_bytes is None:
             return Damaged(error)
@@ -235,14 +235,14 @@ class ForgivingRecords:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some consecutive samples, or their damage."""
+    """A run of consecutive samples, or their damage."""
 
     read: UnitRead
     records: Records | Damaged
 
 
 def _smaller(opened: Opened, read: UnitRead) -> list[UnitRead]:
-    """What a stretch of bytes that cannot be parsed is cut into: its samples where they are known, else its extents."""
+    """Cut a read that cannot be parsed into its samples if the index has their offsets, else into its extents."""
     if opened.index.sample_bytes is None:
         return _extents_of(opened, read)
     starts = starts_in(opened.index, read) or []
@@ -270,7 +270,7 @@ def _single(opened: Opened, read: UnitRead, sample_id: int) -> UnitRead:
 
 
 def _extents_of(opened: Opened, read: UnitRead) -> list[UnitRead]:
-    """A unit cut at the borders of its extents; one that is a part of an extent is not cut."""
+    """Cut a unit at the borders of its extents; a unit within one extent is not cut."""
     index = opened.index
     first, last = (
         int(extent) - 1

@@ -1,4 +1,4 @@
-"""Whether bytes are those that were indexed, as far as the index knows."""
+"""Comparison of bytes with the checksums in the index, for extents and for single records."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from shoal.reading.schedule.units import UnitRead, starts_in
 __all__ = ["FRAMES", "RECORD_CRCS", "knows_records", "wrong_extent", "wrong_records"]
 
 RECORD_CRCS = "record_crc32"
-"""The column of an index that holds a CRC-32 of the bytes of each sample, where shards were written by shoal."""
+"""Column of an index with a CRC-32 of the bytes of each sample, for shards written by shoal."""
 
 FRAMES = "frames"
-"""In the metadata of such an index, by the name of a shard: a CRC-32 of all that lies before and behind its samples."""
+"""Key in the metadata of such an index: by shard name, a CRC-32 of all bytes before and after the samples."""
 
 
 def wrong_extent(index: Index, shard: int, first_byte: int, data: bytes | memoryview) -> tuple[int, int] | None:
-    """The bytes of the first extent that has another checksum in the index than in ``data``; None if there is none.
+    """Return the byte range of the first extent whose checksum in ``data`` differs from the index; None if all match.
 
-    ``data`` begins at ``first_byte`` of the shard. Extents of which it holds only a part are not looked at, nor is
-    anything where the index has no checksums. O(log num_extents), and half a millisecond a megabyte, in which other
-    threads may run.
+    ``data`` begins at ``first_byte`` of the shard. Extents that it holds only in part are not checked, nor is anything
+    if the index has no checksums. O(log num_extents), and half a millisecond per megabyte, during which other threads
+    may run.
     """
     if index.extent_checksum is None:
         return None
@@ -39,15 +39,15 @@ def wrong_extent(index: Index, shard: int, first_byte: int, data: bytes | memory
 
 
 def knows_records(index: Index, read: UnitRead) -> bool:
-    """Whether the index has a checksum of each record of a read, and knows where in its bytes each of them lies."""
+    """True if the index has a checksum of each record of a read, and their offsets in its bytes."""
     starts = starts_in(index, read)
     return RECORD_CRCS in index.columns and starts is not None and starts[-1] == read.num_bytes
 
 
 def wrong_records(index: Index, read: UnitRead, data: bytes | memoryview) -> list[int]:
-    """Which samples of a read have other checksums in the index than in its ``data``, counted from its first.
+    """Return the samples of a read whose checksums in ``data`` differ from the index, counted from its first sample.
 
-    None of them where the index has no checksums of records, or does not say where in the data they lie.
+    Empty if the index has no checksums of records, or lacks their offsets in the data.
     """
     starts = starts_in(index, read)
     if starts is None or not knows_records(index, read):

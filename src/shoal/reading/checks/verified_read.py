@@ -1,4 +1,4 @@
-"""One unit: its bytes, checked where they come from a remote store, and the samples in them."""
+"""Reading of one unit: its bytes, verified if they come from a remote store, and the samples in them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ __all__ = [
     "read_unit",
 ]
 
-# Bytes that are wrong in the same way every time lie wrong, and waiting for them to heal would only hide it. Those that
-# are wrong in another way each time are damaged on the way, and tried until the deadline as everything else is.
+# Bytes that are wrong in the same way every time are corrupt in the store, and retrying would only hide it. Those that
+# are wrong in a different way each time are damaged in transit, and retried until the deadline like any failed request.
 _MOST_MISMATCHES = 5
 MOST_PARSES = 3
 _MOST_SCANS = 3
 
 
 def parse_unit(opened: Opened, read: UnitRead, data: Buffer) -> Records:
-    """The samples in the bytes of one unit."""
+    """Parse the samples in the bytes of one unit."""
     index = opened.index
     return opened.format.parse(
         data,
@@ -56,7 +56,7 @@ def parse_unit(opened: Opened, read: UnitRead, data: Buffer) -> Records:
 
 
 def read_unit(opened: Opened, read: UnitRead, *, traffic: RequestStats | None = None, again: bool = False) -> bytes:
-    """The bytes of one unit, once its shard is known to be the one that was indexed; not what a cache has, if again."""
+    """Read the bytes of one unit, after checking its shard; with ``again`` past the cache, which is refilled."""
     place = (read.shard, read.first_byte, read.end_byte)
     if not opened.store.reads_ahead:
         return read_bytes(opened, *place, traffic or RequestStats(Counters()), again=again)
@@ -71,7 +71,7 @@ def read_unit(opened: Opened, read: UnitRead, *, traffic: RequestStats | None = 
 
 
 def read_records(opened: Opened, read: UnitRead) -> Records:
-    """The samples of one unit that is read for itself, counted nowhere."""
+    """Read the samples of one unit on its own, without counting the requests."""
     traffic = RequestStats(Counters())
     data = read_unit(opened, read, traffic=traffic)
     return parse_unit(opened, read, data) if opened.store.reads_ahead else parse_again(opened, read, data, traffic)
@@ -87,16 +87,16 @@ def read_bytes(
     again: bool = False,
     buffer: memoryview | None = None,
 ) -> bytes:
-    """Bytes of a remote shard: asked for again where that may help, and compared with the index's checksums.
+    """Read bytes of a remote shard, with retries, and compare them with the checksums in the index.
 
-    With a ``buffer`` they are put there, and nothing is given back: only for stores that `fills`, and without a cache.
+    With a ``buffer`` they are written there, and b"" is returned; only if `fills` is True, which excludes a cache.
 
     Raises
     ------
     ShardError
-        They are not those that were indexed, at several attempts.
+        The bytes are not those that were indexed, at several attempts.
     StorageError
-        They could not be had before the deadline.
+        The bytes could not be read before the deadline.
     """
     path, place = opened.paths[shard], (shard, first_byte, end_byte)
     store, rule = tries_of(opened.store)
@@ -115,7 +115,7 @@ def read_bytes(
         if (wrong := wrong_extent(opened.index, shard, first_byte, read)) is not None:
             traffic.corrupt()
             num_mismatches[digest := crc32(read)] += 1
-            if traffic.lying.get(place) == digest:  # found out before, for another sample of these bytes
+            if traffic.lying.get(place) == digest:  # known to be corrupt from another sample of these bytes
                 num_mismatches[digest] = _MOST_MISMATCHES
             if num_mismatches[digest] >= _MOST_MISMATCHES:
                 traffic.lying[place] = digest
@@ -127,7 +127,7 @@ def read_bytes(
     what = partial(reading_of, path, first_byte, end_byte)
     try:
         check_shard(opened, shard, traffic)
-        # From now on, since another process may be waited for that gets no answer either.
+        # The deadline starts now, since this may wait for another process that gets no response either.
         fetch = partial(retried, once, rule, what=what, began_seconds=time.monotonic())
         return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
     except Exception as error:
@@ -136,12 +136,12 @@ def read_bytes(
 
 
 def fills(opened: Opened) -> bool:
-    """Whether `read_bytes` can put bytes of this dataset into a buffer."""
+    """True if `read_bytes` can read bytes of this dataset into a buffer."""
     return opened.cache is None and hasattr(tries_of(opened.store)[0], "fill")
 
 
 def check_shard(opened: Opened, shard: int, traffic: RequestStats) -> None:
-    """Ask whether the shard is the one that was indexed; more than once if not, for a scan may meet damage, too."""
+    """Check that the shard is the one that was indexed; retry if not, since a scan may also read damaged bytes."""
     for _ in range(_MOST_SCANS - 1):
         try:
             return opened.check.check(shard, traffic)
@@ -151,10 +151,10 @@ def check_shard(opened: Opened, shard: int, traffic: RequestStats) -> None:
 
 
 def parse_again(opened: Opened, read: UnitRead, data: Buffer, traffic: RequestStats) -> Records:
-    """The samples in bytes that came from a remote store.
+    """Parse the samples in bytes that came from a remote store.
 
-    Bytes that cannot be parsed are read again before that is believed: without checksums only the format notices that
-    a byte was lost on the way.
+    Bytes that cannot be parsed are read again before an error is raised: without checksums only the format notices
+    damage in transit.
     """
 
     def again() -> Records:
@@ -182,11 +182,11 @@ class _ReadAgain:
         return len(self._records)
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """Of what was read last."""
+        """Return the layout checksums of the latest read."""
         return self._records.layout_crcs()
 
     def sample(self, number: int) -> Sample:
-        """Sample ``number``."""
+        """Return sample ``number``."""
         while True:
             try:
                 return self._records.sample(number)
@@ -194,7 +194,7 @@ class _ReadAgain:
                 self._read_again(error)
 
     def columns(self) -> Columns | None:
-        """The samples as columns, where their records have them."""
+        """Return the samples as columns; None if the records have none."""
         while True:
             try:
                 return self._records.columns() if hasattr(self._records, "columns") else None

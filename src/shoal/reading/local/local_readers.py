@@ -1,8 +1,8 @@
-"""Who reads units: threads, or the consumer itself where the system reads ahead when it is told what comes.
+"""Readers of units: the consumer itself where the system reads ahead on advice, threads otherwise.
 
-Threads suit what is remote (`remote_readers`). For local files they are only in the way: each of their reads has to
-wait for the interpreter, up to 5 ms while the consumer runs, and records of 100 KB streamed three times slower than
-without them.
+Threads suit remote stores (`remote_readers`). For local files they only get in the way: each of their reads has to
+wait for the interpreter lock, up to 5 ms while the consumer runs, and records of 100 KB streamed three times slower
+than without threads.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ from shoal.stats.counters import Counters
 
 __all__ = ["Readers", "ToldReaders", "readers_of"]
 
-_GROUPS_AHEAD = 4  # what the system is told of is split into so many groups
+_GROUPS_AHEAD = 4  # groups into which the reads advised to the system are split
 
 
 class Readers(Protocol):
-    """A way of having units read, which counts in a ledger what it holds for their first use."""
+    """A way of reading units, which counts the bytes read ahead of their first use in a ledger."""
 
     group_bytes: int
-    """So many bytes are asked for at a time, as soon as there is room for them."""
+    """Bytes that are requested at a time, as soon as there is room for them."""
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether bytes are in this process's memory before they are wanted."""
+        """True if bytes are in this process's memory before they are needed."""
         ...
 
     def ask(self, reads: Sequence[UnitRead]) -> Iterable[Any]:
-        """These are wanted soon, in this order; what `get` wants to be given for each of them."""
+        """Announce reads that are needed soon, in this order, and return for each the promise to pass to `get`."""
         ...
 
     def get(self, read: UnitRead, promise: Any) -> Buffer:
-        """The bytes of a read, which are used from now on; raises what went wrong."""
+        """Return the bytes of a read, which are in use from now on; raise if the read failed."""
         ...
 
     def get_into(self, read: UnitRead, promise: Any, buffer: memoryview) -> None:
-        """As `get`, but the bytes go to a place of their own; the time it takes is counted as waiting."""
+        """Write the bytes of a read into a buffer, otherwise like `get`; the time is counted as waiting."""
         ...
 
     def parse(self, read: UnitRead, data: Buffer) -> Records:
-        """The samples in the bytes of a read."""
+        """Parse the samples in the bytes of a read."""
         ...
 
     def close(self) -> None:
-        """Stop; no thread is left when this returns, unless its request is not answered for half a second."""
+        """Stop; no thread is left when this returns, unless its request gets no response for half a second."""
         ...
 
 
 class ToldReaders:
-    """The system is told what comes, and the consumer reads when it needs it."""
+    """Readers of local files: the system is advised of coming reads, and the consumer reads when it needs them."""
 
     reads_ahead = False
 
@@ -73,7 +73,7 @@ class ToldReaders:
         self._fills = hasattr(opened.store, "read_into") and not self._local.in_one
 
     def ask(self, reads: Sequence[UnitRead]) -> Iterable[None]:
-        """Tell the system, unless all is in memory anyway."""
+        """Reserve room for the reads, and advise the system of them unless reads are fast anyway, from memory."""
         num_bytes = sum(read.num_bytes for read in reads)
         self._ledger.reserve(num_bytes)
         self._counters.num_requests += len(reads)
@@ -83,7 +83,7 @@ class ToldReaders:
         return itertools.repeat(None, len(reads))
 
     def get(self, read: UnitRead, promise: None) -> bytes:  # noqa: ARG002
-        """Read."""
+        """Read the bytes of a unit."""
         self._ledger.use(read.num_bytes)
         began = _clock()
         data = self._local.data(read)
@@ -92,7 +92,7 @@ class ToldReaders:
         return data
 
     def get_into(self, read: UnitRead, promise: None, buffer: memoryview) -> None:
-        """Read; without a copy in between where nobody else looks at the bytes."""
+        """Read the bytes of a unit into a buffer; without a copy unless they are verified or cached."""
         began = _clock()
         if not self._fills:
             buffer[:] = self.get(read, promise)
@@ -101,7 +101,7 @@ class ToldReaders:
         num_bytes = len(buffer)
         self._ledger.use(num_bytes)
         try:
-            # Stores that can fill have readers that can.
+            # A store with `read_into` has readers with `fill`.
             self._shards[read.shard].reader.fill(read.first_byte, buffer)  # type: ignore[attr-defined]
         except Exception as error:
             path = self._opened.paths[read.shard]
@@ -113,15 +113,15 @@ class ToldReaders:
             self._local.was_slow()
 
     def parse(self, read: UnitRead, data: Buffer) -> Records:
-        """The samples in the bytes of a read."""
+        """Parse the samples in the bytes of a read."""
         return parse_unit(self._opened, read, data)
 
     def close(self) -> None:
-        """Nothing runs; let go of open files."""
+        """Release open files; nothing else is running."""
         self._shards.clear()
 
 
 def readers_of(opened: Opened, counters: Counters, ledger: MemoryBudget, options: ReadingOptions) -> Readers:
-    """The readers that suit a store: one that reads ahead on its own is told what comes, and read when it has come."""
+    """Return the readers that suit the store: `ToldReaders` if it reads ahead on advice, else `FarReaders`."""
     kind: type[ToldReaders | FarReaders] = ToldReaders if opened.store.reads_ahead else FarReaders
     return kind(opened, counters, ledger, options)

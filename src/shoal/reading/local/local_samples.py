@@ -1,7 +1,7 @@
-"""Reads one sample at a time from files of this machine, where the system reads ahead when it is told what comes.
+"""Reads of one sample at a time from local files, where the system reads ahead on advice.
 
-The consumer reads, and nothing is held. Headers and payloads come apart, without a copy in between. What is done here
-is done for each sample, beside 15 us for 100 KB from the page cache: so it is one loop.
+The consumer reads, and nothing is held. Headers and payloads are read separately, without a copy in between. All of it
+is one loop because it runs for every sample, beside 15 us for reading 100 KB from the page cache.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _new = tuple.__new__
 
 
 class LocalSingles:
-    """Samples by id, each with a read of its own.
+    """Local samples by id, each with a read of its own.
 
     Parameters
     ----------
     ahead_limit_bytes
-        Of how many bytes the system may be told before they are used.
+        Bytes of which the system may be advised before they are used.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class LocalSingles:
         self._readers = ShardReaders(opened, counters)
 
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
-        """The samples with these ids, in turn; ``units`` are the reads they are in."""
+        """Yield the samples with these ids in order; ``units`` are the reads that hold them."""
         opened, counters, local, readers = self._opened, self._counters, self._local, self._readers
         in_one, alone = local.in_one, reading_alone(opened.format)
         ahead = _Ahead(self._units, units, local)
         wanted = iter(ids)
         for start in range(0, len(units), _PLANNED_AT_ONCE):
-            # No object for each read: the garbage collector would look at all of them.
+            # Columns instead of an object for each read: the garbage collector would traverse all of them.
             columns = self._units.columns(units[start : start + _PLANNED_AT_ONCE])
             most_bytes = int((columns[3] - columns[2]).max())
             counters.peak_held_bytes = max(counters.peak_held_bytes, most_bytes)
             most_ahead = max(1, self._ahead_limit_bytes // max(1, most_bytes))
-            # Of the ids, those behind the last of these reads are wanted next.
+            # Not strict: the ids that follow the last of these reads belong to the next reads.
             rows = zip(itertools.count(start), *(column.tolist() for column in columns), wanted, strict=False)
             for at, unit, shard, first_byte, end_byte, first_sample, num_samples, sample_id in rows:
                 num_bytes = end_byte - first_byte
@@ -74,7 +74,7 @@ class LocalSingles:
                         sample: Sample | Damaged = records.sample(sample_id - first_sample)
                     else:
                         reader, name, head = readers[shard]
-                        # As the class would make it, in a third of the time.
+                        # Same as calling the class, in a third of the time.
                         sample = alone(reader, end_byte, _new(Stretch, (name, first_byte, 1, None, head)))
                         reader.confirm()
                 except ShardError as error:
@@ -93,19 +93,19 @@ class LocalSingles:
                 yield sample
 
     def close(self) -> None:
-        """Nothing runs; let go of open files."""
+        """Release open files; nothing else is running."""
         self._readers.clear()
 
 
 class _Ahead:
-    """Tells the system of reads that come, of each once."""
+    """Advice to the system on coming reads, given once for each."""
 
     def __init__(self, units: Units, numbers: NDArray[np.int64], local: LocalReads) -> None:
         self._units, self._numbers, self._local = units, numbers, local
         self._num_told = 0
 
     def tell(self, at: int, end: int) -> None:
-        """Tell of those at the places ``[at, end)``, as far as that was not done."""
+        """Advise the system of the reads at places ``[at, end)``, except those already advised."""
         first, end = max(self._num_told, at), min(end, len(self._numbers))
         if first < end:
             self._local.tell(self._units.reads(self._numbers[first:end]))

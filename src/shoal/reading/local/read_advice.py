@@ -1,6 +1,6 @@
-"""Reads of files of this machine by who needs them: timed, so that the system is told of others while they are slow.
+"""Timed reads of local files by the consumer; while they are slow, the system is advised of those to come.
 
-Telling costs a tenth of reading what is in memory already, so it is done for a while after a read that took long.
+Advice costs a tenth of a read from memory, so it is given only for a while after a slow read.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from shoal.stats.counters import Counters
 __all__ = ["SLOW_READ_SECONDS", "SLOW_SECONDS_PER_BYTE", "LocalReads"]
 
 _TOLD_AFTER_A_SLOW_READ = 256  # reads
-# Slower than this, bytes came from a device and not from memory.
+# Reads slower than this came from a device and not from memory.
 SLOW_READ_SECONDS = 100e-6
 SLOW_SECONDS_PER_BYTE = 1e-9
 
 
 class LocalReads:
-    """Reads whole units, compared with the checksums of the index where that was asked for.
+    """Reader of whole local units, which verifies their checksums on request.
 
     Attributes
     ----------
     in_one
-        Whether a unit is always read in one piece, as what is verified or kept in a cache must be.
+        True if a unit is always read in one piece, as required for verifying or caching it.
     to_tell
-        Of how many reads to come the system is to be told.
+        Number of coming reads of which the system is to be advised.
     """
 
     def __init__(self, opened: Opened, counters: Counters, options: ReadingOptions) -> None:
@@ -43,7 +43,7 @@ class LocalReads:
         self.to_tell = _TOLD_AFTER_A_SLOW_READ
 
     def tell(self, reads: Iterable[UnitRead]) -> None:
-        """These come soon; the system is told, but for what lies in the cache."""
+        """Advise the system of reads that come soon, except for those in the cache."""
         opened = self._opened
         for read in reads:
             self.to_tell -= 1
@@ -51,16 +51,16 @@ class LocalReads:
                 opened.store.advise(opened.paths[read.shard], read.first_byte, read.end_byte)
 
     def was_slow(self) -> None:
-        """A read took long."""
+        """Resume advice after a slow read."""
         self.to_tell = _TOLD_AFTER_A_SLOW_READ
 
     def data(self, read: UnitRead) -> bytes:
-        """The bytes of a unit.
+        """Read the bytes of a unit.
 
         Raises
         ------
         ShardError
-            Their checksum is not that of the index.
+            Their checksum differs from the index.
         """
         data = read_unit(self._opened, read, traffic=self._traffic)
         if self._verifies:

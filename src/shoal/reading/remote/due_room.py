@@ -1,4 +1,4 @@
-"""Room for what is too large to be read ahead, and will need all there is when it is wanted."""
+"""Reservation of the read-ahead for large pieces, which need all of it when they are fetched."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["Due"]
 
 
 class Due:
-    """Pieces from a remote store that are wanted soon: all that may be read ahead is kept free for their parts.
+    """Pieces from a remote store that are needed soon: all of the read-ahead is kept free for their parts.
 
-    Otherwise what comes after a piece would fill the room, and its parts would come one after the other (35 MB/s where
-    130 are there to be had). From when a piece is known until it is there nothing more is asked for ahead; all that is
-    wanted before it has been, and makes room as it is used.
+    Otherwise reads that follow a piece would fill the read-ahead, and its parts would come one after the other (35 MB/s
+    where 130 are possible). From when a piece is announced until it has been read nothing more is read ahead; all reads
+    needed before it have been requested already, and make room as they are used.
 
-    ``comes_in_turn`` says of a sample whether its piece will come part by part.
+    ``comes_in_turn`` returns True for a sample whose piece will be fetched part by part.
     """
 
     def __init__(self, ledger: MemoryBudget, comes_in_turn: Callable[[int], bool]) -> None:
@@ -27,7 +27,7 @@ class Due:
         self._due: set[tuple[int, int]] = set()
 
     def ask(self, reads: Iterable[UnitRead]) -> None:
-        """Samples of pieces are wanted soon."""
+        """Announce samples of pieces that are needed soon."""
         for read in reads:
             place = read.shard, read.first_byte
             if place not in self._met:
@@ -38,7 +38,7 @@ class Due:
 
     @contextmanager
     def get(self, read: UnitRead) -> Iterator[None]:
-        """While this lasts, the piece of a sample may come."""
+        """Open the read-ahead for the piece of a sample, for the duration of the context."""
         self._ledger.is_kept_free = False
         try:
             yield

@@ -1,4 +1,4 @@
-"""Units from a remote store: neighbours in one request, many requests at a time, each checked as it comes."""
+"""Reads of units from a remote store: neighbours share a request, many run at a time, each verified on arrival."""
 
 from __future__ import annotations
 
@@ -26,29 +26,30 @@ from shoal.storage.retry import tries_of
 
 __all__ = ["FarReaders", "Promise"]
 
-# Answers without a room of their own (those of a cache, or of a store that fills none) are copied up to this size: what
-# may be kept for long moves from the heap of a thread to that of the consumer. Larger ones would take as long again.
+# Responses without a buffer of their own (from a cache, or a store that cannot fill one) are copied up to this size:
+# bytes that may be kept for long move from the heap of a thread to that of the consumer. Copying larger ones would take
+# as long as reading them.
 _SMALL_BYTES = 1 << 20
-# This part of what may be ahead is kept for second requests, where these are wanted.
+# The read-ahead divided by this is kept for hedged requests, if they are enabled.
 _HEDGED_PART = 8
 
 
 class _Placed(Request):
-    """A request whose answer goes to a place of its own, as long as somebody waits for it.
+    """A request whose response goes to a buffer of its own, as long as a consumer waits for it.
 
-    Of its own, and not of these bytes: where every sample is read alone, several may lie in one extent, which is asked
-    for once more while the first answer is on its way.
+    The buffer belongs to the request and not to its bytes: if samples are read alone, several may lie in one extent,
+    which is then requested again while the first response is in flight.
     """
 
     into: Room | Whole | None = None
 
 
 class _InTurn(Request):
-    """A request for a part of a large read, which is kept by who puts the parts together, if at all."""
+    """A request for a part of a large read; the caller assembles the parts, or keeps none."""
 
 
 class Promise:
-    """The answer that a read will be in, from byte ``begin`` on; or the answers that its parts will be in."""
+    """The future response with a read, from byte ``begin`` on; or the responses with its parts."""
 
     __slots__ = ("arrival", "begin", "parts")
 
@@ -58,7 +59,7 @@ class Promise:
 
 
 class FarReaders:
-    """Requests are made ahead by several threads; what they answer waits until it is needed, errors too."""
+    """Readers that make requests ahead in several threads, and keep responses and errors until they are needed."""
 
     reads_ahead = True
 
@@ -73,7 +74,7 @@ class FarReaders:
 
         self._fills = fills(opened)
         self._memories = Memories()
-        self._placed: dict[int, _Placed] = {}  # by identity: those that somebody waits for
+        self._placed: dict[int, _Placed] = {}  # by identity: requests that a consumer waits for
 
         without_cache = replace(opened, cache=None)
 
@@ -84,7 +85,7 @@ class FarReaders:
             if isinstance(into, Room) and (buffer := into.claim()) is not None:
                 with buffer:
                     return read_bytes(opened, *request[:3], traffic, buffer=buffer)
-            del into  # which may be left, and need not be kept, until the answer is there
+            del into  # no reference is held while the request runs: the consumer may give the buffer up
             data = read_bytes(opened, *request[:3], traffic)
             if not isinstance(whole := _place_of(request), Whole):
                 return data
@@ -96,12 +97,12 @@ class FarReaders:
             traffic,
             deadline_seconds=self._deadline_seconds,
             hedge_bytes=hedge_bytes,
-            # What was found in the epoch before: to find it again would take a tenth of a second or two of each.
+            # The limit found in the epoch before: finding it again would take one or two tenths of a second per epoch.
             first_at_a_time=max(FIRST_AT_A_TIME, counters.concurrency),
         )
 
     def ask(self, reads: Sequence[UnitRead]) -> list[Promise]:
-        """Put requests for these at the end of the line."""
+        """Queue requests for these reads, and return their promises."""
         requests = coalesce(reads, most_bytes=self._sizes.most_bytes if self._opened.cache is None else 0)
         self._ledger.reserve(sum(request.num_bytes for request in requests))
         promises: dict[int, Promise] = {}
@@ -122,11 +123,11 @@ class FarReaders:
         return [promises[place] for place in range(len(reads))]
 
     def get(self, read: UnitRead, promise: Promise) -> Buffer:
-        """Wait for the request that has this read."""
+        """Wait for the request that covers this read, and return its bytes."""
         return self._get(read, promise, to_keep=True)
 
     def _get(self, read: UnitRead, promise: Promise, *, to_keep: bool) -> Buffer:
-        """The same; with ``to_keep`` the bytes lie in the heap of the consumer, or in memory of their own."""
+        """Return the bytes of a read; with ``to_keep`` in the heap of the consumer, or in memory of their own."""
         if promise.parts is not None:
             return self._together(read, promise.parts)
         arrival = promise.arrival
@@ -144,7 +145,7 @@ class FarReaders:
         try:
             data = self._arrivals.wait(arrival)
         except Exception:
-            # What is wrong may be with another of them. Not if this took long: then the store does not answer.
+            # The fault may be in another read of the request, unless it took long: then the store does not respond.
             if arrival.took_seconds > self._deadline_seconds / 2:
                 raise
             data = self._alone(read)
@@ -155,7 +156,7 @@ class FarReaders:
         return data
 
     def get_into(self, read: UnitRead, promise: Promise, buffer: memoryview) -> None:
-        """Wait for the request that has this read, and copy its part."""
+        """Wait for the request that covers this read, and copy its bytes into ``buffer``."""
         began = time.perf_counter()
         try:
             buffer[:] = self.get(read, promise)
@@ -163,11 +164,11 @@ class FarReaders:
             self._counters.wait_seconds += time.perf_counter() - began
 
     def parse(self, read: UnitRead, data: Buffer) -> Records:
-        """The samples in the bytes of a read, which is made again if they cannot be parsed."""
+        """Parse the samples in the bytes of a read, which is repeated if they cannot be parsed."""
         return parse_again(self._opened, read, data, self._traffic)
 
     def sample(self, read: UnitRead, promise: Promise, sample_id: int) -> Sample:
-        """Wait for the read."""
+        """Wait for the read, and return a sample of it."""
         began = time.perf_counter()
         try:
             data = self._get(read, promise, to_keep=False)
@@ -176,10 +177,10 @@ class FarReaders:
             self._counters.wait_seconds += time.perf_counter() - began
 
     def in_turn(self, read: UnitRead) -> Iterator[bytes]:
-        """The bytes of a large read part by part, as many under way as there is room for; past the cache.
+        """Yield the bytes of a large read part by part, with as many in flight as there is room for; past the cache.
 
-        One there is always, since it is wanted now. Who takes them checks them, since what has a checksum may lie in
-        several.
+        At least one is always in flight, since it is needed now. The caller verifies checksums, since an extent may
+        span several parts.
         """
         step = self._sizes.turn_bytes
         under_way: deque[Arrival] = deque()
@@ -189,36 +190,36 @@ class FarReaders:
                 while under_way and not self._ledger.has_room(request.num_bytes):
                     yield self._next_in_turn(under_way)
                 self._ledger.reserve(request.num_bytes)
-                # Behind what is read ahead, which is wanted all the same: at the head of the line each would overtake
-                # those before it.
+                # Queued behind the read-ahead, which is needed anyway: at the head of the queue each part would
+                # overtake those before it.
                 under_way += self._arrivals.ask([request])
             while under_way:
                 yield self._next_in_turn(under_way)
-        finally:  # given up, perhaps
+        finally:  # also if the caller gave up early
             self._ledger.drop(sum(arrival.request.num_bytes for arrival in under_way))
 
     def close(self) -> None:
-        """Drop what has not begun, and wait a little for what has."""
+        """Drop requests that have not begun, and wait a little for those in flight."""
         self._arrivals.close()
         for request in list(self._placed.values()):
             self._leave(request)
         self._memories.clear()
 
     def _put_into(self, request: Request, into: Room | Whole) -> Request:
-        """The request, whose answer is to go there."""
+        """Return the request, with its response directed to a buffer."""
         placed = _Placed(*request)
         placed.into = into
         self._placed[id(placed)] = placed
         return placed
 
     def _leave(self, request: Request) -> None:
-        """Nobody waits for this one any more: its place is not kept for threads that have not begun to fill it."""
+        """Release the buffer of a request for which nobody waits, unless a thread has begun to fill it."""
         if isinstance(request, _Placed):
             self._placed.pop(id(request), None)
             request.into = None
 
     def _together(self, read: UnitRead, parts: Sequence[Arrival]) -> Buffer:
-        """Wait for all parts of a read."""
+        """Wait for all parts of a read, and return its bytes."""
         self._ledger.use(read.num_bytes)
         whole = _place_of(parts[0].request)
         try:
@@ -228,7 +229,7 @@ class FarReaders:
             for part in parts:
                 self._leave(part.request)
         data = whole.taken() if isinstance(whole, Whole) else b""
-        # What has a checksum may lie on both sides of a border between parts.
+        # An extent may span several parts, so its checksum is compared here.
         if wrong_extent(self._opened.index, read.shard, read.first_byte, data) is None:
             return data
         self._traffic.corrupt()

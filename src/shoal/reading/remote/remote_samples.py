@@ -1,7 +1,7 @@
-"""One sample at a time from a remote store: as large as a chunk, or in an order whose neighbours share none.
+"""Reads of one sample at a time from a remote store: samples as large as a chunk, or whose neighbours share no chunk.
 
-Nothing is kept, so there is nothing to plan: the next samples are asked for a group at a time, as long as they fit into
-what may be read ahead, and each is waited for when its turn comes.
+Nothing is kept, so there is nothing to plan: the next samples are requested a group at a time, as long as they fit into
+the read-ahead, and each is waited for when its turn comes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _PLANNED_AT_ONCE = 256
 
 
 class FarSingles:
-    """Samples by id, each with a read of its own.
+    """Remote samples by id, each with a read of its own.
 
     Parameters
     ----------
     ahead_limit_bytes
-        How many bytes may be asked for before they are used.
+        Bytes that may be requested before they are used.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class FarSingles:
         self._readers = FarReaders(opened, counters, self._ledger, options)
 
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
-        """The samples with these ids, in turn; ``units`` are the reads they are in."""
+        """Yield the samples with these ids in order; ``units`` are the reads that hold them."""
         get, release = self._readers.sample, self._ledger.release
         wanted = iter(ids)
         for group, promises in self._asked(_groups(self._units, units, self._readers.group_bytes)):
-            # Of the ids, those behind the last of the group are wanted next.
+            # Not strict: the ids that follow the last of the group belong to the next groups.
             for read, promise, sample_id in zip(group.reads, promises, wanted, strict=False):
                 try:
                     sample: Sample | Damaged = get(read, promise, sample_id)
@@ -67,11 +67,11 @@ class FarSingles:
         self._readers.close()
 
     def _asked(self, groups: Iterator[_Group]) -> Iterator[tuple[_Group, list[Promise]]]:
-        """The groups, with others asked for behind each, as many as fit into what may be read ahead."""
+        """Yield the groups, each after requesting as many of the following ones as fit into the read-ahead."""
         ledger = self._ledger
         asked: deque[tuple[_Group, list[Promise]]] = deque()
         for group in groups:
-            # The first of them has begun when it is handed out, and is done with when the next one is asked for.
+            # The oldest group is yielded once requested, and the caller is done with it when it asks for the next.
             while asked and not ledger.has_room(group.num_bytes):
                 yield asked.popleft()
             asked.append((group, self._ask(group)))
@@ -87,14 +87,14 @@ class FarSingles:
 
 
 class _Group(NamedTuple):
-    """Reads that are asked for at once, and their bytes."""
+    """Reads that are requested together, and the sum of their bytes."""
 
     reads: list[UnitRead]
     num_bytes: int
 
 
 def _groups(units: Units, numbers: NDArray[np.int64], group_bytes: int) -> Iterator[_Group]:
-    """The reads of some units in groups of at most so many bytes, or of one read."""
+    """Yield the reads of some units in groups of at most ``group_bytes``, or of a single larger read."""
     reads: list[UnitRead] = []
     sum_bytes = 0
     for start in range(0, len(numbers), _PLANNED_AT_ONCE):

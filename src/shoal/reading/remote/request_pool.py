@@ -1,11 +1,11 @@
-"""Requests to a remote store, several at a time, each answered on its own.
+"""Pool of threads for requests to a remote store, several at a time, each completed on its own.
 
-Requests wait in one line, in the order in which their bytes are wanted, and threads take them from its head; how many
-may be under way at a time is found as it goes (`shoal.reading.schedule.concurrency`). Whoever waits for one waits for
-that one.
+Requests wait in one queue, in the order in which their bytes are needed, and threads take them from its head; the limit
+on requests in flight adapts as they run (`shoal.reading.schedule.concurrency`). A consumer waits only for the request
+that it needs.
 
-The threads belong to nobody who iterates: they know the line and not the stream, so that letting go of a stream ends
-them. They are daemons: a stream is closed, and a process ends, without waiting for a server that does not answer.
+The threads refer to the queue and not to the stream, so that dropping a stream ends them. They are daemons: closing a
+stream or ending a process does not wait for a server that does not respond.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from shoal.storage.retry import Patience, StoppedError, patience
 __all__ = ["FIRST_AT_A_TIME", "Arrival", "Arrivals"]
 
 FIRST_AT_A_TIME = 8
-_CLOSE_SECONDS = 0.4  # how long closing waits for requests that are under way
-_RECENT = 64  # answers, by which a late one is told
+_CLOSE_SECONDS = 0.4  # time that closing waits for requests in flight
+_RECENT = 64  # latest responses, whose times decide when a request is late
 _LATE_AFTER_MEDIANS = 3.0
 _LATE_AFTER_SECONDS = 0.05
 _LATE_AT_FIRST_SECONDS = 1.0
 _MOST_HEDGES = 3
-_MOST_THREADS = 2  # for each request that may be under way: some pause, and some wait for what may never come
-_LIVELY_SECONDS = 10.0  # so long after an answer a store is taken to be there
+_MOST_THREADS = 2  # for each request that may be in flight: some pause, some wait for a response that may never come
+_LIVELY_SECONDS = 10.0  # time after a response during which the store counts as up
 
 
 class Arrival:
-    """The answer to a request, once it has come.
+    """The response to a request, once it has arrived.
 
-    ``num_takers`` are those who still want it; the last one takes the bytes along. ``num_hedges`` counts how often it
-    was asked for once more, ``asked_seconds`` is when last. Of the ``num_under_way``, ``num_lost`` are late: they keep
-    no other request from its place.
+    ``num_takers`` counts the consumers that still need it; the last one takes the bytes. ``num_hedges`` counts its
+    hedged requests, ``asked_seconds`` is the time of the latest. Of the ``num_under_way`` in flight, ``num_lost`` are
+    late and do not count towards the limit.
     """
 
     __slots__ = (
@@ -72,21 +72,21 @@ class Arrival:
 
     @property
     def num_places(self) -> int:
-        """Of those that may be under way at a time, how many this has: none once it is answered."""
+        """Slots that this takes of the limit on requests in flight: none once it is answered."""
         return self.num_under_way - self.num_lost if self.result is None else 0
 
 
 class Arrivals:
-    """Has requests carried out by ``carry_out``, which is called in several threads and may raise.
+    """Pool that runs requests by ``carry_out``, which is called in several threads and may raise.
 
     Parameters
     ----------
     deadline_seconds
-        How long a request may be tried again.
+        Time during which a request may be retried.
     hedge_bytes
-        How many bytes of second requests for late ones may be under way; 0 for none.
+        Bytes of hedged requests (second ones for late ones) that may be in flight; 0 for no hedging.
     first_at_a_time, most_at_a_time
-        Requests under way, to begin with and at most.
+        Limit on requests in flight, initial and maximal.
     """
 
     def __init__(
@@ -102,29 +102,29 @@ class Arrivals:
         pace = ConcurrencyControl(first=first_at_a_time, most=most_at_a_time)
         self._line = _Line(carry_out, traffic, pace, deadline_seconds, hedge_bytes)
         _lines.add(self._line)
-        # Also when the consumer forgets to: no thread waits for something to do once this object is gone.
+        # Closes even if the consumer does not: no thread waits for work once this object is gone.
         self._finalizer = weakref.finalize(self, _close, self._line, os.getpid())
 
     def ask(self, requests: Sequence[Request], *, at_once: bool = False) -> list[Arrival]:
-        """Put requests at the end of the line (with ``at_once``, at its head)."""
+        """Put requests at the end of the queue (with ``at_once``, at its head)."""
         arrivals = [Arrival(request) for request in requests]
         with InterruptsHeld():
             self._line.join(arrivals, at_once=at_once)
         return arrivals
 
     def wait(self, arrival: Arrival) -> bytes:
-        """The bytes of a request, when they have come; raises what went wrong. To be called by each of its takers."""
+        """Wait for the bytes of a request, and return them or raise its error. Called once by each of its takers."""
         wait_in_slices(partial(self._line.wait, arrival))
         return self._line.take(arrival)
 
     def close(self) -> None:
-        """Drop what has not begun; what is under way is waited for, but not long, and then abandoned."""
+        """Drop requests that have not begun, wait briefly for those in flight, and then abandon them."""
         with InterruptsHeld():
             self._finalizer()
 
 
 class _Line:
-    """What the threads and the consumer share."""
+    """The queue, shared by the threads and the consumer."""
 
     def __init__(
         self,
@@ -136,13 +136,13 @@ class _Line:
     ) -> None:
         self._carry_out, self._traffic, self._pace = carry_out, traffic, pace
         self._deadline_seconds, self._hedge_bytes, self._most_hedge_bytes = deadline_seconds, hedge_bytes, hedge_bytes
-        # One that a thread may take twice: the garbage collector can close a stream in the middle of anything.
+        # Re-entrant, since the garbage collector can close a stream in the middle of anything.
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
         self._arrived = threading.Condition(self._lock)
         self._stopped = threading.Condition(self._lock)
-        self._waiting: deque[tuple[Arrival, bool]] = deque()  # with whether it is a second request
-        # Of requests that are neither late nor answered; and threads that carry out any, or pause before another try.
+        self._waiting: deque[tuple[Arrival, bool]] = deque()  # with True for a hedged request
+        # Requests in flight, neither late nor answered; and threads that run one, or pause before a retry.
         self._num_under_way = self._num_busy = 0
         self._is_stopped = False
         self._held_back = False
@@ -163,7 +163,7 @@ class _Line:
             self._call_threads()
 
     def wait(self, arrival: Arrival, most_seconds: float | None) -> bool:
-        """Whether it has come, or nothing will, after so long at most."""
+        """Wait up to ``most_seconds``; return True if the response has arrived, or never will."""
         with self._lock:
             arrival.is_awaited = True
             if arrival.result is None and not self._is_stopped:
@@ -174,7 +174,7 @@ class _Line:
             return arrival.result is not None or self._is_stopped
 
     def take(self, arrival: Arrival) -> bytes:
-        """What has come; raises what went wrong."""
+        """Return the bytes that have arrived, or raise the error of the request."""
         with InterruptsHeld(), self._lock:
             result = arrival.result
             if result is None:
@@ -182,24 +182,24 @@ class _Line:
                 raise StoppedError(msg)
             arrival.num_takers -= 1
             if not arrival.num_takers:
-                arrival.result = b""  # the taker keeps the bytes; nobody else must
+                arrival.result = b""  # only the taker keeps the bytes
         if isinstance(result, Exception):
             raise result
         return result
 
     def _patience_with(self, arrival: Arrival) -> float | None:
-        """How long to wait for one before it is late; now late, it is asked for a second time."""
+        """Return the time to wait for a request before it is late; if it is late now, hedge it."""
         num_bytes = arrival.request.num_bytes
         if num_bytes > self._most_hedge_bytes or arrival.num_hedges >= _MOST_HEDGES:
             return None
-        if not arrival.num_under_way or num_bytes > self._hedge_bytes:  # not begun, or no room: look again soon
+        if not arrival.num_under_way or num_bytes > self._hedge_bytes:  # not begun, or no room: check again soon
             return _LATE_AFTER_SECONDS
         usual_seconds = statistics.median(self._recent_seconds) if len(self._recent_seconds) > 7 else None
         if usual_seconds is None:
             late_after = _LATE_AT_FIRST_SECONDS
         else:
             late_after = max(_LATE_AFTER_SECONDS, _LATE_AFTER_MEDIANS * usual_seconds)
-        # The second may be late itself: it is given more time than the first, and the third more again.
+        # A hedged request may be late itself: each gets twice the time of the one before.
         late_after *= float(1 << arrival.num_hedges)
         left_seconds = arrival.asked_seconds + late_after - time.monotonic()
         if left_seconds > 0:
@@ -223,11 +223,11 @@ class _Line:
     # ---- the threads' side
 
     def run(self) -> None:
-        """Take requests until there is nothing more to do; the life of a thread."""
+        """Run requests until the pool stops; the main function of a thread."""
         try:
             self._take_all()
         except BaseException:
-            self.stop()  # nobody must wait for a thread that is gone
+            self.stop()  # no consumer may wait for a thread that is gone
             raise
 
     def _take_all(self) -> None:
@@ -240,14 +240,14 @@ class _Line:
                 except Exception as error:  # noqa: BLE001  # raised by the consumer
                     result = error
                 self._came(arrival, result, is_hedge=is_hedge)
-                del taken, arrival, result  # a thread without work must not keep bytes
+                del taken, arrival, result  # an idle thread must not keep bytes alive
 
     def _next(self) -> tuple[Arrival, bool] | None:
         with self._lock:
             while not self._is_stopped:
                 if self._may_begin():
                     arrival, is_hedge = self._waiting.popleft()
-                    if is_hedge and arrival.result is not None:  # the first was answered by now
+                    if is_hedge and arrival.result is not None:  # the first request was answered meanwhile
                         self._hedge_bytes += arrival.request.num_bytes
                         continue
                     self._num_busy += 1
@@ -269,7 +269,7 @@ class _Line:
             if is_hedge:
                 self._hedge_bytes += arrival.request.num_bytes
             is_first = arrival.result is None
-            # Where one of two failed, the other may still be answered.
+            # If one of two requests failed, the other may still succeed.
             if is_first and not (isinstance(result, Exception) and arrival.num_under_way):
                 arrival.result = result
                 arrival.took_seconds = now - arrival.began_seconds
@@ -283,15 +283,15 @@ class _Line:
                 self._recent_seconds.append(now - arrival.began_seconds)
                 self._pace.answered(arrival.request.num_bytes, now_seconds=now, held_back=self._held_back)
                 self._held_back = False
-            self._call_threads(besides=1)  # this one goes on by itself
+            self._call_threads(besides=1)  # this thread continues by itself
 
     def _may_begin(self) -> bool:
-        """Whether the head of the line may go: requests that pause or are late keep no other from it."""
+        """Return True if the request at the head may start; those that pause or are late do not count as in flight."""
         has_thread = self._num_busy < _MOST_THREADS * self._pace.most
         return bool(self._waiting) and ((has_thread and self._num_under_way < self._pace.limit) or self._waiting[0][1])
 
     def _call_threads(self, *, besides: int = 0) -> None:
-        """See that somebody takes what may begin, besides threads that are about to look."""
+        """Wake or start threads for requests that may start, not counting threads that are about to check anyway."""
         self._traffic.at_a_time(self._pace.limit)
         num_due = min(len(self._waiting), max(self._pace.limit - self._num_under_way, int(self._may_begin())))
         num_due -= besides
@@ -306,11 +306,11 @@ class _Line:
                 if not self.threads:
                     raise
                 break
-            self.threads.append(thread)  # only now: one that never began cannot be waited for
+            self.threads.append(thread)  # only now: a thread that never started cannot be joined
         self._work.notify(num_due)
 
     def _pause(self, seconds: float) -> bool:
-        """Wait before another try; whether to stop instead."""
+        """Wait before a retry; return True to stop instead."""
         with self._lock:
             self._num_under_way -= 1
             self._call_threads()
@@ -331,11 +331,11 @@ class _Line:
 
 def _close(line: _Line, pid: int) -> None:
     if os.getpid() != pid:
-        return  # a forked child has no such threads, and their lock may be held for ever
+        return  # a forked child does not have these threads, and their lock may be held for ever
     with InterruptsHeld(in_finalizer=True):
         line.stop()
         _wait_for(line.threads)
-        # Now: Python forgets by callbacks, in which an interrupt would be lost.
+        # Forget threads here: Python would do it in weakref callbacks, in which an interrupt would be lost.
         line.threads = [thread for thread in line.threads if thread.is_alive()]
         if not line.threads:
             _lines.discard(line)
@@ -344,7 +344,7 @@ def _close(line: _Line, pid: int) -> None:
 def _wait_for(threads: Sequence[threading.Thread]) -> None:
     until = time.monotonic() + _CLOSE_SECONDS
     for thread in threads:
-        # The garbage collector may let go of a stream in one of its own threads, which cannot wait for itself.
+        # The garbage collector may free a stream in one of its own threads, which cannot join itself.
         if thread is not threading.current_thread():
             thread.join(max(0.0, until - time.monotonic()))
 
@@ -353,7 +353,7 @@ _lines: weakref.WeakSet[_Line] = weakref.WeakSet()
 
 
 def _stop_all() -> None:
-    """At exit: a thread that comes back from a request while the interpreter is taken apart had better not."""
+    """Stop all threads at exit, so that none returns from a request while the interpreter is being torn down."""
     lines = list(_lines)
     for line in lines:
         with contextlib.suppress(Exception):
@@ -362,7 +362,7 @@ def _stop_all() -> None:
 
 
 def _forget_all() -> None:
-    """In a forked child: the threads of these are the parent's."""
+    """Forget all queues in a forked child, since their threads are the parent's."""
     _lines.clear()
 
 

@@ -1,4 +1,4 @@
-"""Counts what goes to a remote store and comes back, from whatever thread."""
+"""Counts of requests to a remote store and its responses, updated from any thread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from shoal.stats.counters import Counters
 
 __all__ = ["RequestStats"]
 
-# One for all: streams of one dataset count in the same place. It is held for a few additions.
+# One lock for all, since streams of one dataset share counters. It is held for a few additions.
 _lock = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """In a forked child: a thread of the parent may have held it."""
+    """Replace the lock in a forked child, since a thread of the parent may have held it."""
     global _lock  # noqa: PLW0603  # there is one process
     _lock = threading.Lock()
 
@@ -24,10 +24,10 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 class RequestStats:
-    """What some `Counters` are told of requests, answers and second tries.
+    """Recorder of requests, responses and retries in some `Counters`.
 
-    ``lying`` has the checksum of wrong bytes that came for a place (shard, first byte, end byte) at every attempt, and
-    so lie there.
+    ``lying`` maps a place (shard, first byte, end byte) to the checksum of the wrong bytes that arrived for it at every
+    attempt, and so are corrupt in the store.
     """
 
     __slots__ = ("_counters", "lying")
@@ -37,7 +37,7 @@ class RequestStats:
         self.lying: dict[tuple[int, int, int], int] = {}
 
     def began(self, num_bytes: int) -> None:
-        """One try of a request is under way."""
+        """Count an attempt of a request as in flight."""
         counters = self._counters
         with _lock:
             counters.num_requests += 1
@@ -46,36 +46,36 @@ class RequestStats:
             counters.peak_in_flight_bytes = max(counters.peak_in_flight_bytes, counters.in_flight_bytes)
 
     def ended(self, num_bytes: int) -> None:
-        """It was answered, or failed."""
+        """Count an attempt as answered or failed."""
         with _lock:
             self._counters.in_flight_bytes -= num_bytes
 
     def retried(self, error: StorageError) -> None:
-        """A request failed and is made again."""
+        """Count a request that failed and is retried."""
         with _lock:
             self._counters.num_retries += 1
             self._counters.num_throttled += is_throttling(error)
 
     def corrupt(self) -> None:
-        """Bytes came that are not those that were indexed."""
+        """Count bytes that arrived and are not those that were indexed."""
         with _lock:
             self._counters.num_corrupt += 1
 
     def hedged(self) -> None:
-        """A request was made a second time before the first was answered."""
+        """Count a hedged request: a second one made before the first was answered."""
         with _lock:
             self._counters.num_hedges += 1
 
     def hedge_won(self) -> None:
-        """The second was answered first."""
+        """Count a hedged request that was answered before the first one."""
         with _lock:
             self._counters.num_hedges_won += 1
 
     def at_a_time(self, num_requests: int) -> None:
-        """So many requests may be under way now."""
+        """Record the current limit on requests in flight."""
         self._counters.concurrency = num_requests
 
 
 def is_throttling(error: StorageError) -> bool:
-    """Whether the store says that it is asked too much."""
+    """Return True if the error says that the store is overloaded."""
     return error.retry_after_seconds is not None or " 429" in error.message or " 503" in error.message

@@ -1,7 +1,7 @@
-"""Which units are let go early, and read again, where not all that an order has in use fit into memory.
+"""Eviction of units that are read again later, if not all units that an order has in use fit into memory.
 
-The future is known, so the best choice is: the unit whose next use is farthest away goes, and as soon as the use before
-that is over. No other choice reads fewer units again where all are of one size.
+The future is known, so the best choice is: evict the unit whose next use is farthest away, as soon as its latest use is
+over. If all units have the same size, no other choice reads fewer units again.
 
 References
 ----------
@@ -23,10 +23,10 @@ __all__ = ["Keeping", "StretchPlan"]
 
 
 class StretchPlan(NamedTuple):
-    """What a stretch of samples needs.
+    """The reads and releases of a stretch of samples.
 
     ``reads`` are the units to read, in this order, one perhaps several times; ``last``, of the shape of the samples,
-    says after which of them their unit is let go; ``drops`` are let go before the first.
+    is True where the unit is released after the sample; ``drops`` are released before the first sample.
     """
 
     reads: NDArray[np.int64]
@@ -35,10 +35,10 @@ class StretchPlan(NamedTuple):
 
 
 class Keeping:
-    """Plans stretch after stretch, so that the units in use never have more than ``keep_bytes``.
+    """Planner of consecutive stretches, such that the units in use never take more than ``keep_bytes``.
 
-    One that is larger is kept alone. ``bytes_of`` says how large units are. O(samples) in Python where they do not fit,
-    a microsecond each; vectorised where they do.
+    A larger unit is kept alone. ``bytes_of`` returns the sizes of units. If the units do not fit, O(samples) in Python,
+    a microsecond each; vectorised if they do.
     """
 
     def __init__(self, keep_bytes: int, bytes_of: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> None:
@@ -46,7 +46,7 @@ class Keeping:
         self._held: dict[int, int] = {}  # units kept from the stretch before, with their bytes
 
     def plan(self, units: NDArray[np.int64], after: NDArray[np.int64]) -> StretchPlan:
-        """Of a stretch of samples whose units are these, before one that uses ``after``, in the order of use."""
+        """Plan a stretch of samples with these ``units``, followed by one with ``after``, both in the order of use."""
         held = np.fromiter(self._held, dtype=np.int64, count=len(self._held))
         if self._peak_bytes(units, held, after) <= self._keep_bytes:
             reads, last = first_uses(units, held), last_uses(units, after)
@@ -57,7 +57,7 @@ class Keeping:
         return self._choose(units, after)
 
     def _peak_bytes(self, units: NDArray[np.int64], held: NDArray[np.int64], after: NDArray[np.int64]) -> int:
-        """The most bytes that are in use at a time if nothing is let go early."""
+        """Return the most bytes that are in use at a time if nothing is evicted early."""
         distinct, first = np.unique(np.concatenate([held, units]), return_index=True)
         begin = np.maximum(first - len(held), 0)
         end = np.full(len(distinct), len(units))
@@ -77,8 +77,8 @@ class Keeping:
         sizes = dict(zip(*(column.tolist() for column in _sizes(self._bytes_of, units)), strict=True))
         held, never = self._held, len(both)
         uses = {int(unit): int(at) for unit, at in zip(*np.unique(both, return_index=True), strict=True)}
-        due = {unit: uses.get(unit, never) for unit in held}  # the next use of each that is held
-        latest: dict[int, int] = {}  # the sample that used it last
+        due = {unit: uses.get(unit, never) for unit in held}  # the next use of each held unit
+        latest: dict[int, int] = {}  # the sample that last used each unit
         farthest = [(-at, unit) for unit, at in due.items()]
         heapq.heapify(farthest)
         reads: list[int] = []
@@ -114,7 +114,7 @@ class Keeping:
 
 
 def _next_uses(units: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each use of a unit, the place of its next one; the number of all uses where there is none."""
+    """Return for each use of a unit the place of the next one; the number of all uses if there is none."""
     order = np.argsort(units, kind="stable")
     same = units[order][1:] == units[order][:-1]
     following = np.full(len(units), len(units), dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Which reads share a request: neighbours in one shard that are wanted at about the same time.
+"""Coalescing of reads into requests: neighbours in one shard that are needed at about the same time share one.
 
-A request to a remote store has a price of its own, in time and often in money. Reads that lie beside each other, or
-nearly, are asked for as one; what lies between them is thrown away, and there is little of it.
+Every request to a remote store has a cost, in time and often in money. Adjacent or nearly adjacent reads become one
+request; the few bytes between them are thrown away.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["MOST_AMPLIFICATION", "Request", "coalesce"]
 
 _PAYLOAD_BYTES_FOR_A_WASTED_ONE = 50
 MOST_AMPLIFICATION = 1 + 1 / _PAYLOAD_BYTES_FOR_A_WASTED_ONE
-"""A request has at most so many bytes for each that one of its reads wants."""
+"""Most bytes of a request for each byte that one of its reads needs."""
 
 
 class Request(NamedTuple):
-    """Bytes ``[first_byte, end_byte)`` of a shard, which hold those of the reads numbered ``places``."""
+    """Bytes ``[first_byte, end_byte)`` of a shard, which cover the reads numbered ``places``."""
 
     shard: int
     first_byte: int
@@ -28,22 +28,22 @@ class Request(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are asked for."""
+        """Bytes that are requested."""
         return self.end_byte - self.first_byte
 
 
 def coalesce(reads: Sequence[UnitRead], *, most_bytes: int) -> list[Request]:
-    """The requests for some reads, by the first that each serves; O(n log n).
+    """Return the requests for some reads, ordered by the first read that each serves; O(n log n).
 
-    A read of ``most_bytes`` or more stays alone; no request of several is larger. Of the bytes of a request at most
-    one in 51 belongs to none of its reads.
+    A read of ``most_bytes`` or more stays alone; no request for several reads is larger. At most one in 51 bytes of a
+    request belongs to none of its reads.
 
     >>> reads = [UnitRead(0, 0, 100, 200, 0, 1), UnitRead(7, 3, 0, 50, 9, 1), UnitRead(1, 0, 200, 300, 1, 1)]
     >>> [(request.shard, request.first_byte, request.end_byte) for request in coalesce(reads, most_bytes=1000)]
     [(0, 100, 300), (3, 0, 50)]
     """
     requests: list[Request] = []
-    # The request that grows, and how many of its bytes are wanted.
+    # The request that is being extended, and the number of its bytes that reads need.
     shard, first_byte, end_byte, wanted_bytes, places = -1, 0, 0, 0, [0]
     for place in sorted(range(len(reads)), key=lambda place: reads[place][1:4]):
         read = reads[place]

@@ -1,31 +1,31 @@
-"""How many requests at a time: found from what comes back, while it comes.
+"""Adaptive limit on concurrent requests, found from the throughput measured while they run.
 
-Nobody knows beforehand how many connections a store needs to give all it has: that depends on its distance, on what one
-connection carries, and on this machine's processors. So it is tried: when the consumer has to wait while requests wait
-for their turn, there are more at a time, as long as more bytes come for it; when more brought nothing, fewer again; and
-when the store refuses more than a few because it is too much, half.
+The number of connections that saturates a store is not known beforehand: it depends on latency, on the throughput of
+one connection, and on this machine's processors. So it is found by trial: if the consumer has to wait while requests
+are queued, the limit rises as long as throughput grows with it; if a rise brought nothing, it is undone; and if the
+store refuses more than a few requests because of overload, the limit is halved.
 """
 
 from __future__ import annotations
 
 __all__ = ["ConcurrencyControl"]
 
-_LEAST_ANSWERS = 8  # a round is so many answers, or two for each request under way,
-_LEAST_SECONDS = 0.05  # and lasts so long: rates over a few milliseconds say nothing
-_WORTH = 0.5  # more requests must bring at least this part of the growth that they would bring at best
+_LEAST_ANSWERS = 8  # responses in a round, or two for each request in flight if that is more
+_LEAST_SECONDS = 0.05  # least duration of a round: rates over a few milliseconds say nothing
+_WORTH = 0.5  # a higher limit must bring at least this fraction of the growth that it would bring at best
 _FIRST_REST_SECONDS = 0.5
 _MOST_REST_SECONDS = 4.0
 _THROTTLED_REST_SECONDS = 1.0
-# A store that is asked too much refuses many. One refusal in ten, as some stores have at any rate, is no reason to give
-# way: halving at each of them ended at one request at a time.
+# An overloaded store refuses many requests. One refusal in ten, which some stores have at any rate, is no reason to
+# back off: halving at each of them ended at one request at a time.
 _LEAST_REFUSALS = 3
 _ANSWERS_FOR_A_REFUSAL = 6
 
 
 class ConcurrencyControl:
-    """How many requests may be under way; not safe for threads.
+    """Controller of the number of requests that may be in flight; not thread-safe.
 
-    Times are in seconds on any clock that only goes forward.
+    Times are in seconds on any monotonic clock.
 
     >>> pace = ConcurrencyControl(first=8, most=64)
     >>> pace.begin(now_seconds=0.0)
@@ -38,20 +38,20 @@ class ConcurrencyControl:
     def __init__(self, *, first: int = 8, most: int = 64) -> None:
         self.limit = min(first, most)
         self.most = most
-        self._is_new = True  # nothing has stopped it from growing yet, so it doubles
-        self._before: tuple[int, float] | None = None  # the limit before the last step up, and bytes per second then
+        self._is_new = True  # nothing has stopped the growth yet, so the limit doubles
+        self._before: tuple[int, float] | None = None  # limit and bytes per second before the latest step up
         self._rest_seconds = _FIRST_REST_SECONDS
         self._rests_until = self._throttled_until = float("-inf")
         self.begin(now_seconds=0.0)
 
     def begin(self, *, now_seconds: float) -> None:
-        """Requests are made from now on: a round begins."""
+        """Start a round: requests are made from now on."""
         self._began = now_seconds
         self._num_answers = self._num_bytes = self._num_refusals = 0
         self._held_back = False
 
     def answered(self, num_bytes: int, *, now_seconds: float, held_back: bool) -> None:
-        """An answer came; ``held_back`` says that since the last one somebody waited for want of more at a time."""
+        """Record a response; ``held_back`` says that since the last one the limit kept the consumer waiting."""
         self._num_answers += 1
         self._num_bytes += num_bytes
         self._held_back |= held_back
@@ -60,7 +60,7 @@ class ConcurrencyControl:
             self.begin(now_seconds=now_seconds)
 
     def throttled(self, *, now_seconds: float) -> None:
-        """The store said that it is too much; many that say so at once count as one, and few among many as none."""
+        """Record a refusal because of overload; many at once count as one, and a few among many responses as none."""
         self._num_refusals += 1
         is_much = self._num_refusals * _ANSWERS_FOR_A_REFUSAL >= self._num_answers + self._num_refusals
         if now_seconds < self._throttled_until or self._num_refusals < _LEAST_REFUSALS or not is_much:
@@ -73,7 +73,7 @@ class ConcurrencyControl:
         self.begin(now_seconds=now_seconds)
 
     def _turn(self, rate: float, now_seconds: float) -> None:
-        """A round ended at ``rate`` bytes per second."""
+        """Adapt the limit after a round at ``rate`` bytes per second."""
         if now_seconds < self._rests_until:
             return
         if self._before is not None:

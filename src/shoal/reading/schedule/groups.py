@@ -1,6 +1,6 @@
-"""Which reads are asked for together: as many as make a group, as soon as there is room for one.
+"""Grouping of reads that are requested together: as many as make a group, as soon as there is room for one.
 
-Used by who reads and by who plans, so that a plan says of requests what will be.
+Shared by reading and by planning, so that a plan predicts the actual requests.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["groups_with_room"]
 def groups_with_room(
     ledger: MemoryBudget, group_bytes: int, *, first: Callable[[], UnitRead | None], take: Callable[[], UnitRead]
 ) -> Iterator[list[UnitRead]]:
-    """The next groups of reads, each to be reserved before the next one is formed, while there is room for a group.
+    """Yield groups of reads while there is room; the caller reserves each before the next one is formed.
 
-    ``first`` looks at the read that would be next, None where there is none for now; ``take`` takes it. A group ends
-    with the read that makes it ``group_bytes`` or more, or before the one for which there is no room.
+    ``first`` peeks at the next read, None if there is none for now; ``take`` removes it. A group ends with the read
+    that makes it ``group_bytes`` or more, or before the one for which there is no room.
     """
     while ledger.has_room(group_bytes):
         group: list[UnitRead] = []

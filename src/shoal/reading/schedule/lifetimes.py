@@ -1,8 +1,8 @@
-"""Which units are read and let go when, over a stretch of samples, knowing the stretch before and the one after.
+"""Lifetimes of units: when to read and release each in a stretch of samples, given the stretches before and after.
 
-A unit is kept from its first use until its last, and over the border of two stretches if both use it. A stretch is
-chosen so long that a unit with samples left is nearly always met again within one; if not, it is read again, and that
-is counted. So no order has to say when it is done with a chunk, and a rank keeps only what it needs itself.
+A unit is kept from its first use until its last, and across the border of two stretches if both use it. A stretch is
+so long that a unit with samples left is nearly always used again within one; if not, it is read again, and that is
+counted. So no order has to say when it is done with a chunk, and a rank keeps only what it needs itself.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from shoal.order.arrays.sorting import order_by
 
 __all__ = ["first_uses", "last_uses", "stretch_positions"]
 
-_LEAST_POSITIONS = 1 << 13  # each takes 350 bytes for a moment: more would be felt beside a small window
+_LEAST_POSITIONS = 1 << 13  # each takes 350 bytes for a moment: more would be noticeable beside a small window
 _LEAST_OF_RANKS = 1 << 16
 _MOST_POSITIONS = 1 << 22
-# A window of K chunks meets each of them every K positions, give or take half; smaller chunks more rarely in
-# proportion. A buffer keeps one sample in exp(8) for more than 8 times its length.
+# A window of K chunks uses each of them every K positions, give or take half; smaller chunks proportionally less often.
+# A shuffle buffer keeps one sample in exp(8) for more than 8 times its length.
 _REACHES = 8
 
 
 def stretch_positions(parameters: Mapping[str, int], world_size: int = 1) -> int:
-    """How many positions of an order with these parameters make a stretch, where so many ranks share them.
+    """Return the number of positions in a stretch of an order with these parameters, shared by ``world_size`` ranks.
 
     Reads are planned a stretch ahead, and a rank has only its share of it: with as many positions for 64 ranks as for
-    one, it reads less than a chunk of small samples ahead, and waits for each. So there are more for many ranks, up to
-    eight times as many: those of other ranks take 66 bytes each.
+    one, it would read less than a chunk of small samples ahead, and wait for each. So a stretch is longer for many
+    ranks, up to eight times: positions of other ranks take 66 bytes each.
     """
     reach = max(parameters.get("chunks", 0), parameters.get("samples", 0))
     least = min(_LEAST_POSITIONS * world_size, _LEAST_OF_RANKS)
@@ -37,7 +37,7 @@ def stretch_positions(parameters: Mapping[str, int], world_size: int = 1) -> int
 
 
 def first_uses(units: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The units of a stretch that the stretch before does not use, in the order of their first use; O(n log n).
+    """Return the units of a stretch that the one before does not use, in the order of their first use; O(n log n).
 
     >>> first_uses(np.array([4, 2, 4, 7]), before=np.array([2, 9])).tolist()
     [4, 7]
@@ -47,7 +47,7 @@ def first_uses(units: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[n
 
 
 def last_uses(units: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each sample is the last use of its unit, in this stretch and the one after; O(n log n).
+    """Return True for each sample that is the last use of its unit, in this stretch and the next; O(n log n).
 
     >>> last_uses(np.array([4, 2, 4, 7]), after=np.array([7])).tolist()
     [False, True, True, False]
@@ -59,7 +59,7 @@ def last_uses(units: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.
 
 
 def _uses(units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The distinct units, sorted, and the places of the first and the last use of each."""
+    """Return the distinct units, sorted, and the places of the first and the last use of each."""
     by_unit = order_by((units, int(units.max(initial=0)).bit_length()))
     ordered = units[by_unit]
     border = np.ones(len(units) + 1, dtype=bool)  # one before each unit's first use, and one at the end
@@ -69,7 +69,7 @@ def _uses(units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def _among(units: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each unit is one of the others."""
+    """Return True for each unit that is among the others."""
     others = np.sort(others)
     found: NDArray[np.bool_] = np.searchsorted(others, units, side="right") > np.searchsorted(others, units)
     return found

@@ -1,7 +1,7 @@
-"""The ledger of bytes in memory: what is held, what of it was read ahead, and how much more may be.
+"""Accounting of bytes in memory: those held, those of them read ahead, and the room for more.
 
-Bytes are reserved before they are asked for. What the order keeps alive is its own doing and is only counted; what is
-read ahead of its use has a limit. The unit that holds the next sample is always admitted, so the rule cannot deadlock.
+Bytes are reserved before they are requested. Bytes that the order keeps in use are only counted; those read ahead of
+their use are limited. The unit that holds the next sample is always admitted, so the limit cannot deadlock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ __all__ = ["MemoryBudget"]
 
 
 class MemoryBudget:
-    """Counts the bytes of units that are asked for or held; not safe for threads, one of them keeps it.
+    """Ledger of the bytes of units that are requested or held; not thread-safe, it belongs to one thread.
 
     >>> ledger = MemoryBudget(ahead_limit_bytes=10)
     >>> ledger.reserve(8); ledger.has_room(4)
@@ -23,40 +23,40 @@ class MemoryBudget:
 
     def __init__(self, *, ahead_limit_bytes: int) -> None:
         self.ahead_limit_bytes = ahead_limit_bytes
-        self.is_kept_free = False  # for what will need all the room there is
+        self.is_kept_free = False  # True stops read-ahead, for a piece that will need all the room
         self.held_bytes = 0
         self.ahead_bytes = 0
         self.peak_bytes = 0
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes more may be read ahead; less than 0 if a unit was admitted that is larger than the limit."""
+        """Bytes that may still be read ahead; negative if a unit larger than the limit was admitted."""
         return 0 if self.is_kept_free else self.ahead_limit_bytes - self.ahead_bytes
 
     def has_room(self, num_bytes: int) -> bool:
-        """Whether so many bytes more may be read ahead."""
+        """Return True if ``num_bytes`` more may be read ahead."""
         return num_bytes <= self.room_bytes
 
     def reserve(self, num_bytes: int) -> None:
-        """Count bytes that are about to be asked for."""
+        """Count bytes that are about to be requested."""
         self.ahead_bytes += num_bytes
         self.held_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
     def use(self, num_bytes: int) -> None:
-        """Bytes that were read ahead are used for the first time: now the order keeps them."""
+        """Count bytes that were read ahead as used: from now on the order keeps them."""
         self.ahead_bytes -= num_bytes
 
     def copy(self, num_bytes: int) -> None:
-        """Bytes are used that were copied out of a larger answer, which is still there."""
+        """Count used bytes that were copied out of a larger response, which is still held."""
         self.held_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
     def drop(self, num_bytes: int) -> None:
-        """An answer that was read ahead is let go, since all that was wanted of it was copied."""
+        """Release a response that was read ahead, once everything needed of it has been copied."""
         self.ahead_bytes -= num_bytes
         self.held_bytes -= num_bytes
 
     def release(self, num_bytes: int) -> None:
-        """Bytes that were used are let go."""
+        """Release bytes that were used."""
         self.held_bytes -= num_bytes

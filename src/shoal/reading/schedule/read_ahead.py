@@ -1,4 +1,4 @@
-"""How many bytes may be read ahead of their use, and what remains for those in use where memory is limited."""
+"""Limits on read-ahead, and the division of limited memory between read-ahead and units in use."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ __all__ = ["Division", "ahead_limit_bytes", "divide"]
 
 _LEAST_BYTES = 1 << 20
 _MOST_BYTES = 32 << 20
-# Where chunks are large, fewer than 16 of them under way leave connections idle that could carry more.
+# With large chunks, fewer than 16 of them in flight would leave connections idle.
 _REQUESTS_OF_FAR_STORES = 16
 _MOST_FAR_BYTES = 128 << 20
 
 
 def ahead_limit_bytes(window_bytes: int, largest_bytes: int, *, is_far: bool) -> int:
-    """How much may be read ahead with a window of ``window_bytes`` (0 for none) and units of up to ``largest_bytes``.
+    """Return the read-ahead limit for a window of ``window_bytes`` (0 for none) and units of up to ``largest_bytes``.
 
-    A quarter of the window, so that what is read ahead never outweighs what is mixed, and at most 32 MiB; from a store
-    that is remote, 16 units if these are half of the window at most, and 32 MiB without a window; two units in any
-    case.
+    A quarter of the window, so that read-ahead never outweighs the window, and at most 32 MiB; from a remote store, 16
+    units if these are half of the window at most, and 32 MiB without a window; at least two units in any case.
 
     >>> [ahead_limit_bytes(window << 20, 1 << 20, is_far=True) >> 20 for window in (16, 64, 512)]
     [8, 16, 32]
@@ -34,14 +33,14 @@ def ahead_limit_bytes(window_bytes: int, largest_bytes: int, *, is_far: bool) ->
 
 
 class Division(NamedTuple):
-    """``ahead_bytes`` may be read ahead, and ``keep_bytes`` kept for further use."""
+    """Bytes that may be read ahead (``ahead_bytes``), and bytes that may be kept for further use (``keep_bytes``)."""
 
     ahead_bytes: int
     keep_bytes: int
 
 
 def divide(memory_limit_bytes: int, ahead_bytes: int, largest_bytes: int) -> Division:
-    """Divide a limit between what is read ahead, which wants ``ahead_bytes``, and what is kept.
+    """Divide a memory limit between read-ahead, of ``ahead_bytes`` if possible, and units that are kept.
 
     >>> divide(100, 60, 10)
     Division(ahead_bytes=25, keep_bytes=75)
@@ -49,7 +48,7 @@ def divide(memory_limit_bytes: int, ahead_bytes: int, largest_bytes: int) -> Div
     Raises
     ------
     UsageError
-        Not even two units read ahead and one in use fit.
+        The limit is too small for two units read ahead and one in use.
     """
     if memory_limit_bytes < 3 * largest_bytes:
         msg = (

@@ -1,7 +1,7 @@
-"""Chunks that are too large for the window, of which no sample can be read alone: spilled decoded, or refused.
+"""Chunks that are too large for the window and of which no sample can be read alone: spilled decoded, or refused.
 
-Such are row groups, record batches and compressed shards. A window holds at least two chunks of the mean size, so only
-uneven ones are too large; or, where they are spilled, all of them.
+Examples are row groups, record batches and compressed shards. A window holds at least two chunks of the mean size, so
+only uneven ones are too large; if chunks can be spilled, possibly all of them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from shoal.reading.schedule.units import RecordUnits
 
 __all__ = ["PART_OF_LIMIT", "can_spill", "refuse_too_large", "too_large"]
 
-# A chunk larger than this part of a limit is read sample by sample.
+# A chunk larger than the memory limit divided by this is read sample by sample.
 PART_OF_LIMIT = 8
-_TRIES = 24  # each doubles a window
+_TRIES = 24  # each enlarges a window by an eighth
 
 
 def can_spill(opened: Opened) -> bool:
-    """Whether pieces of this dataset can be kept decoded: it was opened with a cache, and its format knows how."""
+    """Return True if pieces of this dataset can be kept decoded: it has a cache, and its format supports it."""
     return opened.cache is not None and opened.index.sample_bytes is None and isinstance(opened.format, SpillingFormat)
 
 
 def too_large(arrangement: ResolvedOrder, memory_limit_bytes: int | None) -> NDArray[np.bool_]:
-    """Which chunks take more than half of the window, or an eighth of the limit; shape (num_chunks,).
+    """Return True for chunks that take more than half of the window, or an eighth of the limit; shape (num_chunks,).
 
-    None, where a window in bytes has room for all there is; nor any of a single sample, which cannot be less.
+    The window excludes none if it has room for the whole dataset; chunks of a single sample, which cannot be split, are
+    never too large.
     """
     chunk_bytes, num_samples = arrangement.chunks.decoded_bytes, arrangement.chunks.num_samples
     window_bytes = arrangement.window_bytes
@@ -50,16 +51,16 @@ def too_large(arrangement: ResolvedOrder, memory_limit_bytes: int | None) -> NDA
 
 
 def refuse_too_large(opened: Opened, arrangement: ResolvedOrder, memory_limit_bytes: int | None) -> None:
-    """Raise if a chunk would take the memory of the window, as it was asked for in bytes, over by more than half.
+    """Raise if a chunk would make the window exceed the bytes that were asked for by more than half.
 
-    While the largest chunk is alive, the others of the window are of the mean size: so it may have half of the window
-    more than these. Not where samples can be read alone or chunks are spilled; nor where memory is limited, which has
+    While the largest chunk is in use, the others of the window are of the mean size: so it may exceed the mean by half
+    of the window. Not applied if samples can be read alone or chunks are spilled; nor with a memory limit, which has
     rules of its own.
 
     Raises
     ------
     UsageError
-        One is larger; with the smallest window that has room for it.
+        A chunk is larger; the hint names the smallest window that has room for it.
     """
     is_shared = arrangement.index.sample_bytes is None and not isinstance(arrangement.units, RecordUnits)
     if not is_shared or arrangement.spills or memory_limit_bytes is not None or (over := _over(arrangement)) is None:
@@ -80,7 +81,7 @@ def refuse_too_large(opened: Opened, arrangement: ResolvedOrder, memory_limit_by
 
 
 def _over(arrangement: ResolvedOrder) -> tuple[int, int] | None:
-    """The bytes of the largest chunk and those of the window, if one is too large for the other."""
+    """Return the bytes of the largest chunk and of the window, if the chunk is too large for it; else None."""
     asked_bytes = arrangement.window_bytes
     table = arrangement.chunks
     is_shared = table.num_samples > 1
@@ -88,14 +89,14 @@ def _over(arrangement: ResolvedOrder) -> tuple[int, int] | None:
         return None
     chunk_bytes = table.decoded_bytes
     mean_bytes, largest_bytes = float(chunk_bytes.mean()), int(chunk_bytes[is_shared].max())
-    # The numbers of a state win over a request in bytes.
+    # The numbers of a state take precedence over a request in bytes.
     window_bytes = max(asked_bytes, int(arrangement.order.parameters.get("chunks", 0) * mean_bytes))
     fits = window_bytes >= int(chunk_bytes.sum()) or largest_bytes <= window_bytes / 2 + mean_bytes
     return None if fits else (largest_bytes, window_bytes)
 
 
 def _smallest_window(arrangement: ResolvedOrder, chunk_bytes: int) -> int:
-    """A window that has room for the largest chunk, in MiB: chunks may grow with it."""
+    """Return the bytes, whole MiB, of a window with room for the largest chunk, as chunks may grow with the window."""
     request, mean_bytes = arrangement.request, float(arrangement.chunks.decoded_bytes.mean())
     window_bytes = int(2 * (chunk_bytes - mean_bytes))
     for _ in range(_TRIES):

@@ -1,7 +1,7 @@
 """Samples of pieces that are too large for the window: decoded once into the chunk cache, and read there one by one.
 
-Where the cache cannot take a piece (it is full of what others use, its disk is broken), the piece is decoded into
-memory, one at a time, and that is counted: slower, more memory, and the same samples.
+If the cache cannot take a piece (it is full of files that others use, its disk is broken), the piece is decoded into
+memory, one piece at a time, and that is counted: slower, with more memory, but the samples are the same.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from shoal.storage.retry import Patience, patience, patience_here
 
 __all__ = ["SpillingReaders", "with_spills"]
 
-# Of stored bytes: a smaller piece is read as a whole, and a larger one in ranges, as its format asks for them.
+# Stored bytes up to which a piece is read as a whole; a larger one is read in ranges, as its format asks for them.
 _WHOLE_BYTES = 8 << 20
-_MOST_SPILLS = 4  # of a piece by one iterator
-_ENTRY_BYTES = 12  # for each sample, beside what it decodes to
+_MOST_SPILLS = 4  # times that one iterator spills the same piece
+_ENTRY_BYTES = 12  # overhead for each sample beside its decoded bytes
 
 
 def with_spills(
     readers: Readers, units: Any, opened: Opened, counters: Counters, ledger: MemoryBudget, options: ReadingOptions
 ) -> Readers:
-    """The same readers, which read samples of ``units`` that are spilled where they lie."""
+    """Wrap readers such that spilled samples of ``units`` are read from the cache; unchanged if none are spilled."""
     if not (isinstance(units, SlicedUnits) and units.spills):
         return readers
     return SpillingReaders(readers, units, opened, counters, ledger, options)
 
 
 class SpillingReaders:
-    """Other readers for whole chunks; samples that are read alone come from where their piece was decoded to."""
+    """Readers that delegate whole chunks to others, and read spilled samples from their decoded piece."""
 
     def __init__(
         self,
@@ -71,17 +71,17 @@ class SpillingReaders:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether bytes are in this process's memory before they are wanted."""
+        """True if bytes are in this process's memory before they are needed."""
         return self._readers.reads_ahead
 
     def ask(self, reads: Sequence[UnitRead]) -> Iterable[Any]:
-        """Whole chunks are wanted soon, and samples of pieces."""
+        """Announce whole chunks and samples of pieces that are needed soon; return their promises."""
         promises = iter(self._readers.ask([read for read in reads if not self._is_spilled(read)]))
         self._due.ask(filter(self._is_spilled, reads))
         return [None if self._is_spilled(read) else next(promises) for read in reads]
 
     def get(self, read: UnitRead, promise: Any) -> Buffer:
-        """The bytes of a chunk; a spilled sample is looked up, to be given by `parse`."""
+        """Return the bytes of a chunk; a spilled sample is looked up here, and returned by `parse`."""
         if not self._is_spilled(read):
             return self._readers.get(read, promise)
         with self._due.get(read):
@@ -89,15 +89,15 @@ class SpillingReaders:
         return b""
 
     def get_into(self, read: UnitRead, promise: Any, buffer: memoryview) -> None:
-        """As the others do it: records of one length are no pieces."""
+        """Delegate to the other readers: records of fixed length are never spilled."""
         self._readers.get_into(read, promise, buffer)
 
     def parse(self, read: UnitRead, data: Buffer) -> Records:
-        """The samples in the bytes of a chunk, or the one that was looked up."""
+        """Parse the samples in the bytes of a chunk, or return the spilled sample that was looked up."""
         return _One(*self._found.pop(read.unit)) if self._is_spilled(read) else self._readers.parse(read, data)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop, and release what is in memory."""
         self._found.clear()
         self._pieces.close()
         self._readers.close()
@@ -107,7 +107,7 @@ class SpillingReaders:
 
 
 class _One:
-    """One sample among others."""
+    """Records of one sample out of others."""
 
     __slots__ = ("_number", "_records")
 
@@ -118,22 +118,22 @@ class _One:
         return 1
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """None: what is decoded has none."""
+        """Return an empty array, since decoded pieces have no layout checksums."""
         return np.zeros(0, dtype=np.uint32)
 
     def columns(self) -> Columns | None:
-        """The row of the sample in the columns of all; where these have any."""
+        """Return the row of the sample in the columns of all; None if the records have no columns."""
         found: Columns | None = self._records.columns() if hasattr(self._records, "columns") else None
         number = self._number
         return found and Columns(found.kinds, tuple(array[number : number + 1] for array in found.arrays))
 
     def sample(self, number: int) -> Sample:
-        """The sample."""
+        """Return the sample."""
         return self._records.sample(self._number + number)
 
 
 class _Pieces:
-    """The pieces of a dataset by what samples they hold."""
+    """Lookup of samples in the pieces of a dataset, which are spilled on first use."""
 
     def __init__(
         self,
@@ -148,13 +148,13 @@ class _Pieces:
         self._format = cast("SpillingFormat", opened.format)
         self._traffic = RequestStats(counters)
         self._is_far = not opened.store.reads_ahead
-        self._damaged: dict[int, ShardError] = {}  # by extent: not to be found out for each sample
+        self._damaged: dict[int, ShardError] = {}  # by extent, so that damage is not detected again for each sample
         self._num_spills: Counter[int] = Counter()
         self._whole: tuple[int, Records] | None = None
         self._is_closed = False
 
     def will_come_in_turn(self, sample_id: int) -> bool:
-        """Whether the piece of a sample is to be fetched part by part, as far as is known before its shard is met."""
+        """True if the piece of a sample is to be fetched part by part, as far as known before its shard is checked."""
         piece = extent_read(self._opened.index, extent_of(self._opened.index, sample_id))
         cache = self._opened.cache
         if not self._comes_in_turn(piece) or cache is None:
@@ -162,14 +162,14 @@ class _Pieces:
         return not cache.has(self._key(piece))
 
     def find(self, sample_id: int) -> tuple[Records, int]:
-        """Records that hold a sample, and its number among them.
+        """Find the records that hold a sample, and its number among them.
 
         Raises
         ------
         ShardError
             Its piece cannot be decoded, or the shard is not the one that was indexed.
         StorageError
-            Its bytes could not be had.
+            Its bytes could not be read.
         """
         extent = extent_of(self._opened.index, sample_id)
         if extent in self._damaged:
@@ -187,18 +187,18 @@ class _Pieces:
         return self._format.parse_part(part.data, self._stretch(piece, part)), part.number
 
     def close(self) -> None:
-        """Let go of what is in memory."""
+        """Release what is in memory, and give up retries."""
         self._is_closed = True
         self._whole = None
 
     def _patience(self) -> AbstractContextManager[None]:
-        """Requests of this thread are tried again until the deadline of the stream, and counted."""
+        """Return a context in which requests of this thread are retried until the stream's deadline, and counted."""
         here = patience_here()
         retried = self._traffic.retried
         return patience(Patience(lambda s: self._is_closed or here.pause(s), retried, self._options.deadline_seconds))
 
     def _part(self, piece: UnitRead, number: int) -> SpilledPart | None:
-        """The part of a piece with a sample of it; None where the cache cannot take the piece."""
+        """Return the part of a piece that holds one of its samples; None if the cache cannot take the piece."""
         opened = self._opened
         if self._is_far:
             check_shard(opened, piece.shard, self._traffic)
@@ -208,7 +208,7 @@ class _Pieces:
             return None
         expected_bytes = int(opened.index.extent_decoded_bytes[piece.unit]) + _ENTRY_BYTES * piece.num_samples
         expected_bytes += piece.num_bytes if self._comes_in_turn(piece) else 0
-        # What is pushed out again and again has no room beside what others need.
+        # A piece that is evicted again and again has no room beside what others need.
         spill = partial(self._spill, piece) if self._num_spills[piece.unit] < _MOST_SPILLS else None
         return opened.cache.read_spilled(self._key(piece), number, spill, expected_bytes=expected_bytes)
 
@@ -220,7 +220,7 @@ class _Pieces:
         return self._is_far and piece.num_bytes > _WHOLE_BYTES
 
     def _stretch(self, piece: UnitRead, part: SpilledPart | None = None) -> Stretch:
-        """What is said of a piece, or of a part of one, to its format."""
+        """Return the `Stretch` that describes a piece, or a part of one, to its format."""
         index = self._opened.index
         name = index.shard_names[piece.shard]
         if part is None:
@@ -228,7 +228,7 @@ class _Pieces:
         return Stretch(name, part.first_byte, part.num_samples, None, part.head)
 
     def _spill(self, piece: UnitRead, file: SpillFile) -> Spilled:
-        """Decode a piece into a file; from a remote store once more if that fails, since bytes are lost on the way."""
+        """Decode a piece into a file; from a remote store with retries, since bytes may be damaged in transit."""
         self._num_spills[piece.unit] += 1
         num_left = MOST_PARSES - 1 if self._is_far else 0
         while True:
@@ -242,10 +242,10 @@ class _Pieces:
                 file.restart()
 
     def _ranges(self, piece: UnitRead, file: SpillFile) -> ReadBytes:
-        """What reads a piece: from memory where it is small or a checksum is due, else range by range.
+        """Return a function that reads a piece: from memory if it is small or must be verified, else range by range.
 
-        From a remote store it comes into the file first, over as many connections as other reads: its format would
-        ask for one range after the other.
+        A large piece of a remote store is first fetched into the file, over as many connections as other reads, since
+        its format would ask for one range after the other.
         """
         has_checksum = self._opened.index.extent_checksum is not None and self._options.verify == "always"
         if self._comes_in_turn(piece):
@@ -266,7 +266,7 @@ class _Pieces:
         return partial(self._range, piece.shard)
 
     def _fetch_into(self, file: SpillFile, piece: UnitRead) -> None:
-        """Put the stored bytes of a piece from a remote store into a file, compared with their checksum."""
+        """Fetch the stored bytes of a piece from a remote store into a file, and verify their checksum."""
         self._counters.num_reads += 1
         self._count(piece.num_bytes)
         checksums, crc = self._opened.index.extent_checksum, 0
@@ -280,7 +280,7 @@ class _Pieces:
         file.begin_here()
 
     def _count(self, num_bytes: int) -> None:
-        """So many bytes are needed; requests over a network are counted where they are made."""
+        """Count bytes that are needed; requests over a network are counted where they are made."""
         self._counters.read_bytes += num_bytes
         if not self._is_far:
             self._counters.num_requests += 1
@@ -298,7 +298,7 @@ class _Pieces:
         return read_unit(self._plain, piece, traffic=self._traffic)
 
     def _decoded(self, piece: UnitRead) -> Records:
-        """A piece in memory, instead of the one before."""
+        """Decode a piece into memory, in place of the one before."""
         if self._whole is None or self._whole[0] != piece.unit:
             self._whole = None
             data = self._bytes_of(piece)

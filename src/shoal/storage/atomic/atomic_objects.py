@@ -1,6 +1,6 @@
-"""Objects in the making: written piece by piece, there as a whole or not at all; and a lock for who makes them."""
+"""Objects written piece by piece that appear whole or not at all; and a lock for the processes that write them."""
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH103, PTH105, PTH108, PTH116, PTH118, PTH119, PTH120
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _PAUSE_SECONDS = 0.05
 
 
 class ObjectInMaking(Protocol):
-    """An object that nobody sees before it is finished; used once."""
+    """An object that is invisible until it is finished; used once."""
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Add bytes to its end."""
+        """Append bytes."""
         ...
 
     def finish(self) -> None:
-        """Let it be seen, in place of what was there of its name."""
+        """Make it visible, replacing any object of its name."""
         ...
 
     def abandon(self) -> None:
-        """Leave nothing of it; does nothing where it is finished."""
+        """Remove everything written; does nothing if it is finished."""
         ...
 
 
 def begin_object(path: str, *, store: Put, scratch: str) -> ObjectInMaking:
-    """A new object at ``path``: on this machine a file below the directory ``scratch`` (of the same file system).
+    """Begin a new object at ``path``: a local one as a file below the directory ``scratch`` (of the same file system).
 
-    Elsewhere its bytes wait on this machine until it is finished (`SpooledObject`).
+    The bytes of a remote one wait on this machine until it is finished (`SpooledObject`).
     """
     if scheme_of(path):
         return SpooledObject(path, store)
@@ -52,7 +52,7 @@ def begin_object(path: str, *, store: Put, scratch: str) -> ObjectInMaking:
 
 
 class GrowingFile:
-    """A file under another name until it is finished; its bytes are on the disk before its name is."""
+    """A file with a temporary name until it is finished; its bytes are on the disk before it gets its name."""
 
     def __init__(self, path: str, *, scratch: str) -> None:
         self._path = path
@@ -68,7 +68,7 @@ class GrowingFile:
             raise explained(error, path, verb="write") from error
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Add bytes to its end.
+        """Append bytes.
 
         Raises
         ------
@@ -81,7 +81,7 @@ class GrowingFile:
             self._carefully(self._flush)
 
     def finish(self) -> None:
-        """Give the file its name.
+        """Rename the file to its final name.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class GrowingFile:
         self._carefully(self._finish)
 
     def abandon(self) -> None:
-        """Remove what there is of it."""
+        """Remove the temporary file."""
         self._close()
         with contextlib.suppress(OSError):
             os.unlink(self._temporary)
@@ -106,7 +106,7 @@ class GrowingFile:
             self._begin_writing_back(written)
 
     def _begin_writing_back(self, num_bytes: int) -> None:
-        """Let the disk begin: what was just written would else be waited for at the end, by a process with no work.
+        """Start writing back to disk: else the process would wait, idle, for all of these bytes at the end.
 
         The name of the advice says more than it does: pages that are not on the disk yet stay in memory.
         """
@@ -140,8 +140,8 @@ class GrowingFile:
 class Lock:
     """A lock of this machine that dies with the processes that hold it: this one, and children that inherit it.
 
-    Held by `descriptor`, which children get by ``pass_fds``. Where locking does not work (some network mounts), it is
-    held by everybody. ``wait_seconds``: how long another holder may take to end.
+    Held by `descriptor`, which children get by ``pass_fds``. Where locking does not work (some network mounts), every
+    process holds it. ``wait_seconds`` limits the wait for another holder.
     """
 
     def __init__(self, path: str, *, wait_seconds: float) -> None:
@@ -160,13 +160,13 @@ class Lock:
             raise StorageError(msg, hint="wait until it ends, or end it; its finished shards are kept")
 
     def release(self) -> None:
-        """Let go of it; children that inherited it may still hold it."""
+        """Release it; children that inherited it may still hold it."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
     def _taken(self) -> bool:
-        """Whether it is ours now; a file that was removed meanwhile is nobody's lock any more."""
+        """Try to lock; return True if held now. A lock on a file that was removed meanwhile does not count."""
         directory = os.path.dirname(self.path)
         os.makedirs(directory, exist_ok=True)
         try:
@@ -174,7 +174,7 @@ class Lock:
         except FileNotFoundError:
             if os.path.lexists(directory):
                 raise
-            return False  # whoever was done took the directory away, just between
+            return False  # a process that finished has just removed the directory
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,8 +1,8 @@
-"""An object for a remote store, whose bytes wait on this machine until all of them are there.
+"""An object for a remote store, whose bytes wait on this machine until it is complete.
 
-A store shows an object when it is whole, so bytes could be sent as they come. But an upload in parts that is killed
-stays in the bucket, unseen and paid for, and a slow one keeps whoever makes the bytes waiting. A file without a name is
-gone with the process, and waits for nobody.
+A store shows an object when it is whole, so bytes could be sent as they come. But a multipart upload that is killed
+stays in the bucket, invisible and billed, and a slow one keeps the producer of the bytes waiting. A file without a name
+is gone with the process, and makes nobody wait.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _HELD_BYTES = 8 << 20
 
 
 class SpooledObject:
-    """An object that is put when it is finished: from memory up to 8 MiB, else from a file without a name.
+    """An object that is uploaded when it is finished: from memory up to 8 MiB, else from a file without a name.
 
-    The file lies where temporary files do ($TMPDIR), and its pages are the system's, which takes them back when it is
-    short of memory.
+    The file lies in the temporary directory ($TMPDIR), and its pages are page cache, which the system reclaims when it
+    is short of memory.
     """
 
     def __init__(self, path: str, store: Put) -> None:
@@ -34,7 +34,7 @@ class SpooledObject:
         self._file: IO[bytes] | None = None
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Add bytes to its end.
+        """Append bytes.
 
         Raises
         ------
@@ -52,7 +52,7 @@ class SpooledObject:
                 raise explained(error, kept, verb="keep") from error
 
     def finish(self) -> None:
-        """Put it.
+        """Upload the object.
 
         Raises
         ------
@@ -63,13 +63,13 @@ class SpooledObject:
             if self._file is None:
                 self._store.put(self._path, self._buffers)
                 return
-            # Not closed but let go of: a client may still hold what it has sent.
+            # Dropped, not closed: a client may still hold the bytes that it has sent.
             self._store.put(self._path, memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)))
         finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """Forget it."""
+        """Discard the bytes."""
         self._buffers, self._held_bytes = [], 0
         if self._file is not None:
             self._file.close()

@@ -1,6 +1,6 @@
-"""Whole files, written so that nobody ever sees half of one."""
+"""Whole files, written so that no reader ever sees half of one."""
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH118
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ __all__ = ["write_whole"]
 
 
 def write_whole(path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
-    """Put the buffers, one after another, into the file ``path``: all of it becomes visible at once, or nothing does.
+    """Write the buffers, one after another, to the file ``path``: all of it becomes visible at once, or nothing does.
 
-    Directories on the way are made. ``durable``: the bytes are on the disk before the name is, so after a crash of the
-    machine there is the old file or the new one; without it some file systems leave an empty one, and it costs no wait.
+    Missing directories are made. ``durable``: the bytes are on the disk before the name is, so after a crash of the
+    machine there is the old file or the new one; without it some file systems leave an empty one, and there is no wait.
     On failure no temporary file stays behind, except after a kill; such a leftover is hidden and ends in ``.tmp``.
 
     Raises
     ------
     OSError
-        As the system says it.
+        Unchanged, from the system.
     """
     directory, name = os.path.split(os.path.abspath(path))
-    # Cut, for the name must not become longer than the 255 bytes that file systems take.
+    # Shortened, since file systems limit names to 255 bytes.
     stem = os.fsdecode(os.fsencode(name)[:200])
     temporary = os.path.join(directory, f".{stem}.{os.urandom(6).hex()}.tmp")
     os.makedirs(directory, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One file of a chunk cache: the bytes, and behind them what tells whether they are those that were written."""
+"""One file of a chunk cache: the bytes, followed by a footer that tells whether they are those that were written."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import zlib
 
 __all__ = ["FOOTER_BYTES", "allocate", "read_checked", "write_checked"]
 
-# Behind the bytes and not before them, so that they are read into the object that is handed out.
+# Behind the bytes and not before them, so that they are read straight into the object that is returned.
 _FOOTER = struct.Struct("<4sIQ")
 _MAGIC = b"shl1"
 FOOTER_BYTES = _FOOTER.size
 
 
 def read_checked(descriptor: int, name: str, num_bytes: int) -> bytes | None:
-    """The bytes of a chunk, or None where they are not those that were written under this name."""
+    """Return the bytes of a chunk, or None if they are not those that were written under this name."""
     footer = os.pread(descriptor, FOOTER_BYTES + 1, num_bytes)
     if len(footer) != FOOTER_BYTES:
         return None
@@ -32,7 +32,7 @@ def read_checked(descriptor: int, name: str, num_bytes: int) -> bytes | None:
 
 
 def write_checked(descriptor: int, data: bytes, name: str) -> None:
-    """Write the bytes, and behind them what `read_checked` compares."""
+    """Write the bytes, followed by the footer that `read_checked` compares."""
     crc = zlib.crc32(data, zlib.crc32(name.encode()))
     place = 0
     for part in (data, _FOOTER.pack(_MAGIC, crc, len(data))):
@@ -43,7 +43,7 @@ def write_checked(descriptor: int, data: bytes, name: str) -> None:
 
 
 def allocate(descriptor: int, num_bytes: int) -> None:
-    """Take the space for a file of this size, where the file system can; `OSError` if there is not so much."""
+    """Reserve disk space for a file of this size, where the file system can; raise `OSError` if there is not enough."""
     os.ftruncate(descriptor, num_bytes)
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, num_bytes)

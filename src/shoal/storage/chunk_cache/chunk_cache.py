@@ -1,8 +1,8 @@
 """Chunks kept on this machine, shared by all of its processes: each is fetched once, within one budget of bytes.
 
-The processes know of each other by locks on files alone: there is no server, no named memory and nothing to clean up.
-A chunk is a file that appears when it is whole; the file it grows in carries the lock of who fetches it, and the system
-lets go of that when the process ends in whatever way. design/cache.md says why it is as it is.
+The processes coordinate by file locks alone: there is no server, no named memory and nothing to clean up. A chunk is a
+file that appears when it is complete; the file it grows in carries the lock of the process that fetches it, and the
+system releases that lock when the process ends, however it ends. design/cache.md gives the reasons for this design.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _log = logging.getLogger("shoal")
 _LEAST_BUDGET_BYTES = 1 << 20
 _WAIT_SECONDS = 30.0
 _TRIES_TO_JOIN = 20
-_SPILLS = 3  # what others need at the same time may push it out before it is read
+_SPILLS = 3  # attempts: chunks that others need at the same time may evict a piece before it is read
 
 
 @dataclass(slots=True)
 class SpillCounts:
-    """What one process did with pieces that it keeps decoded.
+    """Counts of what one process did with pieces kept decoded.
 
-    ``num_fills`` were decoded, to files of ``num_bytes``; ``num_reads`` samples were read there, and ``num_bypasses``
-    were wanted where the cache could not take their piece.
+    ``num_fills`` pieces were decoded, to files of ``num_bytes``; ``num_reads`` samples were read from them, and
+    ``num_bypasses`` samples were wanted while the cache could not take their piece.
     """
 
     num_fills: int = 0
@@ -53,27 +53,27 @@ class SpillCounts:
 
 
 class ChunkCache:
-    """One directory of chunks with a budget, for all processes of this machine.
+    """A directory of chunks with a budget, shared by all processes of this machine.
 
     Parameters
     ----------
     directory
-        Where: on a disk of this machine, or in its memory. All is kept in a folder ``shoal-chunks`` in it, which only
-        this user may enter; nothing else is touched.
+        A directory on a disk of this machine, or in its memory. Everything is kept in a folder ``shoal-chunks`` in it,
+        which only this user may enter; nothing else is touched.
     budget_bytes
-        The most that the folder may take, counted in blocks, with what is being filled. Whoever opens it first sets it;
-        while others have it open, the smallest budget given holds for all. None: what it was before, else half of what
-        is free.
+        Limit for the size of the folder, counted in blocks, including files being filled. The first process to open it
+        sets it; while others have it open, the smallest budget given holds for all. None: the previous budget, else
+        half of the free space.
     dataset
-        Chunks of datasets that no process has open are the first to go; this text, of which only a digest is kept,
-        says which belong together.
+        Text that identifies the dataset, of which only a digest is kept. Chunks of datasets that no process has open
+        are evicted first.
     keep
-        Whether chunks stay when the last process has closed the cache.
+        True if chunks stay when the last process has closed the cache.
     wait_seconds
-        How long to wait for another process that fetches the same chunk, before fetching it too.
+        Time to wait for another process that fetches the same chunk, before fetching it too.
 
-    Safe to share between threads and over a fork; a pickled copy opens the same directory. Hits write nothing and wait
-    for nobody; all that goes wrong with the cache itself is a read without it.
+    Safe to share between threads and over a fork; a pickled copy opens the same directory. Hits write nothing and
+    never wait; any failure of the cache itself only means a read without it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -114,7 +114,7 @@ class ChunkCache:
             try:
                 self._join(budget_bytes, users)
             except FileNotFoundError as error:
-                if not is_last_try:  # another was the last one out, and has removed the folder since we opened it
+                if not is_last_try:  # another process was the last to leave, and removed the folder since we opened it
                     abandon(self._folder, users)
                     continue
                 self._files.trouble(error)
@@ -133,16 +133,16 @@ class ChunkCache:
 
     @property
     def budget_bytes(self) -> int:
-        """The budget that holds for all, as this process heard of it last."""
+        """The budget that holds for all processes, as last seen by this one."""
         return self._files.budget_bytes
 
     # ---- reading
 
     def read(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
-        """The bytes called ``key``, ``num_bytes`` of them: from the cache, else from ``fetch``, which is then kept.
+        """Return the ``num_bytes`` bytes called ``key``: from the cache, else from ``fetch``, and then kept.
 
-        Of all processes and threads that ask for the same at a time, one fetches and the others wait for it. What
-        ``fetch`` raises is raised; the next one who waits then fetches.
+        Of all processes and threads that ask for the same key at a time, one fetches and the others wait. An error of
+        ``fetch`` is raised; the next one that waits then fetches.
         """
         name = self._name(key)
         found: bytes | Claim | None = None
@@ -163,7 +163,7 @@ class ChunkCache:
         return fetch()
 
     def read_again(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
-        """The same, but what the cache has is dropped first: it was well kept, and yet not what was wanted."""
+        """Drop the cached bytes and `read` again: they were stored correctly, and yet were not those wanted."""
         if not self._files.is_lost:
             try:
                 self._files.drop(self._name(key))
@@ -172,19 +172,19 @@ class ChunkCache:
         return self.read(key, num_bytes, fetch)
 
     def read_spilled(self, key: str, sample: int, spill: Spill | None, *, expected_bytes: int) -> SpilledPart | None:
-        """The part of a decoded piece that holds a sample, counted from its first; ``spill`` decodes it if it must.
+        """Return the part of a decoded piece that holds a sample, by its number in the piece; ``spill`` decodes it.
 
-        Without ``spill`` it is only looked for.
+        Without ``spill`` the part is only looked up.
 
-        As in `read`, one process decodes and the others wait, for as long as its file grows. ``expected_bytes`` is how
-        large that will be, about; what is missing is reserved as it grows. None where the cache cannot take it: it is
-        full of what others use, or in trouble. What ``spill`` raises is raised.
+        As in `read`, one process decodes and the others wait, for as long as its file grows. ``expected_bytes`` is its
+        approximate size; space beyond it is reserved as it grows. None if the cache cannot take it: it is full of
+        chunks that others use, or has failed. An error of ``spill`` is raised.
         """
         name = self._name(key)
         found: SpilledPart | Claim | None = None
         take = partial(read_part, name=name, sample=sample)
         for _ in range(_SPILLS):
-            found = None  # and not the file that was filled before, which is closed
+            found = None  # not the claim of the file filled before, which is closed
             if self._files.is_lost:
                 break
             try:
@@ -206,7 +206,7 @@ class ChunkCache:
         return None
 
     def has(self, key: str) -> bool:
-        """Whether a file is there for ``key``; what it holds is not looked at. 2 us."""
+        """Return True if a file exists for ``key``; its contents are not checked. 2 us."""
         try:
             os.stat(f"chunks/{self._name(key)}", dir_fd=self._folder)
         except OSError:
@@ -214,12 +214,12 @@ class ChunkCache:
         return True
 
     def expect(self, window_bytes: int) -> None:
-        """Say how many bytes the processes of this machine share at a time; so much of what is new stays.
+        """Set how many bytes the processes of this machine share at a time; as many of the newest bytes are kept.
 
         Raises
         ------
         UsageError
-            The budget is smaller: chunks would go before the second process has read them.
+            The budget is smaller: chunks would be evicted before the second process has read them.
         """
         if 0 < self.budget_bytes < window_bytes:
             msg = (
@@ -231,20 +231,20 @@ class ChunkCache:
         self._files.expected_bytes = window_bytes
 
     def tell(self) -> None:
-        """Add what this process counted since it last said so to the counts of all; later, if somebody is at them."""
+        """Add this process's new counts to the shared counts; deferred while another process holds them."""
         tell_now(self._files)
 
     def close(self) -> None:
-        """Let go of the cache; what it holds stays, unless it was opened with ``keep=False`` and nobody else has it."""
+        """Release the cache; its chunks stay, unless opened with ``keep=False`` and no other process has it open."""
         self._finalizer()
         self._files.is_lost = True
 
     def close_as_heir(self) -> None:
-        """Close it after the parent was killed: in the middle of filling, and what the parent had open, too."""
+        """Close the cache after the parent was killed, perhaps while filling; close what the parent had open, too."""
         self._files.is_lost = True
         self._files.abandon_all()
         self.close()
-        if self._pid != os.getpid():  # its locks are those of the parent, and of all whom that forked
+        if self._pid != os.getpid():  # its locks are shared with the parent, and with all of the parent's forks
             _restore(*self._asked, self._files.expected_bytes).close()
 
     # ---- filling
@@ -253,7 +253,7 @@ class ChunkCache:
         return f"{self._dataset}-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
 
     def _fill(self, claim: Claim, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
-        """Fetch into the claimed file; whatever happens with the file, what was fetched is handed out."""
+        """Fetch into the claimed file; return the fetched bytes whatever happens to the file."""
         is_done = False
         try:
             data = fetch()
@@ -272,7 +272,7 @@ class ChunkCache:
             self._files.let_go(claim, is_done=is_done)
 
     def _fill_spilled(self, claim: Claim, spill: Spill) -> bool:
-        """Decode into the claimed file; whether it is there now."""
+        """Decode into the claimed file; return True if it was completed."""
         is_done = False
         try:
             file = SpillFile(claim.descriptor, claim.name, partial(self._files.reserve, claim.descriptor, insists=True))
@@ -294,10 +294,10 @@ class ChunkCache:
         finally:
             self._files.let_go(claim, is_done=is_done)
 
-    # ---- the whole
+    # ---- joining
 
     def _join(self, budget_bytes: int | None, users: list[int]) -> None:
-        """Agree on a budget with those who have the cache open, and show that we have: what is added to ``users``."""
+        """Agree on a budget with the processes that have the cache open, and register: adds our locks to ``users``."""
         with self._files.ledger.held() as book:
             sweep(self._folder, book)
             descriptor = os.open("users", _LOCK_FLAGS, 0o600, dir_fd=self._folder)
@@ -330,7 +330,7 @@ def _half_of_free(folder: int, book: Book) -> int:
 
 
 def _locks_do_nothing(folder: int) -> bool:
-    """Whether "users", which is locked, can be locked a second time."""
+    """Return True if "users", which is locked, can be locked a second time."""
     descriptor = open_for_lock("users", os.O_RDWR, directory=folder)
     try:
         return lock_now(descriptor)
@@ -342,7 +342,7 @@ _open: weakref.WeakSet[ChunkCache] = weakref.WeakSet()
 
 
 def close_all_as_heir() -> None:
-    """`ChunkCache.close_as_heir` of every cache that this process has open."""
+    """Call `ChunkCache.close_as_heir` on every cache that this process has open."""
     for cache in list(_open):
         with contextlib.suppress(StorageError, UsageError, OSError):
             cache.close_as_heir()

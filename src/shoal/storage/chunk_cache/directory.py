@@ -1,9 +1,9 @@
-"""Where a chunk cache may lie: a directory of this user alone, on a file system whose locks hold.
+"""Directories for chunk caches: of this user alone, on a file system whose locks work.
 
-Nothing outside the folder `FOLDER` of the directory that was given is made, changed or deleted.
+Nothing outside the folder `FOLDER` of the given directory is made, changed or deleted.
 """
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH100, PTH102, PTH103, PTH116, PTH118, PTH119, PTH120, PTH123
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FOLDER", "SUBFOLDERS", "is_place_for_sharing", "open_folder", "place
 FOLDER = "shoal-chunks"
 SUBFOLDERS = ("chunks", "filling", "datasets")
 
-# Their locks are kept on a server, or are not kept at all, depending on mount options that nobody sees from here.
+# Their locks are kept on a server, or not at all, depending on mount options that cannot be seen from here.
 _FAR_FILE_SYSTEMS = re.compile(
     r"(nfs\d*|cifs|smb\d*|smbfs|9p|afs|ceph|lustre|gpfs|beegfs|glusterfs|ocfs2|gfs2|pvfs2|orangefs|coda|ncpfs"
     r"|fuse(?!\.fuse-overlayfs$)(\..*)?)"
@@ -34,7 +34,7 @@ _TRIES_TO_MAKE = 20
 
 
 def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tuple[int, str]:
-    """A descriptor of the cache's folder in ``directory``, made if it is not there, and its path.
+    """Return a descriptor and the path of the cache's folder in ``directory``, made if missing.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tupl
         except StorageError:
             raise
         except OSError as error:
-            # A folder that was just made, or was just there, may be gone: its last user removed it.
+            # A folder that existed a moment ago may be gone: its last user removed it.
             if error.errno not in (errno.ENOENT, errno.EEXIST) or not num_tries:
                 raise _refused(error, path) from error
 
@@ -85,7 +85,7 @@ def _refused(error: OSError, path: str) -> StorageError:
 
 
 def _check_above(directory: str) -> None:
-    """The directory that was asked for is this user's, or the system's: whose it is can put another folder there."""
+    """Check that the directory asked for is this user's or the system's: its owner can put another folder there."""
     owner = os.stat(directory).st_uid
     if owner not in (os.geteuid(), 0):
         msg = f"{directory}: this directory belongs to user number {owner}, and this process is {os.geteuid()}"
@@ -110,7 +110,7 @@ def _check_file_system(path: str, found: os.stat_result) -> None:
 
 
 def _file_system_of(path: str, found: os.stat_result, *, mounts: str = "/proc/self/mountinfo") -> str:
-    """The type of the file system, as the mount table says it; "" where there is no such table."""
+    """Return the type of the file system by the mount table; "" if there is no such table."""
     try:
         with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
             rows = [line.split() for line in file]
@@ -122,7 +122,7 @@ def _file_system_of(path: str, found: os.stat_result, *, mounts: str = "/proc/se
         point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), row[4])
         here = row[row.index("-") + 1]
         is_above = (os.path.realpath(path) + "/").startswith(point.rstrip("/") + "/")
-        # Some file systems give a part of theirs another device number than the table has: then the deepest mount.
+        # On some file systems parts have another device number than the table says: then take the deepest mount.
         weight = (len(point) if is_above else -1) + (10**6 if row[2] == device and is_above else 0)
         if weight >= best and is_above:
             best, kind = weight, here
@@ -130,11 +130,11 @@ def _file_system_of(path: str, found: os.stat_result, *, mounts: str = "/proc/se
 
 
 def place_for_sharing(budget_bytes: int) -> str:
-    """Where processes of this machine share chunks for as long as they run: its memory if that is large enough.
+    """Return the directory in which running processes of this machine share chunks: in memory if there is enough.
 
-    Containers often have 64 MiB of shared memory; and what is put there counts as memory of the container, which is
-    ended and not told when it has too much. So twice the budget must be free there and four times in memory; otherwise
-    it is the directory for temporary files. $SHOAL_SHARED_MEMORY_DIR names another place for shared memory.
+    Containers often have 64 MiB of shared memory; and data there counts as memory of the container, which is killed
+    without notice when it has too much. So twice the budget must be free there and four times in memory; otherwise
+    it is the directory for temporary files. $SHOAL_SHARED_MEMORY_DIR names another directory for shared memory.
     """
     memory = os.environ.get("SHOAL_SHARED_MEMORY_DIR") or _SHARED_MEMORY
     with contextlib.suppress(OSError):
@@ -146,7 +146,7 @@ def place_for_sharing(budget_bytes: int) -> str:
 
 
 def is_place_for_sharing(path: str) -> bool:
-    """Whether a directory was made for sharing alone, and may go when nothing is left in it."""
+    """Return True if a directory was made for sharing alone, and may be removed when it is empty."""
     return os.path.basename(path) == _name_for_sharing()
 
 
@@ -155,7 +155,7 @@ def _name_for_sharing() -> str:
 
 
 def spare_memory_bytes() -> int:
-    """Memory that this process may still take: of the machine and of its container; 0 where nobody says."""
+    """Return the memory that this process may still take, within machine and container; 0 if unknown."""
     spare = [int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),

@@ -1,9 +1,9 @@
-"""What goes when a chunk cache is full, and how it goes.
+"""Eviction: the order in which chunks leave a full chunk cache, and their removal.
 
-Every chunk is used once an epoch, in an order that is random anew each time. What was used longest ago is then the
-chunk that is needed soonest, and throwing it away is the worst choice: a cache of half the data served 15 % of the
-reads of an epoch by that rule, and 50 % if it kept what it had. So a full cache keeps what it has, but for the newest
-chunks, which processes of this machine share for as long as they are in a window: those pass through.
+Every chunk is used once an epoch, in an order that is random anew each time. The least recently used chunk is then the
+one that is needed soonest, and evicting it is the worst choice: by that rule a cache of half the data served 15 % of
+the reads of an epoch, and 50 % if it kept what it had. So a full cache keeps what it has, except for the newest chunks,
+which processes of this machine share for as long as they are in a window: those pass through.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VICTIMS = "victims"
 _VICTIM = struct.Struct("<49sQ")
 _NAME_LENGTH = 49
 _FEWEST_VICTIMS = 32
-_VICTIMS_PART = 16  # of all chunks: looking at all of them is then a small part of the price of leaving
+_VICTIMS_PART = 16  # of all chunks: scanning all of them is then a small part of the cost of eviction
 _OLDEST_EVERY = 16
 _WATCHED = 32
 _MOST_RARITY = 4
@@ -33,7 +33,7 @@ _MOST_RARITY = 4
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One file of the cache: its name, of which the first 16 characters stand for its dataset, and when it was made."""
+    """One file of the cache: its name (the first 16 characters identify its dataset), time of creation and size."""
 
     name: str
     made_ns: int
@@ -42,19 +42,19 @@ class Chunk:
 
     @property
     def dataset(self) -> str:
-        """The name of its dataset."""
+        """Digest that identifies its dataset."""
         return self.name[:16]
 
 
 def is_name(name: str) -> bool:
-    """Whether a file may be ours: only such files are ever looked at or deleted."""
+    """Return True if a file name may be that of a chunk: no other files are read or deleted."""
     first, dash, second = name.partition("-")
     is_hex = all(letter in "0123456789abcdef" for letter in first + second)
     return len(first) == 16 and dash == "-" and len(second) == 32 and is_hex
 
 
 def chunks_in(folder: int, name: str = "chunks") -> Iterator[Chunk]:
-    """Every chunk in a subfolder of the open ``folder``."""
+    """Yield every chunk in a subfolder of the open ``folder``."""
     descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
     try:
         with os.scandir(descriptor) as entries:
@@ -68,8 +68,8 @@ def chunks_in(folder: int, name: str = "chunks") -> Iterator[Chunk]:
 
 
 def count(folder: int, book: Book) -> list[Chunk]:
-    """Count what lies on the disk, with the ledger held; the chunks."""
-    # What is being filled comes first: it may become a chunk at any time, and must not be missed on both sides.
+    """Recount the files on the disk into the book, with the ledger held; return the chunks."""
+    # Files being filled come first: one may become a chunk at any time, and must not be missed in both folders.
     filling = list(chunks_in(folder, "filling"))
     chunks = list(chunks_in(folder))
     files = {chunk.inode: chunk.num_bytes for chunk in (*filling, *chunks)}
@@ -78,11 +78,11 @@ def count(folder: int, book: Book) -> list[Chunk]:
 
 
 def order_of_leaving(chunks: Sequence[Chunk], *, last_used: Mapping[str, int], guard_bytes: int) -> list[Chunk]:
-    """Which chunks leave, first to last.
+    """Return the chunks that may be evicted, first to last.
 
-    ``last_used`` says of datasets that no process has open when that was last so. Theirs go first, those of the dataset
-    unused for longest before the others. Of the rest, the newest ``guard_bytes`` stay; then the newest go first, but
-    for each 16th, which is the oldest: so what is never asked for again goes in the end too. O(n log n).
+    ``last_used`` maps datasets that no process has open to the time when one last had. Their chunks go first, those of
+    the dataset unused for longest before the others. Of the rest, the newest ``guard_bytes`` stay; then the newest go
+    first, except that each 16th is the oldest: so chunks never asked for again go in the end too. O(n log n).
     """
     idle = sorted(
         (chunk for chunk in chunks if chunk.dataset in last_used),
@@ -111,20 +111,20 @@ def order_of_leaving(chunks: Sequence[Chunk], *, last_used: Mapping[str, int], g
 
 
 class Evictions:
-    """Makes room in the open ``folder``; all of it while the ledger is held."""
+    """Evictions from the open ``folder``, to make room; all methods need the ledger held."""
 
     def __init__(self, folder: int) -> None:
         self._folder = folder
 
     def make_room(self, book: Book, num_bytes: int, *, guard_bytes: int) -> bool:
-        """Let chunks go until ``num_bytes`` more fit into the budget; whether they do."""
+        """Evict chunks until ``num_bytes`` more fit into the budget; return True if they do."""
         while book.used_bytes + num_bytes > book.budget_bytes:
             if not self.evict_next(book, guard_bytes=guard_bytes):
                 return False
         return True
 
     def make_room_of_oldest(self, book: Book, num_bytes: int) -> bool:
-        """Let what was made longest ago go, newest or not, if that makes enough room; whether it did."""
+        """Evict the oldest chunks, guarded or not, until ``num_bytes`` more fit; return True if they do."""
         for chunk in sorted(chunks_in(self._folder), key=lambda chunk: (chunk.made_ns, chunk.name)):
             if book.used_bytes + num_bytes <= book.budget_bytes:
                 break
@@ -132,7 +132,7 @@ class Evictions:
         return book.used_bytes + num_bytes <= book.budget_bytes
 
     def evict_next(self, book: Book, *, guard_bytes: int) -> bool:
-        """Let one chunk go, or clear away what a killed process left half-filled; whether there was any."""
+        """Evict one chunk, or clear files that killed processes left half-filled; return True if there was any."""
         for _ in range(2):
             while victim := self._next_victim(book):
                 if self.evict(book, *victim):
@@ -140,12 +140,12 @@ class Evictions:
             if sweep(self._folder, book):
                 return True
             leaving = self._list_victims(book, guard_bytes)
-            if leaving and not book.victims_end:  # the disk is too full for the list
+            if leaving and not book.victims_end:  # the disk is too full to write the list
                 return any(self.evict(book, chunk.name, chunk.made_ns) for chunk in leaving)
         return False
 
     def evict(self, book: Book, name: str, made_ns: int | None = None) -> bool:
-        """Let a chunk go if nobody reads it at this moment, and it is still the one made then."""
+        """Evict a chunk if no process is reading it, and it is still the one made then; return True if evicted."""
         try:
             descriptor = open_for_lock(f"chunks/{name}", os.O_RDWR, directory=self._folder)
         except FileNotFoundError:
@@ -155,7 +155,7 @@ class Evictions:
             if found.st_mtime_ns != (made_ns or found.st_mtime_ns) or not lock_now(descriptor):
                 return False
             os.unlink(f"chunks/{name}", dir_fd=self._folder)
-            # Its blocks are free now, and not when the last one closes it who opened it a moment ago.
+            # Free its blocks now, and not when the last process that has just opened it closes it.
             os.ftruncate(descriptor, 0)
         finally:
             let_go(descriptor)
@@ -187,7 +187,7 @@ class Evictions:
         return (text, made_ns) if is_name(text) else None
 
     def _list_victims(self, book: Book, guard_bytes: int) -> list[Chunk]:
-        """Look at all chunks, and write down which go next, for all processes; count them on the way."""
+        """Scan and recount all chunks, and write the list of those to evict next, for all processes."""
         chunks = count(self._folder, book)
         leaving = order_of_leaving(chunks, last_used=self._last_used(chunks), guard_bytes=guard_bytes)
         del leaving[max(_FEWEST_VICTIMS, len(chunks) // _VICTIMS_PART) :]
@@ -216,7 +216,7 @@ class Evictions:
 
 
 def sweep(folder: int, book: Book) -> int:
-    """Delete half-filled files whose maker is gone; the number that held space. To be called with the ledger held."""
+    """Delete half-filled files whose maker is gone, with the ledger held; return the number that held space."""
     num_swept = 0
     for chunk in list(chunks_in(folder, "filling")):
         path = f"filling/{chunk.name}"
@@ -225,7 +225,7 @@ def sweep(folder: int, book: Book) -> int:
         except FileNotFoundError:
             continue
         try:
-            # Who makes a file locks it before space is reserved for it, and space is reserved under the ledger.
+            # The maker of a file locks it before reserving its space, and space is reserved with the ledger held.
             if lock_now(descriptor):
                 found = os.fstat(descriptor)
                 if found.st_nlink and os.stat(path, dir_fd=folder).st_ino == found.st_ino:
@@ -241,9 +241,9 @@ def sweep(folder: int, book: Book) -> int:
 
 
 def _watch(book: Book, *, was_used: bool) -> None:
-    """Find how rarely chunks must be taken in for those that are to be used before they go.
+    """Adjust the rate at which new chunks are admitted, so that most are used before they are evicted.
 
-    Where most go unused (the budget is smaller than the windows, or nobody shares them), filling is wasted work.
+    Where most go unused (the budget is smaller than the windows, or no processes share them), filling is wasted work.
     """
     book.num_watched += 1
     book.num_watched_used += was_used

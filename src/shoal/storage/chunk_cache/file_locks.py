@@ -1,9 +1,9 @@
-"""Locks on open files that end with their holder, in whatever way it ends.
+"""Locks on open files that end with their holder, however it ends.
 
 `flock` belongs to the open file and not to the process: two threads of one process exclude each other as two processes
-do, and closing another descriptor of the same file lets go of nothing (as it would with `fcntl` record locks). But a
+do, and closing another descriptor of the same file releases nothing (as it would with `fcntl` record locks). But a
 forked child inherits the open file, and would go on holding what its parent held when it was killed: so a child closes
-what it inherited, and every lock is let go of in words, not by closing.
+what it inherited, and every lock is released explicitly, not by closing.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ __all__ = ["is_locked_by_others", "let_go", "lock_now", "lock_within", "open_for
 _FIRST_PAUSE_SECONDS = 0.0002
 _LONGEST_PAUSE_SECONDS = 0.01
 
-# Descriptors of this process that may hold a lock. Each step on this set is one operation, which threads see whole.
+# Descriptors of this process that may hold a lock. Each step on this set is one operation, atomic between threads.
 _mine: set[int] = set()
 
 
 def open_for_lock(path: str, flags: int, *, directory: int) -> int:
-    """A descriptor of its own on ``path``, relative to the open ``directory``; `let_go` must be called on it."""
+    """Open ``path``, relative to the open ``directory``, on a descriptor of its own; it must be closed by `let_go`."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=directory)
     _mine.add(descriptor)
     return descriptor
 
 
 def lock_now(descriptor: int, *, shared: bool = False) -> bool:
-    """Whether the lock could be had at once."""
+    """Lock without waiting; return True if the lock was taken."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -39,9 +39,9 @@ def lock_now(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def lock_within(descriptor: int, seconds: float) -> bool:
-    """Whether the exclusive lock could be had within so long.
+    """Take the exclusive lock within ``seconds``; return True if it was taken.
 
-    It is asked for again and again: waiting inside the system has no end when the holder was stopped and not killed.
+    It polls: a wait inside the system would never end if the holder was stopped and not killed.
     """
     until = time.monotonic() + seconds
     pause = _FIRST_PAUSE_SECONDS
@@ -54,7 +54,7 @@ def lock_within(descriptor: int, seconds: float) -> bool:
 
 
 def let_go(descriptor: int) -> None:
-    """Unlock and close, also where a child holds the same open file."""
+    """Unlock and close, which also unlocks where a child holds the same open file."""
     if descriptor not in _mine:
         return
     _mine.discard(descriptor)
@@ -64,7 +64,7 @@ def let_go(descriptor: int) -> None:
 
 
 def is_locked_by_others(path: str, *, directory: int) -> bool:
-    """Whether some process holds a lock on ``path``; False where there is no such file."""
+    """Return True if some process holds a lock on ``path``; False if there is no such file."""
     try:
         descriptor = open_for_lock(path, os.O_RDWR, directory=directory)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The files of a chunk cache: found, claimed by whoever fills them, made visible, or given up.
+"""Files of a chunk cache: lookup, claims for filling them, publication, and abandonment.
 
-A chunk is a file in ``chunks`` that appears there when it is whole. The file in ``filling`` that it grows in carries
-the lock of who fills it, and its space is counted in the ledger before it is taken.
+A chunk is a file in ``chunks`` that appears there when it is complete. The file in ``filling`` that it grows in carries
+the lock of the process that fills it, and its space is charged to the ledger before it is taken.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class CacheCounts:
-    """What one process did with a cache.
+    """Counts of what one process did with a cache.
 
     ``num_hits`` reads were answered from it, ``num_fills`` were fetched and put into it, ``num_bypasses`` were fetched
-    and not kept; ``num_damaged`` files were dropped because they did not hold what was put there. Threads count without
-    a lock: where the interpreter lets them run at once, one may be missed.
+    and not kept; ``num_damaged`` files were dropped because their contents were not what was written. Threads count
+    without a lock: where the interpreter runs them in parallel, an increment may be lost.
     """
 
     num_hits: int = 0
@@ -53,7 +53,7 @@ class CacheCounts:
 
 
 class Claim(NamedTuple):
-    """A file that this process has locked, and is to fill."""
+    """A file that this process has locked, and has to fill."""
 
     descriptor: int
     name: str
@@ -61,10 +61,10 @@ class Claim(NamedTuple):
 
 
 class Claims:
-    """The files in one open ``folder``, whose name ``path`` is for people.
+    """The files in one open ``folder``; its name ``path`` is for messages.
 
-    ``expected_bytes`` are those that the processes of this machine share at a time; ``is_lost`` says that the folder is
-    of no more use.
+    ``expected_bytes`` is how many bytes the processes of this machine share at a time; ``is_lost`` says that the folder
+    is of no more use.
     """
 
     def __init__(self, folder: int, path: str, *, budget_bytes: int, wait_seconds: float) -> None:
@@ -72,16 +72,16 @@ class Claims:
         self.budget_bytes, self.expected_bytes = budget_bytes, 0
         self.is_lost = False
         self.counts = CacheCounts()
-        # Not a method of this object, or who closes a forgotten cache would remember it.
+        # Not a method of this object, or the finalizer of a cache would keep a reference to it.
         self.ledger = Usage(folder, partial(count, folder))
         self.evictions = Evictions(folder)
         self._wait_seconds = wait_seconds
         self._told = CacheCounts()
         self._pid = os.getpid()
-        self._claimed: dict[Claim, int] = {}  # by which process: a forked child has none of its parent's
+        self._claimed: dict[Claim, int] = {}  # to the claiming process: a forked child has none of its parent's
 
     def hit(self, name: str, take: Callable[[int], _T | None]) -> _T | None:
-        """What ``take`` finds in the file of that name, given its descriptor; None where nothing good is there."""
+        """Return the result of ``take`` on the descriptor of the file ``name``; None if it is missing or damaged."""
         is_damaged = False
         for _ in range(_LOOKS):
             try:
@@ -89,7 +89,7 @@ class Claims:
             except FileNotFoundError:
                 return None
             try:
-                # Who deletes locks first, and cuts the file only then: what is read stays whole until it is closed.
+                # A deleter locks the file before truncating it: so a file being read stays whole until it is closed.
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 data = take(descriptor)
                 found = os.fstat(descriptor)
@@ -99,7 +99,7 @@ class Claims:
                     return data
                 is_damaged = found.st_nlink > 0  # else it was deleted between opening and locking
             except BlockingIOError:
-                pass  # it is being deleted, or somebody who waited for it has not noticed yet that it is there
+                pass  # it is being deleted, or a process that waited for it has not yet noticed that it exists
             finally:
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -113,7 +113,7 @@ class Claims:
         return None
 
     def drop(self, name: str) -> None:
-        """Delete what is kept under this name."""
+        """Delete the file kept under this name."""
         with self.ledger.held() as book:
             self.tell(book)
             self.evictions.evict(book, name)
@@ -121,7 +121,7 @@ class Claims:
     def hit_or_claim(
         self, name: str, size: int, take: Callable[[int], _T | None], *, insists: bool = False
     ) -> _T | Claim | None:
-        """What another has brought meanwhile; else the file to fill, with room for ``size``; None to do without."""
+        """Return a hit if another process filled it meanwhile, else a claim on ``size`` bytes; None to bypass."""
         path = f"filling/{name}"
         until = time.monotonic() + self._wait_seconds
         pause = _FIRST_PAUSE_SECONDS
@@ -131,7 +131,7 @@ class Claims:
             is_claimed = False
             try:
                 if lock_now(descriptor) and self._is_named(descriptor, path):
-                    # Done by another, after we looked and before we had the lock?
+                    # Filled by another process after our lookup and before we had the lock?
                     if (data := self.hit(name, take)) is not None:
                         self._abandon(descriptor, path)
                         return data
@@ -141,7 +141,7 @@ class Claims:
                         return None
                     self._claimed[claim := Claim(descriptor, name, path)] = os.getpid()
                     return claim
-                # What grows is waited for.
+                # Keep waiting for a file that grows.
                 found = os.fstat(descriptor)
                 if (now := (found.st_size, found.st_mtime_ns)) != seen:
                     seen, until = now, time.monotonic() + self._wait_seconds
@@ -156,7 +156,7 @@ class Claims:
                 return data
 
     def is_welcome(self, name: str, num_bytes: int) -> bool:
-        """Whether a full cache takes this chunk in, the same for all processes; see `Book`."""
+        """Return True if this chunk would be admitted, by a full cache too; all processes agree. See `Book`."""
         charge = charge_bytes(num_bytes + FOOTER_BYTES)
         book = self.ledger.look()
         if book is None:
@@ -167,16 +167,16 @@ class Claims:
         return not (is_full and int(name[-4:], 16) % (1 << min(book.rarity, 16)))
 
     def _is_named(self, descriptor: int, path: str) -> bool:
-        """Whether the locked file is still the one of that name, and was not finished or swept before we locked it."""
+        """Return True if the locked file still has that name: it was not finished or swept before we locked it."""
         try:
             return os.stat(path, dir_fd=self.folder).st_ino == os.fstat(descriptor).st_ino
         except FileNotFoundError:
             return False
 
     def reserve(self, descriptor: int, size: int, *, insists: bool = False) -> bool:
-        """Take the space for a file of this size; whether it could be had.
+        """Reserve the space for a file of this size; return True if it was available.
 
-        What ``insists`` gets the space of what is oldest, too, where nothing else is left: it cannot do without.
+        With ``insists``, the oldest chunks are evicted if nothing else is left: this caller cannot do without.
         """
         guard = self.guard_bytes
         with self.ledger.held() as book:
@@ -185,7 +185,7 @@ class Claims:
             had = os.fstat(descriptor).st_size  # left by a process that was killed
             needed = charge_bytes(size) - charge_bytes(had)
             if charge_bytes(size) > book.budget_bytes:
-                return False  # nothing need go for what never fits
+                return False  # evict nothing for a file that never fits
             has_room = self.evictions.make_room(book, needed, guard_bytes=guard)
             if not has_room and not (insists and self.evictions.make_room_of_oldest(book, needed)):
                 return False
@@ -196,7 +196,7 @@ class Claims:
                     os.ftruncate(descriptor, min(had, size))
                     if error.errno not in _FULL:
                         raise
-                    # The disk is full before the budget is: go on with what we have of it.
+                    # The disk is full before the budget is used up: make do with the space that we have.
                     wanted = book.used_bytes - charge_bytes(size)
                     while book.used_bytes > wanted and self.evictions.evict_next(book, guard_bytes=guard):
                         pass
@@ -209,7 +209,7 @@ class Claims:
         return False
 
     def give_back(self, descriptor: int, num_bytes: int) -> None:
-        """Cut a file to what it holds."""
+        """Truncate a file to its contents, and return the rest of its space."""
         with self.ledger.held() as book:
             self.tell(book)
             had = os.fstat(descriptor).st_size
@@ -217,15 +217,15 @@ class Claims:
             book.used_bytes -= charge_bytes(had) - charge_bytes(num_bytes)
 
     def finish(self, claim: Claim) -> bool:
-        """Make a filled file visible; whether it is."""
-        # What two looks at it agree on is its name; another may have cleared the directory.
+        """Make a filled file visible; return True if it is."""
+        # Another process may have cleared the directory: rename the file only if the name is still its own.
         if not self._is_named(claim.descriptor, claim.path):
             return False
         os.rename(claim.path, f"chunks/{claim.name}", src_dir_fd=self.folder, dst_dir_fd=self.folder)
         return True
 
     def let_go(self, claim: Claim, *, is_done: bool) -> None:
-        """Let go of a claimed file; what was not done is deleted."""
+        """Release a claimed file; delete it if it was not completed."""
         if not is_done:
             with contextlib.suppress(OSError):
                 self._abandon(claim.descriptor, claim.path)
@@ -233,7 +233,7 @@ class Claims:
         let_go(claim.descriptor)
 
     def abandon_all(self) -> None:
-        """Delete what this process is filling, while its threads are at it: what they do from now on is for nothing."""
+        """Delete the files that this process is filling, while its threads still write to them: their work is lost."""
         for claim, process in list(self._claimed.items()):
             if process == os.getpid():
                 with contextlib.suppress(OSError):
@@ -255,17 +255,17 @@ class Claims:
 
     @property
     def guard_bytes(self) -> int:
-        """So much of what is new stays where room is made."""
+        """Bytes of the newest chunks that stay when room is made."""
         return min(max(self.expected_bytes, self.budget_bytes // 4), self.budget_bytes * 3 // 4)
 
     @property
     def has_news(self) -> bool:
-        """Whether this process counted anything since it last said so."""
+        """True if this process has counts that it has not reported yet."""
         return self.counts != self._told
 
     def tell(self, book: Book) -> None:
-        """Add what this process counted since it last said so to the counts of all."""
-        if os.getpid() != self._pid:  # the parent says what it counted before the fork
+        """Add this process's unreported counts to the shared counts."""
+        if os.getpid() != self._pid:  # the parent reports what it counted before the fork
             self._pid = os.getpid()
             self._told = CacheCounts(*(getattr(self.counts, one.name) for one in fields(CacheCounts)))
         for one in fields(CacheCounts):
@@ -275,7 +275,7 @@ class Claims:
         self.budget_bytes = book.budget_bytes or self.budget_bytes
 
     def trouble(self, error: OSError) -> None:
-        """The cache failed and the reads go on; if it is gone for good, it is not asked again."""
+        """Handle a failure of the cache: reads go on without it, and if it is gone for good it is not tried again."""
         try:
             os.stat("chunks", dir_fd=self.folder)
             os.stat("filling", dir_fd=self.folder)

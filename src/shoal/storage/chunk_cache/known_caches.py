@@ -1,6 +1,6 @@
-"""Which chunk caches this user has, so that they can be shown and cleared: a file with the path of each."""
+"""The chunk caches that this user has, so that they can be shown and cleared: a file with the path of each."""
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH107, PTH110, PTH112, PTH118, PTH123, PTH208
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FOLDER = "chunk-caches"
 
 
 def remember(path: str) -> None:
-    """Note that there is a cache in the folder ``path``; where that cannot be written, it is shown by its name only."""
+    """Record that there is a cache in the folder ``path``; if that cannot be written, it is shown only by its name."""
     name = hashlib.blake2b(os.fsencode(path), digest_size=8).hexdigest()
     note = os.path.join(cache_directory(), _FOLDER, name)
     with contextlib.suppress(OSError):
@@ -27,7 +27,7 @@ def remember(path: str) -> None:
 
 
 def known_caches() -> list[str]:
-    """The folders of all caches that were noted and are still there, sorted; notes of others are deleted."""
+    """Return the folders of all recorded caches that still exist, sorted; records of others are deleted."""
     folder, found = os.path.join(cache_directory(), _FOLDER), []
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):

@@ -1,10 +1,10 @@
-"""How a process leaves a chunk cache: the last one out removes what nobody wants to keep, to the last folder.
+"""A process's exit from a chunk cache: the last one removes what is not to be kept, down to the last folder.
 
-Whoever opens the cache meanwhile finds that a file or a folder is missing, and opens it once more: names are removed
-only while the ledger is held and nobody else is among the users, and a ledger whose name is gone counts for nothing.
+A process that opens the cache meanwhile finds that a file or a folder is missing, and opens it once more: names are
+removed only while the ledger is held and there is no other user, and a ledger without a name is ignored.
 """
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH106, PTH120, PTH208
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from shoal.storage.chunk_cache.usage import LEDGER
 
 __all__ = ["abandon", "leave", "tell_now"]
 
-_SECONDS_TO_TELL = 0.2  # who leaves a loop waits no longer for the ledger; what was counted is told the next time
+_SECONDS_TO_TELL = 0.2  # a process that leaves a loop waits no longer; its counts are reported the next time
 _DATASET = re.compile("[0-9a-f]{16}")
 
 
 def leave(users: list[int], files: Claims, *, keep: bool, pid: int, dataset: str) -> None:
-    """Let go of the cache. A forked child has its parent's locks in common, and only closes."""
+    """Release the cache. A forked child shares its parent's locks, and only closes."""
     if os.getpid() == pid:
         with contextlib.suppress(OSError):
             os.utime(f"datasets/{dataset}", dir_fd=files.folder)
@@ -39,14 +39,14 @@ def leave(users: list[int], files: Claims, *, keep: bool, pid: int, dataset: str
 
 
 def tell_now(files: Claims) -> None:
-    """Add what this process counted to the counts of all, unless somebody else is at them."""
+    """Add this process's counts to the shared counts, unless another process holds the ledger."""
     if files.has_news and not files.is_lost:
         with contextlib.suppress(OSError), files.ledger.held(_SECONDS_TO_TELL) as book:
             files.tell(book)
 
 
 def abandon(folder: int, users: Sequence[int]) -> None:
-    """Close what a process has open of a cache."""
+    """Close the descriptors that a process has open of a cache."""
     for descriptor in (*users, folder):
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -64,14 +64,14 @@ def _clear_if_last(users: list[int], files: Claims) -> None:
                 for chunk in list(chunks_in(folder)):
                     Evictions(folder).evict(book, chunk.name)
                 sweep(folder, book)
-                with contextlib.suppress(OSError):  # files of others are in it
+                with contextlib.suppress(OSError):  # other files are in it
                     _remove_folder(folder, files.path)
         finally:
             let_go(alone)
 
 
 def _remove_folder(folder: int, path: str) -> None:
-    """Remove the folder, and the one made for it alone; stops where anything is left in one."""
+    """Remove the folder, and the directory made for it alone; stop at the first that is not empty."""
     datasets = os.open("datasets", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
     try:
         for name in filter(_DATASET.fullmatch, os.listdir(datasets)):
@@ -80,7 +80,7 @@ def _remove_folder(folder: int, path: str) -> None:
         os.close(datasets)
     for name in SUBFOLDERS:
         os.rmdir(name, dir_fd=folder)
-    # The ledger last: until then, whoever comes waits for it.
+    # The ledger last: until then, newcomers wait for it.
     for name in ("users", VICTIMS, LEDGER):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)

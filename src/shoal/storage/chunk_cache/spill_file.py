@@ -1,7 +1,7 @@
-"""One file of a chunk cache that holds a decoded piece: its parts, and behind them where each begins and its checksum.
+"""One file of a chunk cache that holds a decoded piece: its parts, then a table of where each begins and its checksum.
 
-It grows while it is decoded, since nobody knows beforehand how large it will be: space is reserved in steps. One part
-is read by three small reads, and nothing of the file is kept in memory.
+It grows while it is decoded, since its size is not known beforehand: space is reserved in steps. One part is read by
+three small reads, and nothing of the file is kept in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 __all__ = ["NoRoomError", "Spill", "SpillFile", "SpilledPart", "Spilling", "read_part"]
 
 _MAGIC = b"shs2"
-_ENTRY = struct.Struct("<QI")  # of each part: where it ends, and `_part_crc`
+_ENTRY = struct.Struct("<QI")  # one for each part: its end, and `_part_crc`
 _PLACE = struct.Struct("<QQQ")
 _FOOTER = struct.Struct("<4sIQQQQQI")  # magic, CRC of the rest with the name, and the numbers of `_Footer`
 _STEP_BYTES = 16 << 20
@@ -28,7 +28,7 @@ _AT_ONCE_BYTES = 1 << 20
 
 
 class NoRoomError(Exception):
-    """The file cannot grow: the budget does not allow it, or, with a ``reason``, the file system."""
+    """Failure to grow the file: the budget does not allow it, or, with a ``reason``, the file system."""
 
     def __init__(self, reason: OSError | None = None) -> None:
         super().__init__("the chunk cache has no room")
@@ -36,11 +36,11 @@ class NoRoomError(Exception):
 
 
 class Spilling(Protocol):
-    """How what was appended is cut into parts; see `shoal.formats.shard_format.Spilled`."""
+    """Division of the appended bytes into parts; see `shoal.formats.shard_format.Spilled`."""
 
     @property
     def borders(self) -> NDArray[np.int64]:
-        """Where parts begin, and the last one ends; shape (num_parts + 1,)."""
+        """Start of each part, and end of the last one; shape (num_parts + 1,)."""
         ...
 
     @property
@@ -50,17 +50,17 @@ class Spilling(Protocol):
 
     @property
     def samples_per_part(self) -> int:
-        """Samples of each part but for the last."""
+        """Samples of each part except the last."""
         ...
 
     @property
     def head(self) -> Mapping[str, Any]:
-        """What must be known of all parts."""
+        """Metadata needed to decode any part."""
         ...
 
 
 class SpilledPart(NamedTuple):
-    """The bytes of a part, which begins at ``first_byte`` of the whole; sample ``number`` of its own is wanted."""
+    """The bytes of a part, which begins at ``first_byte`` of the whole; its sample ``number`` is the one wanted."""
 
     data: bytes
     first_byte: int
@@ -81,8 +81,8 @@ class _Footer(NamedTuple):
 class SpillFile:
     """A claimed file that grows.
 
-    ``reserve`` takes the space for a file of some size, and says whether there was any. Everything that goes wrong with
-    the file is a `NoRoomError`, so that nobody takes it for damage of what is decoded.
+    ``reserve`` reserves the space for a file of some size, and returns True if there was enough. Every failure of the
+    file is a `NoRoomError`, so that it is not mistaken for damage of the data being decoded.
     """
 
     def __init__(self, descriptor: int, name: str, reserve: Callable[[int], bool]) -> None:
@@ -91,7 +91,7 @@ class SpillFile:
         self.num_bytes = self._base = 0
 
     def append(self, data: bytes | bytearray | memoryview, /) -> None:
-        """Put these behind what is there."""
+        """Append bytes to the file."""
         view = memoryview(data).cast("B")
         try:
             self._make_room(len(view))
@@ -102,19 +102,19 @@ class SpillFile:
             raise NoRoomError(error) from None
 
     def restart(self) -> None:
-        """What was appended was not good: begin anew."""
+        """Discard everything appended: it was not good."""
         self.num_bytes = self._base = 0
 
     def begin_here(self) -> None:
-        """What was appended until now is not of the parts: it is read by `read_before`."""
+        """Begin the parts here: bytes appended until now are not part of them, and are read by `read_before`."""
         self._base = self.num_bytes
 
     def read_before(self, first_byte: int, end_byte: int, /) -> bytes:
-        """Some of what was appended before the parts."""
+        """Return a range of the bytes appended before the parts."""
         return self._read(first_byte, min(end_byte, self._base))
 
     def read(self, first_byte: int, end_byte: int, /) -> bytes:
-        """Some of what was appended, counted from where the parts begin."""
+        """Return a range of the appended bytes, counted from where the parts begin."""
         return self._read(self._base + first_byte, self._base + end_byte)
 
     def _read(self, first_byte: int, end_byte: int) -> bytes:
@@ -124,7 +124,7 @@ class SpillFile:
             raise NoRoomError(error) from None
 
     def finish(self, spilled: Spilling) -> None:
-        """Put behind the parts what finds them."""
+        """Append the table, head and footer by which the parts are found."""
         content_bytes, head = self.num_bytes - self._base, json.dumps(dict(spilled.head)).encode()
         ends = spilled.borders.tolist()
         table = bytearray(_ENTRY.pack(ends[0], 0))
@@ -153,15 +153,15 @@ class SpillFile:
 
 
 class Spill(Protocol):
-    """Decodes a piece into a file, and says how it is cut."""
+    """Callable that decodes a piece into a file, and returns its division into parts."""
 
     def __call__(self, file: SpillFile, /) -> Spilling:
-        """What was appended, in parts."""
+        """Append the decoded piece to ``file``, and return its parts."""
         ...
 
 
 def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
-    """The part that holds a sample, or None where it is not what was written under this name."""
+    """Return the part that holds a sample, or None if it is not what was written under this name."""
     end = os.fstat(descriptor).st_size - _FOOTER.size
     if end < 0:
         return None
@@ -190,7 +190,7 @@ def _crc(name: str, head: bytes, numbers: _Footer) -> int:
 
 
 def _part_crc(part: int, first_byte: int, data: bytes | memoryview) -> int:
-    """The CRC-32 of a part and its place: zeros, which reserved blocks hold until they are written, are never right."""
+    """Return the CRC-32 of a part and its position: zeros, which reserved blocks hold until written, never match."""
     return zlib.crc32(data, zlib.crc32(_PLACE.pack(part, first_byte, first_byte + len(data))))
 
 

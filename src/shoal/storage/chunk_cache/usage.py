@@ -1,8 +1,8 @@
-"""How much of its budget a chunk cache has used, in one small file that all processes write under one lock.
+"""Space accounting of a chunk cache: one small file, the ledger, that all processes write under one lock.
 
-Whoever changes anything on the disk does so while holding the ledger, which is marked as open meanwhile. A process that
-is killed there leaves the mark, and the next one counts anew what lies on the disk; so it does after the machine was
-started again, and when the file is damaged. Otherwise nothing is ever counted by looking.
+A process that changes anything on the disk holds the ledger and marks it as open meanwhile. If it is killed there, the
+mark stays, and the next process recounts the files on the disk; so it does after a reboot of the machine, and when the
+ledger is damaged. Otherwise the directory is never scanned to count.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _PATIENCE_SECONDS = 10.0
 
 
 def charge_bytes(num_bytes: int) -> int:
-    """What a file of ``num_bytes`` costs: whole blocks, and one more for its name, inode and place in lists."""
+    """Return the cost of a file of ``num_bytes``: whole blocks, and one more for its name, inode and place in lists."""
     return (-(-num_bytes // _BLOCK_BYTES) + 1) * _BLOCK_BYTES if num_bytes else 0
 
 
 @dataclass(slots=True)
 class Book:
-    """What the ledger holds.
+    """Contents of the ledger.
 
-    ``victims_next`` and ``victims_end`` are places in the list of what goes next; ``rarity`` n means that a full cache
-    takes in one of 2^n chunks, and ``num_watched`` and ``num_watched_used`` are the evictions by which that is found.
+    ``victims_next`` and ``victims_end`` are positions in the list of chunks to evict next; ``rarity`` n means that a
+    full cache admits one of 2^n chunks; ``num_watched`` and ``num_watched_used`` count the evictions that set it.
     """
 
     is_open: int = 0
@@ -58,7 +58,7 @@ class Book:
     num_evicted: int = 0
 
     def count_anew(self, sizes: Iterable[int], num_chunks: int) -> None:
-        """Take over what lies on the disk."""
+        """Replace the sums by those of the files on the disk."""
         self.used_bytes = _BASE_BYTES + sum(map(charge_bytes, sizes))
         self.num_chunks = num_chunks
 
@@ -67,7 +67,7 @@ _NUMBERS = tuple(one.name for one in fields(Book))
 
 
 class Usage:
-    """The ledger in the open ``folder``; ``count`` puts into a book what lies there."""
+    """The ledger in the open ``folder``; ``count`` recounts the files on the disk into a book."""
 
     def __init__(self, folder: int, count: Callable[[Book], object]) -> None:
         self._folder, self._count = folder, count
@@ -75,12 +75,12 @@ class Usage:
 
     @contextlib.contextmanager
     def held(self, patience_seconds: float = _PATIENCE_SECONDS) -> Iterator[Book]:
-        """The book, for as long as nobody else has it; what was changed in it is written at the end.
+        """Lock the ledger and yield its book; changes to the book are written at the end.
 
         Raises
         ------
         OSError
-            Somebody held it for ``patience_seconds`` (ETIMEDOUT), or the file system fails.
+            Another process held it for ``patience_seconds`` (ETIMEDOUT), or the file system fails.
         """
         descriptor = open_for_lock(LEDGER, os.O_RDWR | os.O_CREAT, directory=self._folder)
         try:
@@ -94,7 +94,7 @@ class Usage:
                 self._count(book)
             book.is_open = 1
             self._write(descriptor, book)
-            # Not on failure: then what was done is unknown, and the mark makes the next one count.
+            # No cleanup on failure: the changes made are unknown then, and the mark makes the next process recount.
             yield book
             book.is_open = 0
             self._write(descriptor, book)
@@ -102,7 +102,7 @@ class Usage:
             let_go(descriptor)
 
     def look(self) -> Book | None:
-        """The book as it is now, without waiting; None where it is being written, or is not there."""
+        """Return the book as it is now, without waiting; None if it is being written, or missing."""
         try:
             descriptor = os.open(LEDGER, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder)
         except OSError:
@@ -114,7 +114,7 @@ class Usage:
         return book if book.budget_bytes else None
 
     def _read(self, descriptor: int) -> tuple[Book, bool]:
-        """The book, and whether its sums can be believed."""
+        """Return the book, and True if its sums can be trusted."""
         data = os.pread(descriptor, _RECORD.size + _CRC.size, 0)
         if len(data) != _RECORD.size + _CRC.size:
             return Book(), False
@@ -133,7 +133,7 @@ class Usage:
 
 
 def _boot() -> bytes:
-    """Tells one start of the machine from another; the same for all where the system does not say."""
+    """Return a digest that identifies this boot of the machine; constant if the system does not say."""
     text = b""
     with contextlib.suppress(OSError):
         descriptor = os.open("/proc/sys/kernel/random/boot_id", os.O_RDONLY | os.O_CLOEXEC)

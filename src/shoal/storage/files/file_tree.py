@@ -17,9 +17,9 @@ class FileTree:
     """Files below ``root``, in runs that lie in one directory each; about 50 bytes a file.
 
     Run ``r`` has the files ``[first_file[r], first_file[r + 1])`` of ``directories[r]``, which is empty or ends with a
-    slash. ``joined`` has what follows in their names, each ended by a NUL; file ``i`` begins at ``starts[i]``, shape
-    (num_files + 1,). ``num_bytes`` and ``modified_ns``, shape (num_files,), are as when they were listed; the size is
-    -1 of what could not be looked at.
+    slash. ``joined`` has the rest of their names, each ended by a NUL; file ``i`` begins at ``starts[i]``, shape
+    (num_files + 1,). ``num_bytes`` and ``modified_ns``, shape (num_files,), are as of the listing; the size is -1 for
+    entries that failed in stat.
     """
 
     root: str
@@ -34,11 +34,11 @@ class FileTree:
         return len(self.num_bytes)
 
     def last_parts(self) -> list[bytes]:
-        """What follows the directory in each name."""
+        """Return the part after the directory of each name."""
         return self.joined.split(b"\0")[:-1]
 
     def names(self) -> list[str]:
-        """All names below the root, as text."""
+        """Return all names below the root, as text."""
         parts = self.joined.decode("utf-8", "surrogateescape").split("\0")
         borders = self.first_file.tolist()
         return [
@@ -48,11 +48,11 @@ class FileTree:
         ]
 
     def directory_of_each(self) -> NDArray[np.int64]:
-        """The run of each file; shape (num_files,)."""
+        """Return the run of each file; shape (num_files,)."""
         return np.repeat(np.arange(len(self.directories)), np.diff(self.first_file))
 
     def part(self, start: int, stop: int) -> FileTree:
-        """The files ``[start, stop)``; O(1) but for copies of their names."""
+        """Return the files ``[start, stop)``; O(1) except for copies of their names."""
         first_run = int(np.searchsorted(self.first_file, start, side="right")) - 1
         last_run = max(first_run + 1, int(np.searchsorted(self.first_file, stop, side="left")))
         borders = np.clip(self.first_file[first_run : last_run + 1], start, stop) - start
@@ -68,7 +68,7 @@ class FileTree:
         )
 
     def take(self, numbers: NDArray[np.int64]) -> FileTree:
-        """These files, in this order."""
+        """Return the files of these numbers, in this order."""
         if not len(numbers):
             return self.part(0, 0)
         if int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1 and bool((np.diff(numbers) == 1).all()):
@@ -92,7 +92,7 @@ class FileTree:
 def tree_of(
     root: str, runs: Sequence[tuple[str, int, bytes]], num_bytes: NDArray[np.int64], modified_ns: NDArray[np.int64]
 ) -> FileTree:
-    """Files from runs of a directory, how many there are of it, and their names joined by NUL."""
+    """Build a tree from runs: of each directory its name, number of files, and their names joined by NUL."""
     kept = [run for run in runs if run[1]]
     joined = b"\0".join([names for _, _, names in kept]) + b"\0" if kept else b""
     ends = np.flatnonzero(np.frombuffer(joined, dtype=np.uint8) == 0) + 1
@@ -104,7 +104,7 @@ def tree_of(
 def tree_named(
     root: str, names: Sequence[str], num_bytes: NDArray[np.int64], modified_ns: NDArray[np.int64]
 ) -> FileTree:
-    """Files from their names below the root."""
+    """Build a tree from names below the root."""
     runs = [
         (directory, [name[len(directory) :] for name in some])
         for directory, some in groupby(names, key=lambda name: name[: name.rfind("/") + 1])

@@ -1,6 +1,6 @@
-"""Text files of lines that several processes add to and nobody rewrites."""
+"""Text files of lines that several processes append to and none rewrites."""
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH103, PTH120, PTH123
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _MOST_FILE_BYTES = 1 << 30
 
 
 def append_line(path: str, line: str) -> None:
-    """Add a line to the file ``path``, which is made if need be; lines of several processes never mix.
+    """Append a line to the file ``path``, made if missing; lines of several processes never mix.
 
-    The line goes out in one write to the end of the file, which local file systems carry out as one step.
+    The line goes out in one append, which local file systems carry out as one step.
 
     Raises
     ------
     StorageError
-        It could not be written, or not whole.
+        It could not be written, or only in part.
     """
     _append(path, line.encode() + b"\n")
 
 
 def make_line_file(path: str) -> None:
-    """Make the file ``path`` if there is none, and find out now whether lines can be added to it.
+    """Make the file ``path`` if there is none, and check now that lines can be appended to it.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def _append(path: str, data: bytes) -> None:
 
 
 def read_lines(path: str) -> list[str] | None:
-    """The lines of the file ``path``, blank ones too; None where there is no such file.
+    """Return the lines of the file ``path``, blank ones too; None if there is no such file.
 
     Raises
     ------

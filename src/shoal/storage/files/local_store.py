@@ -1,10 +1,10 @@
 """Local files, read by position.
 
-Every read names its own place (`os.pread`), so any number of threads and forked children share a descriptor without
+Every read gives its own position (`os.pread`), so any number of threads and forked children share a descriptor without
 moving each other's. On 2 cores this took half the CPU per byte of a general object store's local mode.
 """
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH108, PTH116, PTH118
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = ["LocalStore"]
 
 _MAX_OPEN = 256
 
-# Device, inode, size and modification time: anything written to a file, or put in its place, changes one of them.
-# A tuple: with a frozen dataclass a read of 512 bytes took 4.5 us, so it takes 3.3, of which the system has 2.1.
+# Device, inode, size and modification time: writing to a file, or replacing it, changes one of them.
+# A tuple: a read of 512 bytes takes 3.3 us, 2.1 of them in the system; with a frozen dataclass it took 4.5 us.
 _Identity = tuple[int, int, int, int]
 
 
@@ -40,7 +40,7 @@ def _identity(found: os.stat_result) -> _Identity:
 
 
 class _OpenFile:
-    """A descriptor that is closed when the last thread that reads from it lets go."""
+    """A descriptor that is closed when the last thread that reads from it drops it."""
 
     __slots__ = ("descriptor", "had_name", "identity", "last_used_ns", "num_bytes")
 
@@ -48,11 +48,11 @@ class _OpenFile:
         self.descriptor = descriptor
         self.identity = _identity(found)
         self.num_bytes = found.st_size
-        # Some user-space file systems say 0 links of every file; there, losing the last link tells nothing.
+        # Some user-space file systems report 0 links for every file; there, losing the last link means nothing.
         self.had_name = found.st_nlink > 0
         self.last_used_ns = time.monotonic_ns()
 
-    # What it needs comes with it: where Python ends, a file may outlive the names of this module.
+    # Defaults hold what it needs: at interpreter exit a file may outlive the globals of this module.
     def __del__(self, close: Callable[[int], None] = os.close, error: type[OSError] = OSError) -> None:
         try:  # noqa: SIM105
             close(self.descriptor)
@@ -61,13 +61,13 @@ class _OpenFile:
 
 
 class LocalStore:
-    """Files of this machine, by path.
+    """Store of this machine's files, by path.
 
-    A file must stay what it was when this store first opened it: device, inode, size and modification time are
+    A file must stay as it was when this store first opened it: device, inode, size and modification time are
     compared at every read (one fstat, about a microsecond), and a difference is an error, never other bytes.
     At most ``max_open`` descriptors are kept (those used last), and by all stores of this process together at most
-    three of eight that the system gives it: half of them, with those that readers hold. Safe to share between
-    threads, to inherit over a fork, and to pickle; what a pickled store remembers of its files stays behind.
+    three eighths of the system's limit: half of it, with those that readers hold. Safe to share between threads,
+    to inherit over a fork, and to pickle; a pickled store leaves its records of files behind.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -83,11 +83,11 @@ class LocalStore:
             raise UsageError(msg)
         self._max_open = max_open
         _stores[id(self)] = weakref.ref(self, partial(_forget, id(self)))
-        # Where the system reads ahead when told to, threads that do are only in the way: each of their reads waits for
-        # the interpreter, up to 5 ms, and 100 KB records streamed three times slower than without them.
+        # Where the system reads ahead on request, read-ahead threads only get in the way: each of their reads waits
+        # for the interpreter, up to 5 ms, and 100 KB records streamed three times slower than without them.
         self.reads_ahead = hasattr(os, "posix_fadvise")
-        # No lock guards these two: each step is one dict operation, which threads see as a whole, and two threads that
-        # open the same file at the same time agree by setdefault. So there is no lock that a fork could leave held.
+        # No lock guards these two: each step is one dict operation, atomic between threads, and two threads that open
+        # the same file at the same time agree by setdefault. So there is no lock that a fork could leave held.
         self._open: dict[str, _OpenFile] = {}
         self._identities: dict[str, _Identity] = {}
 
@@ -95,7 +95,7 @@ class LocalStore:
         return _restore, (self._max_open,)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """Exactly the bytes ``[first_byte, end_byte)`` of ``path``.
+        """Return exactly the bytes ``[first_byte, end_byte)`` of ``path``.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class LocalStore:
             raise UsageError(msg)
         file = self._file(path)
         try:
-            # Never more than there is: a wrong range must not make the system reserve memory for it.
+            # Never more than the file has: a wrong range must not allocate memory for it.
             wanted = min(end_byte, file.num_bytes) - first_byte
             data = os.pread(file.descriptor, wanted, first_byte) if wanted > 0 else b""
             if len(data) < wanted:
@@ -122,9 +122,9 @@ class LocalStore:
         return data
 
     def read_into(self, path: str, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes from ``first_byte`` on; raises what `read_range` would.
+        """Fill a buffer with the bytes from ``first_byte`` on; raises the errors of `read_range`.
 
-        Saves a copy where bytes have a place of their own to go to.
+        Saves a copy where the bytes have a destination of their own.
         """
         file = self._file(path)
         begin, wanted = first_byte, len(buffer)
@@ -141,7 +141,7 @@ class LocalStore:
             raise StorageError(msg, hint="it was cut short (an unfinished copy?); copy it again, or index it again")
 
     def reader(self, path: str) -> LocalReader:
-        """Reads parts of one file that belong together, and looks at the file once for all of them."""
+        """Return a reader of parts of one file that belong together, which checks the file once for all of them."""
         return LocalReader(self, path, self._file(path))
 
     def _confirm(self, path: str, file: _OpenFile, found: os.stat_result) -> None:
@@ -151,19 +151,19 @@ class LocalStore:
             raise _gone(path)
 
     def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Let the system bring these bytes into the page cache; returns at once. 2 us where they are there already."""
+        """Start bringing these bytes into the page cache; returns at once. 2 us if they are there already."""
         try:
             os.posix_fadvise(self._file(path).descriptor, first_byte, end_byte - first_byte, os.POSIX_FADV_WILLNEED)
         except (OSError, StorageError):
-            return  # what is wrong with the file is said when it is read
+            return  # the read itself will raise the error
 
     def stat(self, path: str) -> ObjectInfo:
-        """Size and version (the modification time in nanoseconds) of the file ``path``.
+        """Return size and version (the modification time in nanoseconds) of the file ``path``.
 
         Raises
         ------
         StorageError
-            There is no such file, or it may not be looked at.
+            There is no such file, or access is denied.
         """
         try:
             found = os.stat(path)
@@ -173,11 +173,11 @@ class LocalStore:
         return ObjectInfo(path, found.st_size, str(found.st_mtime_ns), found.st_mtime_ns)
 
     def find(self, path: str) -> ObjectInfo | None:
-        """The same as `stat`, or None where nothing of that name is there."""
+        """`stat`, or None if no such file exists."""
         return self.stat(path) if os.path.lexists(path) else None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every file below the directory ``prefix``, at any depth, sorted by path.
+        """Return every file below the directory ``prefix``, at any depth, sorted by path.
 
         Links are followed, except back to a directory that holds them. O(files) memory: sorting needs them all.
 
@@ -193,7 +193,7 @@ class LocalStore:
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write the whole file, from one buffer or several one after another: visible at once or not at all.
 
-        Directories on the way are made. After a crash the old file is there, or the new one.
+        Missing directories are made. After a crash the old file is there, or the new one.
 
         Raises
         ------
@@ -209,7 +209,7 @@ class LocalStore:
         self._identities.pop(path, None)
 
     def delete(self, path: str) -> None:
-        """Remove the file, if it is there.
+        """Remove the file, if it exists.
 
         Raises
         ------
@@ -225,14 +225,14 @@ class LocalStore:
         self._identities.pop(path, None)
 
     def map(self, path: str) -> memoryview:
-        """The whole file as read-only memory, shared with every process that maps it; O(1), pages come as touched.
+        """Return the file as read-only memory, shared with every process that maps it; O(1), pages load on access.
 
-        Meant for files that are only ever replaced, as `put` does: cutting a mapped file short kills its readers.
+        Meant for files that are only ever replaced, as `put` does: truncating a mapped file kills its readers.
 
         Raises
         ------
         StorageError
-            As for `read_range`.
+            The same as for `read_range`.
         """
         file = self._file(path)
         if file.num_bytes == 0:
@@ -244,7 +244,7 @@ class LocalStore:
             raise StorageError(msg, hint="copy it to a local disk") from error
 
     def close(self) -> None:
-        """Give back the descriptors (those in use, when their reads end) and forget what files looked like."""
+        """Close the descriptors (those in use, when their reads end) and forget the files' identities."""
         self._open.clear()
         self._identities.clear()
 
@@ -262,11 +262,11 @@ class LocalStore:
 
     @property
     def most_readers(self) -> int:
-        """How many `reader`s somebody may keep at hand: each keeps its file open."""
+        """Number of `reader`s that a caller may hold: each keeps its file open."""
         return max(1, min(_MOST_READERS, min(self._max_open, _most_open()) // 6))
 
     def _make_room(self) -> None:
-        """Close the files that were used the longest time ago, here and in other stores, where too many are open."""
+        """Close the least recently used files, here and in other stores, if too many are open."""
         limit = _most_open()
         _close_oldest([self], min(self._max_open, limit))
         if len(_stores) > 1:
@@ -292,9 +292,9 @@ class LocalStore:
 
 
 class LocalReader:
-    """Parts of one file; `confirm` must be asked before they are believed. Keeps the file open.
+    """Reader of parts of one file; call `confirm` before trusting them. Keeps the file open.
 
-    Half the price of `LocalStore.read_range` for small parts, which looks at the file after each.
+    Half the cost of `LocalStore.read_range` for small parts, which checks the file after each.
     """
 
     __slots__ = ("_descriptor", "_file", "_path", "_store")
@@ -304,21 +304,21 @@ class LocalReader:
         self._descriptor = file.descriptor
 
     def __call__(self, first_byte: int, end_byte: int, /) -> bytes:
-        """The bytes ``[first_byte, end_byte)``."""
+        """Return the bytes ``[first_byte, end_byte)``."""
         return self[first_byte:end_byte]
 
     def __getitem__(self, place: slice, /) -> bytes:
-        """The same, as a slice: samples are cut out of a file as they are out of bytes, with one call less."""
+        """Return the bytes of a slice: samples are cut out of a file as out of bytes, with one call less."""
         begin, end = place.start, place.stop
         try:
             data = os.pread(self._descriptor, end - begin, begin)
         except (OSError, ValueError):
             data = b""
-        # What is wrong with a short answer, or with none, a whole read says.
+        # After a short read, or an error, a full read raises the explanation.
         return data if len(data) == end - begin else self._store.read_range(self._path, begin, end)
 
     def fill(self, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes from ``first_byte`` on, which are confirmed: as `LocalStore.read_into`."""
+        """Fill a buffer with the bytes from ``first_byte`` on, like `LocalStore.read_into`, and confirm them."""
         try:
             num_bytes = os.preadv(self._descriptor, (buffer,), first_byte)
         except OSError:
@@ -328,10 +328,10 @@ class LocalReader:
         self.confirm()
 
     def confirm(self) -> None:
-        """`StorageError` if the file changed since it was first opened."""
+        """Raise `StorageError` if the file changed since it was first opened."""
         file = self._file
         found = os.fstat(file.descriptor)
-        # The usual answer without another call: this is asked for each sample that is read alone.
+        # Handle the usual case without another call: this runs for each sample that is read alone.
         if file.identity == (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) and found.st_nlink:
             return
         self._store._confirm(self._path, file, found)  # noqa: SLF001  # one module
@@ -346,19 +346,19 @@ def _forget(number: int, _: weakref.ref[LocalStore]) -> None:
 
 
 def _most_open() -> int:
-    """How many files the stores of this process may keep open: the system's limit is the user's, too."""
+    """Number of files that the stores of this process may keep open: the user needs some of the system's limit, too."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MAX_OPEN if soft == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN, soft * 3 // 8))
 
 
 def _close_oldest(stores: Sequence[LocalStore], limit: int) -> None:
-    """Let some stores together keep at most ``limit`` files."""
+    """Close the least recently used files until some stores together keep at most ``limit``."""
     excess = sum(len(store._open) for store in stores) - limit  # noqa: SLF001  # one module
     if excess > 0:
         tables = [store._open for store in stores]  # noqa: SLF001  # the same
         files = [(file.last_used_ns, table, path) for table in tables for path, file in table.copy().items()]
         files.sort(key=itemgetter(0))
-        # A quarter at once: where every file is read once, sorting for each took half of the time.
+        # A quarter at once: where every file is read once, sorting at each read took half of the time.
         for _, table, path in files[: excess + limit // 4]:
             table.pop(path, None)
 
@@ -372,7 +372,7 @@ def _restore(max_open: int) -> LocalStore:
 
 
 def _read_on(descriptor: int, data: bytes, first_byte: int, end_byte: int) -> bytes:
-    """All that can be read, where one call gave less: at most 2 GiB on Linux, and less when a signal comes."""
+    """Read the rest after a partial read: one call gives at most 2 GiB on Linux, and less when a signal comes."""
     parts = [data]
     while data and (first_byte := first_byte + len(data)) < end_byte:
         data = os.pread(descriptor, end_byte - first_byte, first_byte)
@@ -405,7 +405,7 @@ def _check_is_file(path: str, found: os.stat_result) -> None:
     what = "a directory" if stat_bits.S_ISDIR(found.st_mode) else "not a regular file"
     msg = f"{path}: asked for a file, but it is {what}"
     refused = StorageError(msg, hint="name a file that lies on a disk")
-    refused.errno = errno.EISDIR if stat_bits.S_ISDIR(found.st_mode) else errno.ESPIPE  # as the system says of pipes
+    refused.errno = errno.EISDIR if stat_bits.S_ISDIR(found.st_mode) else errno.ESPIPE  # the system's error for pipes
     raise refused
 
 

@@ -1,8 +1,8 @@
-"""Memory of the system's, used again as soon as nobody can see it.
+"""Anonymous memory mappings, reused as soon as nothing refers to them.
 
-Where answers come and go, the heap of a process is left with holes that do not fit the next one: its memory is more
-than what is held, by another number each time. New mappings for each would cost a fifth of the processor time of
-reading, for pages that come zeroed one by one.
+Where answers come and go, the heap of a process becomes fragmented: it takes more memory than is held, by another
+amount each time. A new mapping for each answer would cost a fifth of the CPU time of reading, for pages that are zeroed
+one by one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import sys
 __all__ = ["Memories"]
 
 _MOST_LOOKED_AT = 256
-_SPARE_PART = 16  # of what is wanted: memory is used again that is up to so much larger
-# Where threads run side by side, a count of references is not what it was when it is looked at.
+_SPARE_PART = 16  # memory is reused if it is larger than wanted by up to one 16th
+# Without the GIL, a count of references may be out of date when it is used.
 _COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
-_REFERENCES_OF_NOBODY = 3  # a list and a name here, and the argument of what counts them
+_REFERENCES_OF_NOBODY = 3  # a list and a name here, and the argument of `sys.getrefcount`
 
 
 class Memories:
-    """Memory from the system, used again as soon as nobody refers to it; not safe for threads, the consumer has it.
+    """Memory mappings, reused as soon as nothing refers to them; not thread-safe, used by the consumer alone.
 
     >>> memories = Memories()
     >>> first = memoryview(memories.take(200_000)); second = memories.take(200_000)
@@ -31,13 +31,13 @@ class Memories:
     """
 
     def __init__(self) -> None:
-        self._known: list[mmap.mmap] = []  # the longest in use first: chunks are let go about as they came
+        self._known: list[mmap.mmap] = []  # the longest in use first: chunks are released roughly in order
         self.num_mapped = 0
 
     def take(self, num_bytes: int) -> mmap.mmap:
-        """Memory of at least so many bytes, one at least, with anything in it.
+        """Return memory of at least ``num_bytes`` bytes, at least one, with arbitrary contents.
 
-        A view of it refers to it, and an array or a slice of the view does: so nobody can see it that counts for none.
+        A view of it refers to it, and an array or a slice of the view does: so memory without other references is free.
         """
         known = self._known
         place = 0
@@ -50,7 +50,7 @@ class Memories:
             if num_bytes <= len(memory) <= num_bytes + num_bytes // _SPARE_PART:
                 known.append(memory)
                 return memory
-            # Else it is of another size, and goes back to the system.
+            # Otherwise its size does not fit, and it goes back to the system.
         memory = mmap.mmap(-1, num_bytes, **_PRIVATE)
         self.num_mapped += 1
         if _COUNTS:
@@ -58,9 +58,9 @@ class Memories:
         return memory
 
     def clear(self) -> None:
-        """Know of none any more: each goes when nobody else refers to it."""
+        """Forget all mappings: each is freed when nothing else refers to it."""
         self._known.clear()
 
 
-# Of this process alone; the system where that has to be said is the one where it can be.
+# Private to this process; only systems that need these flags have them.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}

@@ -1,4 +1,4 @@
-"""What the system's error numbers mean to somebody whose dataset does not open."""
+"""Explanations of the system's error numbers for users whose dataset does not open."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HINTS = {
 
 
 def explained(error: OSError, path: str, *, verb: str) -> StorageError:
-    """The same failure as a `StorageError` that says what was tried on ``path`` and what to look at."""
+    """Return the failure as a `StorageError` that says what was tried on ``path`` and what to check."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     msg = f"could not {verb} {path}: {reason}"
     failure = StorageError(msg, hint=_HINTS.get(error.errno or 0, ""))

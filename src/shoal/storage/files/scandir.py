@@ -1,7 +1,7 @@
-"""What lies in a directory: names, sizes and times of its files, as quickly as one process can say.
+"""Directory scans: names, sizes and times of the files in a directory, as fast as one process can.
 
-Also a program of its own, ``python -I -S looking.py``, which answers requests on its standard input: it imports nothing
-but what every interpreter has loaded already, and so begins within some milliseconds.
+Also a program of its own, ``python -I -S scandir.py``, which answers requests on its standard input: it imports only
+modules that every interpreter has loaded already, and so starts within some milliseconds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _LENGTH_BYTES = 8
 
 
 def look(root: str, directory: str, above: tuple[tuple[int, int], ...]) -> Found | None:
-    """The files of a directory below ``root``, and its subdirectories, both sorted; hidden ones left out; 2.7 us each.
+    """Return the files and subdirectories of a directory below ``root``, sorted; hidden ones left out; 2.7 us each.
 
-    ``directory`` is empty or ends with a slash. Of ``above``, which has device and inode of all directories that hold
-    it, a link may lead back to one: then None. A subdirectory comes with the number of files that sort before it. What
-    is neither file nor directory, or cannot be looked at, has the size -1: what is wrong is said when it is read.
+    ``directory`` is empty or ends with a slash. ``above`` has device and inode of all directories that hold it: if the
+    directory is one of them, by a link, the result is None. A subdirectory comes with the number of files that sort
+    before it. An entry that is neither file nor directory, or fails in stat, has the size -1: reading it raises an
+    error.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def look(root: str, directory: str, above: tuple[tuple[int, int], ...]) -> Found
         files: list[tuple[str, int, int]] = []
         directories: list[str] = []
         add = files.append
-        with os.scandir(descriptor) as entries:  # by descriptor: nobody resolves the path again for each file
+        with os.scandir(descriptor) as entries:  # by descriptor: the path is not resolved again for each file
             for entry in entries:
                 name = entry.name
                 if name[0] == ".":
@@ -55,13 +56,13 @@ def look(root: str, directory: str, above: tuple[tuple[int, int], ...]) -> Found
                         directories.append(name)
                     else:
                         add((name, -1, 0))
-                except OSError:  # gone meanwhile, or a link in a circle
+                except OSError:  # gone meanwhile, or a circular link
                     add((name, -1, 0))
     finally:
         os.close(descriptor)
     files.sort()
     names = [name for name, _, _ in files]
-    # With its slash a directory sorts as all names in it do.
+    # With its slash a directory sorts like the names in it.
     inside = [(bisect_left(names, f"{name}/"), name) for name in sorted(directories, key=lambda name: f"{name}/")]
     sizes = array("q", [size for _, size, _ in files]).tobytes()
     try:
@@ -73,7 +74,7 @@ def look(root: str, directory: str, above: tuple[tuple[int, int], ...]) -> Found
 
 
 def wrapped(modified_ns: int) -> int:
-    """A time as an int64 holds it, by which it is known again: of files of the year 2263 the rest.
+    """Return a time wrapped to int64, still good for comparison: times from the year 2263 on wrap around.
 
     >>> wrapped(7), wrapped(-7), wrapped((1 << 63) + 7) == 7 - (1 << 63)
     (7, -7, True)
@@ -82,13 +83,13 @@ def wrapped(modified_ns: int) -> int:
 
 
 def frame(what: Any) -> bytes:
-    """A message: its length, and it."""
+    """Return a message prefixed with its length."""
     data = marshal.dumps(what)
     return len(data).to_bytes(_LENGTH_BYTES, "little") + data
 
 
 def parsed_frames(buffer: bytearray) -> list[Any]:
-    """The messages that are whole, which are taken from the buffer."""
+    """Remove the complete messages from the buffer, and return them."""
     found = []
     while len(buffer) >= _LENGTH_BYTES:
         end = _LENGTH_BYTES + int.from_bytes(buffer[:_LENGTH_BYTES], "little")
@@ -100,7 +101,7 @@ def parsed_frames(buffer: bytearray) -> list[Any]:
 
 
 def _answer(root: str, asked: list[tuple[str, Any]]) -> list[Any]:
-    """What is found in some directories; of the first that cannot be listed, number and words of the error."""
+    """Scan some directories; for the first that cannot be listed, return number and text of the error instead."""
     answers: list[Any] = []
     for directory, above in asked:
         try:
@@ -111,7 +112,7 @@ def _answer(root: str, asked: list[tuple[str, Any]]) -> list[Any]:
 
 
 def _serve(requests: int, answers: int) -> None:
-    """Answer until nobody asks."""
+    """Answer requests until there are no more."""
     buffer = bytearray()
     while data := os.read(requests, 1 << 16):
         buffer += data
@@ -122,5 +123,5 @@ def _serve(requests: int, answers: int) -> None:
 
 
 if __name__ == "__main__":
-    with suppress(BrokenPipeError):  # whoever asked was killed
+    with suppress(BrokenPipeError):  # the requesting process was killed
         _serve(0, 1)

@@ -1,6 +1,6 @@
-"""Many small files of this machine: looked at by name, and read whole, each in four calls to the system."""
+"""Many small files of this machine: listed by name, and read whole, each in four system calls."""
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH112, PTH116, PTH118, PTH120, PTH207
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["FileList", "files_matching", "files_named", "read_small", "read_tree
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe would otherwise wait for its writer
 _AT_ONCE_BYTES = 1 << 30
-_WORTH_A_DESCRIPTOR = 4  # files of one directory; opening that costs as much as resolving so many paths
+_WORTH_A_DESCRIPTOR = 4  # files of one directory; opening it costs as much as resolving this many paths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileList:
-    """Files below ``root``: their names, sizes and times of modification in ns, as they were when they were listed."""
+    """Files below ``root``: their names, sizes and modification times in ns, as of the listing."""
 
     root: str
     names: Sequence[str]
@@ -37,9 +37,9 @@ class FileList:
 
 
 def files_named(root: str, names: Sequence[str]) -> FileList:
-    """The files of these names below ``root`` (or of absolute names), in this order.
+    """Return the files of these names below ``root`` (or of absolute names), in this order.
 
-    One that cannot be looked at has the size -1: what is wrong with it is said when it is read.
+    A file that fails in stat has the size -1: reading it raises the error.
     """
     num_bytes = np.full(len(names), -1, dtype=np.int64)
     modified_ns = np.zeros(len(names), dtype=np.int64)
@@ -54,14 +54,14 @@ def files_named(root: str, names: Sequence[str]) -> FileList:
 
 
 def files_matching(pattern: str) -> FileTree:
-    """The files that a glob matches, ``**`` any directories, by names below the directory that they have in common.
+    """Return the files that a glob matches (``**``: any directories), named below their common directory.
 
     Raises
     ------
     SourceError
         There are none.
     """
-    # What is no file, and no directory either, was meant: it is an error, or left out and listed.
+    # Keep matches that are neither file nor directory: they are an error, or left out and listed.
     found = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
     if not found:
         msg = f"{pattern}: matches no files"
@@ -72,18 +72,18 @@ def files_matching(pattern: str) -> FileTree:
 
 
 def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
-    """All of a file that has so many bytes and was modified then.
+    """Return the whole file, if it still has this size and modification time.
 
     Raises
     ------
     StorageError
-        It cannot be read, or it is another than when it was listed.
+        It cannot be read, or it changed since it was listed.
     """
     try:
         descriptor = os.open(path, _FLAGS)
         try:
-            # One byte more than there should be: a file that grew gives itself away.
-            # What was no file when it was listed is not read: a device has no end.
+            # Read one byte more than expected, which reveals a file that grew.
+            # An entry that was no file when it was listed is not read: a device has no end.
             data = os.read(descriptor, min(num_bytes + 1, _AT_ONCE_BYTES)) if num_bytes >= 0 else b""
             if len(data) == _AT_ONCE_BYTES:
                 data = _read_on(descriptor, data, num_bytes)
@@ -108,7 +108,7 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
 
 
 def _read_on(descriptor: int, data: bytes, num_bytes: int) -> bytes:
-    """The rest of a large file; one call to the system gives at most 2 GiB."""
+    """Read the rest of a large file; one system call gives at most 2 GiB."""
     parts, have = [data], len(data)
     while have <= num_bytes and (more := os.read(descriptor, _AT_ONCE_BYTES)):
         parts.append(more)
@@ -117,9 +117,9 @@ def _read_on(descriptor: int, data: bytes, num_bytes: int) -> bytes:
 
 
 def read_tree_into(files: FileTree, buffer: memoryview, places: Sequence[int]) -> bool:
-    """Read all files, each to its place in a buffer; whether each was still as it was listed. 4 us a file.
+    """Read all files, each to its place in a buffer; return True if each was still as listed. 4 us a file.
 
-    False as soon as one is not, or cannot be read: `read_small` says what is wrong with it.
+    False as soon as one is not, or cannot be read: `read_small` raises the error for it.
     """
     last_parts, sizes, times = files.last_parts(), files.num_bytes.tolist(), files.modified_ns.tolist()
     borders = files.first_file.tolist()
@@ -151,13 +151,13 @@ def _read_some(
     times: Sequence[int],
     buffer: memoryview,
 ) -> bool:
-    """Nothing is looked up twice in here: this is where packing small files spends its time."""
+    """Read some files into a buffer; globals are bound to locals, since packing small files spends its time here."""
     begin, readv, fstat, end, flags = os.open, os.readv, os.fstat, os.close, _FLAGS
     for name, place, num_bytes, modified_ns in zip(names, places, sizes, times, strict=True):
         descriptor = begin(name, flags, dir_fd=parent)
         try:
             have = readv(descriptor, (buffer[place : place + num_bytes],))
-            # After reading: whoever wrote meanwhile has changed the time.
+            # After reading: a write in between has changed the time.
             found = fstat(descriptor)
         finally:
             end(descriptor)

@@ -1,6 +1,6 @@
-"""Heads of answers that are as nearly all are, read in one step; anything unusual is left to the standard library.
+"""Fast parser for the heads of ordinary answers, in one step; anything unusual is left to the standard library.
 
-Its client takes the fields for those of an e-mail, with all that these may be: a third of the processor time of a GET.
+The standard library parses the fields as those of an e-mail, in full generality: a third of the CPU time of a GET.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from typing import NamedTuple
 
 __all__ = ["PlainHead", "plain_head"]
 
-_MOST_FIELDS = 100  # as many as the standard library takes
+_MOST_FIELDS = 100  # the limit of the standard library
 _HEAD = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [^\r\n\0]*)?\r\n((?:[!-9;-~]+:[^\r\n\0]*\r\n)+)\r\n").match
 _FIELD = re.compile(r"([^:]+):[ \t]*([^\r]*)\r\n").findall
 _LENGTH = re.compile(r"[0-9]{1,19}").fullmatch
-# What changes where a body ends, or has no body.
+# Fields that change where a body ends; statuses without a body.
 _LEFT_TO_OTHERS = ("transfer-encoding", "trailer", "upgrade")
 _WITHOUT_BODY = (204, 304)
 
 
 class PlainHead(NamedTuple):
-    """The head of an answer whose body has a length that is told."""
+    """The head of an answer whose body has a stated length."""
 
     num_bytes: int
     status: int
-    fields: dict[str, str]  # by names in small letters, each of which came once
+    fields: dict[str, str]  # by names in lower case, each of which came once
     length: int
     will_close: bool
 
 
 def plain_head(data: bytes) -> PlainHead | None:
-    """The head with which ``data`` begins; None where it is not whole, unusual, or wrong in any way.
+    """Parse the head at the start of ``data``; None if it is incomplete, unusual, or wrong in any way.
 
     Plain are answers of HTTP/1.1 with a body of a known length, whose fields take one line each and come once.
     """

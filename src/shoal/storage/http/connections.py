@@ -1,4 +1,4 @@
-"""Connections of one process to http servers, made by the standard library's client and kept from answer to answer.
+"""Connections of one process to http servers, made by the standard library's client and reused between requests.
 
 They belong to the process that made them: sockets shared over a fork gave wrong bytes.
 """
@@ -24,14 +24,14 @@ from shoal.storage.urls import secrets_in
 
 __all__ = ["Answer", "Connections", "NoConnectionError"]
 
-# More than any stream asks for at a time: a connection over this would be thrown away after one use.
+# More than any stream uses at a time: connections beyond this are closed after one use.
 _MAX_IDLE_PER_HOST = 256
 _MAX_HOSTS = 256
-_DRAINED_BYTES = 4096  # reading so many that nobody wants is cheaper than another connection
+_DRAINED_BYTES = 4096  # reading up to this many unwanted bytes is cheaper than another connection
 
 
 class NoConnectionError(OSError):
-    """A connection could not be made, for a ``reason``; ``proxy`` is the host by which it was tried, or empty."""
+    """A failure to connect, for a ``reason``; ``proxy`` is the host of the proxy used, or empty."""
 
     def __init__(self, reason: OSError, proxy: str) -> None:
         super().__init__(*reason.args)
@@ -39,21 +39,21 @@ class NoConnectionError(OSError):
 
 
 class Connections:
-    """Connections to all hosts that are asked, each used for one answer at a time."""
+    """Connections to all requested hosts, each used for one answer at a time."""
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
         self._own = _OfProcess(options)
 
     def get(self, url: str, headers: Mapping[str, str]) -> Answer:
-        """The head of the answer to one GET, its body to be read; redirects are for the caller, as are other tries.
+        """Send one GET and return the answer, with its body to be read; redirects and retries are up to the caller.
 
         Raises
         ------
         OSError, http.client.HTTPException, ValueError
-            As the standard library raises them; `NoConnectionError` where there was no connection to send it by.
+            As the standard library raises them; `NoConnectionError` if no connection could be made to send it.
         StorageError
-            The URL names no host, or there is a proxy that cannot be asked.
+            The URL names no host, or the proxy's scheme does not work for it.
         """
         begin = url.index("/", url.index("//") + 2)
         route = self._route_to(url[:begin])
@@ -69,25 +69,25 @@ class Connections:
     def _route_to(self, origin: str) -> _Route:
         own = self._own
         if own.pid != os.getpid():
-            # Never closed here: the parent's sockets are not ours to touch, not even at the end.
+            # Never closed here: the parent's sockets must not be touched, not even at the end.
             _left_alone.append(own)
             own = self._own = _OfProcess(self._options)
         route = own.routes.get(origin)
         if route is None:
             if len(own.routes) >= _MAX_HOSTS:
                 self.close()
-            # Two threads may both make one; the first to arrive is used by both.
+            # Two threads may both make one; both use the first that is stored.
             route = own.routes.setdefault(origin, _Route(origin, self._options, own.trust))
         return route
 
     def secrets(self, url: str) -> list[str]:
-        """What of the proxy for this URL must not be shown, also as it is sent there."""
+        """Return the parts of this URL's proxy setting that must not be shown, also as they are sent to the proxy."""
         proxy = proxy_for(url, self._options)
         words = [*secrets_in(proxy), authorization_for(proxy).partition(" ")[2]]
         return [word for word in words if word]
 
     def close(self) -> None:
-        """Close the connections of this process that nobody reads from."""
+        """Close the idle connections of this process."""
         own = self._own
         if own.pid == os.getpid():
             routes, own.routes = own.routes, {}
@@ -99,7 +99,7 @@ _left_alone: list[Any] = []
 
 
 class _OfProcess:
-    """What belongs to the process that made it."""
+    """State that belongs to the process that made it."""
 
     def __init__(self, options: HttpOptions) -> None:
         self.pid = os.getpid()
@@ -108,7 +108,7 @@ class _OfProcess:
 
 
 class _Trust:
-    """Whose certificates are believed; kept, since they are hundreds. Threads that ask at once may each read them.
+    """Trusted certificates; kept, since they are hundreds. Threads that ask at once may each read them.
 
     Not shared over a fork: OpenSSL keeps locks in it, which another thread may have held.
     """
@@ -126,7 +126,7 @@ class _Trust:
 
 
 class _Route:
-    """How one host is reached, straight or by a proxy; and the connections to it that nobody reads from."""
+    """The route to one host, direct or by a proxy; and the idle connections to it."""
 
     def __init__(self, origin: str, options: HttpOptions, trust: _Trust) -> None:
         self._idle: deque[HTTPConnection] = deque()
@@ -146,7 +146,7 @@ class _Route:
             raise StorageError(msg, hint="http://HOST:PORT/PATH")
 
     def connection(self) -> HTTPConnection:
-        """One that was kept and is still open, the last used first; else a new one."""
+        """Return an idle connection that is still open, the last used first; else a new one."""
         with contextlib.suppress(IndexError):
             while True:
                 connection = self._idle.pop()
@@ -175,7 +175,7 @@ class _Route:
         return made
 
     def keep(self, connection: HTTPConnection) -> None:
-        """Nobody reads from it any more."""
+        """Keep a connection that is idle now."""
         if len(self._idle) < _MAX_IDLE_PER_HOST:
             self._idle.append(connection)
         else:
@@ -184,12 +184,12 @@ class _Route:
             _close_all(self._idle)
 
     def close(self) -> None:
-        """Close what nobody reads from, now and later."""
+        """Close idle connections, now and later."""
         self._is_closed = True
         _close_all(self._idle)
 
     def asked(self, url: str, begin: int, headers: Mapping[str, str]) -> tuple[str, None, Mapping[str, str]]:
-        """Target, body and headers of a request for a URL, whose path begins at ``begin``."""
+        """Return target, body and headers of a request for a URL, whose path begins at ``begin``."""
         if self._by_proxy and self._goal[0] == "http":
             return url, None, {**headers, **self._sent_to_proxy}
         return url[begin:], None, headers
@@ -197,19 +197,19 @@ class _Route:
 
 @contextlib.contextmanager
 def _connecting(proxy: str) -> Iterator[None]:
-    """What the system says of a connection is told from what it says of one that breaks later."""
+    """Tell errors of making a connection from those of one that breaks later."""
     try:
         yield
     except TimeoutError as error:
         raise NoConnectionError(error, proxy) from error
     except OSError as error:
-        if isinstance(error, ssl.SSLError) or error.errno is None:  # or the library's own, of a proxy
+        if isinstance(error, ssl.SSLError) or error.errno is None:  # the library's own error, about a proxy
             raise
         raise NoConnectionError(error, proxy) from error
 
 
 class Answer:
-    """An answer whose connection is kept when (nearly) all of it was read, and is closed otherwise."""
+    """An answer whose connection is kept if (nearly) all of it was read, and is closed otherwise."""
 
     def __init__(self, connection: HTTPConnection, response: Response, route: _Route) -> None:
         self._connection, self._response, self._route = connection, response, route
@@ -217,11 +217,11 @@ class Answer:
         self.headers = response.fields
 
     def read(self, most_bytes: int) -> bytes:
-        """The next bytes of the body, at most so many: a server that never ends costs no memory."""
+        """Return the next bytes of the body, at most ``most_bytes``: a server that never ends costs no memory."""
         return self._response.read(most_bytes)
 
     def read_into(self, buffer: memoryview) -> int:
-        """Read the next bytes into a buffer; how many there were, fewer than have room only at the end."""
+        """Read the next bytes into a buffer; return their number, less than the buffer's size only at the end."""
         return self._response.readinto(buffer)
 
     def __enter__(self) -> Self:
@@ -229,10 +229,10 @@ class Answer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         response, connection = self._response, self._connection
-        left = response.length  # None where the end has to be found
+        left = response.length  # None if unknown
         is_given_up = not response.is_in_step or (kind is not None and not issubclass(kind, Exception))
         if not response.isclosed() and not is_given_up and left is not None and left <= _DRAINED_BYTES:
-            with contextlib.suppress(OSError, HTTPException):  # then the connection is no good any more
+            with contextlib.suppress(OSError, HTTPException):  # then the connection is unusable
                 response.read()
         if response.is_at_end() and connection.sock is not None:
             self._route.keep(connection)
@@ -248,7 +248,7 @@ def _close_all(idle: deque[HTTPConnection]) -> None:
 
 
 def _is_open(connection: HTTPConnection) -> bool:
-    """Whether nothing came since its last answer: what comes then is the end, or was not asked for."""
+    """Return True if nothing arrived since its last answer: it would be the end of the connection, or unrequested."""
     sock = connection.sock
     if sock is None or (isinstance(sock, ssl.SSLSocket) and sock.pending()):
         return False
@@ -258,7 +258,7 @@ def _is_open(connection: HTTPConnection) -> bool:
 
 
 def _place_of(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port; the library would take the port out of an address of IPv6, and 443 for a proxy's."""
+    """Return scheme, host and port; the library takes part of an IPv6 address for the port, and 443 for a proxy's."""
     parts = urlsplit(url)
     port = parts.port
     return parts.scheme, parts.hostname or "", {"http": 80, "https": 443}.get(parts.scheme) if port is None else port

@@ -1,7 +1,7 @@
-"""What Content-Encoding says of an answer: of the object as it is stored, or of what was done to it on the way.
+"""Interpretation of Content-Encoding: it describes the stored object, or a transformation for this answer.
 
-Ranges are of the object as the server has it; so what it encodes for the answer is of no use. But many stores repeat
-for each answer what they were told when the object was written, which for "train.jsonl.gz" is often "gzip": then the
+Ranges are of the object as the server stores it; so an answer encoded on the way is of no use. But many stores repeat
+for each answer the encoding given when the object was written, which for "train.jsonl.gz" is often "gzip": then the
 bytes are those that are stored, and that its name promises.
 """
 
@@ -18,12 +18,12 @@ _STORED_AS = {
     "zstd": ("zstd",),
     "br": ("br",),
 }
-# The second is how a client once sent the object to its store, which did not take it off.
+# "aws-chunked" is how a client once sent the object to its store, which did not remove it.
 _NO_CODES = ("", "identity", "aws-chunked")
 
 
 def encoded_on_the_way(encoding: str, path: str) -> bool:
-    """Whether an answer about ``path`` with this Content-Encoding holds other bytes than those that are stored.
+    """Return True if an answer for ``path`` with this Content-Encoding holds other bytes than those stored.
 
     >>> [encoded_on_the_way(said, "a/b.jsonl.gz") for said in ("gzip", "aws-chunked, gzip", "br", "gzip, gzip")]
     [False, False, True, True]

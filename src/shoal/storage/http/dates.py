@@ -1,7 +1,7 @@
-"""When an object was last written, as stores say it: in nanoseconds, in seconds, as a date; and whether two are one.
+"""Modification times as stores give them: in nanoseconds, in seconds, as a date; and their comparison.
 
 The system has nanoseconds, http and most archives have seconds. So a time without a fraction may be a whole second, or
-one of which the rest was lost on the way.
+one whose fraction was lost on the way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NANOSECONDS = re.compile(r"\d{18,19}")  # since 1970: the years 1973 to 2286
 
 
 def timestamp(date: str) -> float | None:
-    """Seconds since 1970 of a date as http writes it; None for what is no such date."""
+    """Return an http date in seconds since 1970; None if it is not a valid date."""
     import email.utils  # noqa: PLC0415  # slow to import, and seldom needed
 
     try:
@@ -26,9 +26,9 @@ def timestamp(date: str) -> float | None:
 
 
 def nanoseconds_of(said: object) -> int | None:
-    """Nanoseconds since 1970 of what a store says: a date, seconds, or the version of a local file; else None.
+    """Return a store's modification time (a date, seconds, or a local version) in nanoseconds since 1970; else None.
 
-    Seconds that come as a float, and fractions of a date, are cut off: they are not exact enough to be compared.
+    Seconds that come as a float, and fractions of a date, are truncated: they are not exact enough to be compared.
 
     >>> nanoseconds_of("Thu, 01 Jan 2026 00:00:00 GMT") == nanoseconds_of(1767225600.25) == 1767225600 * 10**9
     True
@@ -48,7 +48,7 @@ def nanoseconds_of(said: object) -> int | None:
 
 
 def same_time(one_ns: int | None, other_ns: int | None) -> bool:
-    """Whether two times are one; to the second, where one of them has no fraction of a second."""
+    """Return True if two times are equal; to the second, if one of them has no fraction of a second."""
     if one_ns is None or other_ns is None:
         return False
     if one_ns % _SECOND_NS and other_ns % _SECOND_NS:

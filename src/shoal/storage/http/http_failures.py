@@ -1,4 +1,4 @@
-"""What it means when a request over http fails before there is an answer, or its connection breaks."""
+"""Errors for http requests that fail before there is an answer, or whose connection breaks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["broken"]
 
 
 def broken(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = ()) -> StorageError:
-    """The error for a connection that could not be made or broke; errors that are no one's doing pass unchanged."""
+    """Return the error for a failed or broken connection; raise errors of any other kind unchanged."""
     if isinstance(error, StorageError | UsageError):
         return error  # type: ignore[return-value]
     if not isinstance(error, HTTPException | OSError | ValueError):
@@ -41,7 +41,7 @@ def broken(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = (
 
 
 def _no_connection(error: NoConnectionError, text: str, path: str, hint: str) -> tuple[str, str]:
-    """What is said, and advised, of a connection that could not be made, straight or by a proxy."""
+    """Return text and hint for a connection that could not be made, direct or by a proxy."""
     goal = f"by the proxy {error.proxy}" if error.proxy else f"to {urlsplit(path).netloc}"
     if isinstance(error.reason, socket.gaierror):
         name = error.proxy or urlsplit(path).hostname

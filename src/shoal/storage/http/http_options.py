@@ -1,4 +1,4 @@
-"""What a user may say about http: headers, time limits, certificates, a proxy."""
+"""User options for http: headers, timeouts, certificates, a proxy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["HttpOptions"]
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """The options of `HttpStore`, checked. What may be secret is not shown by ``repr``."""
+    """The options of `HttpStore`, checked. ``repr`` does not show those that may be secret."""
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_seconds: float = 30.0
@@ -27,7 +27,7 @@ class HttpOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> HttpOptions:
-        """Checked options; an error never shows a value."""
+        """Check the options; an error never shows a value."""
         known = {option.name for option in fields(cls)}
         if unknown := sorted(set(options) - known):
             msg = f"storage_options: http knows no {', '.join(unknown)}"
@@ -51,7 +51,7 @@ class HttpOptions:
         return cls(**{**options, "headers": dict(headers)})
 
     def headers_for(self, url: str) -> dict[str, str]:
-        """The user's headers, and what user and password in the URL mean."""
+        """Return the user's headers, and the Authorization header for user and password in the URL."""
         parts = urlsplit(url)
         if parts.username is None:
             return dict(self.headers)
@@ -59,7 +59,7 @@ class HttpOptions:
         return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}", **self.headers}
 
     def secrets(self) -> list[str]:
-        """What must never be shown, even if a server says it."""
+        """Return the words that must never be shown, even if a server echoes them."""
         words = [word for value in self.headers.values() for word in (value, *value.split())]
         return [word for word in words if len(word) > 3]
 

@@ -1,7 +1,7 @@
-"""Objects behind http and https, read by ranges.
+"""Store of objects behind http and https, read by ranges.
 
-Each answer must be the range that was asked for (206 with a matching Content-Range), of the object that was met first
-(its etag, else its date). Connections are kept, and belong to one process: sockets shared over a fork gave wrong bytes.
+Each answer must be the requested range (206 with a matching Content-Range), of the object that was met first (its
+etag, else its date). Connections are reused, and belong to one process: sockets shared over a fork gave wrong bytes.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _MAX_REDIRECTS = 5
 _REDIRECT_SECONDS = 60.0  # signed URLs hold for minutes at least; asking every time would double the requests
 _REDIRECTS = {301, 302, 303, 307, 308}
 _SAID_BYTES = 2000
-# Of an object that was never read, an answer without its range may be that of a cache on the way that has it not yet.
+# For an object that was never read, an answer without a range may come from a proxy cache that lacks the object as yet.
 _ATTEMPTS_TO_MEET = 6
-# Some servers answer nobody who does not say who asks; a user's header comes instead.
+# Some servers refuse requests without a User-Agent; the user's own header replaces it.
 _ALWAYS_SENT = {"Accept-Encoding": "identity", "User-Agent": "shoal"}
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)\s*", re.IGNORECASE)
 
 
 class HttpStore:
-    """Objects by their URL, without the query and the password, which this store keeps to itself (`learn`).
+    """Store of objects by their URL, without the query and the password, which this store keeps to itself (`learn`).
 
-    ``storage_options`` may hold ``headers`` (sent to the hosts of the URLs themselves, never where these redirect to),
+    ``storage_options`` may hold ``headers`` (sent to the hosts of the URLs themselves, never to redirect targets),
     ``timeout_seconds`` (the longest silence, 30), ``connect_timeout_seconds`` (10), ``ca_bundle`` (a file of trusted
-    certificates) and ``proxy`` (a URL; otherwise what the environment says).
+    certificates) and ``proxy`` (a URL; otherwise that of the environment).
     """
 
     reads_ahead = False
@@ -52,7 +52,7 @@ class HttpStore:
         self._known = Known()
         self._full: dict[str, str] = {}
         self._of_hosts: dict[str, str] = {}
-        self._firsts: dict[str, _First] = {}  # made once, since parsing URLs takes longer than the rest of our part
+        self._firsts: dict[str, _First] = {}  # made once, since parsing URLs takes longer than the rest of our work
         self._moved: dict[str, _Moved] = {}
         self._connections = Connections(self._options)
         self._answered: set[str] = set()  # hosts
@@ -64,7 +64,7 @@ class HttpStore:
         return _restore, (self._options, self._full, self._of_hosts, self._answered)
 
     def learn(self, url: str) -> None:
-        """From now on the path that `plain` or `tagged` makes of ``url`` is read with its query and password."""
+        """Remember query and password of ``url``: the path that `plain` or `tagged` makes of it is read with them."""
         if plain(url) != url:
             self._firsts.clear()
             self._moved.clear()
@@ -73,21 +73,21 @@ class HttpStore:
             self._of_hosts.setdefault(host_of(url), url)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """Exactly the bytes ``[first_byte, end_byte)``, by one request (more only to follow redirects).
+        """Return exactly the bytes ``[first_byte, end_byte)``, by one request (more only to follow redirects).
 
         Raises
         ------
         StorageError
-            Anything but these bytes of this object came; ``transient`` says whether asking again may help.
+            Something other than these bytes of this object came; ``transient`` says whether a retry may help.
         """
         return self._read(path, first_byte, end_byte)
 
     def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes from ``first_byte`` on; raises what `read_range` would."""
+        """Fill a buffer with the bytes from ``first_byte`` on; raises the errors of `read_range`."""
         self._read(path, first_byte, first_byte + len(buffer), buffer)
 
     def _read(self, path: str, first_byte: int, end_byte: int, buffer: memoryview | None = None) -> bytes:
-        """A range, by one request; put into the buffer, where there is one, and then nothing is given back."""
+        """Read a range by one request; with a buffer the bytes are put there, and nothing is returned."""
         check_range(path, first_byte, end_byte)
         if first_byte == end_byte:
             return b""
@@ -108,27 +108,27 @@ class HttpStore:
             try:
                 data = b"" if buffer is not None else answer.read(end - first)
                 num_bytes = len(data) if buffer is None else answer.read_into(buffer)
-            except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
+            except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
                 raise broken(error, path, verb=verb) from None
         check_length(path, first_byte, end_byte, num_bytes, info.num_bytes)
         return data
 
     def reader(self, path: str) -> Reader:
-        """Reads parts of one object, each of which is compared."""
+        """Return a reader of parts of one object, which compares its version at each read."""
         return ReadsRanges(self, path)
 
     def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Does nothing: nobody reads ahead for us."""
+        """Do nothing: remote stores do not read ahead."""
 
     def stat(self, path: str) -> ObjectInfo:
-        """Size and version (etag, else date) of an object; asks for its first byte, unless it was met before.
+        """Return size and version (etag, else date) of an object; requests its first byte unless it is known already.
 
         Not by HEAD: URLs that are signed for reading refuse it, and it does not show whether ranges are answered.
 
         Raises
         ------
         StorageError
-            It is not there, or the server does not answer requests for ranges.
+            It does not exist, or the server does not answer range requests.
         """
         if known := self._known.get(path):
             return known
@@ -138,12 +138,12 @@ class HttpStore:
             return self._range_of(path, answer)[0]
 
     def look_again(self, path: str) -> ObjectInfo:
-        """The same as `stat`, asked anew: what was met first may have come from a server that lags."""
+        """`stat` with a new request: the answer remembered may have come from a server that lags."""
         self._known.forget(path)
         return self.stat(path)
 
     def find(self, path: str) -> ObjectInfo | None:
-        """The same as `stat`, or None where the server says that it is not there."""
+        """`stat`, or None where the server says that the object does not exist."""
         try:
             return self.stat(path)
         except StorageError as error:
@@ -152,32 +152,32 @@ class HttpStore:
             raise
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Always an error: http has no way of asking what there is."""
+        """Raise an error always: http cannot list."""
         msg = f"{without_secrets(prefix)}: what lies there cannot be listed over http"
         raise StorageError(msg, hint="name the shards by braces or a list, or put a shoal.index beside them")
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> NoReturn:  # noqa: ARG002
-        """Always an error: shoal does not write over http."""
+        """Raise an error always: shoal does not write over http."""
         msg = f"{path}: shoal does not write over http"
         raise StorageError(msg, hint="write it to a local file; index=FILE takes an index from anywhere")
 
     def delete(self, path: str) -> NoReturn:
-        """Always an error, likewise."""
+        """Raise an error always: shoal does not delete over http."""
         msg = f"{path}: shoal does not remove over http"
         raise StorageError(msg, hint="ask whoever runs the server")
 
     def map(self, path: str) -> memoryview:
-        """The whole object, read into memory."""
+        """Return the whole object, read into memory."""
         return read_whole(self, path)
 
     def close(self) -> None:
-        """Close the connections of this process, and forget what objects looked like."""
+        """Close the connections of this process, and forget sizes and versions of objects."""
         self._connections.close()
         self._known.forget()
         self._moved.clear()
 
     def _answer(self, path: str, first_byte: int, end_byte: int, *, verb: str) -> Answer:
-        """The answer to a request for a range: 206, 416 or that of an empty object, and an error for anything else."""
+        """Request a range; return the answer if it is 206, 416 or that of an empty object, else raise an error."""
         first = self._firsts.get(path) or self._firsts.setdefault(path, self._first(path))
         part = {"Range": f"bytes={first_byte}-{end_byte - 1}"}
         headers, own = _ALWAYS_SENT | part, first.headers | part
@@ -194,7 +194,7 @@ class HttpStore:
                 if refused.status in _REDIRECTS and "location" in refused.headers:
                     url = redirected(url, refused.headers["location"], path, verb)
                 elif moved is not None and url is moved.url and 400 <= refused.status < 500:
-                    url = first.url  # what it was signed for may be over: ask where it is now
+                    url = first.url  # the signature may have expired: ask for the redirect again
                 else:
                     raise self._refusal(answer, path, verb, secrets=self._secrets(path, url))
         msg = f"could not {verb} {path}: redirected more than {_MAX_REDIRECTS} times"
@@ -202,7 +202,7 @@ class HttpStore:
 
     def _first(self, path: str) -> _First:
         full = self._full_url(path)
-        origin_of(full)  # an error for what is no URL
+        origin_of(full)  # raises for an invalid URL
         url = sendable(full)
         origin = origin_of(url)
         own = self._options.headers_for(full)
@@ -211,7 +211,7 @@ class HttpStore:
         return _First(url, always | own, origin)
 
     def _full_url(self, path: str) -> str:
-        """What was learnt for ``path``, else with the password and query that were given for its host.
+        """Return the URL learnt for ``path``, else ``path`` with the password and query that were given for its host.
 
         So an index is found beside shards behind a password, and shards beside an index with a signature for all.
         """
@@ -227,7 +227,7 @@ class HttpStore:
         host = url.split("/", 3)[2]
         try:
             answer = self._connections.get(url, headers)
-        except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
+        except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
             self._moved.pop(path, None)
             failure = broken(error, path, verb=verb, secrets=self._secrets(path, url))
             failure.unmet = isinstance(error, NoConnectionError) and host not in self._answered
@@ -236,7 +236,7 @@ class HttpStore:
         return answer
 
     def _secrets(self, path: str, url: str) -> Sequence[str]:
-        """What an answer must not be quoted with: servers like to repeat what they were asked."""
+        """Return the words to strike from quoted answers: servers like to echo requests."""
         full = self._full_url(path)
         sent = [word for value in self._options.headers_for(full).values() for word in (value, *value.split())]
         return [
@@ -253,7 +253,7 @@ class HttpStore:
             if answer.status >= 400:
                 try:
                     body = answer.read(_SAID_BYTES)
-                except Exception as error:  # noqa: BLE001  # what is none of the network's is raised on
+                except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
                     raise broken(error, path, verb=verb) from None
             said = struck_out(body.decode("utf-8", "replace"), secrets)
             return refusal(answer.status, path, verb=verb, said=said, headers=answer.headers)
@@ -262,7 +262,7 @@ class HttpStore:
         return self._no_range(path, msg, hint)
 
     def _is_whole(self, path: str, answer: Answer, first_byte: int, end_byte: int) -> bool:
-        """Whether an object was sent as a whole (200) that is just the range; or that is empty, and so has none.
+        """Return True if a whole object was sent (200) that is just the range; or that is empty, and so has no range.
 
         Some servers (Tornado) answer so where both are the same, which the standard leaves to them.
         """
@@ -273,12 +273,12 @@ class HttpStore:
         return answer.status == 200 and bool(says_which) and is_range and is_same
 
     def _no_range(self, path: str, msg: str, hint: str) -> StorageError:
-        """The error for an answer that is no range: passing where ranges were answered before, else soon believed."""
+        """Return the error for an answer without a range: transient if ranges were answered before, else soon final."""
         met = self._known.get(path) is not None
         return StorageError(msg, hint=hint, transient=met, worth_attempts=_ATTEMPTS_TO_MEET, evidence="no range")
 
     def _range_of(self, path: str, answer: Answer) -> tuple[ObjectInfo, int, int]:
-        """What an answer with a part says it is: the object, and the range that it holds of it."""
+        """Return the object that a partial answer describes, and the range that it holds of it."""
         encoding = answer.headers.get("content-encoding", "")
         if encoding and encoded_on_the_way(encoding, path):
             msg = f"{path}: the server encodes its answers ({encoding}), so that ranges are not those of the object"
@@ -292,7 +292,7 @@ class HttpStore:
         return info, int(match[1]), int(match[2]) + 1
 
     def _met(self, path: str, answer: Answer) -> tuple[ObjectInfo, re.Match[str]]:
-        """The object that an answer is about, and what it says of its range."""
+        """Return the object that an answer describes, and the match of its Content-Range."""
         said = answer.headers.get("content-range", "")
         if answer.status == 200:
             length = _length(answer)
@@ -301,7 +301,7 @@ class HttpStore:
         if match is None or match[3] == "*":
             raise self._unclear(path, answer)
         version = version_of(answer.headers.get("etag")) or answer.headers.get("last-modified", "")
-        # Once for each object: parsing a date takes longer than comparing all the rest.
+        # Only once for each object: parsing a date takes longer than comparing all the rest.
         modified_ns = None if self._known.get(path) else nanoseconds_of(answer.headers.get("last-modified", ""))
         return self._known.met(path, int(match[3]), version, modified_ns), match
 
@@ -316,13 +316,13 @@ def _length(answer: Answer) -> str:
 
 
 def _has_part(answer: Answer) -> bool:
-    """Whether an answer that was accepted brings bytes: a range, or a whole object that is one."""
+    """Return True if an accepted answer has bytes: a range, or a whole object that is one."""
     return answer.status == 206 or (answer.status == 200 and _length(answer) != "0")
 
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """What is asked first for an object: where, with which headers, which only go to servers of this origin."""
+    """First request for an object: its URL, and headers, which only go to servers of this origin."""
 
     url: str
     headers: dict[str, str]
@@ -331,7 +331,7 @@ class _First:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """Where a server said that an object is, and until when it is believed without asking again."""
+    """Redirect target of an object, and the time until which it is used without asking again."""
 
     url: str
     until_seconds: float

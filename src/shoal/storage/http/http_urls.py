@@ -1,4 +1,4 @@
-"""URLs as http asks for them, where redirects lead, and which of them are one origin."""
+"""URLs as they are sent over http, targets of redirects, and origins."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from shoal.storage.urls import without_secrets
 
 __all__ = ["host_of", "origin_of", "redirected", "sendable"]
 
-_IS_SENT_AS_IT_IS = re.compile(r"[!#-;=?-\[\]_a-z~]*")  # what is none of these must be encoded in a URL
+_IS_SENT_AS_IT_IS = re.compile(r"[!#-;=?-\[\]_a-z~]*")  # other characters must be encoded in a URL
 _IS_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def host_of(url: str) -> str:
-    """Scheme, host and port as they are written, without a password."""
+    """Return scheme, host and port as written, without a password."""
     scheme, mark, rest = url.partition("://")
     return f"{scheme}{mark}{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}"
 
 
 def origin_of(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host in small letters and port, also where it is not written."""
-    with contextlib.suppress(ValueError):  # whose words may quote a password
+    """Return scheme, host in lower case and port, the default one if none is written."""
+    with contextlib.suppress(ValueError):  # its message may quote a password
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
         return parts.scheme, (parts.hostname or "").lower(), port
@@ -32,7 +32,7 @@ def origin_of(url: str) -> tuple[str, str, int | None]:
 
 
 def sendable(url: str) -> str:
-    """The URL as it is asked for: without user and fragment, which are not sent in it, its path in plain letters."""
+    """Return the URL as it is requested: without user and fragment, which are not sent in it, and its path escaped."""
     scheme, mark, rest = url.partition("#")[0].partition("://")
     length = min(place for place in (rest.find("/"), rest.find("?"), len(rest)) if place >= 0)
     host, target = rest[:length].rpartition("@")[2], rest[length:]
@@ -53,7 +53,7 @@ def sendable(url: str) -> str:
 
 
 def _without_dots(target: str) -> str:
-    """The path of a target as RFC 3986 has it, without . and ..; empty names in it stay."""
+    """Resolve . and .. in the path of a target, by RFC 3986; empty names in it stay."""
     path, mark, query = target.partition("?")
     kept: list[str] = []
     names = path.split("/")[1:]
@@ -68,10 +68,10 @@ def _without_dots(target: str) -> str:
 
 
 def redirected(url: str, location: str, path: str, verb: str) -> str:
-    """Where a redirect leads; credentials are left behind with the host that they are for."""
+    """Return the target of a redirect; credentials stay behind with the host that they are for."""
     goal = ""
     with contextlib.suppress(UnicodeError):
-        location = location.encode("latin-1").decode()  # as it was before headers were taken for ISO-8859-1
+        location = location.encode("latin-1").decode()  # undo the decoding of headers as ISO-8859-1
     with contextlib.suppress(ValueError):
         goal = urljoin(url, location)
     if not goal:

@@ -1,4 +1,4 @@
-"""Which proxy a URL is asked by, and what is sent there so that it knows who asks."""
+"""The proxy by which a URL is requested, and the credentials sent to it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PROXY_HINT = (
 
 
 def proxy_for(url: str, options: HttpOptions) -> str:
-    """What was given or else the environment says, "" for none; without a scheme it is http, as others take it."""
+    """Return the proxy from the options, else the environment, "" for none; without a scheme, http, as elsewhere."""
     proxy = options.proxy or _in_environment(url)
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
 def authorization_for(proxy: str) -> str:
-    """The header by which a proxy knows who asks; "" where its URL names nobody."""
+    """Return the Proxy-Authorization header for a proxy's URL; "" if it names no user."""
     user, at, _ = proxy.partition("://")[2].partition("/")[0].rpartition("@")
     name, _, password = user.partition(":")
     pair = f"{unquote(name)}:{unquote(password)}".encode()
@@ -30,12 +30,12 @@ def authorization_for(proxy: str) -> str:
 
 
 def _in_environment(url: str) -> str:
-    """What http_proxy, https_proxy, all_proxy and no_proxy say; "" for none."""
+    """Return the proxy by http_proxy, https_proxy, all_proxy and no_proxy; "" for none."""
     import urllib.request  # noqa: PLC0415  # slow to import, and seldom needed
 
     proxies = urllib.request.getproxies()
     parts = urlsplit(url)
     proxy = proxies.get(parts.scheme) or proxies.get("all") or ""
-    # With its port, and an address of IPv6 as some write it in no_proxy: without brackets.
+    # Try the host with its port, and an IPv6 address without brackets, as some write it in no_proxy.
     is_near = any(urllib.request.proxy_bypass(host) for host in (parts.netloc, parts.hostname or ""))
     return "" if not proxy or is_near else proxy

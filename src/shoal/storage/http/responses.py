@@ -1,6 +1,6 @@
-"""Answers of http, read until their end is known: what comes on the same connection next must be another answer.
+"""Http answers, read until their end is certain: the next bytes on the connection must be another answer.
 
-The standard library's client reads them, and would take what comes before, behind or instead of an answer for one.
+The standard library's client reads them, and would mistake bytes before, behind or instead of an answer for one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Response"]
 
-_BUFFER_BYTES = 8192  # of heads, and of the last of a body
+_BUFFER_BYTES = 8192  # for heads, and for the end of a body
 
 
 class _Buffered(io.BufferedReader):
-    """What was read from a socket and nobody took yet."""
+    """Bytes that were read from a socket and not yet consumed."""
 
     has_left = False
-    """Once it is closed: whether something was left in it."""
+    """True if bytes were left in it when it was closed."""
 
     def __init__(self, timed: TimedReads) -> None:
         super().__init__(timed, _BUFFER_BYTES)
@@ -38,9 +38,9 @@ class _Buffered(io.BufferedReader):
 
 
 class Response(HTTPResponse):
-    """An answer whose head has the time of a silence, and its body that and more if it is large, in all its pieces.
+    """An answer with deadlines: the silence limit for its head, and that and more if it is large for its whole body.
 
-    Pieces are to be read one after the other, without anything else between them.
+    Pieces of the body must be read one after the other, without anything else between them.
     """
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
@@ -62,15 +62,15 @@ class Response(HTTPResponse):
         self.fp.read(head.num_bytes)
         self.version, self.status, self.fields = 11, head.status, head.fields
         self.chunked, self.length, self.will_close = False, head.length, head.will_close
-        self.headers = self.msg = HTTPMessage()  # which nobody asks: making them is what takes so long
+        self.headers = self.msg = HTTPMessage()  # left empty and unused: filling it is what takes so long
 
     def _begin_unusual(self) -> None:
         super().begin()
         while 100 <= self.status < 200 and self.status != SWITCHING_PROTOCOLS:
-            # Of what is said beforehand the library only knows 100, and takes others for the answer, which comes later.
-            self.headers = self.msg = None  # type: ignore[assignment]  # as it was before it began
+            # The library skips status 100 only, and takes other 1xx for the answer, which comes later.
+            self.headers = self.msg = None  # type: ignore[assignment]  # the state before `begin`
             super().begin()
-        if self._timed.is_ended:  # which the library takes for the end of the head, and half a number for a number
+        if self._timed.is_ended:  # the library would take this for the end of the head, and half a number for a number
             msg = "the head of the answer broke off"
             raise HTTPException(msg)
         if self.status == SWITCHING_PROTOCOLS:
@@ -80,27 +80,27 @@ class Response(HTTPResponse):
         encoding = self.fields.get("transfer-encoding", "identity")
         if not self.chunked and encoding.strip().lower() != "identity":
             msg = f"the server sent an answer with Transfer-Encoding: {encoding}, which is not understood"
-            raise HTTPException(msg)  # the library would take the frames of chunks for the body
+            raise HTTPException(msg)  # the library would take the chunk framing for the body
 
     def read(self, amt: int | None = None) -> bytes:
-        """Up to so many bytes of the body, or all of it."""
+        """Return up to ``amt`` bytes of the body, or all of it."""
         self._allow((self.length or 0) if amt is None else amt)
         data = super().read(amt)
         self.is_in_step = True
         return data
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read the next bytes of the body to where they belong; how many there were."""
+        """Read the next bytes of the body into a buffer; return their number."""
         self._allow(len(buffer))
         num_bytes = super().readinto(buffer)
         self.is_in_step = True
         return num_bytes
 
     def is_at_end(self) -> bool:
-        """Whether the body ends here, and what comes next on its connection is another answer.
+        """Return True if the body ends here, and the next bytes on its connection are another answer.
 
-        To be called when all that is wanted was read, and nothing more after it.
-        One that comes in chunks has a last one without bytes, which comes with the others or not at all.
+        To be called when all wanted bytes were read, with no read after it. A chunked body has a last chunk without
+        bytes, which comes with the others or not at all.
         """
         if self.is_in_step and self.chunked and not self.isclosed():
             self._timed.hurry()
@@ -108,7 +108,7 @@ class Response(HTTPResponse):
                 super().read(1)
             except (OSError, HTTPException, ValueError):
                 return False
-        # The library also closes what broke off, and what follows that is no answer.
+        # The library also closes an answer that broke off, and the bytes after that are no answer.
         is_whole = self.is_in_step and self.isclosed() and (self.chunked or self.length == 0)
         return is_whole and not self._buffered.has_left
 
@@ -122,7 +122,7 @@ class Response(HTTPResponse):
 
 
 def _joined(headers: HTTPMessage) -> dict[str, str]:
-    """Fields by names in small letters; what says twice the same says it once."""
+    """Return fields by names in lower case; different values of a repeated field are joined by commas."""
     found: dict[str, str] = {}
     for name, text in headers.items():
         key = name.lower()

@@ -1,7 +1,7 @@
-"""Answers that come too slowly are given up: a limit for silence does not end a server that sends a byte now and then.
+"""Deadlines for slow answers: a limit for silence alone does not end a server that sends a byte now and then.
 
-Each read from the socket is given what is left of the time of the whole head, or of all that was asked for
-of a body. So whoever waits gives up by itself, in whatever thread, and nobody has to look after it.
+Each read from the socket is limited to the time left for the whole head, or for all requested bytes of a body. So any
+waiting thread gives up by itself, and no watchdog is needed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["TimedReads"]
 
-# A body has the time of a silence, and more if it is large: this many bytes a second are slow for anybody.
+# A body has the silence limit, and more if it is large: this many bytes a second are slow for any server.
 _LEAST_BYTES_PER_SECOND = 64 << 10
 _MOMENT_SECONDS = 0.02
-_TIMED_OUT = ("timed out",)  # as the socket says it
+_TIMED_OUT = ("timed out",)  # the socket's own wording
 
 
 class TimedReads(io.RawIOBase):
-    """What comes from a socket, of which ``raw`` is the file, until a time is over."""
+    """Reads from a socket, whose file is ``raw``, until a deadline."""
 
     def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
         self._sock, self._raw = sock, raw
@@ -34,46 +34,46 @@ class TimedReads(io.RawIOBase):
         self.allow(0)
 
     def allow(self, num_bytes: int) -> None:
-        """So many bytes are wanted from now on: they have the time of a silence, and more if they are many."""
+        """Allow ``num_bytes`` from now on: the silence limit, and more if they are many."""
         self._until = time.monotonic() + self._silence_seconds + num_bytes / _LEAST_BYTES_PER_SECOND
 
     def allow_more(self, num_bytes: int) -> None:
-        """So many bytes more are wanted after those: no reason for another silence."""
+        """Allow ``num_bytes`` after those before: without another silence limit."""
         self._until += num_bytes / _LEAST_BYTES_PER_SECOND
 
     def readable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def hurry(self) -> None:
-        """What is not here within a moment is not waited for."""
+        """Stop waiting for bytes that do not arrive within 20 ms."""
         self._until = time.monotonic() + _MOMENT_SECONDS
 
     def end(self) -> None:
-        """From now on nothing is there to be read, and nothing is waited for."""
+        """End the stream: from now on nothing is read, and nothing is waited for."""
         self._is_over = True
 
     def close(self) -> None:
-        """Close the file, not the socket, which has its limit for silence again."""
+        """Close the file, not the socket, whose silence limit is restored."""
         super().close()
         self._raw.close()
         if self._is_short and self._sock.fileno() >= 0:
             self._sock.settimeout(None if self._silence_seconds == math.inf else self._silence_seconds)
 
     def readinto(self, buffer: Any, /) -> int | None:
-        """Read what comes next; how many bytes, or None after `end`.
+        """Read the next bytes; return their number, or None after `end`.
 
         Raises
         ------
         TimeoutError
-            It came too late.
+            They came too late.
         """
         if self._is_over:
             return None
         left_seconds, silence_seconds = self._until - time.monotonic(), self._silence_seconds
         if left_seconds <= 0:
             raise TimeoutError(*_TIMED_OUT)
-        # To tell the socket costs something, and only matters towards the end.
+        # Setting the socket's timeout costs something, and only matters towards the end.
         is_short = left_seconds < silence_seconds / 2
         if is_short or self._is_short:
             self._sock.settimeout(left_seconds if is_short else silence_seconds)

@@ -1,10 +1,10 @@
-"""Keeps what a machine remembers within bounds: what was not used for the longest time goes first.
+"""Limits on the size of the index cache: the least recently used files are removed first.
 
-Every file concerned can be made again, was named by shoal (32 hexadecimal digits and a suffix), and stays readable for
-whoever has it open or mapped when it goes.
+Every file concerned can be rebuilt, was named by shoal (32 hexadecimal digits and a suffix), and stays readable for
+processes that have it open or mapped when it is removed.
 """
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH107
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _LOCK = ".lock"
 
 
 def mark_used(path: str) -> None:
-    """Note that a file is in use now; its contents and the time of their writing stay."""
+    """Record that a file is in use now; its contents and modification time stay."""
     with contextlib.suppress(OSError):
-        # The access time, which many mounts do not keep by themselves, and which nothing here compares.
+        # Set the access time, which many mounts do not update by themselves and nothing here compares.
         os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))  # noqa: PTH116
 
 
 def keep_within(directory: str, *, suffixes: Sequence[str], limit_bytes: int, limit_files: int) -> int:
-    """Remove the files of ``directory`` that were used least recently, until what is left fits; how many went.
+    """Remove the least recently used files of ``directory`` until the rest fits; return the number removed.
 
     Only files named by 32 hexadecimal digits and one of ``suffixes`` count, each with its lock file. The newest one
     stays even if it alone is too large: its maker wants it. A directory that cannot be read or written is left as it
@@ -51,7 +51,7 @@ def keep_within(directory: str, *, suffixes: Sequence[str], limit_bytes: int, li
 
 
 def _files(directory: str, wanted: re.Pattern[str]) -> Iterator[tuple[int, int, str]]:
-    """When each file was last used, how large it is, and where."""
+    """Yield last use (ns), size and path of each matching file."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if wanted.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):

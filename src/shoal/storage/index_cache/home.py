@@ -1,6 +1,6 @@
-"""Paths that begin with ``~``, where there is a home, and where nobody knows of one."""
+"""Expansion of paths that begin with ``~``, with an error where the home directory is unknown."""
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH111, PTH117
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ __all__ = ["home_of_user", "with_home"]
 
 
 def home_of_user() -> str | None:
-    """The absolute path of this user's home, there or not; None where neither environment nor system has one."""
+    """Return the absolute path of this user's home, existing or not; None if environment and system name none."""
     home = os.path.expanduser("~")
     return home if os.path.isabs(home) and os.environ.get("HOME") != "" else None
 
 
 def with_home(path: str) -> str:
-    """A path to be written to, with ``~`` replaced.
+    """Return a path to be written to, with ``~`` expanded.
 
     Raises
     ------
     UsageError
-        Nobody knows that home: a directory called ``~`` would be made where the process happens to run.
+        That home is unknown: a directory called ``~`` would be made in the current directory.
     """
     found = os.path.expanduser(path)
     name = path.partition("/")[0]

@@ -1,9 +1,9 @@
-"""Where on this machine things are kept that can be made again: indexes, and the half-done work of making one.
+"""The directory of this machine for data that can be rebuilt: indexes, and unfinished work on them.
 
 Nothing here may stop a run: a cache that cannot be written is a warning, and the work is done without it.
 """
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH100, PTH102, PTH103, PTH112, PTH117, PTH107, PTH106, PTH118, PTH120, PTH123, PTH208
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Scratch", "alone", "cache_directory"]
 
 _log = logging.getLogger("shoal")
 
-_NOWHERE = "/dev/null/shoal"  # where nothing can be written at all
+_NOWHERE = "/dev/null/shoal"  # a path at which nothing can be written
 _POLL_SECONDS = 0.1
 _SIGN_SECONDS = 5.0
 _HOLDER_BYTES = 512
@@ -39,10 +39,10 @@ _said: set[tuple[str, str]] = set()
 
 
 def cache_directory(asked: str | os.PathLike[str] | None = None) -> str:
-    """The directory ``asked`` for, else $SHOAL_CACHE_DIR, $XDG_CACHE_HOME/shoal or ~/.cache/shoal; not made yet.
+    """Return ``asked``, else $SHOAL_CACHE_DIR, $XDG_CACHE_HOME/shoal or ~/.cache/shoal; the directory is not made yet.
 
-    Where there is no home, or nothing can be written there, it is a directory of this user alone among temporary files,
-    which a warning names.
+    Without a home, or if nothing can be written there, it is a private directory of this user below the temporary
+    directory, and a warning names it.
     """
     if asked is not None or (asked := os.environ.get("SHOAL_CACHE_DIR")):
         return os.path.abspath(with_home(os.fspath(asked)))
@@ -58,9 +58,9 @@ def cache_directory(asked: str | os.PathLike[str] | None = None) -> str:
 
 
 def _usual_place() -> tuple[str, str]:
-    """Where caches of this user are, and why nothing can be kept there, if so."""
+    """Return the usual cache directory of this user, and why nothing can be kept there ("" if it can)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):  # others are to be ignored, by the rules of that variable
+    if os.path.isabs(base):  # relative paths must be ignored, by the XDG specification
         place = above = os.path.join(base, "shoal")
     else:
         home = home_of_user()
@@ -69,7 +69,7 @@ def _usual_place() -> tuple[str, str]:
         place = above = os.path.join(home, ".cache", "shoal")
         if not os.path.isdir(home):
             return place, f"the home {home} is not there"
-    if os.path.isdir(place):  # read where it may not be written to: somebody may have put an index there
+    if os.path.isdir(place):  # useful even if read-only: somebody may have put an index there
         return place, ""
     while not os.path.lexists(above):
         above = os.path.dirname(above)
@@ -79,7 +79,7 @@ def _usual_place() -> tuple[str, str]:
 
 
 def _private_place() -> str:
-    """A directory of this user alone among temporary files, which other processes of the user find again."""
+    """Return a private directory of this user below the temporary directory, which the user's other processes find."""
     try:
         path = os.path.join(tempfile.gettempdir(), f"shoal-cache-{os.geteuid()}")
         with contextlib.suppress(FileExistsError):
@@ -87,7 +87,7 @@ def _private_place() -> str:
         found = os.lstat(path)
         if stat_bits.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
             return path
-        return _made_for_this_process()  # somebody else has made what is there
+        return _made_for_this_process()  # another user made the existing one
     except OSError:
         return _NOWHERE
 
@@ -100,18 +100,18 @@ def _made_for_this_process() -> str:
 
 
 def _remove(directory: str, pid: int) -> None:
-    if os.getpid() == pid:  # and not a child of who made it
+    if os.getpid() == pid:  # not in a forked child
         shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def alone(path: str, *, what: str, limit_seconds: float = 300.0) -> Iterator[Callable[[], None]]:
-    """Wait until no other process of this machine is in here with the same ``path``, a small file that stays.
+    """Wait until no other process of this machine holds the lock file ``path``, a small file that stays.
 
-    The system lets go of it when its holder ends in whatever way. Where locking does not work (a read-only directory,
-    some network mounts), everybody goes ahead: they do the same work, and none of it is wrong. So does who finds that
-    the holder is gone, and a child of it has the file; and who has waited for ``limit_seconds`` since the holder last
-    gave a sign of life, by calling what this gives.
+    The system releases the lock when its holder ends, however it ends. Where locking does not work (a read-only
+    directory, some network mounts), every process goes ahead: they do the same work, and none of it is wrong. A process
+    also goes ahead if the holder is gone and only a child of it has the file, or after waiting ``limit_seconds``
+    since the holder last called the function that this yields, as a sign of life.
     """
     with contextlib.ExitStack() as held:
         file = None
@@ -119,7 +119,7 @@ def alone(path: str, *, what: str, limit_seconds: float = 300.0) -> Iterator[Cal
             os.makedirs(os.path.dirname(path), exist_ok=True)
             file = held.enter_context(open(path, "ab+", buffering=0))
             if _taken(file, limit_seconds):
-                # Also of the descriptors that a child has inherited, who does not know of them.
+                # Unlocking also covers descriptors that a child has inherited without knowing.
                 held.callback(_let_go, file)
                 file.truncate(0)
                 file.write(f"{os.getpid()} {socket.gethostname()} {what}".encode(errors="replace")[:_HOLDER_BYTES])
@@ -129,7 +129,7 @@ def alone(path: str, *, what: str, limit_seconds: float = 300.0) -> Iterator[Cal
 
 
 def _taken(file: io.FileIO, limit_seconds: float) -> bool:
-    """Whether a lock was had; False where it is not waited for any longer."""
+    """Return True once the lock is taken, False if waiting for it was given up."""
     began_seconds = time.time()
     while True:
         try:
@@ -153,7 +153,7 @@ def _taken(file: io.FileIO, limit_seconds: float) -> bool:
 
 
 def _holder(file: io.FileIO) -> tuple[str, str, str]:
-    """Number and machine of the process that has a lock, and what it does, as it wrote them down."""
+    """Return process number and host of the lock's holder, and what it does, as it wrote them down."""
     words = os.pread(file.fileno(), _HOLDER_BYTES, 0).decode(errors="replace").split(" ", 2)
     return (words[0], words[1], words[2]) if len(words) == 3 else ("(unknown)", "this machine", "has the lock")
 
@@ -174,7 +174,7 @@ def _give_sign(file: io.FileIO) -> None:
 
 
 def _nothing() -> None:
-    """No sign is needed where nobody waits."""
+    """Do nothing: without a lock no process waits for a sign of life."""
 
 
 def _let_go(file: io.FileIO) -> None:
@@ -183,10 +183,10 @@ def _let_go(file: io.FileIO) -> None:
 
 
 class Scratch:
-    """Results kept in one directory while a long piece of work runs, so that it can be taken up after a kill.
+    """Results kept in one directory while a long job runs, so that it can be resumed after a kill.
 
-    The names of entries end in ``suffix``, by which they are told from what others put there. Entries carry a
-    CRC-32: one that a crash left half-written counts as absent.
+    The names of entries end in ``suffix``, which tells them from other files there. Entries carry a CRC-32: one that a
+    crash left half-written counts as absent.
     """
 
     def __init__(self, directory: str, *, suffix: str) -> None:
@@ -195,7 +195,7 @@ class Scratch:
         self._works = True
 
     def get(self, name: str) -> memoryview | None:
-        """The entry ``name``, or None where there is none or not all of it."""
+        """Return the entry ``name``, or None if it is missing or incomplete."""
         try:
             with open(self._path(name), "rb") as file:
                 data = memoryview(file.read())
@@ -205,21 +205,21 @@ class Scratch:
         return data[_CRC_BYTES:] if whole else None
 
     def put(self, name: str, data: Sequence[Buffer]) -> None:
-        """Keep an entry; after the first failure (read-only, disk full) only a warning, and nothing more is kept."""
+        """Keep an entry; after the first failure (read-only, disk full) warn once and keep nothing more."""
         if not self._works:
             return
         crc = 0
         for buffer in data:
             crc = zlib.crc32(buffer, crc)
         try:
-            # Not waiting for the disk: what a power failure tears, the CRC shows.
+            # No fsync: the CRC reveals an entry torn by a power failure.
             write_whole(self._path(name), [crc.to_bytes(_CRC_BYTES, "little"), *data], durable=False)
         except OSError as error:
             self._works = False
             _log.warning("cannot keep work in %s (%s); if it is interrupted, it starts anew", self.directory, error)
 
     def clear(self) -> None:
-        """Remove what was kept, also by an earlier process, and the directory if nothing else is in it."""
+        """Remove all entries, those of earlier processes too, and the directory if nothing else is in it."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self.directory):
                 if name.endswith((self.suffix, ".tmp")):

@@ -1,10 +1,10 @@
-"""What this machine keeps for shoal, and removing it: chunk caches, and indexes with what belongs to them.
+"""Status and removal of this machine's caches: chunk caches, and indexes with the files that belong to them.
 
-All of it can be made again, and may be removed while others use it: who reads a file at that moment keeps it until it
-is read.
+All of it can be rebuilt, and may be removed while others use it: a process that is reading a file keeps it until it
+has been read.
 """
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH107, PTH118, PTH119, PTH120
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _INDEX_FILE = re.compile(r"\.?[0-9a-f]{32}\..*|.*\.tmp")
 
 @dataclass(frozen=True, slots=True)
 class ChunkCacheStatus:
-    """A chunk cache as it is now. The counts are of all processes since it was made, as far as they have told.
+    """State of a chunk cache. The counts cover all processes since it was made, as far as they have reported.
 
-    ``used_bytes`` is what it takes of its budget, ``oldest_seconds`` the age of its oldest chunk, ``in_use`` whether
-    some process has it open, ``num_unused_datasets`` of how many datasets it has chunks that no process has open.
+    ``used_bytes`` is its share of the budget in use, ``oldest_seconds`` the age of its oldest chunk, ``in_use`` is True
+    if some process has it open, ``num_unused_datasets`` counts the datasets with chunks that no process has open.
     """
 
     path: str
@@ -62,7 +62,7 @@ class ChunkCacheStatus:
 
 @dataclass(frozen=True, slots=True)
 class IndexCacheStatus:
-    """The indexes that this machine keeps, with what it knows of shards and of unfinished scans."""
+    """The indexes that this machine keeps, with its records of shards and of unfinished scans."""
 
     path: str
     num_indexes: int
@@ -73,7 +73,7 @@ class IndexCacheStatus:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed from where."""
+    """Directory, number and bytes of removed files."""
 
     path: str
     num_files: int
@@ -81,7 +81,7 @@ class Removed:
 
 
 def chunk_cache_status(directory: str) -> ChunkCacheStatus:
-    """Look at the chunk cache in ``directory`` (or the folder itself); O(chunks).
+    """Return the state of the chunk cache in ``directory`` (or the folder itself); O(chunks).
 
     Raises
     ------
@@ -110,12 +110,12 @@ def chunk_cache_status(directory: str) -> ChunkCacheStatus:
 
 
 def clear_chunks(directory: str, *, unused_seconds: float | None = None) -> Removed:
-    """Remove all chunks, or those of datasets that no process has open, nor had for so long; and what kills left.
+    """Remove all chunks, or only those of datasets unused for ``unused_seconds``; and leftovers of killed processes.
 
     Raises
     ------
     StorageError, UsageError
-        As `chunk_cache_status`.
+        The same as for `chunk_cache_status`.
     """
     num_files = num_bytes = 0
     with _opened(directory) as (folder, path), Usage(folder, lambda book: count(folder, book)).held() as book:
@@ -130,7 +130,7 @@ def clear_chunks(directory: str, *, unused_seconds: float | None = None) -> Remo
 
 
 def index_cache_status() -> IndexCacheStatus:
-    """Look at what is kept of indexes; O(files)."""
+    """Return the state of the index cache; O(files)."""
     files = list(_index_files())
     indexes = [path for path, _, _ in files if path.endswith((".index", ".copy"))]
     return IndexCacheStatus(
@@ -143,7 +143,7 @@ def index_cache_status() -> IndexCacheStatus:
 
 
 def clear_indexes(*, unused_seconds: float | None = None) -> Removed:
-    """Remove what is kept of indexes, or what was not used for so long; they are made again when they are needed."""
+    """Remove kept indexes, all or those unused for ``unused_seconds``; they are rebuilt when needed."""
     num_files = removed_bytes = 0
     for path, num_bytes, used_ns in list(_index_files()):
         if unused_seconds is None or (_age_seconds(used_ns) or 0.0) >= unused_seconds:
@@ -182,7 +182,7 @@ def _is_due(folder: int, dataset: str, unused_seconds: float | None) -> bool:
 
 
 def _index_files() -> Iterator[tuple[str, int, int]]:
-    """Path, size and time of last use of every file that is ours."""
+    """Yield path, size and time of last use (ns) of every file of the index cache."""
     for name in _INDEX_FOLDERS:
         for place, _, files in os.walk(os.path.join(cache_directory(), name)):
             for file in files:
@@ -194,5 +194,5 @@ def _index_files() -> Iterator[tuple[str, int, int]]:
 
 
 def _age_seconds(since_ns: int | None) -> float | None:
-    """How long ago that was; 0 where the clock was set back since."""
+    """Return the seconds since then; 0 if the clock was set back meanwhile."""
     return None if since_ns is None else max(0.0, (time.time_ns() - since_ns) / 1e9)

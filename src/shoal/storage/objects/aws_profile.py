@@ -1,7 +1,7 @@
 """Profiles of the AWS tools (``~/.aws``), which obstore does not read.
 
-Keys that stand in a profile are taken from it. One that must be exchanged for keys first (single sign-on, a role, a
-command) is left to boto3, where that is installed.
+Keys in a profile are used directly. A profile that must first be exchanged for keys (single sign-on, a role, a
+command) is left to boto3, if that is installed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shoal.errors import UsageError
 
 __all__ = ["add_profile"]
 
-# Where one of these says who we are, obstore finds it.
+# obstore itself takes credentials from any of these.
 _OTHER_WAYS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -29,16 +29,16 @@ _TO_BE_EXCHANGED = ("sso_session", "sso_start_url", "role_arn", "credential_proc
 
 
 def add_profile(config: dict[str, Any], asked: str | None) -> Any:
-    """Complete ``config`` by what a profile says; gives an object that finds credentials where boto3 must do so.
+    """Complete ``config`` from a profile; return a credential provider if boto3 must find the credentials, else None.
 
     The profile is the one asked for, else $AWS_PROFILE, else "default". Credentials in ``config`` or, unless a
-    profile was asked for, in the environment go before those of a profile.
+    profile was asked for, in the environment take precedence over those of a profile.
 
     Raises
     ------
     UsageError
-        The profile that was asked for, there or by $AWS_PROFILE, is not there or gives no credentials, or boto3 is
-        needed for it.
+        The profile that was asked for, here or by $AWS_PROFILE, does not exist or gives no credentials, or needs
+        boto3.
     """
     name = asked or os.environ.get("AWS_PROFILE") or "default"
     profile = _read("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}")

@@ -1,4 +1,4 @@
-"""What an exception of obstore means: it has kinds for few things, and says the rest in words."""
+"""Translation of obstore's exceptions, which have few classes and say the rest in words."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _HEADER_HINT = (
     "stores of this kind send it with every answer: is a proxy on the way that takes it off, or is it a server of "
     "another kind? What is read by https:// needs fewer"
 )
-_ATTEMPTS_TO_BELIEVE = 6  # of several servers behind one name, others may send it
+_ATTEMPTS_TO_BELIEVE = 6  # of several servers behind one name, others may send the header
 _PANIC_HINT = "look at storage_options and the credentials of the environment: is there a letter that cannot be sent?"
-# What options are no secrets, and help in a message.
+# Options that are not secret, and that help in a message.
 _PLAIN_OPTIONS = {"base_url", "endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
 _CLOUDS = ("AWS_", "AZURE_", "GOOGLE_")
 _SECRET_WORDS = ("SECRET", "TOKEN", "SAS", "ACCOUNT_KEY", "PASSWORD")
 _SHORTEST_SECRET = 8
-# Of what obstore shows for its developers: that there was no connection, and why.
+# Matches obstore's debug output where no connection could be made, and captures the reason.
 _NO_CONNECTION = re.compile(r'kind: Connect,.*?(?:message|error): "([^"]*)"', re.DOTALL)
 
 
 def failure(error: BaseException, path: str, options: Mapping[str, Any], *, verb: str, answered: bool) -> BaseException:
-    """The `StorageError` for what obstore raised; anything that it did not raise comes back unchanged.
+    """Return the `StorageError` for an exception of obstore; any other exception comes back unchanged.
 
-    ``answered`` says that the store has answered this client before, so that credentials were found then.
+    ``answered`` says that the store has answered this client before, so credentials were found then.
     """
     if has_panicked(error):
         said = trimmed(scrubbed(str(error), options))
@@ -84,20 +84,20 @@ def failure(error: BaseException, path: str, options: Mapping[str, Any], *, verb
 
 
 def has_panicked(error: BaseException) -> bool:
-    """Whether obstore met what it holds to be impossible: it raises what is no `Exception`, and would end a thread."""
+    """Return True if obstore panicked: it then raises what is no `Exception`, and would end a thread."""
     return type(error).__name__ == "PanicException"
 
 
 def was_written_meanwhile(error: BaseException, said: StorageError) -> bool:
-    """Whether a conditional write failed since another object is there; ``said`` is what `failure` made of it."""
-    import obstore.exceptions as kinds  # noqa: PLC0415  # optional, and there, since it raised
+    """Return True if a conditional write failed because another object is there; ``said`` is `failure`'s result."""
+    import obstore.exceptions as kinds  # noqa: PLC0415  # optional, but installed, since it raised
 
     is_told = isinstance(error, kinds.AlreadyExistsError | kinds.PreconditionError)
     return is_told or re.search(r"answered (409|412)\b", said.message) is not None
 
 
 def cannot_compare(error: BaseException, said: StorageError) -> bool:
-    """Whether a conditional write failed since the store does not know conditions."""
+    """Return True if a conditional write failed because the store does not support conditions."""
     import obstore.exceptions as kinds  # noqa: PLC0415  # the same
 
     is_told = isinstance(error, kinds.NotSupportedError | NotImplementedError)
@@ -105,13 +105,13 @@ def cannot_compare(error: BaseException, said: StorageError) -> bool:
 
 
 def _is_of_obstore(error: BaseException) -> bool:
-    import obstore.exceptions as kinds  # noqa: PLC0415  # optional, and there, since it raised
+    import obstore.exceptions as kinds  # noqa: PLC0415  # optional, but installed, since it raised
 
     return isinstance(error, kinds.BaseError | FileNotFoundError | ValueError | OSError)
 
 
 def scrubbed(text: str, options: Mapping[str, Any]) -> str:
-    """``text`` without the values of options that may be secrets, nor those of the environment."""
+    """Return ``text`` without the values of options, or of environment variables, that may be secrets."""
     return struck_out(text, [*_values(options), *_of_environment()])
 
 
@@ -124,13 +124,13 @@ def _values(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_environment() -> Iterator[str]:
-    """What the tools of the clouds take for secrets, and a server could repeat."""
+    """Yield the environment's secrets for the tools of the clouds, which a server could echo."""
     for name, value in os.environ.items():
         if name.startswith(_CLOUDS) and any(word in name for word in _SECRET_WORDS) and len(value) >= _SHORTEST_SECRET:
             yield from _with_parts(value)
 
 
 def _with_parts(secret: str) -> list[str]:
-    """A secret, and what it consists of where it is a query: Azure's are, and are sent among other words."""
+    """Return a secret and, if it is a query string, its parts: Azure's are, and are sent among other parameters."""
     is_query = "=" in secret and "&" in secret
     return [secret, *(secrets_in(f"option://x/?{secret.removeprefix('?')}") if is_query else ())]

@@ -1,4 +1,4 @@
-"""From a URL and storage_options to a client of obstore."""
+"""Conversion of a URL and storage_options into a client of obstore."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OBJECT_SCHEMES: Mapping[str, Kind] = {
     "abfss": "az",
 }
 
-# The words of other libraries, and what obstore calls the same.
+# Option names of other libraries, and obstore's names for them.
 _ALIASES = {
     "anon": "skip_signature",
     "anonymous": "skip_signature",
@@ -64,13 +64,13 @@ _ENDPOINTS = {
     "gs": (),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
-# One request may take this long in all; the longest silence is far shorter.
+# Limit for a whole request; the limit for silence is far shorter.
 _WHOLE_REQUEST_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace:
-    """Where a URL points: ``root`` is the URL of the bucket, ``account`` that of Azure where the URL names it."""
+    """Parts of an object's URL: ``root`` is the URL of the bucket, ``account`` that of Azure where the URL names it."""
 
     kind: Kind
     bucket: str
@@ -80,7 +80,7 @@ class ObjectPlace:
 
 
 def place_of(url: str) -> ObjectPlace:
-    """The parts of a URL.
+    """Split a URL into its parts.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def place_of(url: str) -> ObjectPlace:
 
 
 def client_of(place: ObjectPlace, options: Mapping[str, Any]) -> Any:
-    """A client for the bucket of ``place``; makes no request.
+    """Make a client for the bucket of ``place``; makes no request.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def client_of(place: ObjectPlace, options: Mapping[str, Any]) -> Any:
     make = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[place.kind]
     config, client, provider = _sorted(place, options)
     try:
-        # Who asks tries again; what is asked is one request.
+        # The caller retries; each call here is one request.
         retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=_WHOLE_REQUEST_SECONDS)}
         given = {} if provider is None else {"credential_provider": provider}
         return make(place.bucket, config=config, client_options=client, retry_config=retries, **given)
@@ -126,7 +126,7 @@ def client_of(place: ObjectPlace, options: Mapping[str, Any]) -> Any:
 
 
 def _sorted(place: ObjectPlace, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """What of the options is for the store, for its http client, and who gives credentials if it is an object."""
+    """Split the options into those of the store and those of its http client, plus a credential provider, if any."""
     config: dict[str, Any] = {"account_name": place.account} if place.account else {}
     client: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=10),
@@ -163,16 +163,16 @@ def _sorted(place: ObjectPlace, options: Mapping[str, Any]) -> tuple[dict[str, A
         if provider is None:
             provider = add_profile(config, profile)
     endpoint = str(config.get(_config_name("endpoint", place.kind)) or _from_environment(place.kind))
-    if endpoint and not re.match(r"https?://[^/?#]", endpoint, re.IGNORECASE):  # at such a one obstore panics
+    if endpoint and not re.match(r"https?://[^/?#]", endpoint, re.IGNORECASE):  # obstore would panic
         msg = f"storage_options for {place.root}: the endpoint is no URL"
         raise UsageError(msg, hint='{"endpoint": "https://HOST:PORT"}, or http:// where that is what the server speaks')
     if endpoint.lower().startswith("http://"):
-        client.setdefault("allow_http", True)  # whoever writes http:// has allowed it
+        client.setdefault("allow_http", True)  # an explicit http:// implies it
     return config, client, provider
 
 
 def _config_name(name: str, kind: Kind) -> str:
-    """What obstore calls an option."""
+    """Return obstore's name for an option."""
     if kind == "gs" and name in ("endpoint", "endpoint_url"):
         return "base_url"
     return _ALIASES.get(name, name) if kind == "s3" or name not in _ALIASES_OF_S3_ONLY else name
@@ -195,7 +195,7 @@ def _seconds(name: str, value: object) -> timedelta:
 
 def _certificates(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123  # paths are text in this room
+        with open(path, "rb") as file:  # noqa: PTH123  # paths are strings here
             return file.read()
     except OSError as error:
         msg = f"storage_options: the certificates {path} cannot be read: {error.strerror}"

@@ -1,8 +1,8 @@
 """Objects of S3, Google Cloud Storage and Azure, through obstore.
 
-Only its synchronous calls are used, from whatever thread asks: ending a process after asynchronous ones aborted it in a
-third of the runs tried. A child forked after its parent used obstore would wait for ever at its first call, whatever it
-calls; here it raises `ForkError` instead.
+Only its synchronous calls are used, from any thread: ending a process after asynchronous ones aborted it in a third of
+the runs tried. A child forked after its parent used obstore would hang at its first call, whichever it is; here it
+raises `ForkError` instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LISTED_AT_A_TIME = 1000
 
 
 class ObjectStore:
-    """Objects by URLs like ``s3://bucket/key``, ``gs://bucket/key``, ``az://container/path``.
+    """Store of objects with URLs like ``s3://bucket/key``, ``gs://bucket/key``, ``az://container/path``.
 
     Credentials come from ``storage_options``, else from where the tools of each cloud look for them. A client is made
     for each bucket when it is first needed, and belongs to the process that made it.
@@ -38,9 +38,9 @@ class ObjectStore:
         self._options = dict(storage_options or {})
         self._known = Known()
         self._clients: dict[tuple[str, str, str], Any] = {}
-        self._answered: set[str] = set()  # buckets whose server took our credentials
-        self._reached: set[str] = set()  # buckets whose server said anything
-        self._only_listed: set[str] = set()  # of which nothing was read since they were listed
+        self._answered: set[str] = set()  # buckets whose server accepted our credentials
+        self._reached: set[str] = set()  # buckets whose server answered at all
+        self._only_listed: set[str] = set()  # objects listed, but not read since
 
     def __repr__(self) -> str:
         return "ObjectStore()"
@@ -49,23 +49,23 @@ class ObjectStore:
         return _restore, (self._options, self._answered, self._reached)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """Exactly the bytes ``[first_byte, end_byte)``, by one request.
+        """Return exactly the bytes ``[first_byte, end_byte)``, by one request.
 
         Raises
         ------
         StorageError
-            Anything but these bytes of this object came; ``transient`` says whether asking again may help.
+            Something other than these bytes of this object came; ``transient`` says whether a retry may help.
         ForkError
             This is a forked child of a process that has read through obstore.
         """
         return bytes(self._read(path, first_byte, end_byte))
 
     def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes from ``first_byte`` on; raises what `read_range` would."""
+        """Fill a buffer with the bytes from ``first_byte`` on; raises the errors of `read_range`."""
         buffer[:] = memoryview(self._read(path, first_byte, first_byte + len(buffer)))
 
     def _read(self, path: str, first_byte: int, end_byte: int) -> Any:
-        """The bytes of a range, as obstore has them."""
+        """Return the bytes of a range as obstore's buffer."""
         check_range(path, first_byte, end_byte)
         if first_byte == end_byte:
             return b""
@@ -77,44 +77,44 @@ class ObjectStore:
             first, end = result.range
             check_length(path, first_byte, end_byte, end - first, info.num_bytes)
             data = result.bytes()
-        except BaseException as error:  # noqa: BLE001  # what is none of the store's is raised on
+        except BaseException as error:  # noqa: BLE001  # errors that are not the store's are raised on
             raise self._failure(error, path, place, verb=verb) from None
         self._answered.add(place.bucket)
         check_length(path, first_byte, end_byte, len(data), info.num_bytes)
         return data
 
     def reader(self, path: str) -> Reader:
-        """Reads parts of one object, each of which is compared."""
+        """Return a reader of parts of one object, which compares its version at each read."""
         return ReadsRanges(self, path)
 
     def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Does nothing: nobody reads ahead for us."""
+        """Do nothing: remote stores do not read ahead."""
 
     def stat(self, path: str) -> ObjectInfo:
-        """Size and version (etag) of an object; asks, unless it was met before.
+        """Return size and version (etag) of an object; makes a request unless it is known already.
 
         Raises
         ------
         StorageError
-            It is not there, or may not be looked at.
+            It does not exist, or access is denied.
         """
         if known := self._known.get(path):
             return known
         client, place = self._client(path)
         try:
             found = _obstore().head(client, place.key)
-        except BaseException as error:  # noqa: BLE001  # the same
+        except BaseException as error:  # noqa: BLE001  # see `_read`
             raise self._failure(error, path, place, verb="look at") from None
         self._answered.add(place.bucket)
         return self._met(path, found)
 
     def look_again(self, path: str) -> ObjectInfo:
-        """The same as `stat`, asked anew: what was met first may have come from a server that lags."""
+        """`stat` with a new request: the answer remembered may have come from a server that lags."""
         self._known.forget(path)
         return self.stat(path)
 
     def find(self, path: str) -> ObjectInfo | None:
-        """The same, or None where the store says that nothing of that name is there."""
+        """`stat`, or None where the store says that the object does not exist."""
         try:
             return self.stat(path)
         except StorageError as error:
@@ -123,14 +123,14 @@ class ObjectStore:
             raise
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object below the directory ``prefix``, in the order of the store: by path, but for S3 Express.
+        """Yield every object below the directory ``prefix``, in the order of the store: by path, except for S3 Express.
 
-        One request for each 1000 objects, made as they are taken.
+        One request for each 1000 objects, made as they are consumed.
 
         Raises
         ------
         StorageError
-            The bucket is not there, or may not be listed.
+            The bucket does not exist, or may not be listed.
         """
         client, place = self._client(prefix)
         directory = place.key.rstrip("/")
@@ -143,11 +143,11 @@ class ObjectStore:
                     if self._known.get(path) is None:
                         self._only_listed.add(path)
                     yield self._remembered(path, meta)
-        except BaseException as error:  # noqa: BLE001  # the same
+        except BaseException as error:  # noqa: BLE001  # see `_read`
             raise self._failure(error, prefix, place, verb="list") from None
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Write the whole object: it is there when this returns, and not at all when it raises.
+        """Write the whole object: it exists when this returns, and not at all when it raises.
 
         Raises
         ------
@@ -157,31 +157,31 @@ class ObjectStore:
         client, place = self._client(path)
         try:
             _obstore().put(client, place.key, whole(data))
-        except BaseException as error:  # noqa: BLE001  # the same
+        except BaseException as error:  # noqa: BLE001  # see `_read`
             raise self._failure(error, path, place, verb="write") from None
         self._known.forget(path)
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
-        """Write the whole object if the one there is still ``replaces`` (None: if none is); whether it was written.
+        """Write the whole object if the one there is still ``replaces`` (None: if there is none); True if written.
 
-        A server that does not know conditions, and does not say so, writes in any case.
+        A server that ignores conditions without saying so writes in any case.
 
         Raises
         ------
         StorageError
-            It could not be written; with the number ENOTSUP where the store cannot compare.
+            It could not be written; with errno ENOTSUP if the store cannot compare.
         """
         client, place = self._client(path)
         try:
             mode: Any = "create"
             if replaces is not None:
-                there = _obstore().head(client, place.key)  # for the etag as it is spelt, or what else is compared
+                there = _obstore().head(client, place.key)  # for the etag as the server spells it, and its version
                 if version_of(there["e_tag"]) != replaces.version or not replaces.version:
                     self._known.forget(path)
                     return False
                 mode = {name: there[name] for name in ("e_tag", "version") if there[name] is not None}
             _obstore().put(client, place.key, whole(data), mode=mode)
-        except BaseException as error:  # noqa: BLE001  # the same
+        except BaseException as error:  # noqa: BLE001  # see `_read`
             said = self._failure(error, path, place, verb="write")
             self._known.forget(path)
             if isinstance(said, StorageError):
@@ -194,7 +194,7 @@ class ObjectStore:
         return True
 
     def delete(self, path: str) -> None:
-        """Remove the object, if it is there.
+        """Remove the object, if it exists.
 
         Raises
         ------
@@ -204,18 +204,18 @@ class ObjectStore:
         client, place = self._client(path)
         try:
             _obstore().delete(client, place.key)
-        except BaseException as error:  # noqa: BLE001  # the same
+        except BaseException as error:  # noqa: BLE001  # see `_read`
             failure_said = self._failure(error, path, place, verb="remove")
             if not (isinstance(failure_said, StorageError) and is_missing(failure_said)):
                 raise failure_said from None
         self._known.forget(path)
 
     def map(self, path: str) -> memoryview:
-        """The whole object, read into memory."""
+        """Return the whole object, read into memory."""
         return read_whole(self, path)
 
     def close(self) -> None:
-        """Let go of the clients, and forget what objects looked like."""
+        """Drop the clients, and forget sizes and versions of objects."""
         self._clients.clear()
         self._known.forget()
         self._only_listed.clear()
@@ -224,16 +224,16 @@ class ObjectStore:
         place = place_of(path)
         key = (place.kind, place.bucket, place.account)
         client = self._clients.get(key)
-        # Two threads may both make one; the first to arrive is used by both.
+        # Two threads may both make one; both use the first that is stored.
         client = client or self._clients.setdefault(key, client_of(place, self._options))
         _use(path)
         return client, place
 
     def _met(self, path: str, meta: Mapping[str, Any]) -> ObjectInfo:
-        """What an answer about an object says of it; its first may say another version than the listing did.
+        """Return the object that an answer describes; the first answer may give another version than the listing did.
 
-        Some stores list what was uploaded in parts with an etag of another kind than they answer with. So where the
-        first answer differs, it is asked whether the listing is still what it was: then the object is, too.
+        Some stores list objects uploaded in parts with an etag of another kind than they answer with. So if the first
+        answer differs, the object is listed again: if the listing has not changed, neither has the object.
         """
         version = version_of(meta["e_tag"])
         if path in self._only_listed:
@@ -248,10 +248,10 @@ class ObjectStore:
         return self._known.met(path, meta["size"], version_of(meta["e_tag"]), modified_ns)
 
     def _is_still_listed(self, info: ObjectInfo) -> bool:
-        """Whether the store lists an object with this very size and version."""
+        """Return True if the store lists an object with this very size and version."""
         client, place = self._client(info.path)
         directory, _, _ = place.key.rpartition("/")
-        # From just before it: names begin with the same letters but for the last one.
+        # Start the listing just before the object: at its name without the last letter.
         stream = _obstore().list(client, prefix=directory or None, offset=place.key[:-1], chunk_size=_LISTED_AT_A_TIME)
         for meta in next(iter(stream), []):
             if meta["path"] == place.key:
@@ -274,7 +274,7 @@ def _restore(options: Mapping[str, Any], answered: set[str], reached: set[str]) 
 
 
 def _without_directories(metas: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Some tools write an empty object for each directory, named "directory/"; the slash is lost on the way to here."""
+    """Drop the empty objects that some tools write for each directory, as "directory/"; obstore strips the slash."""
     last = next(metas, None)
     for meta in metas:
         if last is not None and (last["size"] or not meta["path"].startswith(f"{last['path']}/")):
@@ -289,7 +289,7 @@ _used_before_fork = False
 
 
 def _after_fork() -> None:
-    global _used_before_fork  # noqa: PLW0603  # a fact about this process
+    global _used_before_fork  # noqa: PLW0603  # state of this process
     _used_before_fork = _used
 
 

@@ -1,7 +1,7 @@
-"""Braces in a path: ``train-{000000..001023}.tar`` names 1024 shards without looking at a directory.
+"""Braces in a path: ``train-{000000..001023}.tar`` names 1024 shards without listing a directory.
 
-The rules are the shell's, since that is where the habit comes from; the one difference is that an open brace without
-its end is an error here, because nobody means it.
+The rules are the shell's, where the notation comes from, with one difference: an unclosed brace is an error here,
+because it is never intended.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d+))?")
 
 
 def has_braces(pattern: str) -> bool:
-    """Whether expanding ``pattern`` would change it."""
+    """Return True if expanding ``pattern`` would change it."""
     return next(expand_braces(pattern, limit=1)) != pattern
 
 
 def expand_braces(pattern: str, *, limit: int | None = None) -> Iterator[str]:
-    """Every name that ``pattern`` stands for, in the order in which it is written; may be nested.
+    """Yield every name that ``pattern`` stands for, in the order in which it is written; may be nested.
 
     ``{a,b}`` stands for either, ``{08..11}`` for whole numbers, all as wide as the widest if one is zero-padded,
     ``{0..10..2}`` for every second one, ``{a..e}`` for letters. Anything else in braces stands for itself.

@@ -1,4 +1,4 @@
-"""Globs over names that a store lists, with the meaning that they have for files of this machine."""
+"""Globs over names that a store lists, with the same meaning as for local files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["has_magic", "matcher"]
 
 
 def has_magic(pattern: str) -> bool:
-    """Whether ``pattern`` is a glob."""
+    """Return True if ``pattern`` is a glob."""
     return re.search(r"[*?\[]", pattern) is not None
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """A function that is true of the names which ``pattern`` matches; parts are separated by "/".
+    """Return a function that is True for names that ``pattern`` matches; parts are separated by "/".
 
-    ``**`` as a whole part stands for any number of directories, none too; at the end, for all that is below. As in a
-    shell, only a "." that is written matches one at the beginning of a part.
+    ``**`` as a whole part stands for any number of directories, including none; at the end, for everything below. As in
+    a shell, only an explicit "." matches one at the beginning of a part.
 
     >>> is_match = matcher("**/train-*.tar")
     >>> [name for name in ("train-0.tar", "a/b/train-1.tar", "a/.b/train-2.tar") if is_match(name)]

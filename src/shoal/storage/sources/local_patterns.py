@@ -1,9 +1,9 @@
-"""What a path, a glob or braces name on this machine.
+"""Resolution of a path, a glob or braces to files of this machine.
 
-A file or directory of exactly that name always wins over what its characters could mean.
+A file or directory of exactly that name always takes precedence over a pattern.
 """
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH100, PTH111, PTH112, PTH113, PTH114, PTH109, PTH118, PTH119, PTH120, PTH207
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["local_path", "named_locally"]
 
 
 def named_locally(text: str, suffixes: Sequence[str]) -> NamedFiles:
-    """The files of this machine that ``text`` names: a path, a glob, braces."""
+    """Return the files of this machine that ``text`` names: a path, a glob, braces."""
     pattern = os.path.expanduser(local_path(text))
     path = os.path.abspath(pattern)
     if os.path.lexists(path):
@@ -38,12 +38,12 @@ def named_locally(text: str, suffixes: Sequence[str]) -> NamedFiles:
 
 
 def local_path(text: str) -> str:
-    """A path as it is, and of a ``file://`` URL the path that it means; other URLs as they are.
+    """Return the local path of a ``file://`` URL; a path, or any other URL, unchanged.
 
     Raises
     ------
     SourceError
-        It is a URL of another machine's file.
+        It is the URL of a file on another machine.
     """
     if scheme_of(text) != "file" or os.path.lexists(text):
         return text
@@ -51,7 +51,7 @@ def local_path(text: str) -> str:
     if url.netloc not in ("", "localhost"):
         msg = f"{text}: a file:// URL names this machine, not {url.hostname}"
         raise SourceError(msg, hint="write file:///path, with three slashes")
-    # Not url.path: it ends at "?" or "#", which in a file name mean themselves (or a glob).
+    # Not url.path: it ends at "?" or "#", which are literal in a file name (or part of a glob).
     return unquote(text[len("file:") :].removeprefix("//").removeprefix("localhost"))
 
 
@@ -71,7 +71,7 @@ def _below(directory: str, suffixes: Sequence[str]) -> list[str]:
 
 
 def _is_circle(place: str, name: str) -> bool:
-    """Whether a linked directory leads back to one that it lies in."""
+    """Return True if a linked directory leads back to one that contains it."""
     path = os.path.join(place, name)
     return os.path.islink(path) and (os.path.realpath(place) + os.sep).startswith(os.path.realpath(path) + os.sep)
 
@@ -115,6 +115,6 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _fixed_directory(pattern: str) -> str:
-    """The part of a pattern before its first special character, as a directory: the same whatever it matches."""
+    """Return the part of a pattern before its first special character, as a directory: independent of the matches."""
     fixed = re.split(r"[*?\[{]", os.path.join(os.getcwd(), pattern), maxsplit=1)[0]
     return os.path.abspath(os.path.dirname(fixed))

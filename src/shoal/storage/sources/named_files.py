@@ -1,4 +1,4 @@
-"""What one pattern names, before all that a source names is put together."""
+"""The files that one pattern names, before those of a whole source are joined."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INDEX_SUFFIX = ".index"
 INDEX_NAME = "shoal.index"
 
 PACKING = ".shoal-pack"
-"""The directory beside shards in which a packing keeps what is unfinished; it goes when all is done."""
+"""Directory beside shards in which a packing run keeps unfinished work; removed when all is done."""
 
 PACKING_PLAN = f"{PACKING}/plan.json"
 
@@ -40,7 +40,7 @@ SourceKind = Literal["file", "directory", "glob", "braces", "list", "index"]
 
 @dataclass(frozen=True, slots=True)
 class NamedFiles:
-    """The files that a pattern names, and the directory that the pattern fixes."""
+    """The files that a pattern names, and the directory that its fixed part names."""
 
     kind: SourceKind
     root: str
@@ -48,13 +48,13 @@ class NamedFiles:
 
 
 _COMPRESSED = (".gz", ".zlib", ".bz2", ".xz", ".zst", ".zstd", ".br", ".snappy")
-# What `Dataset.map` of a dataset that was loaded from disk leaves beside it: its results, which are no part of it.
+# Results that `Dataset.map` of a dataset loaded from disk leaves beside it, which are no part of it.
 _CACHE_OF_DATASETS = re.compile(r"/cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow$")
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$")  # as TensorFlow names the shards of a dataset, behind the suffix
 
 
 def ends_as_one_of(name: str, suffixes: Sequence[str]) -> bool:
-    """Whether a name has one of the suffixes, in either case, and perhaps ``-00000-of-00042`` behind it.
+    """Return True if a name has one of the suffixes, in either case, and perhaps ``-00000-of-00042`` behind it.
 
     >>> ends_as_one_of("A.TFRecord-00000-of-00042", [".tfrecord"]), ends_as_one_of("a.tfrecord-00042", [".tfrecord"])
     (True, False)
@@ -64,12 +64,12 @@ def ends_as_one_of(name: str, suffixes: Sequence[str]) -> bool:
 
 
 def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) -> list[str]:
-    """Those of the files below ``directory`` that are shards, sorted.
+    """Return those of the files below ``directory`` that are shards, sorted.
 
     Raises
     ------
     SourceError
-        None of them is; or they belong to a table whose log says which of them count.
+        There are none; or they belong to a table whose log says which of them count.
     """
     wanted, others = [], Counter[str]()
     for path in paths:
@@ -89,18 +89,18 @@ def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) 
 
 
 def _suffix_of(name: str) -> str:
-    """What a name ends in, from the last dot on; what was compressed says in the one before what it is.
+    """Return the suffix of a name, from the last dot on; with the one before it if the file is compressed.
 
     >>> [_suffix_of(name) for name in ("v1.2/a.jsonl.zst", "a.v2.tar", "README")]
     ['.jsonl.zst', '.tar', '']
     """
-    stem, last = os.path.splitext(name)  # noqa: PTH122  # paths are text in this room
+    stem, last = os.path.splitext(name)  # noqa: PTH122  # paths are strings here
     inner = os.path.splitext(stem)[1] if last.lower() in _COMPRESSED else ""  # noqa: PTH122  # the same
     return inner + last
 
 
 def _refuse_table(path: str, directory: str) -> None:
-    """Of such a directory some files are no longer, or not yet, part of the data, and nothing in them says so."""
+    """Refuse table directories: some of their files are no longer, or not yet, part of the data, and do not say so."""
     below = f"/{path[len(directory) :]}"
     if "/_delta_log/" in below:
         what, how = "a Delta Lake table", 'deltalake.DeltaTable("...").file_uris()'
@@ -116,7 +116,7 @@ def _refuse_table(path: str, directory: str) -> None:
 
 
 def _hint(suffixes: Sequence[str], others: Counter[str]) -> str:
-    """What to do; who asked for a folder already is told how to have the files that are there."""
+    """Return a hint; a user who asked for a folder already is told how to include the files that are there."""
     kinds = [kind for kind, _ in others.most_common() if kind.startswith(".")]
     if "metadata.csv" not in suffixes or not kinds:
         return _HINT
@@ -124,7 +124,7 @@ def _hint(suffixes: Sequence[str], others: Counter[str]) -> str:
 
 
 def _listed(suffixes: Sequence[str]) -> str:
-    """The suffixes for people; of those that say how something is compressed there are many times as many."""
+    """Format the suffixes for messages; compressed ones, of which there are many times as many, are summarised."""
     plain = [suffix for suffix in suffixes if suffix.count(".") == 1 or "." not in suffix[1:]]
     compressed = sorted(
         {"." + suffix.rpartition(".")[2] for suffix in suffixes if suffix not in plain and suffix[0] == "."}

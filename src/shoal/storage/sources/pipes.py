@@ -1,4 +1,7 @@
-"""Commands that others write as a source, ``pipe:aws s3 cp s3://bucket/shard.tar -``, and that only read a URL."""
+"""Shell commands as sources, in the notation of other tools, that only read a URL.
+
+An example is ``pipe:aws s3 cp s3://bucket/shard.tar -``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from shoal.storage.urls import scheme_of
 
 __all__ = ["url_of_pipe"]
 
-# The command, and the options of it that do not change what is read.
+# Each command, with its options that do not change the bytes read.
 _COMMANDS = {
     ("aws", "s3", "cp"): {"--quiet", "--no-progress", "--only-show-errors"},
     ("gsutil", "cat"): set[str](),
@@ -20,12 +23,12 @@ _COMMANDS = {
 
 
 def url_of_pipe(text: str) -> str:
-    """The URL that a ``pipe:`` reads; any other text as it is.
+    """Return the URL that a ``pipe:`` reads; any other text unchanged.
 
     Raises
     ------
     SourceError
-        It does something else than reading one URL: shoal runs no commands.
+        It does more than read one URL: shoal runs no commands.
 
     >>> url_of_pipe("pipe:aws s3 cp s3://bucket/train-{000..127}.tar -")
     's3://bucket/train-{000..127}.tar'

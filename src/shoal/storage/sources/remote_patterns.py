@@ -1,7 +1,7 @@
-"""What URLs, with or without globs and braces, name in a remote store.
+"""Resolution of URLs, with or without globs and braces, to objects in a remote store.
 
-A name with a known suffix is believed to be a shard, which spares a request; the first look at it says if it is not
-there. Everything else is found out by listing, once per directory.
+A name with a known suffix is assumed to be a shard, which saves a request; the first request for it shows if it does
+not exist. Everything else is found by listing, once per directory.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from shoal.storage.urls import is_top, join, parent, plain, relative, scheme_of,
 
 __all__ = ["members_of", "named_remotely"]
 
-# Asking for so many objects one by one takes longer than listing the directory they should be in.
+# Checking this many objects one by one takes longer than listing the directory that they should be in.
 _MANY_MEMBERS = 8
-# But a directory may hold far more than was asked for: then the listing is left.
+# But a directory may hold far more than was asked for: then the listing is given up.
 _LISTED_PER_MEMBER = 4
 _LISTED_AT_LEAST = 2000
 
 
 def named_remotely(texts: Sequence[str], suffixes: Sequence[str], store: Store) -> list[NamedFiles]:
-    """What each of ``texts``, URLs of one scheme, names in ``store``."""
+    """Return the files in ``store`` that each of ``texts``, URLs of one scheme, names."""
     paths = _paths_of(texts)
     return [_named(text, paths, suffixes, store) for text in texts]
 
 
 def members_of(texts: Sequence[str]) -> list[str]:
-    """Every URL that braces in ``texts`` stand for, with its query."""
+    """Return every URL that braces in ``texts`` stand for, with its query."""
     return [member for text in texts for member in expand_braces(text)]
 
 
 def _paths_of(texts: Sequence[str]) -> dict[str, str]:
-    """The path by which each URL is known; a digest of the query is part of it where nothing else differs."""
+    """Return the path by which each URL is known, with a digest of the query where URLs differ in nothing else."""
     members = dict.fromkeys(members_of(texts))
     shared = Counter(plain(member) for member in members)
     return {member: plain(member) if shared[plain(member)] == 1 else tagged(member) for member in members}
@@ -70,12 +70,12 @@ def _is_glob(text: str) -> bool:
 
 
 def _path_part(url: str) -> str:
-    """Without scheme, and without host, whose brackets are those of an address, or bucket."""
+    """Return the URL without scheme, and without host (whose brackets belong to an address) or bucket."""
     return url[_first_of_path(url) :]
 
 
 def _first_of_path(url: str) -> int:
-    """Where the path begins: what lies in memory, or in a filesystem that is handed in, need not be in a bucket."""
+    """Return where the path begins: objects in memory, or in a filesystem passed in, need not be in a bucket."""
     first = url.find("://") + 3
     if scheme_of(url) not in ("http", "https", *OBJECT_SCHEMES):
         return first
@@ -84,7 +84,7 @@ def _first_of_path(url: str) -> int:
 
 
 def _looks_like_file(url: str, suffixes: Sequence[str]) -> bool:
-    # What has a query is made by a program, and there is nothing below it.
+    # A URL with a query is answered by a program, and has nothing below it.
     path = plain(url)
     is_named = ends_as_one_of(path, (*suffixes, INDEX_SUFFIX))
     return is_named or (path != url and "?" in url and not path.endswith("/"))
@@ -138,7 +138,7 @@ def _members(text: str, paths: dict[str, str], suffixes: Sequence[str], store: S
 
 
 def _listed(text: str, num_members: int, store: Store) -> set[str] | None:
-    """What lies in the directory that the pattern fixes, if that is quickly said; the store remembers it, too."""
+    """Return the objects in the pattern's fixed directory if the listing is short; the store remembers it, too."""
     if num_members < _MANY_MEMBERS:
         return None
     most = num_members * _LISTED_PER_MEMBER + _LISTED_AT_LEAST
@@ -147,14 +147,14 @@ def _listed(text: str, num_members: int, store: Store) -> set[str] | None:
     except StorageError as error:
         if error.transient:
             raise
-        return None  # not everybody who may read may list
+        return None  # some users may read but not list
     return {info.path for info in found} if len(found) <= most else None
 
 
 def _matches(pattern: str, store: Store) -> list[str]:
     directory = _fixed_directory(pattern)
     infos = list(store.list(directory))
-    if any(info.path == plain(pattern) for info in infos):  # an object of exactly that name, as it is with files
+    if any(info.path == plain(pattern) for info in infos):  # an object of exactly that name wins, as with files
         return [plain(pattern)]
     is_match = matcher(relative(plain(pattern), directory))
     found = sorted(
@@ -167,7 +167,7 @@ def _matches(pattern: str, store: Store) -> list[str]:
 
 
 def _fixed_directory(pattern: str) -> str:
-    """The part of a pattern before its first special character, as a directory: the same whatever it matches."""
+    """Return the part of a pattern before its first special character, as a directory: independent of the matches."""
     url = plain(pattern)
     first = _first_of_path(url)
     if "{" in url[:first]:  # braces may name several buckets
@@ -184,7 +184,7 @@ def _nearby(path: str, store: Store) -> str:
 
 
 def _among(directory: str, wanted: str, infos: Sequence[ObjectInfo]) -> str:
-    """A sentence about what a directory holds, the names most like the missing one first."""
+    """Return a sentence about the contents of a directory, with the names most like the missing one first."""
     names = [relative(info.path, directory) for info in infos]
     if not names:
         return f"nothing lies below {directory}"

@@ -1,6 +1,6 @@
-"""What a source names: shards from a path or URL, a directory, a glob, braces, or a list of those."""
+"""Resolution of a source to shards: a path or URL, a directory, a glob, braces, or a list of those."""
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH111
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class Source:
     """The files that a source names, in the order in which their samples are numbered.
 
-    ``asked`` is the source as it was written. ``root`` is the absolute directory that all of them lie below, as far
-    as it can be told from what was written, so that it does not move when files come and go. ``names`` are relative
-    to it, with "/" between parts and never ".."; ``paths`` are absolute. Of kind "index", the one name is that of an
-    index file. ``complete`` says that all the shards of ``root`` were asked for, not some of them by name.
+    ``asked`` is the source as it was written. ``root`` is the absolute directory that holds all of them, as far as the
+    text of the source tells, so that it does not move when files come and go. ``names`` are relative to it, with "/"
+    between parts and never ".."; ``paths`` are absolute. Of kind "index", the one name is that of an index file.
+    ``complete`` says that all the shards of ``root`` were asked for, not some of them by name.
     """
 
     kind: SourceKind
@@ -52,31 +52,31 @@ class Source:
 
     @property
     def complete(self) -> bool:
-        """Whether the source is a whole directory, so that a shard left out would be data lost."""
+        """True if the source is a whole directory, so that omitting a shard would lose data."""
         return self.kind == "directory"
 
     def stat(self, store: Stat) -> list[ObjectInfo]:
-        """Size and version of every file; one call each, so a million files take seconds on a local disk."""
+        """Return size and version of every file; one call each, so a million files take seconds on a local disk."""
         return [store.stat(path) for path in self.paths]
 
 
 def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None = None) -> Source:
-    """The files that ``source`` names; ``store`` is asked for what URLs name, and paths need none.
+    """Return the files that ``source`` names; URLs are looked up in ``store``, and paths need none.
 
     A file names itself. A directory names the files below it, at any depth, whose names end in one of ``suffixes``,
     sorted by path; hidden files, files in hidden directories and index files are left out. A glob (``*``, ``?``,
     ``[...]``, ``**``) names the files it matches, sorted. Braces (``{000000..001023}``, ``{a,b}``) name every member,
     in the order written, and each must be there; ``::`` between sources, or a list, names them one after another.
-    A file that ends in ``.index`` is an index. ``~`` and ``file://`` are understood, and the commands that others
-    write to read one URL (``pipe:aws s3 cp URL -``).
+    A file that ends in ``.index`` is an index. ``~`` and ``file://`` are understood, and so are the commands of other
+    tools that read one URL (``pipe:aws s3 cp URL -``).
 
-    On this machine, a file or directory of exactly that name wins over what its characters could mean. Remotely, a
-    name that ends in one of ``suffixes`` is a file, and whether it is there is seen when it is first looked at.
+    On this machine, a file or directory of exactly that name takes precedence over a pattern. Remotely, a name that
+    ends in one of ``suffixes`` is taken for a file, and the first request for it shows if it does not exist.
 
     Raises
     ------
     SourceError
-        Nothing, or not all of it, is there; or the same file is named twice.
+        Some or all of the files do not exist; or the same file is named twice.
     StorageError
         A store cannot list, or fails.
     """
@@ -93,12 +93,12 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
 
 
 def texts_of(source: SourceLike) -> tuple[list[str], bool]:
-    """The patterns that a source is made of, and whether it is one and no list.
+    """Return the patterns of a source, and True if it is a single one and no list.
 
     Raises
     ------
     SourceError
-        It is not made of texts, or of none, or of commands that are not recognised.
+        It contains something other than text, or nothing, or commands that are not recognised.
     """
     parts = _parts(source)
     texts = [_with_both_slashes(url_of_pipe(text)) for part in parts for text in _split(_as_text(part))]
@@ -109,7 +109,7 @@ def texts_of(source: SourceLike) -> tuple[list[str], bool]:
 
 
 def schemes_of(texts: Sequence[str]) -> set[str]:
-    """The schemes of URLs; "" for files of this machine."""
+    """Return the schemes of URLs; "" for files of this machine."""
     schemes = {"" if os.path.lexists(text) else scheme_of(text) for text in texts}
     return {"" if scheme == "file" else scheme for scheme in schemes}
 
@@ -124,7 +124,7 @@ def _parts(source: object) -> list[object]:
 
 
 def printed(source: SourceLike) -> str:
-    """The source as it was written, without secrets."""
+    """Return the source as it was written, without secrets."""
     return ", ".join(without_secrets(text) for text in texts_of(source)[0])
 
 
@@ -140,7 +140,7 @@ def _as_text(part: object) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """``a::b`` is a list in WebDataset's notation."""
+    """Split ``a::b``, which is a list in WebDataset's notation."""
     if "::" not in text or os.path.lexists(os.path.expanduser(text)):
         return [text]
     # Not the "::" between the brackets of an address, as in http://[::1]:8000/.
@@ -162,19 +162,19 @@ def _joined(found: list[NamedFiles], *, kind: SourceKind, asked: str) -> Source:
 
 
 def _with_both_slashes(text: str) -> str:
-    """What a URL was before it went through `pathlib.Path`, which takes two slashes for one."""
+    """Restore the URL that went through `pathlib.Path`, which merges two slashes into one."""
     if scheme_of(text) in ("", "file") or os.path.lexists(text):
         return text
     return re.sub(r":/(?!/)", "://", text, count=1)
 
 
 def _common(roots: list[str]) -> str:
-    """The directory that all of ``roots`` lie in; of URLs at the highest their scheme."""
+    """Return the directory that contains all of ``roots``; of URLs at the highest their scheme."""
     if not scheme_of(roots[0]):
         return os.path.commonpath(roots)
     scheme, mark, _ = roots[0].partition("://")
     parts = [root.partition("://")[2].split("/") for root in roots]
-    # Names in the same place of each, as far as they agree: what is lowest and highest agrees on no more than all.
+    # The common leading names: all roots share as many as the lowest and the highest do.
     lowest, highest = min(parts), max(parts)
     num_shared = next((i for i, part in enumerate(lowest) if highest[i : i + 1] != [part]), len(lowest))
     is_without_host = all(root.startswith(f"{scheme}:///") for root in roots)

@@ -1,6 +1,6 @@
-"""What lies near a path that is not there: most wrong paths are nearly right."""
+"""Names near a path that does not exist: most wrong paths are nearly right."""
 
-# Paths are text in this room, as they are for every other store.
+# Paths are strings here, as they are for every other store.
 # ruff: noqa: PTH112, PTH120
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MAX_LISTED = 10_000
 
 
 def what_is_there(path: str) -> str:
-    """A sentence about the nearest directory above ``path`` that exists, and the names in it most like the missing."""
+    """Return a sentence about the nearest existing directory above ``path``, with names most like the missing one."""
     directory, name = os.path.split(path)
     while not os.path.isdir(directory) and os.path.dirname(directory) != directory:
         directory, name = os.path.split(directory)

@@ -1,4 +1,4 @@
-"""Certificates: what a run delivered, in a few numbers that other runs, and the index, can be compared with."""
+"""Certificates: the samples that a run delivered, in a few numbers to compare with other runs and with the index."""
 
 from __future__ import annotations
 
@@ -28,32 +28,31 @@ _SUM = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What was delivered of the positions ``[start, end)`` of an epoch."""
+    """The samples delivered from positions ``[start, end)`` of an epoch, summed up."""
 
     start: int
     end: int
     proof: Proof
 
     def plus(self, other: Part) -> Part:
-        """Both together."""
+        """Return the sum of both parts."""
         return Part(min(self.start, other.start), max(self.end, other.end), self.proof.plus(other.proof))
 
     def among(self, arrangement: ResolvedOrder, epoch: int) -> Part:
-        """The same in positions of the order, where it counts what is left of an epoch that has gaps."""
+        """Convert to positions of the order, from positions that count what is left of an epoch with gaps."""
         start, end = arrangement.gaps.span_of(self.start, self.end, epoch, arrangement.num_samples)
         return Part(start, end, self.proof)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON types."""
+        """Return JSON types."""
         num_samples, total = self.proof
         return {"start": self.start, "end": self.end, "num_samples": num_samples, "sum": f"{total:016x}"}
 
 
 class Delivered:
-    """What a dataset has delivered in this process, as far as it counts: what lies behind its newest iterator.
+    """Samples that a dataset has delivered in this process and that count: those behind its newest iterator.
 
-    A look at the first batches, by an iterator that another follows from the same place, is forgotten, as it is by
-    states.
+    A look at the first batches, by an iterator that another follows from the same position, is forgotten, as in states.
     """
 
     def __init__(self) -> None:
@@ -61,20 +60,20 @@ class Delivered:
         self._newest: Position | None = None
 
     def follow(self, place: Position) -> None:
-        """A new iterator begins at this place."""
+        """Record that a new iterator begins at this position."""
         parts = self.parts()
         part = parts.get(place.epoch)
         if part is not None and place.start <= part.start:
             del parts[place.epoch]
-        self._epochs, self._newest = parts, place  # at the end, for other threads that begin one
+        self._epochs, self._newest = parts, place  # last, for other threads that begin an iterator
 
     def forget(self) -> None:
-        """A state was loaded: what follows stands on its own."""
+        """Forget all deliveries: a state was loaded, and what follows stands on its own."""
         self._epochs.clear()
         self._newest = None
 
     def parts(self) -> dict[int, Part]:
-        """By epoch."""
+        """Return the delivered parts by epoch."""
         parts, place = dict(self._epochs), self._newest
         if place is not None and place.num_yielded:
             part = Part(place.start, place.end, place.proof)
@@ -84,18 +83,18 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What was delivered, of which dataset, in which order.
+    """A record of the samples delivered from a dataset, in an order.
 
     Parameters
     ----------
     index, seed, order
-        As in a state: the fingerprint of the dataset, and what makes its order.
+        As in a state: the fingerprint of the dataset, and the parameters of its order.
     checksums
-        What of the records went into the sums: "records", "extents" or "none".
+        Checksums of records that went into the sums: "records", "extents" or "none".
     epochs
-        What was delivered of each.
+        The part of each epoch that was delivered.
     gaps
-        Positions that the run left out: in the ranges of ``epochs``, and not in the sums.
+        Positions that the run left out: in the ranges of ``epochs``, but not in the sums.
     """
 
     index: str
@@ -106,7 +105,7 @@ class Certificate:
     gaps: Gaps = NO_GAPS
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON types; 80 bytes an epoch and 200 more."""
+        """Return JSON types; 80 bytes an epoch and 200 more."""
         found = {
             "version": VERSION,
             "index": self.index,
@@ -119,12 +118,12 @@ class Certificate:
 
     @staticmethod
     def from_dict(given: Any) -> Certificate:
-        """The certificate from what `to_dict` gave.
+        """Return the certificate from the result of `to_dict`.
 
         Raises
         ------
         StateError
-            It is something else, or of a newer shoal.
+            It is something else, or from a newer shoal.
         """
         if not isinstance(given, Mapping) or any(name not in given for name in _FIELDS):
             msg = "not a certificate of shoal"
@@ -143,30 +142,30 @@ class Certificate:
             raise StateError(msg, hint="give it as certificate() or merge_certificates() made it") from None
 
     def at(self, epoch: int) -> State:
-        """A state of the stream that it is of."""
+        """Return the state of its stream at the start of an epoch."""
         return State(epoch=epoch, position=0, seed=self.seed, order=self.order, index=self.index)
 
 
 def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    r"""One certificate of what several ranks, or several parts of a run, have delivered together.
+    r"""Merge the certificates of several ranks, or of several parts of a run, into one.
 
     Parameters
     ----------
     certificates
-        Those of all ranks (`Dataset.certificate`), in any order; and of a run that was resumed, those that were saved
-        with the states it went on from. Of ranks that all get the same samples (``partition(replicate=k)``), one.
+        Those of all ranks (`Dataset.certificate`), in any order; for a resumed run, also those that were saved with the
+        states it resumed from. Only one of ranks that all get the same samples (``partition(replicate=k)``).
 
     Returns
     -------
     dict
-        The same whatever the world size, the workers, the batch size, and the places where the run was stopped.
+        Independent of the world size, the workers, the batch size, and the positions at which the run was stopped.
 
     Raises
     ------
     StateError
-        They are of different datasets, orders or seeds; or one is none.
+        They are of different datasets, orders or seeds; or one is not a certificate.
     UsageError
-        There is none.
+        There are none.
 
     Examples
     --------
@@ -201,14 +200,14 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
 
 
 def differences(certificate: Certificate, arrangement: ResolvedOrder) -> list[str]:
-    """What was delivered otherwise than the index says, in words, epoch by epoch; nothing if all is as it should be.
+    """List, epoch by epoch and in words, deliveries that differ from what the index says; empty if there are none.
 
-    Reads nothing; about 0.2 us a sample.
+    Reads no data; about 0.2 us a sample.
 
     Raises
     ------
     StateError
-        The certificate is of another dataset or order, or counted other checksums than the index has.
+        The certificate is of another dataset or order, or used other checksums than the index has.
     """
     index = arrangement.index
     certificate.at(0).check(

@@ -1,9 +1,9 @@
-"""What a rank really delivered, summed up so that any number of ranks, workers and resumed runs can be added together.
+"""Sums over the samples that a rank really delivered, which add up over any number of ranks, workers and resumed runs.
 
 Each delivered sample is hashed together with its position, and the hashes are added modulo 2^64: so the sum does not
-depend on who delivered which sample, or when, and it changes when one is missing, comes twice, lies elsewhere or is
-another. design/certificate.md has the reasons. The hashes of a stretch of batches are made at once, and what of it was
-delivered follows from how far the iterator has come, which it counts anyway.
+depend on which rank or worker delivered a sample, or when, and it changes if a sample is missing, duplicated, moved or
+replaced. design/certificate.md has the reasons. The hashes of a stretch of batches are computed at once, and the part
+of it that was delivered follows from the iterator's position, which is counted anyway.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _MOST_STEPS = 4
 
 
 class Proof(NamedTuple):
-    """How many samples, and the sum of their hashes modulo 2^64."""
+    """Number of samples, and the sum of their hashes modulo 2^64."""
 
     num_samples: int = 0
     total: int = 0
 
     def plus(self, other: Proof) -> Proof:
-        """Both together."""
+        """Return the sum of both."""
         return Proof(self.num_samples + other.num_samples, (self.total + other.total) & _MASK)
 
     def minus(self, other: Proof) -> Proof:
-        """What is left without the other, which is a part of it."""
+        """Return the rest without the other, which is a part of this one."""
         return Proof(self.num_samples - other.num_samples, (self.total - other.total) & _MASK)
 
 
 NOTHING = Proof()
-"""What is delivered before anything is."""
+"""Proof of no delivery."""
 
 
 class RecordHashes:
-    """One hash for each sample at its position, 64 bits, of epoch, position, id and the checksum of its record.
+    """A 64-bit hash of each sample at its position: of epoch, position, id and the checksum of its record.
 
-    ``kind`` says what is known of the record: "records" (a checksum of each), "extents" (one of the extent that it is
-    in) or "none".
+    ``kind`` tells the available checksums: "records" (one of each record), "extents" (one of the extent that it is in)
+    or "none".
     """
 
     def __init__(self, index: Index) -> None:
@@ -62,7 +62,7 @@ class RecordHashes:
         self.kind = "records" if self._records is not None else "extents" if self._extents is not None else "none"
 
     def of(self, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Shape (num_samples,); 20 to 60 ns each."""
+        """Return the hashes, shape (num_samples,); 20 to 60 ns each."""
         hashes = draws(keys(key(0, epoch, "certificate"), positions), ids)
         if self._records is not None:
             return draws(hashes, self._records[ids])
@@ -72,7 +72,7 @@ class RecordHashes:
 
 
 class _Extents:
-    """Which extent holds a sample: a table over the ids says about where, which is five times as fast as a search."""
+    """Lookup of the extent of a sample: a table over ids gives an estimate, five times as fast as a search."""
 
     def __init__(self, first_sample: NDArray[np.int64]) -> None:
         self._first = first_sample
@@ -94,7 +94,7 @@ class _Extents:
 
 @dataclass(slots=True)
 class _Noted:
-    """A stretch of batches: the hash of each sample, and the sums over all batches before each; at these steps."""
+    """A stretch of batches at these steps: the hash of each sample, and counts and sums before each batch."""
 
     steps: range
     hashes: NDArray[np.uint64]
@@ -104,7 +104,7 @@ class _Noted:
     dropped: list[tuple[int, Proof]] = field(default_factory=list)
 
     def up_to(self, step: int) -> Proof:
-        """All batches before this step, without what was dropped."""
+        """Sum all batches before this step, without dropped samples."""
         done = len(range(self.steps.start, min(step, self.steps.stop), self.steps.step))
         so_far = Proof(int(self.counts[done]), int(self.totals[done]))
         for at, lost in self.dropped:
@@ -113,15 +113,15 @@ class _Noted:
 
 
 class DeliveryLedger:
-    """What one iterator has delivered, given how far it has come."""
+    """Record of the samples that one iterator has delivered, by how far it has come."""
 
     def __init__(self, hashes: RecordHashes, epoch: int) -> None:
         self._hashes, self._epoch = hashes, epoch
         self._noted: deque[_Noted] = deque()
-        self._before = Proof()  # of stretches that are over
+        self._before = Proof()  # of finished stretches
 
     def noting(self, shares: Iterator[tuple[Share, range]]) -> Iterator[tuple[Share, range]]:
-        """The same shares; each is noted on its way."""
+        """Yield the shares unchanged, noting each on its way."""
         for share, steps in shares:
             hashes = self._hashes.of(self._epoch, share.positions, share.ids)
             hashes[share.repeated] = 0  # marked repeats do not count
@@ -131,14 +131,14 @@ class DeliveryLedger:
             np.cumsum(~share.repeated, out=counts[1:])
             first = share.batch_first
             while len(self._noted) > _MOST_NOTED:
-                # Shares are asked for one stretch ahead, so that whatever lies before the last two is over.
+                # Shares are requested one stretch ahead, so anything before the last two is finished.
                 over = self._noted.popleft()
                 self._before = self._before.plus(over.up_to(over.steps.stop))
             self._noted.append(_Noted(steps, hashes, first, counts[first], sums[first]))
             yield share, steps
 
     def dropped(self, step: int, number: int) -> None:
-        """Sample ``number`` of the batch of this step is not delivered."""
+        """Record that sample ``number`` of the batch at this step is not delivered."""
         for noted in self._noted:
             if step in noted.steps:
                 lost = int(noted.hashes[int(noted.batch_first[noted.steps.index(step)]) + number])
@@ -146,7 +146,7 @@ class DeliveryLedger:
                     noted.dropped.append((step, Proof(1, lost)))
 
     def up_to(self, step: int) -> Proof:
-        """All that was delivered before this step, which must not lie further back than two stretches."""
+        """Sum all deliveries before this step, which must not lie further back than two stretches."""
         so_far = self._before
         for noted in self._noted:
             so_far = so_far.plus(noted.up_to(step))

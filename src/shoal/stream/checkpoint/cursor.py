@@ -1,4 +1,4 @@
-"""The one thing of a dataset that moves: where its next iterator begins, and where its newest one is."""
+"""The only mutable part of a dataset: the start of its next iterator, and the position of its newest one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Cursor"]
 
 
 class Cursor:
-    """Where iterators begin and what they have come to.
+    """The start of new iterators, and the position of the newest one.
 
     An iterator begins at the position loaded for the epoch, else at its start. A loaded position serves every iterator
-    of its epoch until one of them has come to the end: so a look at the first batch loses nothing. Positions count what
+    of its epoch until one of them has reached the end: so a look at the first batch loses nothing. Positions count what
     is left of an epoch that has gaps.
     """
 
@@ -28,26 +28,26 @@ class Cursor:
         self._watchers: list[weakref.WeakMethod[Callable[[], None]]] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy is watched by nobody."""
+        """Return the state without watchers, which a copy does not inherit."""
         return {**self.__dict__, "_watchers": []}
 
     def watch(self, moved: Callable[[], None]) -> None:
-        """Call this method whenever the next iterator is to begin elsewhere, as long as its object lives."""
+        """Call this method whenever the start of the next iterator changes, as long as the method's object lives."""
         self._watchers = [watcher for watcher in self._watchers if watcher() is not None]
         self._watchers.append(weakref.WeakMethod(moved))
 
     def begin(self, epoch: int, start: int) -> None:
-        """Begin here next; what iterators came to before is forgotten."""
+        """Start the next iterator here; forget the position of earlier ones."""
         self._newest = None
         self._move(epoch, start)
 
     def follow(self, place: Position) -> None:
-        """Speak of this iterator's place from now on."""
+        """Report the position of this iterator from now on."""
         self._newest = place
         self.delivered.follow(place)
 
     def ended(self, place: Position) -> None:
-        """An iterator came to its end: if it began where the next one would, that one begins the next epoch."""
+        """Handle the end of an iterator: if it began where the next one would, that one starts the next epoch."""
         if (place.epoch, place.start) == (self.epoch, self.start):
             self._move(self.epoch + 1, 0)
 
@@ -64,5 +64,5 @@ class Cursor:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and position to save: of the newest iterator, also after it is gone, else where one would begin."""
+        """Epoch and position to save: of the newest iterator, even after it is gone, else the start of the next."""
         return self._newest.position if self._newest is not None else self.begins

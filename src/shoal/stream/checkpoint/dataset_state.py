@@ -1,4 +1,4 @@
-"""States of a dataset that no iterator gave: for a position of one's own choice; and what a saved one resumes."""
+"""States of a dataset at a chosen position, and resumption from a saved state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["resumed", "state_for"]
 
 
 def state_for(arrangement: ResolvedOrder, position: int, epoch: int) -> dict[str, Any]:
-    """The state of a run that has come to a position of an epoch; at its end that of the start of the next one."""
+    """Return the state at a position of an epoch; at the end of an epoch, that of the start of the next."""
     number, in_epoch = count_of(position, "state_at(position)"), count_of(epoch, "state_at(epoch=)")
     if number > arrangement.num_samples:
         msg = f"state_at() was asked for position {number} of an epoch of {arrangement.num_samples} samples"
@@ -29,12 +29,12 @@ def state_for(arrangement: ResolvedOrder, position: int, epoch: int) -> dict[str
 def resumed(
     described: DatasetSpec, arrangement: ResolvedOrder, state: Mapping[str, Any]
 ) -> tuple[State, ResolvedOrder]:
-    """A saved state, and the order of a dataset once it goes on there.
+    """Return a saved state, and the order of a dataset that resumes from it.
 
     Raises
     ------
     StateError
-        The state belongs to another dataset, seed or order, or is none.
+        The state belongs to another dataset, seed or order, or is not a state.
     """
     saved = State.from_dict(state)
     request = described.order_request.adopting(saved)

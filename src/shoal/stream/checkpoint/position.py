@@ -1,4 +1,4 @@
-"""Where in an epoch an iterator is."""
+"""The position of an iterator in an epoch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Position"]
 
 @dataclass(slots=True)
 class Position:
-    """Where an iterator is: how many global batches of an epoch, counted from a start, it has yielded.
+    """The position of an iterator: the number of global batches of an epoch, counted from a start, that it has yielded.
 
-    ``leaves_out`` says that some samples may not be yielded, which shows only when they are read.
+    ``leaves_out`` is true if some samples may not be yielded, which shows only when they are read.
     """
 
     epoch: int
@@ -23,31 +23,31 @@ class Position:
     partition: Partition
     num_samples: int
     num_yielded: int = 0
-    is_over: bool = False  # nothing more is wanted
+    is_over: bool = False  # no more batches are wanted
     ledger: DeliveryLedger | None = None
     received: Proof = NOTHING
     leaves_out: bool = False
 
     @property
     def proof(self) -> Proof:
-        """What was yielded, summed up: by the ledger of who makes it, else as the receiver noted it."""
+        """Sum of the samples yielded: from the ledger of the producer, else as noted by the receiver."""
         return self.received if self.ledger is None else self.ledger.up_to(self.num_yielded)
 
     @property
     def end(self) -> int:
-        """The position after all that was yielded, in this epoch."""
+        """The position after all samples yielded, in this epoch."""
         if not self.num_yielded:
             return self.start
         return self.partition.end_of(self.num_yielded - 1, self.num_samples, self.start)
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and position of what comes next; (epoch + 1, 0) after the last.
+        """Epoch and position of the next sample; (epoch + 1, 0) after the last.
 
         Raises
         ------
         StateError
-            There is none that all ranks have in common.
+            There is no position that all ranks have in common.
         """
         if self.num_yielded >= self.partition.num_batches(self.num_samples, self.start):
             return self.epoch + 1, 0

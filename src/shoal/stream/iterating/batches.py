@@ -1,4 +1,4 @@
-"""Samples and batches, made of what a rank gets: through all stages, without what is dropped, counted."""
+"""Samples and batches of a rank: run through all stages, without dropped samples, counted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["BatchContext", "batches_gathered", "batches_made", "samples_made"]
 
 @dataclass(frozen=True, slots=True)
 class BatchContext:
-    """What samples are made of and with, and where the counts go."""
+    """Inputs for making samples and batches, and the counters of the results."""
 
     opened: Opened
     arrangement: ResolvedOrder
@@ -43,12 +43,12 @@ class BatchContext:
     decoders: Decoders | None
 
     def samples(self, stretch: ReadSpan) -> Iterator[Any]:
-        """The samples of a stretch, with those stages behind them that are run in threads."""
+        """Iterate over the samples of a stretch, after the stages that run in threads."""
         return stretch.samples if self.decoders is None else self.decoders.samples(stretch.samples, stretch.ids)
 
     @property
     def made(self) -> Callable[[Any, int], Any] | None:
-        """What becomes of such a sample, given with its id; None where it stays what it is."""
+        """The function from such a sample and its id to the result of the remaining stages; None if there are none."""
         threaded = self.recipe.threaded
         stages = self.recipe.stages[0 if threaded is None else threaded.num_stages :]
         if self.skips is not None:
@@ -56,12 +56,12 @@ class BatchContext:
         return partial(run_stages, stages, index=self.opened.index) if stages else None
 
 
-# From here on there are functions and no methods: a generator that knew its iteration would keep it, and with it its
-# threads, alive when nobody else does.
+# From here on functions, not methods: a generator that referenced its iteration would keep it, and with it its threads,
+# alive when nothing else does.
 
 
 def samples_made(stretches: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
-    """Sample after sample, without those that a filter dropped or that are damaged."""
+    """Yield sample after sample, without those that a filter dropped or that are damaged."""
     made, counters, place = source.made, source.counters, source.place
     formatting = source.recipe.formatting
     formatted = None if formatting.name is None else formatting.sample
@@ -81,7 +81,7 @@ def samples_made(stretches: Iterator[ReadSpan], source: BatchContext) -> Iterato
 
 
 def batches_made(stretches: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
-    """Batch after batch."""
+    """Yield batch after batch, made of samples."""
     made, place = source.made, source.place
     for stretch in stretches:
         stored = source.samples(stretch)
@@ -95,12 +95,12 @@ def batches_made(stretches: Iterator[ReadSpan], source: BatchContext) -> Iterato
                 msg = "the stream was closed while a batch was made"
                 raise StoppedError(msg)
             batch = _collated(samples, stretch.repeated[begin:end], source)
-            place.num_yielded = step + 1  # only now: what failed was not yielded
+            place.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield batch
 
 
 def batches_gathered(stretches: Iterator[Gathered], source: BatchContext) -> Iterator[Any]:
-    """Batch after batch, made of columns."""
+    """Yield batch after batch, made of columns."""
     stages = source.recipe.stages
     for stretch in stretches:
         ids, repeated = stretch.share.ids, stretch.share.repeated
@@ -118,7 +118,7 @@ def batches_gathered(stretches: Iterator[Gathered], source: BatchContext) -> Ite
                 for stage in stages:
                     batch = stage(batch, ids[begin:end])  # type: ignore[arg-type]  # one id for each row
             delivered = _delivered(batch, repeated[begin:end], source)
-            source.place.num_yielded = step + 1  # only now: what failed was not yielded
+            source.place.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield delivered
 
 
@@ -143,9 +143,9 @@ def _collated(samples: list[Any], repeated: list[bool], source: BatchContext) ->
 
 
 def _delivered(batch: Any, repeated: NDArray[np.bool_], source: BatchContext) -> Any:
-    """A batch with its repeats marked, in its format, after the stages of batches; counted."""
+    """Mark the repeats of a batch, format it and run the stages of batches; count it."""
     num_repeats = int(np.count_nonzero(repeated))
-    if isinstance(batch, dict) and "__pad__" in batch:  # in all batches, so that it does not wait for the last
+    if isinstance(batch, dict) and "__pad__" in batch:  # checked in all batches, not only in the last
         msg = "the samples have a field '__pad__', by which batches mark their repeats"
         raise UsageError(msg, hint='.rename(padding="__pad__") before batch() keeps it under another name')
     if num_repeats and isinstance(batch, dict):
@@ -168,9 +168,9 @@ def _delivered(batch: Any, repeated: NDArray[np.bool_], source: BatchContext) ->
 
 
 def _nearest_kept(source: BatchContext) -> Any:
-    """The nearest sample before a batch, cyclically, that is kept: what a rank gets instead of nothing.
+    """Return the nearest sample before a batch, cyclically, that is kept: a rank gets it instead of nothing.
 
-    Found from the order alone, so that a resumed run finds the same.
+    Found from the order alone, so that a resumed run finds the same one.
     """
     place, arrangement = source.place, source.arrangement
     order = arrangement.epoch(place.epoch)
@@ -188,7 +188,7 @@ def _nearest_kept(source: BatchContext) -> Any:
 
 
 def _alone(source: BatchContext, sample_id: int) -> Any:
-    """A sample that was not due, through all stages; not counted if it is damaged."""
+    """Run a sample that was not due through all stages; do not count it if it is damaged."""
     opened, arrangement, stages, skips = source.opened, source.arrangement, source.recipe.stages, source.skips
     if skips is None:
         return run_stages(stages, read_sample(opened, arrangement, sample_id), sample_id, index=opened.index)

@@ -1,4 +1,4 @@
-"""One run through the rest of an epoch on one rank: samples or batches out, and a position that counts them."""
+"""Iteration of one rank over the rest of an epoch: samples or batches out, and a position that counts them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ __all__ = ["Iteration"]
 class Iteration:
     """The batches (or samples) of one rank from a position to the end of an epoch.
 
-    `place` says what comes after everything yielded so far. Close it, use it in a ``with``, or let go of it: no thread
-    is left in any case. After an error it raises the same error again: an epoch that failed must not look like one
-    that ended.
+    `place` is the position after everything yielded so far. Close it, use it in a ``with``, or drop it: no thread is
+    left in any case. After an error it raises the same error again: an epoch that failed must not look like one that
+    ended.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Iteration:
         self._line = progress_line(options, recipe, self.place, counters, opened)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after everything this iterator has yielded; see `Dataset.state_dict`."""
+        """Return the state after everything this iterator has yielded; see `Dataset.state_dict`."""
         return self._state(*self.place.position)
 
     def __iter__(self) -> Self:
@@ -119,7 +119,7 @@ class Iteration:
             if isinstance(error, ValueError) and "already executing" in str(error):
                 msg = "two threads asked one iterator for its next batch at the same time"
                 raise UsageError(msg, hint="one iterator for each thread, or a lock around next()") from None
-            # An interrupt, too: what was made is lost, and to go on would skip it. It may have been counted already.
+            # Also for an interrupt: the batch is lost, and going on would skip it. It may have been counted already.
             self.fail(error, num_yielded=before)
             if self._is_stopped and isinstance(error, Exception):
                 raise StopIteration from None
@@ -155,7 +155,7 @@ class Iteration:
             self._line.close()
 
     def fail(self, error: BaseException, *, num_yielded: int) -> None:
-        """Remember what went wrong first, and stop: so many batches were given out, though more may be counted."""
+        """Remember the first error, and stop; ``num_yielded`` batches were given out, though more may be counted."""
         with InterruptsHeld():
             if self._failure is None:
                 self._failure = error
@@ -169,17 +169,17 @@ class Iteration:
         self.close()
 
     def stop(self) -> None:
-        """Yield nothing more; returns at once, and a ``next`` that waits for bytes ends within a moment.
+        """Stop yielding; returns at once, and a ``next`` that waits for bytes ends within a moment.
 
-        Unlike `close` it may be called in a signal handler. The state stays what it is: after everything yielded.
+        Unlike `close` it may be called in a signal handler. The state stays the same: after everything yielded.
         """
         self._is_stopped = True
         begin_elsewhere(self.close)
 
     def close(self) -> None:
-        """Stop reading, and yield nothing more; the threads are gone when this returns."""
+        """Stop reading and yielding; the threads have ended when this returns."""
         with InterruptsHeld():
-            self._closed = self.place.is_over = True  # perhaps while a thread makes what comes next
+            self._closed = self.place.is_over = True  # perhaps while a thread makes the next batch
             self._results = iter(())
             self._reading.close()
             if self._decoders is not None:
@@ -197,7 +197,7 @@ def _decoders_of(opened: Opened, recipe: PipelineSpec, skips: Skips | None) -> D
 
 
 def _viewed(opened: Opened, counters: Counters) -> Opened:
-    """The dataset with values that are views, if it can, and their bytes counted."""
+    """Return the dataset with values that are views, if its format can, and with their bytes counted."""
     pins = counters.pins or Pins()
     viewed = with_views(opened, pins)
     if viewed is not opened:
@@ -206,9 +206,9 @@ def _viewed(opened: Opened, counters: Counters) -> Opened:
 
 
 def _gathering(source: BatchContext, budget: Budget, fetch: Fetch, options: ReadingOptions) -> Gathering | None:
-    """What makes batches of columns; None where they are to be made of samples.
+    """Return the maker of batches from columns; None if they must be made of samples.
 
-    So they are where damaged samples are skipped, since these are told one by one, and where memory is limited.
+    They must if damaged samples are skipped, since these are reported one by one, and if memory is limited.
     """
     opened, recipe = source.opened, source.recipe
     if not (recipe.stacks and options.copy and source.skips is None and budget.keeping is None):

@@ -1,4 +1,4 @@
-"""One pass of a rank over the rest of an epoch, described before anything is read: here or in worker processes."""
+"""The description of a rank's pass over the rest of an epoch, made before any reads, for this process or workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["IteratorSpec", "WorkerSpec", "pass_of"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What a process needs to make batches of any epoch of one rank; it pickles, and knows no position."""
+    """Everything a process needs to make batches of any epoch of one rank; it pickles, and has no position."""
 
     opened: Opened
     arrangement: ResolvedOrder
@@ -48,7 +48,7 @@ class WorkerSpec:
         state: Callable[[int, int], dict[str, Any]],
         first_step: int = 0,
     ) -> Iteration:
-        """Make these batches from a step on; steps count from position ``start``."""
+        """Iterate over these batches from a step on; steps count from position ``start``."""
         return Iteration(
             self.opened,
             self.arrangement,
@@ -63,9 +63,9 @@ class WorkerSpec:
         )
 
     def of_worker(self, worker: int, num_workers: int) -> WorkerSpec:
-        """The part of one worker of so many, which share what this process was given to hold.
+        """Return the spec of one of ``num_workers`` workers, which share the memory limit of this process.
 
-        What goes to another process is copied on its way: views would not arrive.
+        Values are copied on their way to another process, so views are turned off.
         """
         limit = self.options.memory_limit_bytes
         each = None if limit is None else max(1, limit // num_workers)
@@ -76,10 +76,10 @@ class WorkerSpec:
 
 @dataclass(frozen=True, slots=True)
 class IteratorSpec:
-    """A rank's work from a position to the end of an epoch, and who is told how far it has come.
+    """A rank's work from a position to the end of an epoch, with callbacks for its progress.
 
-    ``follow`` is given the place that moves, ``ended`` the place once it came to its end; ``state`` makes a state of
-    epoch and position. Positions, ``start`` too, count what is left of the epoch.
+    ``follow`` receives the position that moves, ``ended`` the position once it has reached its end; ``state`` makes a
+    state of epoch and position. Positions, ``start`` too, count what is left of the epoch.
     """
 
     work: WorkerSpec
@@ -91,7 +91,7 @@ class IteratorSpec:
     state: Callable[[int, int], dict[str, Any]]
 
     def place(self) -> Position:
-        """Where it begins: to be moved on by whoever receives the batches."""
+        """Return the starting position, to be advanced by the receiver of the batches."""
         num_samples = self.work.arrangement.num_samples_of(self.epoch)
         work = self.work
         leaves_out = work.recipe.filters or work.options.leaves_out
@@ -99,30 +99,30 @@ class IteratorSpec:
 
     @property
     def num_steps(self) -> int:
-        """Batches to come, or positions without batches."""
+        """Number of batches to come, or of positions without batches."""
         return self.work.recipe.partition.num_batches(self.work.arrangement.num_samples_of(self.epoch), self.start)
 
     def with_threads(self, *, num_threads: int | None, limit_bytes: int) -> IteratorSpec:
-        """The same with samples decoded in threads, where that gains, or as many as were asked for."""
+        """Return this spec with samples decoded in threads if that gains, or in as many as were asked for."""
         recipe = self.work.recipe
         how = threaded(recipe.stages, num_threads=num_threads, limit_bytes=limit_bytes)
         return replace(self, work=replace(self.work, recipe=replace(recipe, threaded=how)))
 
     def silent(self) -> IteratorSpec:
-        """The same without the line of progress, which whoever receives the batches writes."""
+        """Return this spec without the progress line, which the receiver of the batches writes."""
         options = replace(self.work.options, progress=False)
         return replace(self, work=replace(self.work, options=options))
 
     def progress_line(self, place: Position) -> ProgressLine | None:
-        """The line of progress for who receives the batches at this place; None where there is none to write."""
+        """Return the progress line for the receiver of the batches at this position; None if there is none to write."""
         return progress_line(self.work.options, self.work.recipe, place, self.counters, self.work.opened)
 
     def gathered_into(self, allocate: Callable[..., NDArray[Any]]) -> IteratorSpec:
-        """The same with batches of columns in arrays that this makes of a shape and a type."""
+        """Return this spec with batches of columns in arrays that ``allocate`` makes of a shape and a type."""
         return replace(self, work=replace(self.work, recipe=replace(self.work.recipe, allocate=allocate)))
 
     def iterate(self) -> Iteration:
-        """Begin, in this process."""
+        """Start iterating in this process."""
         with InterruptsHeld():
             iteration = self.work.iterate(
                 self.counters, epoch=self.epoch, start=self.start, ended=self.ended, state=self.state
@@ -138,12 +138,12 @@ def pass_of(
     cursor: Cursor,
     collate: Callable[[list[Any]], Any],
 ) -> IteratorSpec:
-    """What the next iterator of a dataset does, from where its cursor is; warned of, if it will mix badly.
+    """Describe the next iterator of a dataset, starting at its cursor; warn if it will mix badly.
 
     Raises
     ------
     UsageError
-        A chunk is too large for the memory that was asked for.
+        A chunk is too large for the memory limit.
     """
     opened, options = described.opened, described.reading
     rank, world_size = described.ranks.resolve()

@@ -1,4 +1,4 @@
-"""What becomes of the samples of an epoch, and who makes which batches."""
+"""The processing of the samples of an epoch, and the division of batches among workers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["PipelineSpec"]
 
 @dataclass(frozen=True, slots=True)
 class PipelineSpec:
-    """What becomes of samples: stages of one, batches or not, stages of a batch; and who makes which batches.
+    """Stages of a sample, collation, stages of a batch; and the division of batches among workers.
 
     Worker ``worker`` of ``num_workers`` makes those of the rank's batches whose step leaves this remainder.
-    ``threaded`` says which of the stages are run in threads; None for none. ``allocate`` makes the arrays of batches
-    that are gathered from columns, or stacked.
+    ``threaded`` are the stages that run in threads; None for none. ``allocate`` makes the arrays of batches that are
+    gathered from columns, or stacked.
     """
 
     partition: Partition
@@ -41,24 +41,24 @@ class PipelineSpec:
 
     @property
     def filters(self) -> bool:
-        """Whether which samples are left is not known before they are read."""
+        """True if the samples that remain are not known before they are read."""
         return any(isinstance(stage, Filter) for stage in self.stages)
 
     @property
     def stacks(self) -> bool:
-        """Whether batches can be made of columns, with nothing done to a sample that cannot be done to its columns."""
+        """True if batches can be made of columns, since no stage does anything that columns do not allow."""
         return self.partition.batched and gathers(self.stages) and self.collate is collate
 
     def in_epoch(self, epoch: int) -> PipelineSpec:
-        """The same for the samples of one epoch."""
+        """Return this spec for the samples of one epoch."""
         return replace(self, stages=in_epoch(self.stages, epoch))
 
     def collated(self, samples: list[Any]) -> Any:
-        """A batch of samples after their stages, before `finished`."""
+        """Return a batch of samples after their stages, before `finished`."""
         return collate(samples, self.allocate) if self.collate is collate else self.collate(samples)
 
     def finished(self, batch: Any) -> Any:
-        """A batch, collated or gathered, as it goes to the stages of batches."""
+        """Convert a batch, collated or gathered, for the stages of batches."""
         if self.collate is collate and self.formatting.nests:
             batch = nested(batch, self.allocate)
         return self.formatting.finished(batch)

@@ -1,4 +1,4 @@
-"""A rank's samples stretch by stretch, with their reads planned: each stretch ahead of the one whose samples come."""
+"""A rank's samples stretch by stretch, with their reads planned one stretch ahead."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NOTHING = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """What this rank gets of some consecutive global batches: the samples before any stage, as they are read, and more.
+    """The rank's share of some consecutive global batches: the samples as read, before any stage, and their ids.
 
-    Lists, which a loop over samples is fastest with. Batch ``i`` is ``[batch_first[i], batch_first[i + 1])`` of them,
-    and the rank's at step ``steps[i]``.
+    Lists, since loops over samples are fastest with them. Batch ``i`` is ``[batch_first[i], batch_first[i + 1])`` of
+    them, and the rank's at step ``steps[i]``.
     """
 
     samples: Iterator[Any]
@@ -50,9 +50,9 @@ class Gathered:
 def planned(
     shares: Iterator[tuple[Share, range]], budget: Budget, fetch: Fetch, skips: Skips | None
 ) -> Iterator[ReadSpan]:
-    """Stretch after stretch, with the reads of the next one planned before the samples of this one are given out.
+    """Yield stretch after stretch, planning the reads of the next before the samples of this one are given out.
 
-    Where memory is limited, with those of this one only: what is kept of it depends on what the next one needs.
+    If memory is limited, only those of this one: which of its units stay depends on those that the next one needs.
     """
     current, units, keeping = None, _NOTHING, budget.keeping
     for following in itertools.chain(shares, [None]):
@@ -79,7 +79,7 @@ def planned(
 def gathered(
     shares: Iterator[tuple[Share, range]], budget: Budget, fetch: Fetch, gathering: Gathering
 ) -> Iterator[Gathered]:
-    """Stretch after stretch of batches made of columns, planned as `planned` does it."""
+    """Yield stretch after stretch of batches made of columns, planned as in `planned`."""
     current, units = None, _NOTHING
     for following in itertools.chain(shares, [None]):
         units_after = _NOTHING
@@ -95,7 +95,7 @@ def gathered(
 def unplanned(
     shares: Iterator[tuple[Share, range]], budget: Budget, singles: Singles, skips: Skips | None
 ) -> Iterator[ReadSpan]:
-    """Stretch after stretch of samples that have a read of their own."""
+    """Yield stretch after stretch of samples that have a read of their own."""
     for share, steps in shares:
         wanted = _wanted(share, skips)
         ids = share.ids[wanted]
@@ -104,7 +104,7 @@ def unplanned(
 
 
 def _wanted(share: Share, skips: Skips | None) -> slice | NDArray[np.bool_]:
-    """Which samples of a share are read: all but those in quarantine."""
+    """Select the samples of a share to read: all but those in quarantine."""
     return slice(None) if skips is None or not len(skips.known) else ~skips.among(share.ids)
 
 
@@ -115,7 +115,7 @@ def _stretch(share: Share, steps: range, samples: Iterator[Any], wanted: slice |
 
 
 def _with_gaps(samples: Iterator[Any], wanted: list[bool]) -> Iterator[Any]:
-    """The samples that are read, and a mark in the place of each that is not."""
+    """Yield the samples that are read, and a mark in place of each that is not."""
     for is_wanted in wanted:
         if not is_wanted:
             yield QUARANTINED

@@ -1,4 +1,4 @@
-"""What the ranks of a job must agree on before they train, told by each and compared by all."""
+"""Settings that the ranks of a job must agree on before they train, reported by each and compared by all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_agreement", "told_of"]
 
 
 def told_of(dataset: Dataset) -> tuple[dict[str, Any], int]:
-    """What a rank is about to train on, in JSON's types, and which part of it is its own."""
+    """Return the settings a rank is about to train with, in JSON types, and the part of the samples that is its own."""
     run = dataset._pass()  # noqa: SLF001  # what the next iterator does, before it begins
     shares = run.work.recipe.partition
     state = run.state(run.epoch, run.start)
@@ -31,9 +31,9 @@ def told_of(dataset: Dataset) -> tuple[dict[str, Any], int]:
 
 
 def check_agreement(everybody: Sequence[tuple[Mapping[str, Any], int]]) -> None:
-    """`UsageError` unless all ranks, in their order, told the same, and each part is had by equally many of them.
+    """Raise `UsageError` unless all ranks, in order, report the same settings and share the parts equally.
 
-    It names the ranks, the fields and both sides.
+    Each part must belong to equally many ranks. The error names the ranks, the fields and both sides.
     """
     _compare([told for told, _ in everybody])
     _check_parts([part for _, part in everybody], everybody[0][0]["world size"])

@@ -1,4 +1,4 @@
-"""What a rank gets of an epoch, and which part of that one of its worker processes makes: whole batches, in turn."""
+"""The share of a rank in an epoch, and that of each of its worker processes: whole batches, in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["shares_of", "some_batches"]
 def shares_of(
     order: BoundOrder, arrangement: ResolvedOrder, recipe: PipelineSpec, place: Position
 ) -> Iterator[tuple[Share, range]]:
-    """What a rank, or one of its workers, gets, stretch by stretch, with stored sample ids; and at which steps."""
+    """Yield the shares of a rank, or of one of its workers, stretch by stretch, with stored ids; and their steps."""
     partition, num_workers = recipe.partition, recipe.num_workers
     start, begin = place.start, place.num_yielded
     num_batches = partition.num_batches(order.num_samples, start)
@@ -37,7 +37,7 @@ def shares_of(
 
 
 def some_batches(share: Share, batches: NDArray[np.int64]) -> Share:
-    """Only these batches of a share, by number; O(samples of those batches).
+    """Select batches of a share by number; O(samples of those batches).
 
     >>> share = Share(*(np.arange(6) for _ in range(3)), np.zeros(6, dtype=bool), np.array([0, 3, 5, 6]))
     >>> part = some_batches(share, np.array([0, 2]))

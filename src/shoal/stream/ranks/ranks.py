@@ -1,9 +1,9 @@
-"""Which rank this process is, of how many: from whatever started it, and never from two that disagree.
+"""The rank of this process and the world size, as reported by its launcher; sources that disagree are an error.
 
-Asked are, in this order: what was given; torch.distributed, JAX and Ray Train, where they are imported and running;
-torchrun's ``RANK`` and ``WORLD_SIZE``; then SLURM, Open MPI and other launchers that speak PMI. No library is imported
-for this. Launchers nest: SLURM may start one torchrun for each machine, and then counts machines where torchrun counts
-processes. Such an outer launcher is believed only where nothing inside says more.
+Sources, in this order: explicit arguments; torch.distributed, JAX and Ray Train, if imported and running; torchrun's
+``RANK`` and ``WORLD_SIZE``; then SLURM, Open MPI and other launchers that speak PMI. No library is imported for this.
+Launchers nest: SLURM may start one torchrun per machine, and then counts machines where torchrun counts processes. Such
+an outer launcher is trusted only if no inner source says more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Ranks", "rank_and_world_size"]
 
 _HINT = ".partition(rank=..., world_size=...) overrides them"
 
-# Pairs of variables by launcher. SLURM_NTASKS is no good here: a batch script that srun did not start has it too.
+# Pairs of variables by launcher. SLURM_NTASKS does not work here: a batch script that srun did not start has it too.
 _OUTER = {
     "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -33,14 +33,14 @@ _OUTER = {
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """How a dataset learns its rank: given, or else found; and how many ranks in a row share the same samples."""
+    """The source of a dataset's rank, given or detected; and the number of consecutive ranks that share samples."""
 
     given: tuple[int, int] | None = None
     replicate: int = 1
 
     @staticmethod
     def asked(rank: Any, world_size: Any, replicate: Any) -> Ranks:
-        """What `Dataset.partition` was asked for, checked."""
+        """Return the arguments of `Dataset.partition`, checked."""
         if (rank is None) != (world_size is None):
             msg = f"partition() takes rank and world_size together; got rank={rank!r} and world_size={world_size!r}"
             raise UsageError(msg, hint="without both, the launcher says which rank this is")
@@ -54,7 +54,7 @@ class Ranks:
         return ranks
 
     def resolve(self) -> tuple[int, int]:
-        """Which of how many parts of the samples is this process's."""
+        """Return the part of the samples that belongs to this process, and the number of parts."""
         rank, world_size = rank_and_world_size(self.given)
         if world_size % self.replicate:
             msg = f"replicate={self.replicate} does not divide the {world_size} ranks"
@@ -63,7 +63,7 @@ class Ranks:
 
 
 class _Said(NamedTuple):
-    """What one source says, and what it is called in messages."""
+    """The rank and world size from one source, and the name of the source in messages."""
 
     source: str
     rank: int
@@ -76,12 +76,12 @@ class _Said(NamedTuple):
 def rank_and_world_size(
     given: tuple[int, int] | None = None, environment: Mapping[str, str] = os.environ
 ) -> tuple[int, int]:
-    """The rank and world size given, else those that whatever started this process says, else the only rank of one.
+    """Return the rank and world size given, else those reported by the launcher, else those of a single rank.
 
     Raises
     ------
     UsageError
-        Two sources disagree, or one makes no rank; the message has both.
+        Two sources disagree, or one reports an invalid rank; the message names both.
     """
     if given is not None:
         rank, world_size = _whole("rank", given[0]), _whole("world_size", given[1])
@@ -96,14 +96,14 @@ def rank_and_world_size(
         if not outer:
             _refuse_batch_script(environment)
         return _checked(outer[0]) if outer else (0, 1)
-    # torchrun numbers machines as they happen to meet, so its ranks need not follow those of what started it.
+    # torchrun numbers machines in the order of their rendezvous, so its ranks need not follow those of its launcher.
     if outer and "TORCHELASTIC_RUN_ID" not in environment and not _nests(outer[0], inner[0]):
         raise _conflict(inner[0], outer[0])
     return _checked(inner[0])
 
 
 def _libraries() -> list[_Said]:
-    """What the libraries say that run a job in this process."""
+    """Return the ranks reported by the libraries that run a job in this process."""
     return [said for ask in (_torch, _jax, _ray) if (said := ask()) is not None]
 
 
@@ -158,7 +158,7 @@ def _from(rank: str, size: str, environment: Mapping[str, str], hint: str, *, al
 
 
 def _refuse_batch_script(environment: Mapping[str, str]) -> None:
-    """`UsageError` in a script of a SLURM job of several tasks that is not itself one of these tasks."""
+    """Raise `UsageError` in a script of a SLURM job of several tasks that is not itself one of these tasks."""
     tasks = environment.get("SLURM_NTASKS") or "1"
     if tasks != "1" and "SLURM_PROCID" in environment:
         msg = f"SLURM_NTASKS={tasks}, but this process was not started by srun: it is no rank, or any"
@@ -167,7 +167,7 @@ def _refuse_batch_script(environment: Mapping[str, str]) -> None:
 
 
 def _nests(outer: _Said, inner: _Said) -> bool:
-    """Whether the outer launcher may have started groups of ranks, in order."""
+    """True if the outer launcher may have started groups of consecutive ranks."""
     each, rest = divmod(inner.world_size, max(1, outer.world_size))
     return not rest and each > 0 and inner.rank // each == outer.rank
 

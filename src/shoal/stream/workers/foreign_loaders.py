@@ -1,8 +1,8 @@
-"""Refuses what other loaders would make of a dataset: other samples than were asked for, without a word.
+"""Checks against loaders of other libraries that would silently read the wrong samples from a dataset.
 
 A DataLoader takes anything with ``len`` and ``[]`` for a list, and so would ignore the shuffle and the rank; each of
-its workers would iterate over the whole of a dataset; and wrappers that deal samples to ranks would deal out what was
-dealt already. torch is only looked at where somebody else has imported it.
+its workers would iterate over the whole dataset; and wrappers that deal samples to ranks would deal a rank's share
+again. torch is inspected only if other code has imported it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _HINT = (
     "shoal.torch.IterableDataset(ds)"
 )
 
-# Wrappers that take an iterable which is the same on all ranks, and give each rank a part of it.
+# Wrappers that take an iterable which is identical on all ranks, and give each rank a part of it.
 _DEALERS = {"BatchSamplerShard", "DataLoaderDispatcher", "IterableDatasetShard"}
 _LIBRARIES = ("accelerate.", "transformers.")
 
 
 def refuse_as_list(depth: int = 2) -> None:
-    """`UsageError` if what asks for one sample by id is torch's DataLoader."""
+    """Raise `UsageError` if the caller that asks for a sample by id is torch's DataLoader."""
     caller = sys._getframe(depth).f_globals.get("__name__", "")  # noqa: SLF001  # there is no other way to know
     if caller.startswith("torch.utils.data"):
         msg = "torch's DataLoader was given a shoal dataset, and reads it like a list: in storage order, on every rank"
@@ -34,7 +34,7 @@ def refuse_as_list(depth: int = 2) -> None:
 
 
 def refuse_in_worker() -> None:
-    """`UsageError` in a worker process of torch's DataLoader, where every worker would yield every sample."""
+    """Raise `UsageError` in a worker process of torch's DataLoader, where every worker would yield every sample."""
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None and torch_data.get_worker_info() is not None:
         msg = "a shoal dataset was iterated in a worker of torch's DataLoader: each worker would yield every sample"
@@ -42,9 +42,9 @@ def refuse_in_worker() -> None:
 
 
 def refuse_second_dealing(world_size: int) -> None:
-    """`UsageError` if the samples of one of several ranks are asked for by a wrapper that would deal them again.
+    """Raise `UsageError` if a wrapper that deals samples to ranks asks for the share of one of several ranks.
 
-    The wrapper is found among the callers, of which a forked worker still has those of its parent.
+    The wrapper is found among the callers; a forked worker still has the stack of its parent.
     """
     if world_size == 1:
         return
@@ -64,7 +64,7 @@ def refuse_second_dealing(world_size: int) -> None:
 
 
 def refuse_batches_of_batches() -> None:
-    """`UsageError` if torch's DataLoader is about to make batches of what are batches already."""
+    """Raise `UsageError` if torch's DataLoader is about to batch a dataset that has batches already."""
     for frame in _callers():
         if frame.f_code.co_name == "__init__" and frame.f_globals.get("__name__", "").startswith("torch"):
             if frame.f_locals.get("auto_collation"):

@@ -1,7 +1,7 @@
-"""Work on its way to another process of this machine: without its index, where that process can map it for itself.
+"""Pickling of work for another process of this machine, without its index if that process can map it itself.
 
-An index of ten million extents has some hundred megabytes. Pickled by value, every worker would hold a copy of its own;
-mapped from its file, all of them share one.
+An index of ten million extents takes some hundred megabytes. Pickled by value, every worker would hold a copy of its
+own; mapped from its file, all of them share one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from shoal.stream.iterating.iterator_spec import WorkerSpec
 
 __all__ = ["pack", "unpack"]
 
-_SMALL_ROWS = 100_000  # extents and samples; below, a few megabytes travel faster than a file is looked at
+_SMALL_ROWS = 100_000  # extents and samples; below, a few megabytes are sent faster than a file is opened
 
 
 def pack(work: WorkerSpec) -> bytes:
-    """The work as bytes that `unpack` makes work of on the same machine."""
+    """Return the work as bytes that `unpack` restores on this machine."""
     buffer = io.BytesIO()
     _Packer(buffer, work).dump(work)
     return buffer.getvalue()
 
 
 def unpack(data: bytes) -> WorkerSpec:
-    """The work that was packed.
+    """Return the work that was packed.
 
     Raises
     ------
@@ -47,7 +47,7 @@ class _Packer(pickle.Pickler):
         self._index, self._path = work.opened.index, _path_of(work)
 
     def persistent_id(self, thing: Any) -> tuple[str, str] | None:
-        """The file of the index in its place."""
+        """Return the file of the index in its place."""
         return (self._path, self._index.fingerprint) if self._path and thing is self._index else None
 
 
@@ -55,7 +55,7 @@ class _Unpacker(pickle.Unpickler):
     _index: Index | None = None
 
     def persistent_load(self, named: tuple[str, str]) -> Index:
-        """The index of the file, one object wherever it is named."""
+        """Return the index of the file, one object for all references to it."""
         if self._index is None:
             self._index = self._loaded(*named)
         return self._index
@@ -69,13 +69,13 @@ class _Unpacker(pickle.Unpickler):
 
 
 def _path_of(work: WorkerSpec) -> str:
-    """The file of this machine that has exactly the index of this work; "" where it is small, or there is none."""
+    """Return the local file that holds exactly the index of this work; "" if it is small, or there is no such file."""
     index, path = work.opened.index, work.opened.index_path
     if path is None or scheme_of(path) or index.num_extents + index.num_samples < _SMALL_ROWS:
         return ""
     try:
         same = load_index(path, store=LocalStore(), trusted=True)
-    except ShoalError:  # gone, or changed: then it travels
+    except ShoalError:  # gone, or changed: then the index is pickled
         return ""
-    # A selection of its shards has another fingerprint.
+    # The index of a selection of its shards has another fingerprint.
     return path if same.fingerprint == index.fingerprint else ""

@@ -1,4 +1,4 @@
-"""Makes what an iterator yields in a thread of its own, some items ahead of their use."""
+"""A thread that produces the items of an iterator ahead of their use."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _END = object()
 
 
 class Ahead:
-    """An iterator over the same items, of which up to ``limit`` are ready before they are asked for.
+    """An iterator over the same items, of which up to ``limit`` are ready before they are requested.
 
-    Those that are ready hold ``limit_bytes`` at most, as far as the largest so far tells how large the next will be;
-    one may always be ready. An error is raised at its place. Close it, or let go of it: the thread is gone when that
-    returns, unless the item in work takes seconds more; ``close`` is called before, and may see to it that its making
-    ends early. An interrupt loses nothing: while it waits, nothing was taken, and what was taken can be given back.
+    Ready items hold ``limit_bytes`` at most, the largest so far serving as the estimate for the next; one may always be
+    ready. An error is raised at its place. Close it, or drop the last reference: the thread has ended when that
+    returns, unless the item in work takes seconds more; ``close`` is called first, and may make that item end early. An
+    interrupt loses nothing: none is taken during the wait, and an item that was taken can be given back.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Ahead:
         return self.take()
 
     def wait(self) -> None:
-        """Wait until the next item is ready, or there is none: interrupts arrive while this waits."""
+        """Wait until the next item is ready, or there is none; interrupts can arrive meanwhile."""
         wait_in_slices(self._is_ready)
 
     def _is_ready(self, timeout_seconds: float | None) -> bool:
@@ -57,7 +57,7 @@ class Ahead:
         return not ready or is_done(ready[0], timeout_seconds) or self._room.stop.is_set()
 
     def take(self) -> Any:
-        """The next item, for which `wait` has waited; `StopIteration` after the last, and once this is closed."""
+        """Return the next item, after `wait`; raise `StopIteration` after the last, and once this is closed."""
         with InterruptsHeld():
             if not self._ready or self._room.stop.is_set():
                 raise StopIteration
@@ -70,18 +70,18 @@ class Ahead:
             return item
 
     def give_back(self, item: Any) -> None:
-        """Give it out once more: who took it was interrupted."""
+        """Put an item back to be given out again, after its taker was interrupted."""
         with InterruptsHeld():
             future: Future[Any] = Future()
             future.set_result((item, self._room.made(item)))
             self._ready.appendleft(future)
 
     def close(self) -> None:
-        """Make no more."""
+        """Stop producing items."""
         with InterruptsHeld():
             self._finalizer()
             self._ready.clear()
-            self._thread = None  # now: Python forgets threads by callbacks, in which an interrupt would be lost
+            self._thread = None  # now: Python releases threads in callbacks, in which an interrupt would be lost
 
     def _ask(self) -> None:
         if self._thread is not None:
@@ -89,7 +89,7 @@ class Ahead:
 
 
 class _Room:
-    """What is ready, in bytes, and whether there is room for one more."""
+    """The bytes of the items that are ready, and the check for room for one more."""
 
     def __init__(self, limit_bytes: int | None) -> None:
         self._limit_bytes = limit_bytes
@@ -98,7 +98,7 @@ class _Room:
         self.stop = Stop(self._changed)
 
     def wait(self) -> bool:
-        """Wait until there is room for another; whether it is still wanted."""
+        """Wait until there is room for another item; return True if it is still wanted."""
         with self._changed:
             self._changed.wait_for(lambda: self.stop.is_set() or self._has_room())
         return not self.stop.is_set()
@@ -108,7 +108,7 @@ class _Room:
         return limit is None or not self._num_ready or self._ready_bytes + self._largest_bytes <= limit
 
     def made(self, item: Any) -> int:
-        """Count one that is ready; its bytes."""
+        """Count one more ready item; return its bytes."""
         num_bytes = 0 if self._limit_bytes is None else bytes_of(item)
         with self._changed:
             self._num_ready += 1
@@ -117,7 +117,7 @@ class _Room:
         return num_bytes
 
     def taken(self, num_bytes: int) -> None:
-        """One was taken, and another may be made."""
+        """Count one ready item less, so that another may be made."""
         with self._changed:
             self._num_ready -= 1
             self._ready_bytes -= num_bytes

@@ -1,7 +1,7 @@
-"""Everything that something is made of, at one moment, in a few bytes that tell whether anything in it changed since.
+"""Digests of everything an object holds at one moment, to detect later changes in a few bytes.
 
-No list of fields says what to compare: the whole is taken apart as for a pickle, so that whatever is added to it later
-is compared as well.
+No list of fields defines the comparison: the whole object is taken apart as for a pickle, so that anything added to it
+later is compared as well.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["Snapshot"]
 
 
 class Snapshot:
-    """What ``thing`` holds now, however deep; equal to another snapshot if nothing in it differs.
+    """A digest of all that ``thing`` holds now, however deep; equal to another if nothing differs.
 
-    Functions, classes, the objects in ``alone`` and whatever cannot be pickled (an open file, a lock) are equal if they
-    are the same object; of a function of Python, what it closes over and its defaults count as well. All else is equal
-    by value. What cannot be taken apart at all is equal to nothing. O(bytes of a pickle of it) time, O(1) memory.
+    Functions, classes, the objects in ``alone`` and objects that cannot be pickled (an open file, a lock) are compared
+    by identity; of a Python function, its closure and defaults count as well. All else is compared by value. An object
+    that cannot be taken apart at all is equal to nothing. O(bytes of a pickle of it) time, O(1) memory.
 
     >>> thing = {"gaps": [1, 2]}
     >>> before = Snapshot(thing)
@@ -33,7 +33,7 @@ class Snapshot:
     """
 
     def __init__(self, thing: Any, *, alone: Sequence[Any] = ()) -> None:
-        # What is compared by being the same is held: another object could have its address otherwise.
+        # Objects compared by identity are kept alive: otherwise another object could get their address.
         self._held: list[Any] = [thing, *alone]
         digest = hashlib.blake2b(digest_size=16)
         pickler = _Parts(digest, self._held, {id(each) for each in alone if each is not None})
@@ -53,7 +53,7 @@ class Snapshot:
 
 
 class _Same:
-    """Stands in a pickle for an object that is compared by being the same."""
+    """Placeholder in a pickle for an object that is compared by identity."""
 
 
 class _Digest:
@@ -63,7 +63,7 @@ class _Digest:
         self._digest = digest
 
     def write(self, data: Any) -> int:
-        """Count the data in."""
+        """Add the data to the digest."""
         self._digest.update(data)
         return memoryview(data).nbytes
 
@@ -74,7 +74,7 @@ class _Parts(pickle.Pickler):
         self._held, self._alone = held, alone
 
     def persistent_id(self, thing: Any) -> int | None:
-        """The address of what has no parts that could change."""
+        """Return the address of an object without parts that could change."""
         if thing is _Same:
             return 0
         if id(thing) in self._alone or isinstance(thing, type | ModuleType):
@@ -83,7 +83,7 @@ class _Parts(pickle.Pickler):
         return None
 
     def reducer_override(self, thing: Any) -> Any:
-        """The parts of an object; its address where it has none."""
+        """Return the parts of an object; its address if it has none."""
         if isinstance(thing, FunctionType):
             return self._same(thing, (thing.__defaults__, thing.__kwdefaults__, thing.__closure__, thing.__dict__))
         if isinstance(thing, CellType):
@@ -96,7 +96,7 @@ class _Parts(pickle.Pickler):
         reduce = copyreg.dispatch_table.get(type(thing))
         try:
             parts = thing.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if reduce is None else reduce(thing)
-        except Exception:  # noqa: BLE001  # an open file, a lock: it may travel with a fork, and has no parts for us
+        except Exception:  # noqa: BLE001  # an open file, a lock: a fork may carry it, but it has no parts to compare
             return self._same(thing)
         return self._same(thing) if isinstance(parts, str) else parts
 

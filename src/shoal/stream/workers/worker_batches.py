@@ -1,7 +1,7 @@
-"""Batches made one by one, by step, in a worker process: what goes to it, what it makes, and what comes back.
+"""Batches made one by one, by step, in a worker process: the tasks sent to it, and the results that come back.
 
-A task names epoch, start and step, so a worker needs no memory of its own of where the run is: the same worker serves
-any number of epochs and resumed positions, and a new one begins wherever it is told to.
+A task names epoch, start and step, so a worker keeps no record of the position of the run: the same worker serves any
+number of epochs and resumed positions, and a new one begins wherever its task says.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Task(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """An error of a worker, and where in the worker it was raised."""
+    """An error of a worker, and its traceback in the worker."""
 
     error: BaseException
     where: str
 
     def raise_here(self) -> None:
-        """Raise it in the process that asked for the batch."""
+        """Raise it in the process that requested the batch."""
         self.error.add_note(f"shoal: in a worker process:\n{self.where}")
         raise self.error
 
 
 class WorkerBatch(NamedTuple):
-    """A batch, or why there is none; and what making it, and reading ahead of the next, added to the counts.
+    """A batch, or the error in its place; and the counts added by making it and by reading ahead for the next.
 
     ``proof`` sums up the samples in it.
     """
@@ -62,9 +62,9 @@ class WorkerBatch(NamedTuple):
 
 
 class StepMaker:
-    """Makes the steps of one worker of a rank; steps that follow each other cost no more than iterating does.
+    """The maker of one worker's steps; consecutive steps cost no more than iterating does.
 
-    ``stop`` is the end of a pipe. When something can be read there, the batch in work is given up at its next sample.
+    ``stop`` is the end of a pipe. When it becomes readable, the batch in work is abandoned at its next sample.
     """
 
     def __init__(self, work: WorkerSpec, num_workers: int, stop: Any) -> None:
@@ -82,9 +82,9 @@ class StepMaker:
         self._told: dict[str, Any] = {}
 
     def make(self, task: Task) -> WorkerBatch:
-        """The batch of a task; an error comes back as one, so that it keeps its type on its way."""
+        """Make the batch of a task; an error is returned in it, so that it keeps its type on its way."""
         if self._watch is None:
-            self._told = dict(cache_counts(self._work.opened))  # who was forked has those of the parent
+            self._told = dict(cache_counts(self._work.opened))  # a forked process has those of its parent
             self._watch = threading.Thread(target=self._close_when_told, name="shoal-stop", daemon=True)
             self._watch.start()
         try:
@@ -128,7 +128,7 @@ class StepMaker:
 
     def _close_when_told(self) -> None:
         with contextlib.suppress(OSError):
-            self._stop.poll(None)  # not read: the other workers want to see it too
+            self._stop.poll(None)  # not read: the other workers need to see it too
         self.close()
 
     def _counts(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def counts_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
 
 
 def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
-    """Add what a worker counted; of what is a height and not a count, keep the highest of one process."""
+    """Add the counts of a worker; of peaks, keep the highest of any process."""
     for name, more in counts.items():
         value = getattr(counters, name, None)
         if value is None:  # of the cache, which is counted apart from the stream
@@ -177,7 +177,7 @@ def _since(before: Any, now: Any) -> Any:
 
 
 def _portable(error: BaseException) -> BaseException:
-    """The error itself where it survives the way to another process, else one that says what it said."""
+    """Return the error itself if it can be pickled, else one with its type and message."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  # our own object, to see whether it arrives
     except Exception:  # noqa: BLE001  # whatever a foreign class does when it is taken apart
@@ -186,7 +186,7 @@ def _portable(error: BaseException) -> BaseException:
 
 
 def _nobody_counts(_: Position) -> None:
-    """A worker does not know whether what it made was received."""
+    """Ignore the end of an iteration: a worker does not know if its batches were received."""
 
 
 def _nobody_saves(epoch: int, position: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Workers of a loader that read remote shards share what they read: each chunk comes to this machine once.
+"""A chunk cache shared by the workers of a loader of remote shards: each chunk comes to this machine once.
 
 Worker ``w`` of ``m`` makes every ``m``-th batch, so all of them want nearly all chunks at about the same time.
 """
@@ -17,15 +17,15 @@ __all__ = ["sharing_chunks"]
 
 _log = logging.getLogger("shoal")
 _LEAST_BYTES = 1 << 30
-_WINDOWS = 2  # workers are not quite at the same place
+_WINDOWS = 2  # workers are not at exactly the same position
 
 
 def sharing_chunks(work: WorkerSpec, *, num_workers: int) -> WorkerSpec:
-    """The same work with a cache of this machine for as long as it lasts, where it reads remote shards and has none.
+    """Add a cache of this machine, for the time of the work, to work that reads remote shards and has none.
 
-    Files of this machine are shared by the system. Where there is no room for a cache, workers read for themselves, and
-    a warning says what that costs. They do not divide the window: to hold a part of it each worker would read chunks
-    again, and so over the network.
+    Local files are shared by the page cache. If there is no room for a cache, workers read for themselves, and a
+    warning says what that costs. They do not divide the window: to hold only a part of it, each worker would read
+    chunks again, and over the network.
     """
     opened, arrangement = work.opened, work.arrangement
     if opened.cache is not None or opened.store.reads_ahead or not len(arrangement.chunks):
