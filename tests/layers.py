@@ -131,6 +131,8 @@ MAX_FOLDERS_IN_A_FOLDER = 12
 # Each format has both, side by side.
 NAMES_IN_EVERY_FORMAT = {"reader", "writer"}
 
+ODD_OPENINGS = ("What", "Whether", "How", "Which", "Where", "Who", "The same", "As")
+
 VAGUE_NAMES = {"utils", "util", "base", "core", "common", "helpers", "helper", "misc"}
 
 
@@ -170,6 +172,7 @@ def violations(sources: Mapping[str, str]) -> list[str]:
                 *import_violations(name, imports, sources),
                 *call_violations(name, tree),
                 *size_violations(source, tree),
+                *docstring_violations(tree),
             }
         ):
             found.append(f"{name}:{line}: {text}")
@@ -348,6 +351,17 @@ def dotted(node: ast.expr, aliases: Mapping[str, str]) -> str:
         origin = dotted(node.value, aliases)
         return f"{origin}.{node.attr}" if origin else ""
     return ""
+
+
+def docstring_violations(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Docstrings that open with a question word, which says what is asked and not what is there."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node) or ""
+            opening = next((word for word in ODD_OPENINGS if text.startswith(f"{word} ")), None)
+            if opening is not None:
+                line = getattr(node, "lineno", 1)
+                yield line, f"a docstring opens with {opening!r}; begin with a verb or a noun that stands alone"
 
 
 def size_violations(source: str, tree: ast.Module) -> Iterator[tuple[int, str]]:

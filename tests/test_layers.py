@@ -87,6 +87,8 @@ BROKEN = [
     ("shoal.stream.dataset", "from sys import stdout as out\nout.write('x')", "sys.stdout belongs to"),
     ("shoal.formats.tar", "x = 1\n" * (MAX_FILE_LINES + 1), "are the ceiling"),
     ("shoal.formats.tar", LONG_FUNCTION, "long has 61 lines"),
+    ("shoal.formats.tar", 'def f():\n    """Whether it is."""', "a docstring opens with 'Whether'"),
+    ("shoal.formats.tar", 'class A:\n    """The same for tars."""', "a docstring opens with 'The same'"),
     ("shoal.stream.tar", "x = 1", "'tar' is the name of shoal.formats.tar, too"),
     *((f"shoal.order.order{number}", "", "has 17 modules; 14 are the ceiling") for number in (14,)),
 ]

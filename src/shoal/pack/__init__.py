@@ -1,5 +1,7 @@
 """Packing: samples in, shards and their index out."""
 
+# HOW ARE SHARDS MADE?
+#
 # Names are imported on first use, as in the top-level package: every process that makes shards starts by importing this
 # file, and needs only half of the modules behind it.
 

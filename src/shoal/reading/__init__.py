@@ -1,1 +1,1 @@
-"""WHICH BYTES, WHEN, IN HOW MUCH MEMORY, THROUGH WHICH FAULTS? Modules that answer it."""
+"""WHICH BYTES ARE READ, AND WHEN? Planned, within a memory budget, checked, and through faults."""

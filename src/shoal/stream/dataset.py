@@ -50,8 +50,7 @@ class Dataset:
     """A stream of samples from shards: which samples, in which order, and how they are processed.
 
     Methods that configure the stream return a new dataset, positioned at the start of epoch 0; an existing dataset
-    never changes, apart from its position. A sample is a dict of fields. Sample ids number the samples in storage
-    order, from 0, regardless of selection and shuffling.
+    never changes, apart from its position. A sample is a dict of fields. Sample ids count samples in storage order.
     """
 
     _description: DatasetSpec
@@ -84,8 +83,7 @@ class Dataset:
         window
             Bytes of data that may mix at a time, across the whole job: ``"16GiB"``; default 512 MiB.
         chunk
-            Bytes that are read and moved as one; default a 512th of the window, at most 8 MiB, at least one extent of
-            the index.
+            Bytes that are read and moved as one; default a 512th of the window, from one extent of the index to 8 MiB.
         num_canonical_nodes
             Number of parts of the dataset that are mixed separately, so that ranks need not read the same chunks;
             default one for every 16 chunks of the window, at most 64.
@@ -104,8 +102,7 @@ class Dataset:
 
         Before `shuffle`, ids of stored samples; after it, positions in every epoch. A column takes a value, a
         collection of values, or a function from its array to booleans: ``select(sample_bytes=lambda b: b < 1e6)``.
-        Columns of texts and classes also accept the text or class name: ``select(label="cat")``. Samples keep their
-        order.
+        Columns of texts and classes also accept the text or class name: ``select(label="cat")``. The order stays.
         """
         if (samples is None) == (not columns):
             msg = "select() takes samples, or columns of the index by name"
@@ -222,8 +219,7 @@ class Dataset:
         Numbers, and arrays or tensors of equal shape and type, are stacked; the rest become lists. Dicts and tuples in
         samples become dicts and tuples of columns, as in torch's ``default_collate``. ``remainder`` says what happens
         to the last, incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat),
-        "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__`` of batches that contain
-        one.
+        "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__``.
         """
         self._description.refuse_after_batch("batch()")
         if (size is None) == (global_batch_size is None):
@@ -250,8 +246,7 @@ class Dataset:
     ) -> Dataset:
         """Set how bytes are read and how damaged samples are handled; order and state stay the same.
 
-        May be called anywhere in the chain, once. ``ds[i]`` heeds only ``verify``: it returns the sample or raises its
-        error.
+        May be called anywhere in the chain, once. ``ds[i]`` heeds only ``verify``, and raises the sample's error.
 
         Parameters
         ----------
@@ -279,11 +274,9 @@ class Dataset:
             `deadline_seconds` of `storage_options`, else 120). A last attempt still in flight then is awaited, for
             `timeout_seconds` of `storage_options`, or longer while bytes arrive.
         hedge
-            If true, a request that takes longer than nearly all others is sent a second time, and the first response is
-            used.
+            If true, a request slower than nearly all others is sent a second time, and the first response is used.
         progress
-            If true, show a line on stderr, on rank 0, with throughput and the bottleneck; in a log, every minute and at
-            the end.
+            If true, show a line on stderr, on rank 0, with throughput and the bottleneck; in a log, every minute.
 
         Raises
         ------
@@ -475,8 +468,7 @@ class Dataset:
         Raises
         ------
         StateError
-            They were not; the message lists the differences epoch by epoch. Or the certificate is of another dataset or
-            order.
+            They were not; the message lists the differences by epoch. Or it is of another dataset or order.
         """
         request = self._description.order_request.adopting((given := Certificate.from_dict(certificate)).at(0))
         if found := differences(given, replace(self._arrangement, request=request, _epochs={})):

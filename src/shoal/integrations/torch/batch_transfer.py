@@ -26,7 +26,7 @@ _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 
 class _Parcel:
-    """What was packed already, and is itself again when it arrives."""
+    """A value that was packed already, and is itself again when it arrives."""
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
@@ -58,7 +58,7 @@ def sendable(batch: Any) -> tuple[Any, bool]:
 
 
 def _is_shared(value: Any) -> bool:
-    """Whether a queue can take this as it is: its tensors are put into shared memory now, and the rest is plain."""
+    """Return True if a queue can take this as it is: tensors go into shared memory now, and the rest is plain."""
     if isinstance(value, dict):
         return all(type(name) in _PLAIN for name in value) and all(map(_is_shared, value.values()))
     if type(value) in {list, tuple}:
@@ -73,7 +73,7 @@ def _is_shared(value: Any) -> bool:
 
 
 def _is_about_room(error: Exception) -> bool:
-    """Whether torch, or the system, had no room in shared memory: torch says so in words alone."""
+    """Return True if torch, or the system, had no room in shared memory: torch says so in words alone."""
     return isinstance(error, OSError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in ("shared memory", "/torch_", "No space"))
     )

@@ -1,1 +1,1 @@
-"""HOW ARE SHARDS MADE OF SHARDS? Modules that answer it."""
+"""HOW ARE SHARDS MADE OF SHARDS? Repacked, converted, mixed once."""

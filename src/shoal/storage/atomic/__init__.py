@@ -1,1 +1,1 @@
-"""HOW DOES AN OBJECT APPEAR WHOLE OR NOT AT ALL? Modules that answer it."""
+"""HOW DO OBJECTS APPEAR WHOLE OR NOT AT ALL? Written aside, then renamed or uploaded at once."""

@@ -49,7 +49,7 @@ class Response(HTTPResponse):
         self.fp = self._buffered = _Buffered(self._timed)
         self._is_begun = False
         self.is_in_step = True
-        """Whether all that was asked for of the body came, so that it is known where in it the connection is."""
+        """True if all requested bytes of the body came, so the connection's position in it is known."""
         self.fields: dict[str, str] = {}
         """The fields of the head by names in small letters; of one that comes several times, all that it says."""
 

@@ -30,7 +30,7 @@ class TimedReads(io.RawIOBase):
         self._silence_seconds = math.inf if (seconds := sock.gettimeout()) is None else seconds
         self._is_short = self._is_over = False
         self.is_ended = False
-        """Whether whoever sends has ended, which was seen."""
+        """True if a read has met the end of the stream."""
         self.allow(0)
 
     def allow(self, num_bytes: int) -> None:

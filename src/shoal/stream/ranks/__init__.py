@@ -1,1 +1,1 @@
-"""WHICH RANK IS THIS, AND WHAT IS ITS SHARE? Modules that answer it."""
+"""WHICH RANK IS THIS, AND WHAT IS ITS SHARE? Detected, compared, dealt."""

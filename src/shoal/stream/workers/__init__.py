@@ -1,1 +1,1 @@
-"""HOW DO WORKER PROCESSES AND THREADS MAKE BATCHES? Modules that answer it."""
+"""HOW DO WORKERS MAKE BATCHES? In processes and threads, ahead of their use."""
