@@ -17,7 +17,7 @@ import shoal
 from shoal.index.table import Index
 from shoal.order.partition import Share
 from shoal.stream.certificate.delivery_ledger import NOTHING, DeliveryLedger, Proof, RecordHashes
-from shoal.stream.iterating import iterator as iteration
+from shoal.stream.iterating import iterator
 from shoal.verify.shard_soundness import RECORD_CRCS
 
 NUM_DOCS = 200_000
@@ -75,7 +75,7 @@ def main() -> None:
         times: dict[type, list[float]] = {DeliveryLedger: [], NoLedger: []}
         for _ in range(ROUNDS):
             for kind, found in times.items():
-                iteration.Ledger = kind  # type: ignore[misc]
+                iterator.Ledger = kind  # type: ignore[misc]
                 ds = shoal.open(path).shuffle(seed=0).batch(256)
                 found.append(epoch_seconds(ds))
         with_it, without = min(times[DeliveryLedger]), min(times[NoLedger])

@@ -25,7 +25,7 @@ import zstandard
 
 import shoal
 from shoal.errors import UsageError
-from shoal.formats.compressed import pieces as compressed_pieces
+from shoal.formats.compressed import pieces
 from shoal.orders import Window
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 
@@ -55,7 +55,7 @@ def write(directory: Path, num_bytes: int, frame_bytes: int) -> int:
 
 
 def row(directory: Path, inside: int, own_bytes: int | None) -> str:
-    compressed_pieces._OWN_BYTES_FOR_A_SHARED_ONE = own_bytes or 1 << 40  # noqa: SLF001
+    pieces._OWN_BYTES_FOR_A_SHARED_ONE = own_bytes or 1 << 40  # noqa: SLF001
     with tempfile.TemporaryDirectory() as cache:
         os.environ["SHOAL_CACHE_DIR"] = cache
         ds = shoal.open(directory)

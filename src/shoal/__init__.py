@@ -29,10 +29,9 @@ from typing import Any as _Any
 from shoal import errors
 
 if _TYPE_CHECKING:
-    from shoal import formats, orders, pack
+    from shoal import formats, measure, orders, pack
     from shoal import huggingface as huggingface
     from shoal import jax as jax
-    from shoal import quality as measure
     from shoal import torch as torch
     from shoal.stream.certificate.certificate import merge_certificates
     from shoal.stream.dataset import Dataset

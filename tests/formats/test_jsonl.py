@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.errors import ShardError
-from shoal.formats.lines import line_borders as lines
+from shoal.formats.lines import line_borders
 from shoal.formats.lines.reader import JsonLines
 from shoal.formats.records import CutRecords
 from shoal.formats.shard_format import ShardScan, Stretch
@@ -52,7 +52,7 @@ PIECES = [b"\n", b" ", b"{}", b"\r\n", b'{"a": "\xc3\xa9"}', b"\t", b"1", BOM, b
 @example(pieces=[b"\n", b"\n", b"1", b"\n"], window_bytes=3, few=0)  # a window that ends inside of a line
 def test_lines_are_those_of_a_split(pieces: list[bytes], window_bytes: int, few: int) -> None:
     data = b"".join(pieces)
-    with mock.patch.object(lines, "_FEW", few):  # how many lines are looked at one by one
+    with mock.patch.object(line_borders, "_FEW", few):  # how many lines are looked at one by one
         found = scan(data, window_bytes=window_bytes)
     starts = reference_starts(data)
     assert found.sample_starts.tolist() == starts

@@ -15,7 +15,7 @@ from shoal.errors import ShardError
 from shoal.formats.known_formats import format_named
 from shoal.formats.records import CutRecords
 from shoal.formats.shard_format import ShardScan, Stretch
-from shoal.formats.tfrecord import reader as tfrecord
+from shoal.formats.tfrecord import reader
 from shoal.formats.tfrecord.crc32c import crc32c, crc32c_of_rows
 from shoal.formats.tfrecord.example_reader import NotAnExampleError, parse_example
 from shoal.formats.tfrecord.reader import TFRecord
@@ -151,7 +151,7 @@ def test_what_comes_in_several_parts_is_merged_as_protobuf_does() -> None:
 
 
 def test_a_huge_first_record_is_told_by_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tfrecord, "_HUGE_RECORD_BYTES", 100)
+    monkeypatch.setattr(reader, "_HUGE_RECORD_BYTES", 100)
     records = {
         "examples": [example({"x": [bytes(200)]}), sequence_example({"x": [bytes(200)]}, {"y": [[bytes(300)]]})],
         None: [

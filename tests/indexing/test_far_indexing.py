@@ -23,8 +23,7 @@ from shoal.formats.known_formats import format_named
 from shoal.formats.shard_format import Format, ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
-from shoal.indexing.scan import costs as scan_costs
-from shoal.indexing.scan import ranges as scan_reading
+from shoal.indexing.scan import costs, ranges
 from shoal.indexing.scan.processes import ScanTask
 from shoal.indexing.scan.ranges import BLOCK_BYTES, ScanReads, ScanTraffic
 from shoal.indexing.scan.threads import scan_in_threads
@@ -71,9 +70,9 @@ def assert_same_scan(one: ShardScan, other: ShardScan) -> None:
 @pytest.fixture(params=["headers", "stream"])
 def small_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Requests so small that small archives take many; what one is worth in bytes, for either way."""
-    monkeypatch.setattr(scan_costs, "REACH_BYTES", 700)
-    monkeypatch.setattr(scan_reading, "REACH_BYTES", 700)
-    monkeypatch.setattr(scan_reading, "BLOCK_BYTES", 1500)
+    monkeypatch.setattr(costs, "REACH_BYTES", 700)
+    monkeypatch.setattr(ranges, "REACH_BYTES", 700)
+    monkeypatch.setattr(ranges, "BLOCK_BYTES", 1500)
     return 1 if request.param == "headers" else 100 * MIB
 
 
@@ -93,9 +92,9 @@ def test_every_kind_of_tar_is_found_as_it_is_here(small_requests: int) -> None:
 def test_any_members(members: list[tuple[str, bytes, bytes]], kind: str, request_bytes: int) -> None:
     data = archive([(f"{name}{i}", load) for i, (name, load, _) in enumerate(members)], kind=kind, mtime=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan_costs, "REACH_BYTES", 700)
-        patch.setattr(scan_reading, "REACH_BYTES", 700)
-        patch.setattr(scan_reading, "BLOCK_BYTES", 1500)
+        patch.setattr(costs, "REACH_BYTES", 700)
+        patch.setattr(ranges, "REACH_BYTES", 700)
+        patch.setattr(ranges, "BLOCK_BYTES", 1500)
         found, _ = scans_of({"a": data}, request_bytes=request_bytes)
     assert_same_scan(found[0], scan(data))
 

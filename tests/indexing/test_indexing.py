@@ -17,7 +17,7 @@ from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.formats.known_formats import format_named
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
-from shoal.indexing.scan import processes as scan_pool
+from shoal.indexing.scan import processes
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import Source, expand
 
@@ -75,7 +75,7 @@ def test_shards_keep_the_order_given(lines: Path, tmp_path: Path) -> None:
 
 
 def test_small_data_starts_no_process_and_keeps_nothing(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_pool, "start_python", pytest.fail)
+    monkeypatch.setattr(processes, "start_python", pytest.fail)
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(lines.parent / "cache"))
     index_of(lines)
     assert not (lines.parent / "cache").exists()
@@ -115,13 +115,13 @@ def fake_worker(code: str) -> subprocess.Popen[bytes]:
 
 def test_a_killed_worker_is_reported_with_its_signal_and_shard(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import os, sys; sys.stdin.buffer.read(16); os.kill(os.getpid(), 9)"
-    monkeypatch.setattr(scan_pool, "start_python", lambda *_, **__: fake_worker(code))
+    monkeypatch.setattr(processes, "start_python", lambda *_, **__: fake_worker(code))
     with pytest.raises(ShoalError, match=r"00\d\.jsonl: the process that scanned this shard was killed by SIGKILL"):
         index_of(lines, workers=2, cache_dir=lines.parent / "cache")
 
 
 def test_a_worker_that_cannot_start_is_reported(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_pool, "start_python", lambda *_, **__: fake_worker("import sys; sys.exit(3)"))
+    monkeypatch.setattr(processes, "start_python", lambda *_, **__: fake_worker("import sys; sys.exit(3)"))
     with pytest.raises(ShoalError, match="ended with exit status 3") as caught:
         index_of(lines, workers=1, cache_dir=lines.parent / "cache")
     assert "SHOAL_INDEX_WORKERS=0" in caught.value.hint
@@ -130,9 +130,9 @@ def test_a_worker_that_cannot_start_is_reported(lines: Path, monkeypatch: pytest
 def test_a_bug_in_a_worker_keeps_its_traceback(lines: Path) -> None:
     found = expand(lines / "000.jsonl", suffixes=(".jsonl",))
     wrong = Source(found.kind, found.asked, found.root, (7,), found.paths)  # type: ignore[arg-type]
-    task = scan_pool.ScanTask(0, wrong.names[0], wrong.paths[0], "many", "")  # type: ignore[arg-type]
+    task = processes.ScanTask(0, wrong.names[0], wrong.paths[0], "many", "")  # type: ignore[arg-type]
     with pytest.raises(ShoalError, match="TypeError") as caught:
-        list(scan_pool.scan_in_processes([task], format_named("jsonl"), num_workers=1, came_to=lambda *_: None))
+        list(processes.scan_in_processes([task], format_named("jsonl"), num_workers=1, came_to=lambda *_: None))
     assert "Traceback" in caught.value.__notes__[0]
 
 
@@ -149,7 +149,7 @@ def test_a_users_own_format_is_scanned_in_this_process(lines: Path, monkeypatch:
     class Own(type(format_named("jsonl"))):  # type: ignore[misc]
         pass
 
-    monkeypatch.setattr(scan_pool, "start_python", pytest.fail)
+    monkeypatch.setattr(processes, "start_python", pytest.fail)
     found = expand(lines, suffixes=(".jsonl",))
     index = build_index(found, store=LocalStore(), format=Own(), workers=2, cache_dir=lines.parent / "cache")
     assert int(index.extent_num_samples.sum()) == 6000
@@ -236,9 +236,9 @@ def test_finished_scans_are_used_and_not_made_again(lines: Path, monkeypatch: py
         index_of(lines, workers=1, cache_dir=cache, progress=stop_after_three)
     assert done == 3000
     scanned = []
-    start = scan_pool.scan_in_processes
+    start = processes.scan_in_processes
 
-    def counted(tasks: list[scan_pool.ScanTask], *args: object, **options: object) -> object:
+    def counted(tasks: list[processes.ScanTask], *args: object, **options: object) -> object:
         scanned.extend(tasks)
         return start(tasks, *args, **options)  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.formats.shard_format import ShardScan
-from shoal.indexing.scan import pipe_frames as scan_frames
+from shoal.indexing.scan import pipe_frames
 from shoal.indexing.scan.pipe_frames import read_frame, scan_from, scan_to_buffers, write_frame
 from shoal.storage.index_cache.place import Scratch
 from shoal.testing.known_shards import measured
@@ -93,7 +93,7 @@ def test_a_frame_that_breaks_off_is_the_end(cut: int) -> None:
 
 
 def test_frames_go_in_parts_and_are_not_copied_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_frames, "PART_BYTES", 1 << 16)
+    monkeypatch.setattr(pipe_frames, "PART_BYTES", 1 << 16)
     largest = 0
 
     class Sink(io.RawIOBase):

@@ -11,8 +11,7 @@ import torch
 from tests.integrations import stages
 
 import shoal.pack
-from shoal.integrations.torch import received_batches as torch_received
-from shoal.integrations.torch import tensor_batches as torch_batches
+from shoal.integrations.torch import received_batches, tensor_batches
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 from shoal.torch import DataLoader
@@ -54,7 +53,7 @@ def pins(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
-    monkeypatch.setattr(torch_received, "pinned_array", pinned_array)
+    monkeypatch.setattr(received_batches, "pinned_array", pinned_array)
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
     return found
 
@@ -117,6 +116,6 @@ def test_without_an_accelerator_there_is_a_warning(num_workers: int, tars: Datas
 
 
 def test_pinned_arrays_are_of_torchs_types() -> None:
-    assert torch_batches.pinned_array((2, 3), np.dtype("S4")).shape == (2, 3)
+    assert tensor_batches.pinned_array((2, 3), np.dtype("S4")).shape == (2, 3)
     if torch.accelerator.is_available():
-        assert torch.from_numpy(torch_batches.pinned_array((2, 3), np.dtype("uint16"))).is_pinned()
+        assert torch.from_numpy(tensor_batches.pinned_array((2, 3), np.dtype("uint16"))).is_pinned()

@@ -13,7 +13,7 @@ import pytest
 import torch.utils.data
 from tests.stream.made import flat
 
-from shoal.integrations.torch import worker_processes as torch_workers
+from shoal.integrations.torch import worker_processes
 from shoal.integrations.torch.worker_processes import Workshop
 from shoal.stream.dataset import Dataset
 from shoal.stream.workers.pickling import pack, unpack
@@ -76,7 +76,7 @@ def sent_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[SentHere]]:
     monkeypatch.setattr(torch.utils.data, "DataLoader", SentHere)
     monkeypatch.setattr(SentHere, "num_started", 0)
     yield SentHere
-    torch_workers._close_all()
+    worker_processes._close_all()
     for thread in threading.enumerate():
         if thread.name == "shoal-stop":
             thread.join(5)

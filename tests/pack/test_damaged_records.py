@@ -11,7 +11,7 @@ import pytest
 import shoal
 from shoal.index.table import locate
 from shoal.pack import pack, repack
-from shoal.reading.checks import verified_read as unit_bytes
+from shoal.reading.checks import verified_read
 
 NUM, WRONG = 200, {20, 141}
 
@@ -20,7 +20,7 @@ NUM, WRONG = 200, {20, 141}
 def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Shards of extents of some 15 samples; a byte of one payload and one of a header are others."""
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(unit_bytes, "_MOST_MISMATCHES", 2)
+    monkeypatch.setattr(verified_read, "_MOST_MISMATCHES", 2)
     samples = ({"__key__": f"{number:04d}", "txt": f"text {number} " * 20} for number in range(NUM))
     pack(samples, tmp_path / "data", shard_bytes="200KiB", extent_bytes="16KiB")
     index = shoal.open(tmp_path / "data")._opened.index

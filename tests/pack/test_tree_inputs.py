@@ -19,7 +19,7 @@ from shoal.errors import ShoalError, StorageError
 from shoal.formats.writing.record_block import RecordBlock
 from shoal.pack import Shard, pack
 from shoal.pack.engines.local_packing import _worth_workers, inputs_of
-from shoal.pack.inputs import tree_inputs as room
+from shoal.pack.inputs import tree_inputs
 from shoal.pack.inputs.listing import files_below
 from shoal.pack.inputs.tree_inputs import TreeSamples
 from shoal.pack.shard_plan import plan_shards
@@ -88,7 +88,7 @@ def test_a_file_that_changes_after_it_was_listed_is_an_error(
 ) -> None:
     source = make_files(tmp_path / "in")
     victim = source / "dog" / "030.txt"
-    listed = room.tree_inputs
+    listed = tree_inputs.tree_inputs
 
     def listed_and_touched(*arguments: Any, **options: Any) -> Any:
         found = listed(*arguments, **options)

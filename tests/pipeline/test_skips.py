@@ -34,7 +34,7 @@ from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.index_store import save_index
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.pipeline import quarantine as skips
-from shoal.reading.checks import verified_read as unit_bytes
+from shoal.reading.checks import verified_read
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import extent_read
 from shoal.stats.counters import Counters
@@ -146,7 +146,7 @@ def test_without_sizes_a_damaged_sample_takes_its_extent_along(sizes: bool, tar_
 def test_a_wrong_checksum_costs_the_extent(
     chunk: str, is_far: bool, tar_shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unit_bytes, "_MOST_MISMATCHES", 2)
+    monkeypatch.setattr(verified_read, "_MOST_MISMATCHES", 2)
     index = tar_shards.whole._opened.index
     extent = int(np.searchsorted(index.extent_first_sample, 30, side="right")) - 1
     around = set(range(int(index.extent_first_sample[extent]), int(index.extent_first_sample[extent + 1])))
@@ -178,12 +178,12 @@ def test_what_lies_damaged_far_away_is_found_out_once(tar_shards: Shards, monkey
     def num_attempts() -> int:
         before = counters.num_corrupt
         with patience(Patience(lambda _: False, lambda _: None)), pytest.raises(ShardError, match="of 5 attempts"):
-            unit_bytes.read_unit(ds._opened, read, traffic=traffic)
+            verified_read.read_unit(ds._opened, read, traffic=traffic)
         return counters.num_corrupt - before
 
     with tar_shards.damaged([30], at_end=True):
         assert [num_attempts() for _ in range(3)] == [5, 1, 1]
-    unit_bytes.read_unit(ds._opened, read, traffic=traffic)
+    verified_read.read_unit(ds._opened, read, traffic=traffic)
     with tar_shards.damaged([30], at_end=True):
         assert num_attempts() == 5
 

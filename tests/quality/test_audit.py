@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.measure import Audit, audit
 from shoal.orders import Block, Buffer, Full, Window
-from shoal.quality import epoch_tests as epoch_module
+from shoal.quality import epoch_tests
 from shoal.quality.curves import Keys, batch_sizes, variance_curve
 from shoal.quality.findings import FALSE_ALARMS, findings_of
 from shoal.quality.metrics import distinct_per_batch, variance_ratio
@@ -63,8 +63,8 @@ def test_looks_are_as_rare_as_they_say() -> None:
     rng = np.random.default_rng(1)
     looks: dict[str, list[float]] = {}
     for _ in range(150):
-        first, second = (epoch_module.Epoch.of(rng.permutation(3000), 3000, None, 16) for _ in range(2))
-        taken = [*first.looks(), *(look for _, look in epoch_module.compared(first, second, ("a", "b")))]
+        first, second = (epoch_tests.Epoch.of(rng.permutation(3000), 3000, None, 16) for _ in range(2))
+        taken = [*first.looks(), *(look for _, look in epoch_tests.compared(first, second, ("a", "b")))]
         for look in taken:
             looks.setdefault(look.name, []).append(look.probability)
     assert len(looks) >= 9
@@ -325,7 +325,7 @@ def test_a_result_is_json_and_words() -> None:
 def test_long_epochs_are_looked_at_in_stretches(
     structured: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(epoch_module, "_LOOKED_AT", 1 << 14)
+    monkeypatch.setattr(epoch_tests, "_LOOKED_AT", 1 << 14)
     ids = shuffled(1 << 17) if not structured else Block(chunks=4).bind([64] * 2048, seed=1).ids(0, 1 << 17)
     np.save(tmp_path / "ids.npy", ids)
     result = audit(np.load(tmp_path / "ids.npy", mmap_mode="r"), labels=np.arange(1 << 17) // 1000)

@@ -20,7 +20,7 @@ from shoal.errors import UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading.options import ReadingOptions
 from shoal.stream.open_dataset import Dataset, open_dataset
-from shoal.stream.ranks import rank_share as shares
+from shoal.stream.ranks import rank_share
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -44,7 +44,7 @@ def limited(ds: Dataset, limit: int, **options: Any) -> Dataset:
 def test_less_memory_gives_the_same_samples(
     order: Any, limit: int, positions: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shares, "stretch_positions", lambda *_: positions)
+    monkeypatch.setattr(rank_share, "stretch_positions", lambda *_: positions)
     ds = tars.shuffle(order, seed=8, chunk="6KiB" if order.name != "full" else None)
     small = limited(ds, limit)
     ids = ds.ids().tolist()

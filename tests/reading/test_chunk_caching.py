@@ -20,8 +20,8 @@ from tests.samples import write_tar_shards
 
 import shoal
 from shoal.errors import StorageError, UsageError
-from shoal.reading import cached_ranges as chunk_caching
-from shoal.reading.checks import verified_read as unit_bytes
+from shoal.reading import cached_ranges
+from shoal.reading.checks import verified_read
 from shoal.storage.chunk_cache.directory import FOLDER
 from shoal.testing import Fault, RangeServer
 
@@ -135,7 +135,7 @@ def test_bytes_that_cannot_be_parsed_are_not_believed(tmp_path: Path, server: Ra
     assert cache is not None
     for read in ds.resolved.units.reads(np.arange(len(ds.resolved.chunks))):
         inside.check.check(read.shard)
-        key = chunk_caching.place_key(inside, (read.shard, read.first_byte, read.end_byte))
+        key = cached_ranges.place_key(inside, (read.shard, read.first_byte, read.end_byte))
         cache.read(key, read.num_bytes, partial(bytes, read.num_bytes))
     assert keys(ds) == expected
     assert ds.stats()["num_corrupt"] > 0
@@ -152,7 +152,7 @@ def test_waiting_for_another_process_is_a_part_of_the_deadline(
         time.sleep(0.7)  # as where who filled it gave up
         return fetch()
 
-    monkeypatch.setattr(unit_bytes, "read_cached", after_a_while)
+    monkeypatch.setattr(verified_read, "read_cached", after_a_while)
     server.faults = [Fault("status", status=503, probability=1)]
     with pytest.raises(StorageError, match=r"1 attempt in .* the deadline is 0\.5 s"):
         next(iter(ds))
@@ -196,7 +196,7 @@ def test_what_cache_may_be(tmp_path: Path, data: Path, monkeypatch: pytest.Monke
     assert cache(str(tmp_path / "a")).path == str(tmp_path / "a" / FOLDER)
     assert cache(tmp_path / "a").path == str(tmp_path / "a" / FOLDER)
     assert cache({"directory": tmp_path / "b", "budget": "200MiB"}).budget_bytes == 200 << 20
-    monkeypatch.setattr(chunk_caching, "place_for_sharing", lambda num_bytes: str(tmp_path / str(num_bytes)))
+    monkeypatch.setattr(cached_ranges, "place_for_sharing", lambda num_bytes: str(tmp_path / str(num_bytes)))
     shared = cache(True)
     assert shared.path == str(tmp_path / str(1 << 30) / FOLDER)
     assert cache({"budget": "64MiB"}).budget_bytes == 64 << 20
@@ -215,7 +215,7 @@ def test_what_cache_may_be(tmp_path: Path, data: Path, monkeypatch: pytest.Monke
 
 
 def test_a_cache_in_memory_is_cleared_at_the_end(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_caching, "place_for_sharing", lambda _: str(tmp_path / "shared"))
+    monkeypatch.setattr(cached_ranges, "place_for_sharing", lambda _: str(tmp_path / "shared"))
     ds = opened(data, True)
     keys(ds)
     assert list((tmp_path / "shared" / FOLDER / "chunks").iterdir())

@@ -16,8 +16,8 @@ from tests.stream.made import check_sample, described, ids_of, open_finely, read
 from shoal.errors import ShardError, StorageError
 from shoal.indexing.checksums import extent_checksums
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.reading import budgets as budgeting
-from shoal.reading.remote import remote_readers as far_readers
+from shoal.reading import budgets
+from shoal.reading.remote import remote_readers
 from shoal.reading.remote.answer_buffers import LEAST_ROOM_BYTES
 from shoal.reading.schedule import request_sizes
 from shoal.storage.retry import RetryRule, StoppedError
@@ -75,7 +75,7 @@ def test_all_faults_together_change_nothing(
     order: Any, room_bytes: int, sums: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not answers have room of their own."""
-    monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", room_bytes)
+    monkeypatch.setattr(remote_readers, "LEAST_ROOM_BYTES", room_bytes)
     kept = [fault for fault in TENTHS if fault.kind != "corrupt" or order.name != "full"]
     few = [replace(fault, requests=range(number, 10**6, 37)) for number, fault in enumerate(kept, 13)]
     ds = ordered(far_away(sums, store := faulty(*few), hedge=True), order)
@@ -203,7 +203,7 @@ def test_what_is_under_way_and_held_keeps_to_its_bytes(
 ) -> None:
     """In whatever order and however late answers come: never more than the chunks in use and what may be ahead."""
     ahead_bytes = 400_000
-    monkeypatch.setattr(budgeting, "ahead_limit_bytes", lambda *_, **__: ahead_bytes)
+    monkeypatch.setattr(budgets, "ahead_limit_bytes", lambda *_, **__: ahead_bytes)
     store = Distant(latencies=(0.0, 0.0, 0.001, 0.005))
     ds = far_away(large, store, hedge=True)
     ds = ds.shuffle(order, seed=3, chunk="64KiB" if order.name != "full" else None)

@@ -15,10 +15,10 @@ from tests.stream.made import at, batches_of, check_sample, flat, ids_of, readin
 
 from shoal.errors import StorageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.reading import budgets as budgeting
+from shoal.reading import budgets
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.open_dataset import Dataset, open_dataset
-from shoal.stream.ranks import rank_share as shares
+from shoal.stream.ranks import rank_share
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -94,7 +94,7 @@ def test_an_error_of_a_read_appears_at_the_first_sample_it_takes_away(
 def test_what_is_read_ahead_stays_in_its_bounds(large: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer that stops for a while finds no more in memory than may be read ahead."""
     monkeypatch.setattr(large._opened.store, "reads_ahead", False)
-    monkeypatch.setattr(budgeting, "ahead_limit_bytes", lambda *_, **__: 2 << 20)
+    monkeypatch.setattr(budgets, "ahead_limit_bytes", lambda *_, **__: 2 << 20)
     index_bytes = large._opened.index.num_bytes
     for ds in (large, large.shuffle("full"), large.shuffle(window="2MiB", chunk="128KiB")):
         iterator = iter(ds)
@@ -114,7 +114,7 @@ def test_a_choice_of_large_samples_is_not_read_all_at_once(tmp_path: Path, monke
     write_tar(tmp_path / "a.tar", samples)
     ds = open_dataset(tmp_path / "a.tar").select(np.arange(0, 1000, 50)).shuffle("full")
     vars(ds._opened.store)["reads_ahead"] = False
-    monkeypatch.setattr(budgeting, "ahead_limit_bytes", lambda *_, **__: 2 << 20)
+    monkeypatch.setattr(budgets, "ahead_limit_bytes", lambda *_, **__: 2 << 20)
     iterator = iter(ds)
     next(iterator)
     assert ds.stats()["read_bytes"] <= 5e6
@@ -143,7 +143,7 @@ def test_a_plan_in_many_short_stretches_gives_the_same_stream(
     order: Any, positions: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks that are not met for two stretches are let go and read again, and counted; the samples are the same."""
-    monkeypatch.setattr(shares, "stretch_positions", lambda *_: positions)
+    monkeypatch.setattr(rank_share, "stretch_positions", lambda *_: positions)
     ds = tars.shuffle(order, seed=5, chunk="9000" if order.name != "full" else None)
     ids = ds.ids().tolist()
     assert ids_of(ds) == ids

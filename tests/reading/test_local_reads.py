@@ -9,9 +9,7 @@ import pytest
 from tests.stream.made import open_finely, write_tars
 
 from shoal.orders import Full, Window
-from shoal.reading.local import local_readers as readers
-from shoal.reading.local import local_samples as local_singles
-from shoal.reading.local import read_advice as local_reads
+from shoal.reading.local import local_readers, local_samples, read_advice
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.open_dataset import Dataset
 
@@ -36,13 +34,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
 
 
 def all_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (local_singles, readers):
+    for module in (local_samples, local_readers):
         monkeypatch.setattr(module, "SLOW_READ_SECONDS", -1.0)
         monkeypatch.setattr(module, "SLOW_SECONDS_PER_BYTE", 0.0)
 
 
 def none_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (local_singles, readers):
+    for module in (local_samples, local_readers):
         monkeypatch.setattr(module, "SLOW_READ_SECONDS", 1e9)
 
 
@@ -64,7 +62,7 @@ def test_no_more_is_told_of_than_may_be_ahead(
     limit_bytes = 64 << 10
     stream = iter(ds.shuffle(Full(), seed=1))
     singles = stream._reading
-    assert isinstance(singles, local_singles.LocalSingles)
+    assert isinstance(singles, local_samples.LocalSingles)
     monkeypatch.setattr(singles, "_ahead_limit_bytes", limit_bytes)
     for number in range(NUM_SAMPLES):
         next(stream)
@@ -78,7 +76,7 @@ def test_while_reads_are_quick_nothing_is_told_after_the_first(
     order: Any, ds: Dataset, told: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     none_slow(monkeypatch)
-    monkeypatch.setattr(local_reads, "_TOLD_AFTER_A_SLOW_READ", 3)
+    monkeypatch.setattr(read_advice, "_TOLD_AFTER_A_SLOW_READ", 3)
     shuffled = ds.shuffle(order, seed=1, chunk=None if order.name == "full" else "4KiB")
     assert len(list(shuffled)) == NUM_SAMPLES
     assert 3 <= len(told) < shuffled.stats()["num_reads"]

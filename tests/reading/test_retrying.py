@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from shoal.errors import StorageError
-from shoal.storage import retry as retrying
+from shoal.storage import retry
 from shoal.storage.memory_store import MemoryStore
 from shoal.storage.retry import Patience, RetryingStore, RetryRule, StoppedError, patience, retried, tries_of
 from shoal.storage.store import Buffer, ObjectInfo, Reader
@@ -39,7 +39,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     made = Clock()
     monkeypatch.setattr(time, "monotonic", made.monotonic)
-    monkeypatch.setattr(retrying, "_told_seconds", 0.0)
+    monkeypatch.setattr(retry, "_told_seconds", 0.0)
     with patience(Patience(made.pause, made.errors.append)):
         yield made
 

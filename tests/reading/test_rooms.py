@@ -15,7 +15,7 @@ from tests.stream.faraway import Distant, far_away
 
 from shoal.orders import Window
 from shoal.reading.options import ReadingOptions
-from shoal.reading.remote import remote_readers as far_readers
+from shoal.reading.remote import remote_readers
 from shoal.reading.remote.answer_buffers import Room
 from shoal.reading.remote.remote_readers import FarReaders
 from shoal.reading.schedule import request_sizes
@@ -113,7 +113,7 @@ class Stuck(Distant):
 
 def test_a_second_request_has_bytes_of_its_own(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one, which was thought lost, has the room, and writes zeros there after the second has answered."""
-    monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", 0)
+    monkeypatch.setattr(remote_readers, "LEAST_ROOM_BYTES", 0)
     monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 1)
     store = Filling()
     ds = far_away(tars, store, hedge=True).shuffle(Window(chunks=12, num_canonical_nodes=2), seed=8, chunk="6KiB")
@@ -132,7 +132,7 @@ def test_bytes_that_are_asked_for_twice_have_two_places(
     large_bytes: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when every sample is read alone, and two of one extent are wanted soon after each other."""
-    monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", 0)
+    monkeypatch.setattr(remote_readers, "LEAST_ROOM_BYTES", 0)
     monkeypatch.setattr(request_sizes, "LARGE_BYTES", large_bytes)
     monkeypatch.setattr(request_sizes, "PART_BYTES", 1000)
     opened = far_away(tars, Distant())._opened
@@ -152,7 +152,7 @@ def test_bytes_that_are_asked_for_twice_have_two_places(
 
 def test_a_closed_stream_keeps_no_room(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where answers never come, and the threads that wait for them know what was asked."""
-    monkeypatch.setattr(far_readers, "LEAST_ROOM_BYTES", 0)
+    monkeypatch.setattr(remote_readers, "LEAST_ROOM_BYTES", 0)
     store = Stuck()
     opened = far_away(tars, store)._opened
     readers = FarReaders(opened, Counters(), MemoryBudget(ahead_limit_bytes=1 << 20), ReadingOptions())

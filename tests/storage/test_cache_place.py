@@ -19,7 +19,7 @@ from tests.samples import write_jsonl
 import shoal
 from shoal.cli.main import main
 from shoal.errors import UsageError
-from shoal.storage.index_cache import place as cache_place
+from shoal.storage.index_cache import place
 from shoal.storage.index_cache.home import with_home
 from shoal.storage.index_cache.place import Scratch, alone, cache_directory
 
@@ -32,7 +32,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "temporary"
     directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
-    monkeypatch.setattr(cache_place, "_said", set())
+    monkeypatch.setattr(place, "_said", set())
     monkeypatch.chdir(tmp_path)
     return directory
 
@@ -78,7 +78,7 @@ def test_without_a_home_it_is_a_private_directory_that_is_named(
 
 
 def test_a_private_directory_of_somebody_else_is_not_used(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache_place._made_for_this_process.cache_clear()
+    place._made_for_this_process.cache_clear()
     monkeypatch.setenv("HOME", "/nonexistent")
     usual = temporary / f"shoal-cache-{os.geteuid()}"
     usual.mkdir(mode=0o777)
@@ -90,7 +90,7 @@ def test_a_private_directory_of_somebody_else_is_not_used(temporary: Path, monke
     shutil.rmtree(usual)
     usual.symlink_to(temporary.parent)
     assert cache_directory() == found
-    cache_place._made_for_this_process.cache_clear()
+    place._made_for_this_process.cache_clear()
 
 
 def test_a_cache_that_is_there_is_read_where_it_may_not_be_written(

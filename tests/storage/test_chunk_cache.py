@@ -19,9 +19,8 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ShoalError, StorageError, UsageError
-from shoal.storage.chunk_cache import chunk_cache
+from shoal.storage.chunk_cache import chunk_cache, eviction
 from shoal.storage.chunk_cache import directory as chunk_cache_place
-from shoal.storage.chunk_cache import eviction as chunk_cache_eviction
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.chunk_cache.directory import FOLDER
 from shoal.storage.chunk_cache.eviction import Chunk, is_name, order_of_leaving
@@ -601,10 +600,10 @@ def test_a_chunk_that_is_finished_while_others_are_counted_is_counted(
             done.rename(growing)
         return found
 
-    usual = chunk_cache_eviction.chunks_in
-    monkeypatch.setattr(chunk_cache_eviction, "chunks_in", listed)
+    usual = eviction.chunks_in
+    monkeypatch.setattr(eviction, "chunks_in", listed)
     book = Book()
-    chunk_cache_eviction.count(cache._folder, book)
+    eviction.count(cache._folder, book)
     assert book.used_bytes == Book().used_bytes + charge_bytes(CHUNK_BYTES)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.storage.chunk_cache import directory as place
+from shoal.storage.chunk_cache import directory
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.chunk_cache.directory import FOLDER, place_for_sharing
 
@@ -22,7 +22,7 @@ def read(cache: ChunkCache, key: str) -> bytes:
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SHOAL_SHARED_MEMORY_DIR", str(tmp_path))
-    monkeypatch.setattr(place, "spare_memory_bytes", lambda: 64 << 30)
+    monkeypatch.setattr(directory, "spare_memory_bytes", lambda: 64 << 30)
     return tmp_path
 
 

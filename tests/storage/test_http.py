@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage.http import slow_answers as http_timed
+from shoal.storage.http import slow_answers
 from shoal.storage.http.http_store import HttpStore
 from shoal.storage.http.responses import Response
 from shoal.storage.refusals import refusal, retry_after_seconds, trimmed
@@ -383,7 +383,7 @@ def test_an_answer_that_was_nearly_too_late_leaves_the_next_one_its_time(monkeyp
     here, there = socket.socketpair()
     clock = SimpleNamespace(seconds=0.0)
     clock.monotonic = lambda: clock.seconds
-    monkeypatch.setattr(http_timed, "time", clock)
+    monkeypatch.setattr(slow_answers, "time", clock)
     with here, there:
         here.settimeout(30.0)
         there.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234")
@@ -647,7 +647,7 @@ def test_what_a_server_says_is_kept_short_and_without_secrets() -> None:
 
 def test_a_body_that_trickles_into_a_buffer_has_the_time_of_one_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes before a silence is over, and all of them take much longer."""
-    monkeypatch.setattr(http_timed, "_LEAST_BYTES_PER_SECOND", 1 << 40)
+    monkeypatch.setattr(slow_answers, "_LEAST_BYTES_PER_SECOND", 1 << 40)
     stopped = threading.Event()
 
     def trickle(handler: BaseHTTPRequestHandler) -> None:

@@ -13,7 +13,7 @@ from shoal.stats.counters import Counters
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator_spec import WorkerSpec
 from shoal.stream.open_dataset import open_dataset
-from shoal.stream.workers import pickling as shipping
+from shoal.stream.workers import pickling
 from shoal.stream.workers.worker_batches import add_counts, counts_since
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -30,29 +30,29 @@ def ids_of(work: WorkerSpec) -> list[int]:
 
 @pytest.mark.parametrize("least", [0, 10**9])
 def test_what_arrives_gives_the_same_batches(least: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "_SMALL_ROWS", least)
+    monkeypatch.setattr(pickling, "_SMALL_ROWS", least)
     work = work_of(tars.shuffle(seed=2).batch(7))
-    arrived = shipping.unpack(shipping.pack(work))
+    arrived = pickling.unpack(pickling.pack(work))
     assert ids_of(arrived) == ids_of(work)
     assert arrived.opened.index is arrived.arrangement.index
-    assert (len(shipping.pack(work)) < 4000) == (least == 0)
+    assert (len(pickling.pack(work)) < 4000) == (least == 0)
 
 
 def test_part_of_an_index_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "_SMALL_ROWS", 0)
+    monkeypatch.setattr(pickling, "_SMALL_ROWS", 0)
     open_finely(write_tars(tmp_path / "data", [30, 40]))
     part = open_dataset(str(tmp_path / "data" / "s-001.tar"), index=tmp_path / "fine.index")
-    arrived = shipping.unpack(shipping.pack(work_of(part.batch(4))))
+    arrived = pickling.unpack(pickling.pack(work_of(part.batch(4))))
     assert ids_of(arrived) == list(range(30, 70))
 
 
 def test_an_index_that_changed_on_the_way_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "_SMALL_ROWS", 0)
-    packed = shipping.pack(work_of(open_finely(write_tars(tmp_path / "data", [30, 40])).batch(4)))
+    monkeypatch.setattr(pickling, "_SMALL_ROWS", 0)
+    packed = pickling.pack(work_of(open_finely(write_tars(tmp_path / "data", [30, 40])).batch(4)))
     (tmp_path / "fine.index").unlink()
     open_finely(write_tars(tmp_path / "data", [30, 41]))
     with pytest.raises(IndexFileError, match="an index of dataset"):
-        shipping.unpack(packed)
+        pickling.unpack(packed)
 
 
 def test_heights_of_a_worker_are_its_highest_and_counts_are_added() -> None:

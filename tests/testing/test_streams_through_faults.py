@@ -20,8 +20,8 @@ from tests.samples import write_tar
 import shoal
 from shoal.cli.main import main
 from shoal.errors import StorageError
-from shoal.indexing import open_source as opening
-from shoal.storage import retry as retrying
+from shoal.indexing import open_source
+from shoal.storage import retry
 from shoal.testing import FAULT_KINDS, Fault, FaultKind, RangeServer
 
 NUM_SHARDS, SAMPLES_PER_SHARD = 4, 300
@@ -113,8 +113,8 @@ def test_answers_that_trickle_are_given_up(kind: FaultKind, far: Far) -> None:
 @pytest.mark.parametrize("kind", ["trickle", "trickle_head"])
 def test_an_opening_that_meets_nothing_else_ends(kind: FaultKind, far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the thread that opens, where nobody else looks at the clock."""
-    rule = retrying.RetryRule(first_pause_seconds=0.01, deadline_seconds=1.0)
-    monkeypatch.setattr(opening, "patient", lambda store, _: retrying.RetryingStore(store, rule))
+    rule = retry.RetryRule(first_pause_seconds=0.01, deadline_seconds=1.0)
+    monkeypatch.setattr(open_source, "patient", lambda store, _: retry.RetryingStore(store, rule))
     with RangeServer(far.shards, seed=1) as server:
         server.faults = [Fault(kind, probability=1, seconds=0.2)]
         options = {"timeout_seconds": 0.7}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import StorageError, WorkerError
-from shoal.storage.files import scandir as looking
+from shoal.storage.files import scandir
 from shoal.storage.files.file_tree import FileTree, tree_of
 from shoal.storage.files.os_errors import explained
 from shoal.storage.files.scandir import Found, look
@@ -103,7 +103,7 @@ class _Looker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(  # noqa: S603  # this very interpreter
-            [sys.executable, "-I", "-S", looking.__file__],
+            [sys.executable, "-I", "-S", scandir.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -118,7 +118,7 @@ class _Looker:
         self.asked.append(some)
         requests: Any = self._process.stdin
         with suppress(BrokenPipeError):  # a dead process is noticed when its answer is read
-            requests.write(looking.frame((root, some)))
+            requests.write(scandir.frame((root, some)))
 
     def told(self, root: str) -> Iterator[tuple[tuple[tuple[int, int], ...], Found | None]]:
         """Yield the listings that have arrived since the last call; none while an answer is incomplete."""
@@ -127,7 +127,7 @@ class _Looker:
             msg = f"{root}: the process that lists it ended with exit status {self._process.wait()}"
             raise WorkerError(msg, hint="out of memory? --workers 1 lists in one process")
         self._buffer += data
-        for answers in looking.parsed_frames(self._buffer):
+        for answers in scandir.parsed_frames(self._buffer):
             asked = self.asked.popleft()
             if answers and answers[0] is not None and len(answers[0]) == 3:
                 raise _failure(root, *answers[0])
