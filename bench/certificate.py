@@ -16,7 +16,7 @@ import numpy as np
 import shoal
 from shoal.index.table import Index
 from shoal.order.partition import Share
-from shoal.stream.certificate.delivery_ledger import NOTHING, DeliveryLedger, Proof, RecordHashes
+from shoal.stream.certificate.delivery_sums import NOTHING, DeliverySums, Proof, RecordHashes
 from shoal.stream.iterating import iterator
 from shoal.verify.shard_soundness import RECORD_CRCS
 
@@ -24,7 +24,7 @@ NUM_DOCS = 200_000
 ROUNDS = 5
 
 
-class NoLedger(DeliveryLedger):
+class NoLedger(DeliverySums):
     """A ledger that notes nothing."""
 
     def noting(self, shares: Iterator[tuple[Share, range]]) -> Iterator[tuple[Share, range]]:
@@ -72,13 +72,13 @@ def main() -> None:
         object.__setattr__(index, "extent_checksum", None)
         object.__setattr__(index, "columns", {RECORD_CRCS: np.zeros(index.num_samples, dtype=np.uint32)})
         print(f"hash, checksums of records: {hash_seconds(index) * 1e9:.1f} ns a sample")
-        times: dict[type, list[float]] = {DeliveryLedger: [], NoLedger: []}
+        times: dict[type, list[float]] = {DeliverySums: [], NoLedger: []}
         for _ in range(ROUNDS):
             for kind, found in times.items():
                 iterator.Ledger = kind  # type: ignore[misc]
                 ds = shoal.open(path).shuffle(seed=0).batch(256)
                 found.append(epoch_seconds(ds))
-        with_it, without = min(times[DeliveryLedger]), min(times[NoLedger])
+        with_it, without = min(times[DeliverySums]), min(times[NoLedger])
         each = (with_it - without) / NUM_DOCS * 1e9
         print(f"epoch of {NUM_DOCS} lines, CPU: {with_it:.3f} s with, {without:.3f} s without ({each:.0f} ns a sample)")
 

@@ -19,7 +19,7 @@ from tests.formats.writers import mds_of
 
 from shoal.errors import ShardError, UsageError
 from shoal.formats.known_formats import format_of
-from shoal.formats.mds.encodings import ENCODINGS, decoder_of, fixed_bytes_of
+from shoal.formats.mds.decode_values import ENCODINGS, decoder_of, fixed_bytes_of
 from shoal.formats.mds.reader import Mds
 from shoal.formats.records import CutRecords
 from shoal.formats.shard_format import Format, Records, ShardScan, Stretch

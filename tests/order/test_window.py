@@ -10,9 +10,9 @@ from tests.order.datasets import chunk_of, datasets, orders, scan, windows
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute, permute_each
 from shoal.order.seeds import draws, key
-from shoal.order.window import timeline
+from shoal.order.window import timeline_slabs
 from shoal.order.window.canonical_nodes import CanonicalNodes
-from shoal.order.window.timeline import _fixed_point_bits
+from shoal.order.window.timeline_slabs import _fixed_point_bits
 from shoal.orders import Block, BoundOrder, Buffer, Full, Order, Sequential, Window
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -161,7 +161,7 @@ def test_a_window_is_what_its_description_says(samples: NDArray[np.int64], chunk
 @pytest.mark.parametrize("bits", [1, 3, 5])
 def test_samples_on_the_border_of_a_slab(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
     """Time so coarse that samples often come exactly when a slab begins."""
-    monkeypatch.setattr(timeline, "_fixed_point_bits", lambda *_: bits)
+    monkeypatch.setattr(timeline_slabs, "_fixed_point_bits", lambda *_: bits)
     for samples in (np.full(40, 9), np.array([5, 30, 1, 1, 12, 3, 9, 44, 2, 2, 6] * 2)):
         order = Window(chunks=8, num_canonical_nodes=2)
         naive = naive_window(samples, chunks=8, num_nodes=2, seed=3, epoch=5, bits=bits)

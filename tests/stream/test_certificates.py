@@ -24,7 +24,7 @@ from shoal.indexing.index_store import save_index
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.certificate.certificate import Certificate
-from shoal.stream.certificate.delivery_ledger import RecordHashes
+from shoal.stream.certificate.delivery_sums import RecordHashes
 
 NUM_SAMPLES = 130
 

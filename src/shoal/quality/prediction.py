@@ -29,6 +29,7 @@ from shoal.order.buffer import Buffer
 from shoal.order.protocol import Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
+from shoal.order.window.timeline_slabs import slab_samples
 from shoal.quality.metrics import check_correlation, chunk_borders
 
 __all__ = ["ChunkLayout", "companions", "effective_chunks", "predicted_variance_ratio", "variance_ratio_of"]
@@ -237,14 +238,14 @@ def _same_batch_after_buffer(apart: NDArray[np.float64], batch: int, slots: int)
 def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
     """Return the companions for a window: a chunk's samples, evenly spaced, jittered by the random order in a slab.
 
-    `shoal.order.window.timeline` describes spacing, slabs and the fold at both ends.
+    `shoal.order.window.timeline_slabs` describes spacing, slabs and the fold at both ends.
     """
     total, num_chunks, nodes = layout.num_samples, len(layout.samples), order.resolved_nodes
     inside = layout.num_pairs / total
     width, node_batch = order.chunks // nodes, batch / nodes
     if width * nodes >= num_chunks:  # every node is permuted as a whole
         return max(0.0, node_batch - 1.0) * inside / max(1.0, total / nodes - 1.0)
-    slab = float(max(2, width // 4))
+    slab = float(slab_samples(width))
     points = np.arange(1 - slab, slab) if slab <= _SLAB_POINTS else np.linspace(-slab, slab, 2 * _SLAB_POINTS + 1)
     weight = slab - np.abs(points)
     weight /= weight.sum()

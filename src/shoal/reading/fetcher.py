@@ -26,7 +26,7 @@ from shoal.reading.options import ReadingOptions
 from shoal.reading.schedule.groups import groups_with_room
 from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, Units
-from shoal.reading.spilled.spill import with_spills
+from shoal.reading.spilled.spilled_readers import with_spills
 from shoal.stats.counters import Counters
 
 __all__ = ["Fetch"]

@@ -27,9 +27,9 @@ from shoal.reading.options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.stream.certificate.certificate import Certificate, differences
-from shoal.stream.certificate.delivery_ledger import RecordHashes
+from shoal.stream.certificate.delivery_sums import RecordHashes
 from shoal.stream.checkpoint.cursor import Cursor
-from shoal.stream.checkpoint.dataset_state import resumed, state_for
+from shoal.stream.checkpoint.resuming import resumed, state_for
 from shoal.stream.dataset_requests import Batching, count_of, order_request
 from shoal.stream.framework_doors import handed_over
 from shoal.stream.index_columns import class_names, key_column

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
 from shoal.formats.field_columns import Columns, Kind, Record, wanted_of
-from shoal.formats.mds.encodings import (
+from shoal.formats.mds.decode_values import (
     Decode,
     NoFileError,
     StoredValue,

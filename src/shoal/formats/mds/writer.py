@@ -13,8 +13,8 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.formats.mds.encoded_values import encode_value, encoding_for
-from shoal.formats.mds.encodings import fixed_bytes_of
+from shoal.formats.mds.decode_values import fixed_bytes_of
+from shoal.formats.mds.encode_values import encode_value, encoding_for
 from shoal.formats.shard_format import Buffer, Sample, ShardScan
 from shoal.formats.writing.encoder import EncodedRecord, WrittenShard, check_names
 from shoal.index.table import Index

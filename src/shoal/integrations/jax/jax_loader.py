@@ -14,7 +14,7 @@ from shoal.integrations.jax.jax_library import jax_library
 from shoal.pipeline.stages import Filter
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.stats.throughput import Throughput
-from shoal.stream.certificate.delivery_ledger import Proof
+from shoal.stream.certificate.delivery_sums import Proof
 from shoal.stream.checkpoint.position import Position
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration

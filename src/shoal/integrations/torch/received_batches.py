@@ -17,7 +17,7 @@ from shoal.integrations.torch.tensor_batches import can_pin, pinned, pinned_arra
 from shoal.integrations.torch.worker_processes import Workers
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.stats.throughput import Throughput
-from shoal.stream.certificate.delivery_ledger import Proof
+from shoal.stream.certificate.delivery_sums import Proof
 from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.iterator_spec import IteratorSpec
 from shoal.stream.workers.prefetcher import Ahead

@@ -1,7 +1,7 @@
 """The default order: a window of chunks drawn from the whole dataset, close to a perfect shuffle.
 
-`shoal.order.window.canonical_nodes` decides which chunks mix with which, and `shoal.order.window.timeline` when each
-sample comes. This module turns positions into offsets of nodes, and caches stretches of them.
+`shoal.order.window.canonical_nodes` decides which chunks mix with which, and `shoal.order.window.timeline_slabs` when
+each sample comes. This module turns positions into offsets of nodes, and caches stretches of them.
 
 On chunks that each hold one class, the variance of the mean of a batch of ``b`` samples is ``max(1, b / chunks)``
 times that of a perfect shuffle: with as many chunks in the window as samples in a global batch, the shuffle is as
@@ -23,7 +23,7 @@ from shoal.order.arrays.sorting import distinct
 from shoal.order.protocol import as_ids, as_stretch, as_whole, check_chunk_samples
 from shoal.order.seeds import check_epoch, check_seed, key
 from shoal.order.window.canonical_nodes import CanonicalNodes
-from shoal.order.window.timeline import Timeline
+from shoal.order.window.timeline_slabs import Timeline
 
 __all__ = ["Window", "WindowEpoch", "default_canonical_nodes"]
 

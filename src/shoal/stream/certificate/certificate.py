@@ -15,7 +15,7 @@ from shoal.order.seeds import MAX_SEED
 from shoal.order.skipped_positions import NO_GAPS, Gaps
 from shoal.order.state import MAX_POSITION, State, count_in, order_in, shown
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.certificate.delivery_ledger import Proof, RecordHashes
+from shoal.stream.certificate.delivery_sums import Proof, RecordHashes
 from shoal.stream.checkpoint.position import Position
 
 __all__ = ["Certificate", "Delivered", "Part", "differences", "merge_certificates"]

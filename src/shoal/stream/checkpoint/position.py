@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shoal.errors import StateError
 from shoal.order.partition import Partition
-from shoal.stream.certificate.delivery_ledger import NOTHING, DeliveryLedger, Proof
+from shoal.stream.certificate.delivery_sums import NOTHING, DeliverySums, Proof
 
 __all__ = ["Position"]
 
@@ -24,7 +24,7 @@ class Position:
     num_samples: int
     num_yielded: int = 0
     is_over: bool = False  # no more batches are wanted
-    ledger: DeliveryLedger | None = None
+    ledger: DeliverySums | None = None
     received: Proof = NOTHING
     leaves_out: bool = False
 

@@ -21,7 +21,7 @@ from shoal.reading.checks.damaged import Damaged, forgiving_sample
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
-from shoal.stream.certificate.delivery_ledger import DeliveryLedger
+from shoal.stream.certificate.delivery_sums import DeliverySums
 from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterating.read_schedule import Gathered, ReadSpan
@@ -38,7 +38,7 @@ class BatchContext:
     recipe: PipelineSpec
     counters: Counters
     place: Position
-    ledger: DeliveryLedger
+    ledger: DeliverySums
     skips: Skips | None
     decoders: Decoders | None
 

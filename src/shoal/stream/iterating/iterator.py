@@ -10,7 +10,7 @@ from shoal.errors import ForkError, UsageError
 from shoal.formats.shard_format import ColumnarFormat
 from shoal.indexing.open_source import Opened
 from shoal.pipeline.batch_memory import keep_for_next
-from shoal.pipeline.columns.collator import Gathering
+from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.columns.selection import with_chosen
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import Skips, skips_of
@@ -26,7 +26,7 @@ from shoal.reading.single_samples import Singles, singles_of
 from shoal.stats.counters import Counters
 from shoal.stats.pinned_views import Pins
 from shoal.stats.throughput import Throughput
-from shoal.stream.certificate.delivery_ledger import DeliveryLedger, RecordHashes
+from shoal.stream.certificate.delivery_sums import DeliverySums, RecordHashes
 from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
@@ -66,7 +66,7 @@ class Iteration:
         if not options.copy:
             opened = _viewed(opened, counters)
         order = arrangement.epoch(epoch)
-        ledger = DeliveryLedger(RecordHashes(opened.index), epoch)
+        ledger = DeliverySums(RecordHashes(opened.index), epoch)
         self.place = Position(epoch, start, recipe.partition, order.num_samples, first_step, ledger=ledger)
         self.place.leaves_out = recipe.filters or options.leaves_out
         reading = singles_of if arrangement.by_singles else Fetch

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.partition import Share
-from shoal.pipeline.columns.collator import Gathering
+from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.quarantine import QUARANTINED, Skips
 from shoal.reading.budgets import Budget
 from shoal.reading.fetcher import Fetch

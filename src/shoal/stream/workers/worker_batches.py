@@ -18,7 +18,7 @@ from shoal.pipeline.quarantine import MOST_LISTED
 from shoal.reading.cached_ranges import cache_counts
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
-from shoal.stream.certificate.delivery_ledger import Proof
+from shoal.stream.certificate.delivery_sums import Proof
 from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_spec import WorkerSpec

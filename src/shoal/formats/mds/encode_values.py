@@ -1,4 +1,4 @@
-"""Encoding of MDS column values to bytes, the inverse of `shoal.formats.mds.encodings`."""
+"""Encoding of MDS column values to bytes, the inverse of `shoal.formats.mds.decode_values`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.formats.lines.json_values import check_keys, plain_number
-from shoal.formats.mds.encodings import StoredValue, array_of, fixed_bytes_of
+from shoal.formats.mds.decode_values import StoredValue, array_of, fixed_bytes_of
 
 __all__ = ["encode_value", "encoding_for", "is_written"]
 

@@ -34,11 +34,23 @@ from shoal.order.arrays.sorting import order_by
 from shoal.order.seeds import draws, key
 from shoal.order.window.canonical_nodes import CanonicalNodes
 
-__all__ = ["Emission", "Timeline"]
+__all__ = ["Emission", "Timeline", "slab_samples"]
 
 _TILE = 1 << 16
 _RANDOM_BITS = 24  # for the order inside a slab; ties are ordered by chunk place and rank
 _PHASE, _INSIDE, _RANKS = 0, 1, 2  # uses of the draws of a chunk's key; from _RANKS on, one per rank
+
+
+def slab_samples(width: int) -> int:
+    """Return about how many samples a slab has, for a window of ``width`` chunks in a node.
+
+    Within a slab samples come in random order. Small slabs show the period with which chunks return, large ones let
+    batches vary more; design/order.md has what was tried.
+
+    >>> slab_samples(64), slab_samples(4)
+    (16, 2)
+    """
+    return max(2, width // 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +90,7 @@ class Timeline:
         self._half = width << (self._bits - 1)
         self._end = self._count << self._bits
         self._node_samples = np.diff(nodes.node_first_sample)
-        wanted = max(2, width // 4)
+        wanted = slab_samples(width)
         nodes_of = zip(self._end.tolist(), self._node_samples.tolist(), strict=True)  # Python's ints don't overflow
         self._slab = np.array([max(1, wanted * end // max(1, samples)) for end, samples in nodes_of], dtype=np.int64)
         self.num_slabs = -(-self._end // self._slab)

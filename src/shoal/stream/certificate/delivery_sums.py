@@ -21,7 +21,7 @@ from shoal.order.partition import Share
 from shoal.order.seeds import draws, key, keys
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 
-__all__ = ["NOTHING", "DeliveryLedger", "Proof", "RecordHashes"]
+__all__ = ["NOTHING", "DeliverySums", "Proof", "RecordHashes"]
 
 _MASK = 2**64 - 1
 _MOST_NOTED = 2
@@ -112,7 +112,7 @@ class _Noted:
         return so_far
 
 
-class DeliveryLedger:
+class DeliverySums:
     """Record of the samples that one iterator has delivered, by how far it has come."""
 
     def __init__(self, hashes: RecordHashes, epoch: int) -> None:
