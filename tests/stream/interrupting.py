@@ -27,13 +27,18 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def alarms_interrupt() -> Iterator[None]:
-    """A timer counts in the system, and so it interrupts between any two steps of the interpreter."""
-    before = signal.signal(signal.SIGALRM, _interrupt)
+    """A timer counts in the system, and so it interrupts between any two steps of the interpreter.
+
+    But for callbacks of the collector, such as hypothesis has: Python drops what is raised in them.
+    """
+    before, callbacks = signal.signal(signal.SIGALRM, _interrupt), gc.callbacks[:]
+    gc.callbacks.clear()
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        gc.callbacks.extend(callbacks)
 
 
 def epoch_of_interrupts(
