@@ -35,8 +35,9 @@ import zstandard
 import shoal
 from shoal.formats.known_formats import format_named
 from shoal.formats.metadata.third_party_index import scan_by_index
-from shoal.formats.shard_format import Format, ShardScan
+from shoal.formats.shard_format import Format
 from shoal.index.cutting import cut_extents
+from shoal.index.shard_scan import ShardScan
 
 Row = tuple[int, str, bytes]
 

@@ -19,6 +19,8 @@ FLOORS = {
     "errors": 0,
     "hints": 1,
     "figures": 1,
+    "lazy_names": 1,
+    "version": 1,
     "order": 2,
     "index": 2,
     "formats": 3,
@@ -107,8 +109,7 @@ RESERVED_MODULES = {
     "random": ("shoal.order.seeds",),
     "numpy.random": ("shoal.order.seeds",),
     "importlib.import_module": (
-        "shoal.formats",
-        "shoal.pack",
+        "shoal.lazy_names",
         "shoal.cli.main",
         "shoal.cli.options.format_option",
         "shoal.formats.compressed.codecs",

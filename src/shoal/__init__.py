@@ -24,9 +24,9 @@
 from __future__ import annotations as _annotations
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
 
 from shoal import errors
+from shoal.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
     from shoal import formats, measure, orders, pack
@@ -49,38 +49,13 @@ __all__ = [
 ]  # and torch, jax and huggingface, which a star import must not load
 
 
-def __getattr__(name: str) -> _Any:
-    found: _Any
-    if name == "orders":
-        import shoal.orders as found  # noqa: PLC0415
-    elif name == "formats":
-        import shoal.formats as found  # noqa: PLC0415
-    elif name == "measure":
-        import shoal.measure as found  # noqa: PLC0415
-    elif name == "pack":
-        import shoal.pack as found  # noqa: PLC0415
-    elif name == "torch":
-        import shoal.torch as found  # noqa: PLC0415
-    elif name == "huggingface":
-        import shoal.huggingface as found  # noqa: PLC0415
-    elif name == "jax":
-        import shoal.jax as found  # noqa: PLC0415
-    elif name == "merge_certificates":
-        from shoal.stream.certificate.certificate import merge_certificates as found  # noqa: PLC0415
-    elif name in {"Dataset", "open"}:
-        from shoal.stream import open_dataset  # noqa: PLC0415
-
-        found = {"Dataset": open_dataset.Dataset, "open": open_dataset.open_dataset}[name]
-    elif name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415
-
-        found = version("shoal")
-    else:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    globals()[name] = found  # so that it is looked up only once
-    return found
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+__getattr__, __dir__ = _lazy_names(
+    __name__,
+    {
+        **{f"shoal.{door}": "" for door in ("formats", "huggingface", "jax", "measure", "orders", "pack", "torch")},
+        "shoal.stream.certificate.certificate": "merge_certificates",
+        "shoal.stream.dataset": "Dataset",
+        "shoal.stream.open_dataset": "open=open_dataset",
+        "shoal.version": "__version__",
+    },
+)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["counted", "format_bytes", "format_count", "format_seconds"]
-
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 

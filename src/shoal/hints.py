@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
-__all__ = ["LIBRARY_OF_EXTRA", "did_you_mean", "pip_install"]
-
 _LIKE_ENOUGH = 0.6
 
 LIBRARY_OF_EXTRA: Mapping[str, str] = {

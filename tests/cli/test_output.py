@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cli.output import (
-    complain,
-    emit,
-    format_bytes,
-    format_count,
-    format_record,
-    format_seconds,
-    format_table,
-    format_value,
-)
+from shoal.cli.output import complain, emit, format_record, format_table, format_value
+from shoal.figures import format_bytes, format_count, format_seconds
 
 
 def test_json_is_one_line_in_the_types_of_json() -> None:

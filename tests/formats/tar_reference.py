@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from shoal.formats.shard_format import ShardScan, Stretch
+from shoal.formats.shard_format import Stretch
 from shoal.formats.tar.reader import Tar
+from shoal.index.shard_scan import ShardScan
 
 Groups = list[dict[str, Any]]
 

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import ColumnRecords, Format, Records, ShardScan, Stretch
+from shoal.formats.shard_format import ColumnRecords, Format, Records, Stretch
 from shoal.formats.tables.arrow import Arrow
 from shoal.formats.tables.arrow_columns import value_in
 from shoal.formats.tables.parquet import Parquet
 from shoal.formats.tables.rows import partition_fields
+from shoal.index.shard_scan import ShardScan
 from shoal.testing.known_shards import same
 
 pa = pytest.importorskip("pyarrow")

@@ -25,9 +25,10 @@ from shoal.formats.compressed.codecs import decompress
 from shoal.formats.compressed.decompressed import DecompressedContent
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.known_formats import format_named, format_of
-from shoal.formats.shard_format import ShardScan, Stretch
+from shoal.formats.shard_format import Stretch
 from shoal.index.consistency import validate
 from shoal.index.cutting import ScannedShard, assemble
+from shoal.index.shard_scan import ShardScan
 from shoal.testing import check_format
 from shoal.testing.known_shards import measured
 

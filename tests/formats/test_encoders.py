@@ -18,10 +18,11 @@ from tests.formats.read_back import read_back
 
 from shoal.errors import UsageError
 from shoal.formats.known_formats import format_named
-from shoal.formats.shard_format import Sample, ShardScan
+from shoal.formats.shard_format import Sample
 from shoal.formats.writing.encoder import WrittenShard, extent_crcs
 from shoal.formats.writing.encoders import encoder_named
 from shoal.index.cutting import cut_extents
+from shoal.index.shard_scan import ShardScan
 from shoal.storage.memory_store import MemoryStore
 
 NAMES = st.text(string.ascii_lowercase + "_0é", min_size=1, max_size=6).filter(lambda name: name[:2] != "__")

@@ -23,8 +23,8 @@ from shoal.errors import IndexFileError, ShardError
 from shoal.formats.known_formats import format_named
 from shoal.formats.metadata.scanning import checked_scan, scan_again
 from shoal.formats.metadata.third_party_index import by_borders, scan_by_index
-from shoal.formats.shard_format import ShardScan
 from shoal.formats.tar.borders import cut_sample
+from shoal.index.shard_scan import ShardScan
 from shoal.indexing.build import build_index
 from shoal.indexing.index_store import save_index
 from shoal.storage.files.local_store import LocalStore

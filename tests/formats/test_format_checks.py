@@ -11,7 +11,8 @@ import pytest
 from shoal.formats.field_columns import Columns, Kind
 from shoal.formats.lines.text import Text
 from shoal.formats.records import CutRecords
-from shoal.formats.shard_format import Buffer, ReadBytes, Records, Sample, ShardScan, Stretch, reading_alone
+from shoal.formats.shard_format import ReadBytes, Records, Sample, Stretch, reading_alone
+from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.testing import DAMAGE_KINDS, check_format, damaged
 
 SHARDS: Mapping[str, tuple[bytes, list[Sample]]] = {

@@ -15,11 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.errors import IndexFileError, UsageError
-from shoal.formats.shard_format import ShardScan
 from shoal.index.chunks import cut_chunks
 from shoal.index.consistency import validate
 from shoal.index.cutting import ScannedShard, assemble, cut_extents, even_cuts, subset
 from shoal.index.index_file import confirm, decode, encode
+from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index, locate, sample_starts
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.formats.shard_format import ShardScan
 from shoal.index.consistency import validate
 from shoal.index.cutting import ScannedShard, assemble, subset
 from shoal.index.joining import joined
+from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 
 

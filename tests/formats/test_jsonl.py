@@ -13,7 +13,8 @@ from shoal.errors import ShardError
 from shoal.formats.lines import line_borders
 from shoal.formats.lines.reader import JsonLines
 from shoal.formats.records import CutRecords
-from shoal.formats.shard_format import ShardScan, Stretch
+from shoal.formats.shard_format import Stretch
+from shoal.index.shard_scan import ShardScan
 
 BOM = b"\xef\xbb\xbf"
 

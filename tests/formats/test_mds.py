@@ -22,7 +22,8 @@ from shoal.formats.known_formats import format_of
 from shoal.formats.mds.decode_values import ENCODINGS, decoder_of, fixed_bytes_of
 from shoal.formats.mds.reader import Mds
 from shoal.formats.records import CutRecords
-from shoal.formats.shard_format import Format, Records, ShardScan, Stretch
+from shoal.formats.shard_format import Format, Records, Stretch
+from shoal.index.shard_scan import ShardScan
 
 MADE = Path(__file__).parent / "data" / "mds"
 

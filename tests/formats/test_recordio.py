@@ -15,8 +15,9 @@ from tests.formats.writers import recordio_record as record
 
 from shoal.errors import ShardError
 from shoal.formats.records import CutRecords
-from shoal.formats.shard_format import ShardScan, Stretch
+from shoal.formats.shard_format import Stretch
 from shoal.formats.tfrecord.recordio import RecordIO
+from shoal.index.shard_scan import ShardScan
 
 
 def scan(data: bytes, **options: Any) -> ShardScan:

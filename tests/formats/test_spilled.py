@@ -15,8 +15,9 @@ from tests.formats.writers import COMPRESS, tar_of
 
 from shoal.errors import ShardError
 from shoal.formats.known_formats import format_named
-from shoal.formats.shard_format import Buffer, SpillingFormat, Stretch
+from shoal.formats.shard_format import SpillingFormat, Stretch
 from shoal.formats.tables import spilled_tables
+from shoal.index.shard_scan import Buffer
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

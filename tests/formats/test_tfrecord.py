@@ -14,11 +14,12 @@ from tests.formats.writers import COMPRESS, example, feature, field, framed
 from shoal.errors import ShardError
 from shoal.formats.known_formats import format_named
 from shoal.formats.records import CutRecords
-from shoal.formats.shard_format import ShardScan, Stretch
+from shoal.formats.shard_format import Stretch
 from shoal.formats.tfrecord import reader
 from shoal.formats.tfrecord.crc32c import crc32c, crc32c_of_rows
 from shoal.formats.tfrecord.example_reader import NotAnExampleError, parse_example
 from shoal.formats.tfrecord.reader import TFRecord
+from shoal.index.shard_scan import ShardScan
 
 pytest.importorskip("google_crc32c")
 

@@ -20,7 +20,8 @@ from tests.stream.made import reading_threads, write_lines, write_tars
 
 from shoal.errors import ShardError, StorageError
 from shoal.formats.known_formats import format_named
-from shoal.formats.shard_format import Format, ShardScan
+from shoal.formats.shard_format import Format
+from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.scan import costs, ranges

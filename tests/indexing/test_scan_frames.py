@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.formats.shard_format import ShardScan
+from shoal.index.shard_scan import ShardScan
 from shoal.indexing.scan import pipe_frames
 from shoal.indexing.scan.pipe_frames import read_frame, scan_from, scan_to_buffers, write_frame
 from shoal.storage.index_cache.place import Scratch

@@ -16,7 +16,8 @@ from tests.stream.made import reading_threads
 
 from shoal.errors import ShardError, StorageError
 from shoal.formats.known_formats import format_named
-from shoal.formats.shard_format import Format, ReadBytes, ShardScan
+from shoal.formats.shard_format import Format, ReadBytes
+from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.checksums import extent_checksums

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.stream.made import open_finely, write_tars
 
-from shoal.stream.open_dataset import Dataset
+from shoal.stream.dataset import Dataset
 
 pytest.importorskip("torch", reason="torch is not installed")
 

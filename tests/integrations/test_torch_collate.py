@@ -21,7 +21,8 @@ from torch.utils.data import default_collate
 
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.tensors import tensors
-from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 from shoal.torch import DataLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

@@ -41,7 +41,8 @@ from shoal.stats.counters import Counters
 from shoal.storage.files import line_files
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import Patience, patience
-from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

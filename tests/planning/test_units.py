@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.formats.shard_format import ShardScan
 from shoal.index.chunks import cut_chunks
 from shoal.index.cutting import ScannedShard, assemble
+from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, SlicedUnits, Units, starts_in
 

@@ -19,7 +19,8 @@ from tests.stream.made import batches_of, described, flat, ids_of, open_finely
 from shoal.errors import UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading.options import ReadingOptions
-from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 from shoal.stream.ranks import rank_share
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

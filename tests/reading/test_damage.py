@@ -12,7 +12,8 @@ from tests.stream.made import at, check_sample, ids_of, write_lines, write_tars
 
 from shoal.errors import ShardError, ShoalError, StorageError
 from shoal.orders import Window
-from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

@@ -21,7 +21,8 @@ from shoal.reading.remote import remote_readers
 from shoal.reading.remote.answer_buffers import LEAST_ROOM_BYTES
 from shoal.reading.schedule import request_sizes
 from shoal.storage.retry import RetryRule, StoppedError
-from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 from shoal.testing import FAULT_KINDS, Fault
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

@@ -22,7 +22,8 @@ from shoal.reading.schedule import request_sizes
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import RetryingStore
 from shoal.storage.sources.source import expand
-from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 from shoal.testing import Fault, FaultKind, RangeServer
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

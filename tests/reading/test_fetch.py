@@ -17,7 +17,8 @@ from shoal.errors import StorageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading import budgets
 from shoal.storage.files.local_store import LocalStore
-from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 from shoal.stream.ranks import rank_share
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

@@ -11,7 +11,7 @@ from tests.stream.made import open_finely, write_tars
 from shoal.orders import Full, Window
 from shoal.reading.local import local_readers, local_samples, read_advice
 from shoal.storage.files.local_store import LocalStore
-from shoal.stream.open_dataset import Dataset
+from shoal.stream.dataset import Dataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning"),

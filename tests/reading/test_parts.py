@@ -25,7 +25,8 @@ from shoal.reading.schedule.request_sizes import in_parts
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
 from shoal.storage.files.mappings import Memories
-from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 from shoal.testing import Fault
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

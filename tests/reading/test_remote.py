@@ -16,7 +16,8 @@ from tests.stream.made import content, ids_of, write_tars
 from shoal.errors import IndexFileError, SourceError, StorageError
 from shoal.indexing.index_store import save_index
 from shoal.storage.files.local_store import LocalStore
-from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 from shoal.testing import Fault, RangeServer
 
 COUNTS = [30, 1, 47, 22]

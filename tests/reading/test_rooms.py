@@ -24,7 +24,7 @@ from shoal.reading.schedule.units import extent_read
 from shoal.stats.counters import Counters
 from shoal.storage.files.mappings import Memories
 from shoal.storage.http.http_store import HttpStore
-from shoal.stream.open_dataset import Dataset
+from shoal.stream.dataset import Dataset
 from shoal.testing import RangeServer
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

@@ -13,7 +13,8 @@ from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.storage.memory_store import MemoryStore
-from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 
 METHODS = ("fork", "spawn", "forkserver")
 

@@ -8,7 +8,8 @@ import pytest
 from tests.samples import write_tar
 from tests.stream.made import open_finely, write_lines, write_tars
 
-from shoal.stream.open_dataset import Dataset, open_dataset
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from shoal.reading.options import ReadingOptions
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import RetryingStore, RetryRule
 from shoal.storage.store import Store
-from shoal.stream.open_dataset import Dataset
+from shoal.stream.dataset import Dataset
 from shoal.testing import Fault, FaultyStore
 
 SOON = RetryRule(first_pause_seconds=0.001, most_pause_seconds=0.02, deadline_seconds=60.0)

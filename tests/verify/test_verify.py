@@ -14,7 +14,7 @@ from shoal.errors import ShardError
 from shoal.indexing.checksums import extent_checksums
 from shoal.orders import Block, Full, Sequential, Window
 from shoal.reading.options import ReadingOptions
-from shoal.stream.open_dataset import Dataset
+from shoal.stream.dataset import Dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

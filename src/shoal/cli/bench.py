@@ -13,13 +13,12 @@ from shoal.cli.options.decode_option import add_decode_argument, decoded
 from shoal.cli.options.numbers import at_least_one, at_least_zero
 from shoal.cli.options.order_options import add_order_arguments, asked_order
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples
+from shoal.figures import format_bytes, format_count
 from shoal.indexing.open_source import Opened
 from shoal.order.partition import Partition
 from shoal.reading.raw_speed import plain_bytes_per_second
 from shoal.stream.dataset import Dataset
 from shoal.stream.spec import DatasetSpec
-
-__all__ = ["add_arguments", "run"]
 
 _DEFAULT_SECONDS = 10.0
 _ADVICE = {
@@ -97,7 +96,7 @@ def _plain(opened: Opened, dataset: Dataset, arguments: argparse.Namespace, stat
 
 def _for_people(record: dict[str, Any]) -> dict[str, Any]:
     """Return the values of the record that matter to people, one per line."""
-    count, size = output.format_count, output.format_bytes
+    count, size = format_count, format_bytes
     shown: dict[str, Any] = {name: record[name] for name in ("order", "num_samples", "elapsed_seconds")}
     shown["delivered"] = f"{count(record['samples_per_second'])} samples/s"
     requests = count(record["requests_per_second"])

@@ -18,8 +18,6 @@ from shoal.storage.index_cache.status import (
     index_cache_status,
 )
 
-__all__ = ["add_arguments", "run"]
-
 _DAY_SECONDS = 86_400
 _EXIT_REFUSED = 2
 

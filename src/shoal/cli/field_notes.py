@@ -5,8 +5,6 @@ from __future__ import annotations
 from shoal.cli.preview import printable
 from shoal.pack.inputs.field_counts import SampleFields
 
-__all__ = ["counts_text", "fields_text", "first_text"]
-
 
 def counts_text(fields: SampleFields) -> str:
     """Return how many samples have each field."""

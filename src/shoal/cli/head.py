@@ -18,8 +18,6 @@ from shoal.index.table import locate
 from shoal.stream.dataset import Dataset
 from shoal.stream.spec import DatasetSpec
 
-__all__ = ["add_arguments", "run"]
-
 _KEY = "__key__"
 _AS_BYTES = "without --decode its bytes are shown"
 _LEAST_PREVIEW_COLUMNS = 20

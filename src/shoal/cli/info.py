@@ -17,19 +17,18 @@ from shoal.cli.options.numbers import at_least_one
 from shoal.cli.options.order_options import add_order_arguments, asked_order
 from shoal.cli.options.source_options import OpenedNow, add_json_argument, add_source_arguments, open_asked
 from shoal.cli.preview import printable
+from shoal.figures import format_bytes, format_count
 from shoal.index.table import Index, own_bytes
-from shoal.indexing.index_store import INDEX_NAME
 from shoal.indexing.open_source import Opened
 from shoal.indexing.shard_check import looks_indexed
 from shoal.order.window.order import Window
 from shoal.pack.inputs.field_counts import SampleFields
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.stat_many import stat_all
 from shoal.storage.urls import parent, scheme_of
 from shoal.stream.index_columns import column_names, column_of, words_of_column
 from shoal.stream.window_warning import variance_ratio_bound, warning_about
-
-__all__ = ["add_arguments", "run"]
 
 _QUANTILES = {"median_bytes": 0.5, "p5_bytes": 0.05, "p95_bytes": 0.95}
 _EXACT_SAMPLES = 10**7  # beyond this, quantiles come from about a million evenly spaced samples
@@ -96,14 +95,14 @@ def _show(record: Mapping[str, Any]) -> None:
 
 
 def _show_order(order: Mapping[str, Any]) -> None:
-    mean_size = output.format_bytes(order["chunk_bytes"]["mean_bytes"])
-    samples = output.format_count(order["chunk_samples"])
+    mean_size = format_bytes(order["chunk_bytes"]["mean_bytes"])
+    samples = format_count(order["chunk_samples"])
     lines = {
         "order": order["name"],
         "chunks": f"{order['num_chunks']:,} of {mean_size} and {samples} samples on average",
     }
     if order["window_chunks"] is not None:
-        size = f"{output.format_bytes(order['window_bytes'])} and {order['window_samples']:,} samples"
+        size = f"{format_bytes(order['window_bytes'])} and {order['window_samples']:,} samples"
         lines["window"] = f"{order['window_chunks']:,} chunks with {size}, {order['window_share']:.0%} of the dataset"
         lines["canonical nodes"] = str(order["num_canonical_nodes"])
     lines["as a call"] = f"ds.{order['call']}"
@@ -117,7 +116,7 @@ def _show_order(order: Mapping[str, Any]) -> None:
 
 def _sizes_text(sizes: Mapping[str, float]) -> str:
     """Return sizes as people compare them: the smallest and largest, then what lies between."""
-    texts = {name.removesuffix("_bytes"): output.format_bytes(value) for name, value in sizes.items()}
+    texts = {name.removesuffix("_bytes"): format_bytes(value) for name, value in sizes.items()}
     least, most = texts.pop("min", None), texts.pop("max", None)
     if least is not None and sizes["min_bytes"] == sizes["max_bytes"]:
         return f"{least} each"

@@ -20,8 +20,6 @@ from shoal.cli import output
 from shoal.cli.parsing import Parser
 from shoal.errors import ShardError, ShoalError
 
-__all__ = ["VERBS", "Verb", "VerbModule", "main"]
-
 _EXIT_DAMAGE = 1
 _EXIT_REFUSED = 2
 _EXIT_INTERRUPTED = 128 + 2

@@ -15,19 +15,6 @@ from typing import Any, TextIO
 
 from shoal.figures import format_bytes, format_count, format_seconds
 
-__all__ = [
-    "complain",
-    "emit",
-    "flush",
-    "format_bytes",
-    "format_count",
-    "format_record",
-    "format_seconds",
-    "format_table",
-    "format_value",
-    "say",
-]
-
 
 def emit(record: Mapping[str, Any], *, as_json: bool = False, stream: TextIO | None = None) -> None:
     """Print one record: as one JSON object on one line, or aligned for people.

@@ -26,8 +26,6 @@ from shoal.pack.inputs.tree_inputs import TreeInputs
 from shoal.pack.output_guard import check_apart
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
 
-__all__ = ["add_arguments", "run"]
-
 _MOST_LISTED = 20
 
 

@@ -10,9 +10,7 @@ from pathlib import Path
 from shoal.errors import UsageError
 from shoal.reports.marks import Drawing
 from shoal.reports.matplotlib_figures import PICTURES, rendered
-from shoal.storage.sources.source import without_secrets
-
-__all__ = ["check_picture", "typed_command", "write_page", "write_picture"]
+from shoal.storage.urls import without_secrets
 
 
 def typed_command(words: Sequence[str]) -> str:

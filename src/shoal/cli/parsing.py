@@ -8,8 +8,6 @@ from typing import Any
 
 from shoal.hints import did_you_mean
 
-__all__ = ["Parser"]
-
 
 class Parser(argparse.ArgumentParser):
     """The parser of argparse with suggestions for verbs, options and values (built in from Python 3.14 on)."""

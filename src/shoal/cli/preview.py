@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from shoal.cli.output import format_bytes
-from shoal.formats.decoding.decoders import IMAGE_SUFFIXES
-
-__all__ = ["clipped", "json_value", "preview", "printable", "size_of"]
+from shoal.figures import format_bytes
+from shoal.formats.decoding.images import IMAGE_SUFFIXES
 
 # Most of a field that a preview reads, in characters or bytes: wider than any terminal.
 _LOOKED_AT = 4096

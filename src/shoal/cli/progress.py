@@ -14,8 +14,6 @@ from typing import Self, TextIO
 from shoal.figures import format_bytes, format_count, format_seconds
 from shoal.stats.live_line import LiveLine
 
-__all__ = ["Progress"]
-
 _BAR_COLUMNS = 24
 _LEAST_SHARE = 0.01  # below, as after a server's first answer, the remaining time cannot be estimated
 

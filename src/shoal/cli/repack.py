@@ -30,8 +30,6 @@ from shoal.pack.from_shards.repacking import MIX_MEMORY_BYTES, Repacked, RepackR
 from shoal.pack.output_guard import check_apart
 from shoal.storage.stores import options_of_sides
 
-__all__ = ["add_arguments", "run"]
-
 _MOST_LISTED = 20
 
 

@@ -30,8 +30,6 @@ from shoal.verify.damage_report import Damage, Soundness
 from shoal.verify.open_to_verify import Verification, open_to_verify, verify
 from shoal.verify.repair import mend_index
 
-__all__ = ["add_arguments", "run"]
-
 _MOST_SHOWN = 50
 _MOST_KEYS = 3
 _MOST_CERTIFICATE_BYTES = 16 << 20

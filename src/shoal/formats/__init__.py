@@ -13,9 +13,9 @@
 
 from __future__ import annotations as _annotations
 
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+
+from shoal.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
     from shoal.formats.compressed.reader import Compressed
@@ -27,12 +27,13 @@ if _TYPE_CHECKING:
     from shoal.formats.litdata.tokens import LitDataTokens
     from shoal.formats.mds.reader import Mds
     from shoal.formats.records import BadRecordError, CutRecords, borders_in
-    from shoal.formats.shard_format import Buffer, Format, ReadBytes, Records, ShardScan, Stretch
+    from shoal.formats.shard_format import Format, ReadBytes, Records, Stretch
     from shoal.formats.tables.arrow import Arrow
     from shoal.formats.tables.parquet import Parquet
     from shoal.formats.tar.reader import Tar
     from shoal.formats.tfrecord.reader import TFRecord
     from shoal.formats.tfrecord.recordio import RecordIO
+    from shoal.index.shard_scan import Buffer, ShardScan
 
 __all__ = [
     "Arrow",
@@ -59,39 +60,24 @@ __all__ = [
     "borders_in",
 ]
 
-_WHERE = {
-    "Arrow": "shoal.formats.tables.arrow",
-    "BadRecordError": "shoal.formats.records",
-    "Buffer": "shoal.formats.shard_format",
-    "Compressed": "shoal.formats.compressed.reader",
-    "CutRecords": "shoal.formats.records",
-    "Delimited": "shoal.formats.lines.delimited",
-    "Folder": "shoal.formats.folder.reader",
-    "Format": "shoal.formats.shard_format",
-    "JsonLines": "shoal.formats.lines.reader",
-    "LitData": "shoal.formats.litdata.reader",
-    "LitDataTokens": "shoal.formats.litdata.tokens",
-    "Mds": "shoal.formats.mds.reader",
-    "Parquet": "shoal.formats.tables.parquet",
-    "ReadBytes": "shoal.formats.shard_format",
-    "RecordIO": "shoal.formats.tfrecord.recordio",
-    "Records": "shoal.formats.shard_format",
-    "ShardScan": "shoal.formats.shard_format",
-    "Stretch": "shoal.formats.shard_format",
-    "TFRecord": "shoal.formats.tfrecord.reader",
-    "Tar": "shoal.formats.tar.reader",
-    "Text": "shoal.formats.lines.text",
-    "borders_in": "shoal.formats.records",
-}
-
-
-def __getattr__(name: str) -> _Any:
-    if name not in _WHERE:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    found = globals()[name] = getattr(_import_module(_WHERE[name]), name)  # looked up once
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = _lazy_names(
+    __name__,
+    {
+        "shoal.formats.compressed.reader": "Compressed",
+        "shoal.formats.folder.reader": "Folder",
+        "shoal.formats.lines.delimited": "Delimited",
+        "shoal.formats.lines.reader": "JsonLines",
+        "shoal.formats.lines.text": "Text",
+        "shoal.formats.litdata.reader": "LitData",
+        "shoal.formats.litdata.tokens": "LitDataTokens",
+        "shoal.formats.mds.reader": "Mds",
+        "shoal.formats.records": "BadRecordError CutRecords borders_in",
+        "shoal.formats.shard_format": "Format ReadBytes Records Stretch",
+        "shoal.formats.tables.arrow": "Arrow",
+        "shoal.formats.tables.parquet": "Parquet",
+        "shoal.formats.tar.reader": "Tar",
+        "shoal.formats.tfrecord.reader": "TFRecord",
+        "shoal.formats.tfrecord.recordio": "RecordIO",
+        "shoal.index.shard_scan": "Buffer ShardScan",
+    },
+)

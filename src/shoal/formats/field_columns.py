@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Columns", "Kind", "Record", "bytes_of_rows", "is_python_type", "value_of", "wanted_of"]
-
 
 class Kind(NamedTuple):
     """The kind of values in a column; columns of one kind can be concatenated.

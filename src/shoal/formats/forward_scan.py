@@ -13,18 +13,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.shard_format import Buffer, Format, ReadBytes, ShardScan
-
-__all__ = [
-    "About",
-    "Content",
-    "ForwardFormat",
-    "FoundSamples",
-    "SampleBorders",
-    "StoredContent",
-    "forward_borders",
-    "forward_scan",
-]
+from shoal.formats.shard_format import Format, ReadBytes
+from shoal.index.shard_scan import Buffer, ShardScan
 
 
 class Content(Protocol):

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import Buffer, ReadBytes
-
-__all__ = ["offset_crcs", "read_offsets", "table_bytes", "walk_sizes"]
+from shoal.formats.shard_format import ReadBytes
+from shoal.index.shard_scan import Buffer
 
 
 def table_bytes(num_samples: int) -> int:

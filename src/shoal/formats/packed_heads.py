@@ -9,8 +9,6 @@ from typing import Any
 
 from shoal.errors import IndexFileError, ShardError
 
-__all__ = ["LIMIT_BYTES", "number_of", "packed", "unpacked", "unusable"]
-
 LIMIT_BYTES = 512 << 20  # the footers and dictionaries that scans accept are smaller
 _HINT = "the index is damaged: index the shards again"
 

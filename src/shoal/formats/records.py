@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.field_columns import Columns
-from shoal.formats.shard_format import Buffer, Sample, Stretch
-
-__all__ = ["BadRecordError", "CutRecords", "DecodeRecord", "borders_in", "compact"]
+from shoal.formats.shard_format import Sample, Stretch
+from shoal.index.shard_scan import Buffer
 
 _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 

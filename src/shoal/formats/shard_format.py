@@ -20,28 +20,6 @@ from numpy.typing import NDArray
 from shoal.formats.field_columns import Columns, Record
 from shoal.index.shard_scan import Buffer, ShardScan
 
-__all__ = [
-    "Aside",
-    "Buffer",
-    "ColumnRecords",
-    "ColumnarFormat",
-    "Format",
-    "FrontFormat",
-    "PiecemealFormat",
-    "ReadBytes",
-    "ReadSample",
-    "RecordFormat",
-    "Records",
-    "RecutFormat",
-    "Sample",
-    "ShardScan",
-    "Spilled",
-    "SpillingFormat",
-    "Stretch",
-    "ViewingFormat",
-    "reading_alone",
-]
-
 Sample = dict[str, Any]
 
 

@@ -13,8 +13,6 @@ from shoal.errors import UsageError
 from shoal.index.cutting import fingerprint
 from shoal.index.table import Index
 
-__all__ = ["joined"]
-
 _MOST_SAMPLES_WITH_SIZES = 10**8
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["ALL_SEEN", "BEHIND_BYTES", "BY_BORDERS", "is_by_borders", "may_be_cut", "told_of_borders"]
-
 BY_BORDERS = "by_borders"
 ALL_SEEN = "all seen"
 BEHIND_BYTES = 3 * 512

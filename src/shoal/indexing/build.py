@@ -27,8 +27,9 @@ from shoal.formats.folder.reader import Folder
 from shoal.formats.known_formats import format_named, options_of
 from shoal.formats.metadata.manifests import Expected
 from shoal.formats.metadata.scanning import STALE_INDEXES, checked_scan
-from shoal.formats.shard_format import Buffer, Format, ReadBytes, ShardScan
+from shoal.formats.shard_format import Format, ReadBytes
 from shoal.index.cutting import EXTENT_BYTES, ScannedShard, assemble
+from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.index.table import Index
 from shoal.indexing.manifests_beside import foreign_indexes
 from shoal.indexing.scan.pipe_frames import scan_from, scan_to_buffers
@@ -40,8 +41,6 @@ from shoal.storage.index_cache.place import Scratch, cache_directory
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import stat_all
 from shoal.storage.store import Advise, Find, ReadRange, Stat
-
-__all__ = ["OPTIONS", "SCAN_RULE", "IndexStore", "Progress", "build_index", "scan_rules"]
 
 _log = logging.getLogger("shoal")
 

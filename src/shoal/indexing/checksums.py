@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from shoal.index.table import Index, own_bytes
 from shoal.storage.store import Advise, ReadRange
 
-__all__ = ["extent_checksums", "record_checksums"]
-
 # A read of several extents, or a piece of a large one. Small, so that many reads at once take little beside any window.
 _READ_BYTES = 4 << 20
 _MOST_THREADS = 8

@@ -20,8 +20,6 @@ from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.store import MapRange, ObjectInfo, Put, Stat
 from shoal.storage.urls import join, scheme_of
 
-__all__ = ["INDEX_NAME", "MapFile", "bound_cache", "load_index", "save_index"]
-
 # The index of 10^8 samples takes 0.4 GB, that of most datasets a few MB.
 _CACHE_BYTES = 4 << 30
 _CACHE_FILES = 500

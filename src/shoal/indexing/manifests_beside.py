@@ -33,16 +33,6 @@ from shoal.storage.stat_many import find_all
 from shoal.storage.store import Advise, Find, ReadRange, Stat
 from shoal.storage.urls import join, relative
 
-__all__ = [
-    "MANIFEST_SUFFIXES",
-    "Described",
-    "compare_hashes",
-    "described",
-    "described_files",
-    "foreign_indexes",
-    "in_named_order",
-]
-
 _log = logging.getLogger("shoal")
 
 # Suffixes with which a listing of a directory includes its manifests.

@@ -9,8 +9,6 @@ from shoal.errors import IndexFileError
 from shoal.index.table import Index
 from shoal.storage.sources.source import Source
 
-__all__ = ["match_all", "missing_from"]
-
 
 def missing_from(index: Index, source: Source) -> list[str]:
     """Return the relative names of the shards of ``source`` that ``index`` does not list."""

@@ -26,7 +26,7 @@ from shoal.formats.shard_format import Format
 from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES, subset
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS, Progress, build_index, scan_rules
-from shoal.indexing.index_store import INDEX_NAME, bound_cache, load_index, save_index
+from shoal.indexing.index_store import bound_cache, load_index, save_index
 from shoal.indexing.manifests_beside import MANIFEST_SUFFIXES, Described, described, described_files, in_named_order
 from shoal.indexing.match_shards import match_all, missing_from
 from shoal.indexing.publishing import describes, hint_at_publishing, publish_beside, was_left_by_opening
@@ -41,22 +41,12 @@ from shoal.storage.index_cache.place import alone, cache_directory
 from shoal.storage.refusals import is_forbidden
 from shoal.storage.retry import patient, retried, rule_of
 from shoal.storage.sources.local_patterns import local_path
-from shoal.storage.sources.named_files import PACKING_PLAN
+from shoal.storage.sources.named_files import INDEX_NAME, PACKING_PLAN
 from shoal.storage.sources.source import Source, SourceLike, expand, printed, schemes_of
 from shoal.storage.stat_many import find_all, stat_all
 from shoal.storage.store import ObjectInfo, Store
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
-
-__all__ = [
-    "Opened",
-    "choose_format",
-    "described_shards",
-    "format_of_index",
-    "known_suffixes",
-    "open_source",
-    "wanted_suffixes",
-]
 
 _log = logging.getLogger("shoal")
 

@@ -16,14 +16,13 @@ from typing import Protocol
 from shoal.errors import StorageError
 from shoal.index.index_file import encode
 from shoal.index.table import Index
-from shoal.indexing.index_store import INDEX_NAME, save_index
+from shoal.indexing.index_store import save_index
 from shoal.indexing.shard_check import looks_indexed
 from shoal.storage.objects.object_options import OBJECT_SCHEMES
+from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source
 from shoal.storage.store import Find, ObjectInfo, Put, PutIf
 from shoal.storage.urls import join, scheme_of
-
-__all__ = ["describes", "hint_at_publishing", "publish_beside", "was_left_by_opening"]
 
 _log = logging.getLogger("shoal")
 

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, StorageError
 from shoal.formats.metadata.scanning import scan_again
-from shoal.formats.shard_format import Format, ReadBytes, ShardScan
+from shoal.formats.shard_format import Format, ReadBytes
+from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import SCAN_RULE
 from shoal.indexing.scan.costs import ReadCosts
@@ -33,8 +34,6 @@ from shoal.storage.counted_store import Counting, counted
 from shoal.storage.http.dates import nanoseconds_of, same_time
 from shoal.storage.index_cache.place import Scratch
 from shoal.storage.store import Advise, ObjectInfo, ReadRange, Stat
-
-__all__ = ["ExtentRows", "ShardCheck", "first_difference", "head_text", "looks_indexed", "rows_of"]
 
 _log = logging.getLogger("shoal")
 

@@ -27,8 +27,6 @@ from shoal.storage.sources.source import Source, expand
 from shoal.storage.store import Store
 from shoal.storage.urls import join
 
-__all__ = ["ALL_SPLITS", "SelectedSplit", "SplitLike", "samples_left", "select_split", "shards_of_split"]
-
 _log = logging.getLogger("shoal")
 
 SplitLike = str | Sequence[str] | None

@@ -14,8 +14,6 @@ from shoal.order.permuted_chunks import ChunkLine
 from shoal.order.protocol import as_ids, as_stretch, as_whole, check_chunk_samples
 from shoal.order.seeds import check_epoch, check_seed, key, keys
 
-__all__ = ["Block"]
-
 _STRETCH = 1 << 16
 
 

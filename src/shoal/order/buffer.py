@@ -31,8 +31,6 @@ from shoal.order.permuted_chunks import ChunkLine
 from shoal.order.protocol import as_ids, as_stretch, as_whole, check_chunk_samples
 from shoal.order.seeds import check_epoch, check_seed, draws, key
 
-__all__ = ["Buffer"]
-
 _TILE = 1 << 16
 _MOST_SAMPLES = 2**32 - 1
 

@@ -11,8 +11,6 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.sorting import distinct
 from shoal.order.protocol import BoundOrder, as_stretch
 
-__all__ = ["ChosenPositions"]
-
 
 class ChosenPositions:
     """The positions of an order that lie in some runs, renumbered from 0."""

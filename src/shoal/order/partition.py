@@ -35,8 +35,6 @@ from shoal.order.protocol import BoundOrder, Laned
 from shoal.order.seeds import draws, key
 from shoal.order.skipped_positions import WithoutGaps
 
-__all__ = ["REMAINDERS", "Partition", "Share", "check_rank", "dealing_order"]
-
 REMAINDERS = ("keep", "pad", "drop")
 
 _LANE_BITS = 16

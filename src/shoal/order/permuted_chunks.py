@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from shoal.order.arrays.permutation import permute, unpermute
 from shoal.order.protocol import chunk_starts
 
-__all__ = ["ChunkLine"]
-
 
 class ChunkLine:
     """Chunks in an order drawn from a key, and their samples along that line; 24 bytes per chunk.

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 
-__all__ = ["BoundOrder", "Laned", "Order", "as_ids", "as_stretch", "as_whole", "check_chunk_samples", "chunk_starts"]
-
 
 class BoundOrder(Protocol):
     """The order of one epoch of one dataset under one seed.

@@ -9,8 +9,6 @@ from shoal.order.buffer import Buffer
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
 
-__all__ = ["ORDERS"]
-
 ORDERS: Mapping[str, type[Block | Buffer | Full | Sequential | Window]] = {
     order.name: order for order in (Sequential, Full, Window, Block, Buffer)
 }

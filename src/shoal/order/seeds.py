@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 
-__all__ = ["MAX_SEED", "check_epoch", "check_seed", "draws", "key", "keys"]
-
 MAX_SEED = 2**64 - 1
 """Largest seed; seeds and epochs are integers from 0 to this."""
 

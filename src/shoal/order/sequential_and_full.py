@@ -12,8 +12,6 @@ from shoal.order.arrays.permutation import permute, unpermute
 from shoal.order.protocol import as_ids, as_stretch, check_chunk_samples, chunk_starts
 from shoal.order.seeds import check_epoch, check_seed, key
 
-__all__ = ["Full", "Sequential"]
-
 _STRETCH = 1 << 16
 
 

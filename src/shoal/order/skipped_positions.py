@@ -20,8 +20,6 @@ from shoal.errors import UsageError
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.protocol import BoundOrder, as_stretch, chunk_starts
 
-__all__ = ["MOST_GAPS", "NO_GAPS", "Gaps", "WithoutGaps"]
-
 MOST_GAPS = 12
 """Most gaps of a run; a state lists all of them in less than 1 KB."""
 

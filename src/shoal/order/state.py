@@ -18,8 +18,6 @@ from shoal.errors import StateError, UsageError
 from shoal.order.seeds import MAX_SEED
 from shoal.order.skipped_positions import NO_GAPS, Gaps
 
-__all__ = ["MAX_POSITION", "STATE_VERSION", "State", "count_in", "order_in", "sealed", "shown"]
-
 STATE_VERSION = 3
 _WITHOUT_CHECKSUM = (1, 2)
 

@@ -7,9 +7,9 @@
 
 from __future__ import annotations as _annotations
 
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+
+from shoal.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
     from shoal.pack.column_values import Column
@@ -38,32 +38,16 @@ __all__ = [
     "shard_sizing",
 ]
 
-
-_WHERE = {
-    "Column": "shoal.pack.column_values",
-    "Output": "shoal.pack.destination",
-    "PackSummary": "shoal.pack.writer",
-    "Repacked": "shoal.pack.from_shards.repacking",
-    "SampleFields": "shoal.pack.inputs.field_counts",
-    "Shard": "shoal.pack.unit",
-    "ShardSizing": "shoal.pack.shard_sizes",
-    "ShardSummary": "shoal.pack.unit",
-    "Unreadable": "shoal.pack.unit",
-    "Writer": "shoal.pack.writer",
-    "pack": "shoal.pack.packing",
-    "pack_shard": "shoal.pack.unit",
-    "repack": "shoal.pack.from_shards.repacking",
-    "shard_sizing": "shoal.pack.shard_sizes",
-}
-
-
-def __getattr__(name: str) -> _Any:
-    if name not in _WHERE:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    found = globals()[name] = getattr(_import_module(_WHERE[name]), name)  # looked up once
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = _lazy_names(
+    __name__,
+    {
+        "shoal.pack.column_values": "Column",
+        "shoal.pack.destination": "Output",
+        "shoal.pack.from_shards.repacking": "Repacked repack",
+        "shoal.pack.inputs.field_counts": "SampleFields",
+        "shoal.pack.packing": "pack",
+        "shoal.pack.shard_sizes": "ShardSizing shard_sizing",
+        "shoal.pack.unit": "Shard ShardSummary Unreadable pack_shard",
+        "shoal.pack.writer": "PackSummary Writer",
+    },
+)

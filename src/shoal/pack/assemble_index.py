@@ -14,8 +14,6 @@ from shoal.pack.column_values import joined_columns
 from shoal.pack.destination import Output
 from shoal.reading.checks.record_checksums import FRAMES
 
-__all__ = ["finish"]
-
 
 def finish(
     out: Output, parts: Sequence[Index], *, about: Mapping[str, Any], skipped: Sequence[tuple[str, str]] = ()

@@ -21,8 +21,6 @@ from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 from shoal.hints import did_you_mean
 
-__all__ = ["Column", "ColumnValues", "as_columns", "joined_columns", "values_in"]
-
 _NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
 
 RESERVED = ("record_crc32",)

@@ -21,8 +21,8 @@ from shoal.errors import IndexFileError, StorageError, UsageError
 from shoal.figures import counted
 from shoal.formats.known_formats import suffixes_in_directories
 from shoal.formats.metadata.manifests import MANIFEST_NAME
-from shoal.formats.shard_format import Buffer
 from shoal.index.index_file import decode, encode
+from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
 from shoal.indexing.index_store import load_index
 from shoal.indexing.publishing import was_left_by_opening
@@ -34,8 +34,6 @@ from shoal.storage.sources.named_files import INDEX_NAME, PACKING, PACKING_PLAN
 from shoal.storage.store import ObjectInfo, PutIf, Store
 from shoal.storage.stores import open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
-
-__all__ = ["Output"]
 
 _PLAN, _LOCK, _PART, _NOTE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note"
 _DIGEST = re.compile(r"[0-9a-f]{16,}")  # shows that values differ, and means nothing to people

@@ -11,8 +11,6 @@ from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.source import SourceLike, texts_of
 from shoal.storage.urls import plain, scheme_of, without_secrets
 
-__all__ = ["check_apart"]
-
 
 def check_apart(source: SourceLike, url: str | os.PathLike[str]) -> None:
     """Check that the output will not be taken for input.

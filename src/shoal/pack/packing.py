@@ -19,8 +19,6 @@ from shoal.pack.output_guard import check_apart
 from shoal.pack.shard_sizes import shard_sizing
 from shoal.pack.writer import PackSummary, Writer
 
-__all__ = ["pack"]
-
 
 def pack(
     source: str | os.PathLike[str] | Iterable[Sample],

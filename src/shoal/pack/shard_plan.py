@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from shoal.pack.from_shards.global_mix import Mix
 from shoal.pack.inputs.balance import Repeats
 
-__all__ = ["PackPlan", "plan_shards"]
-
 _AT_A_TIME = 1 << 20
 
 

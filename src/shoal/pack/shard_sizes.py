@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from shoal.errors import UsageError
 
-__all__ = ["LARGEST_SHARD_BYTES", "ShardSizing", "shard_sizing"]
-
 LARGEST_SHARD_BYTES = 4 << 30
 """Below the 5 GB that common stores accept in one request; also the work lost and redone when packing is killed."""
 

@@ -15,19 +15,18 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import ShoalError, UsageError
-from shoal.formats.shard_format import Buffer, Sample
+from shoal.formats.shard_format import Sample
 from shoal.formats.tables.writer import TableShard
 from shoal.formats.writing.encoder import AppendedShard, EncodedRecord, Encoder, extent_crcs
 from shoal.formats.writing.encoders import encoder_named
 from shoal.formats.writing.record_block import RecordBlock
 from shoal.index.cutting import EXTENT_BYTES, ScannedShard, assemble
+from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
 from shoal.pack.column_values import Column, ColumnValues, values_in
 from shoal.pack.destination import Output
 from shoal.pack.inputs.repeat_keys import copy_of
 from shoal.storage.atomic.atomic_objects import ObjectInMaking
-
-__all__ = ["Named", "Shard", "ShardSummary", "Unreadable", "pack_shard"]
 
 _AT_ONCE_BYTES, _LARGE_BYTES = 1 << 20, 8 << 20
 _DIGEST_BYTES = 16  # of SHA-256, which has hardware instructions: half the time of blake2b

@@ -25,8 +25,6 @@ from shoal.pack.inputs.field_counts import SampleFields
 from shoal.pack.shard_sizes import shard_sizing
 from shoal.pack.unit import Shard, ShardInMaking, ShardSummary, mark_of, summary_of
 
-__all__ = ["PackSummary", "Writer"]
-
 
 @dataclass(frozen=True, slots=True)
 class PackSummary:

@@ -7,8 +7,6 @@ returned and faulted in again page by page, zeroed. With 64 values of 100 KB tha
 
 from __future__ import annotations
 
-__all__ = ["keep_for_next"]
-
 _MOST_BYTES = (32 << 20) - (64 << 10)  # a mapping of 32 MiB changes no threshold, and has a header besides these bytes
 _LEAST_BYTES = 128 << 10
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from shoal.pipeline.tensors import tensors
 
-__all__ = ["collate", "column_of", "nested"]
-
 Allocate = Callable[..., Any]
 
 

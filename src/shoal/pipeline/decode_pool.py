@@ -23,8 +23,6 @@ from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.processes.stopping import Stop, end_pool, is_done
 from shoal.storage.retry import StoppedError
 
-__all__ = ["Decoders", "Threaded", "threaded"]
-
 _AT_ONCE = 8  # samples given to a thread: handing them over costs 30 us, as much as decoding a small image
 _GROUPS_A_THREAD = 2
 _MOST_THREADS = 4  # a quarter of decoding a JPEG holds the interpreter's lock: more threads would only wait

@@ -8,8 +8,6 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.indexing.open_source import Opened
 
-__all__ = ["class_labels", "features_of"]
-
 
 def features_of(opened: Opened) -> dict[str, Any]:
     """Return the features of the first shard that has samples, taken to hold for all shards. Reads no shard.

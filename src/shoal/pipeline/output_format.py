@@ -21,8 +21,6 @@ from shoal.pipeline.stages import Stage
 from shoal.pipeline.stored_types import StoredTypes, stored_types
 from shoal.pipeline.tensors import tensors, torch_library
 
-__all__ = ["FORMATS", "Formatting"]
-
 FORMATS = ("python", "numpy", "arrow", "torch")
 
 

@@ -22,8 +22,6 @@ from shoal.reading.options import ReadingOptions
 from shoal.stats.counters import Counters
 from shoal.storage.files.line_files import append_line, make_line_file, read_lines
 
-__all__ = ["MOST_LISTED", "QUARANTINED", "SKIPPED", "Skips", "skips_of"]
-
 MOST_LISTED = 1000
 QUARANTINED = object()
 """Placeholder for a sample that is not to be read."""

@@ -18,21 +18,6 @@ from shoal.hints import did_you_mean
 from shoal.index.table import Index, locate
 from shoal.reading.checks.damaged import Damaged
 
-__all__ = [
-    "DROPPED",
-    "FEATURES",
-    "Decode",
-    "Filter",
-    "Map",
-    "Rename",
-    "SelectColumns",
-    "Stage",
-    "ToTuple",
-    "WithIds",
-    "in_epoch",
-    "run_stages",
-]
-
 FEATURES = ("hf", "hf-names")
 """Decoders that follow the column features of Hugging Face."""
 

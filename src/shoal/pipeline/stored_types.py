@@ -10,8 +10,6 @@ from shoal.formats.tables.typed_arrays import types_of
 from shoal.indexing.open_source import Opened
 from shoal.pipeline.stages import Rename, SelectColumns, Stage, ToTuple
 
-__all__ = ["StoredTypes", "stored_types"]
-
 StoredTypes = dict[str, Any] | tuple[Any, ...]
 """Arrow types by name, or by place if samples are tuples; None for a field without a schema."""
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from shoal.errors import UsageError
 
-__all__ = ["tensors", "torch_library"]
-
 
 def torch_library() -> Any:
     """Import torch, or raise an error that names what needs it.

@@ -18,8 +18,6 @@ from shoal.order.arrays.sorting import order_by
 from shoal.order.partition import Partition, dealing_order
 from shoal.order.protocol import BoundOrder
 
-__all__ = ["SOURCES", "TIMES", "Meetings", "meetings"]
-
 TIMES, SOURCES = 50, 64
 _AT_ONCE = 1 << 19  # positions: more take 100 bytes each, and save no time
 

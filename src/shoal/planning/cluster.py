@@ -21,8 +21,6 @@ from shoal.order.protocol import BoundOrder
 from shoal.order.window.order import Window
 from shoal.planning.chunk_reads import TIMES, Meetings, meetings
 
-__all__ = ["ClusterReads", "OverTime", "simulate_reads"]
-
 _MOST_POSITIONS = 1 << 21  # simulated
 _MOST_OF_A_NODE = 8  # times as many for one node before its samples are thinned: 3 seconds
 _WINDOWS = 3  # windows simulated of a longer dataset; chunks of the middle one stand for those in between

@@ -13,8 +13,6 @@ from shoal.order.block import Block
 from shoal.order.window.order import Window
 from shoal.reading.schedule.lifetimes import stretch_positions
 
-__all__ = ["BYTES_OF_A_CHUNK", "RankMemory", "planned_ahead_bytes", "rank_memory"]
-
 BYTES_OF_A_CHUNK = 80
 """Bytes per chunk of the dataset, in columns of eight bytes: seven of the chunk table, three of the order."""
 # In the current stretch and the next, each sample has an id and a unit in a list (an integer and a pointer to it: 40

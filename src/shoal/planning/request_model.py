@@ -20,12 +20,6 @@ from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.request_sizes import LARGE_BYTES, PART_BYTES, RequestSizes, in_parts
 from shoal.reading.schedule.units import UnitRead, Units
 
-__all__ = [
-    "count_requests",
-    "likely_requests_for_each_read",
-    "requests_for_each_read",
-]
-
 _MOST_READS = 1 << 15  # grouped to count their requests: 6 us each
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from shoal.planning.rank_memory import BYTES_OF_A_CHUNK
 
-__all__ = ["Cluster", "PlannedTraffic", "Sizing", "Textbook", "recommend", "textbook", "traffic"]
-
 _CHUNK_BYTES = tuple(1 << power for power in (23, 22, 21, 20, 19, 18))  # 8 MiB to 256 KiB
 _WINDOW_SHARE = 0.75  # of the memory; the rest is for read-ahead
 _CHUNKS_OF_A_SAMPLE = 1.25  # of a global batch: with that many, batches are as good as in a perfect shuffle

@@ -7,8 +7,6 @@ import traceback
 from multiprocessing import queues, reduction
 from typing import Any
 
-__all__ = ["UNSENT_EXIT_CODE", "end_where_unsent", "packed_as_by_queues"]
-
 UNSENT_EXIT_CODE = 71
 """Of a process whose queue could not send what it was given."""
 

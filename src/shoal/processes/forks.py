@@ -12,8 +12,6 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 
-__all__ = ["generation", "start_context", "wait_for_end", "wait_for_feeders"]
-
 generation = 0
 """Counter that grows by one in every forked child. Reading it costs a tenth of asking the system for the process id."""
 

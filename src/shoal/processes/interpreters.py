@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["start_python"]
-
 _HOME = str(Path(__file__).resolve().parents[2])  # the directory that `import shoal` searches
 
 

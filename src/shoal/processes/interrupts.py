@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
-__all__ = ["InterruptsHeld", "begin_elsewhere", "interrupts_wait", "wait_in_slices"]
-
 _SLICE_SECONDS = 0.1
 _LATER_SECONDS = 0.001
 _SIGNALS = tuple(

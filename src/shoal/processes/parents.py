@@ -15,8 +15,6 @@ from multiprocessing import connection
 
 from shoal.storage.chunk_cache.chunk_cache import close_all_as_heir
 
-__all__ = ["end_with_parent", "end_with_trainer"]
-
 _LOOK_SECONDS = 0.5
 _SECONDS_TO_TIDY = 1.0
 

@@ -14,8 +14,6 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Stop", "end_pool", "is_done"]
-
 _SECONDS_TO_END = 2.0
 
 

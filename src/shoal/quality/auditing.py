@@ -21,8 +21,6 @@ from shoal.quality.keyed_samples import KeyTable
 from shoal.quality.metrics import expected_distinct_of
 from shoal.quality.statistical_tests import Look
 
-__all__ = ["Audit", "audit"]
-
 _MOST_SPARSE = 1000
 _MOST_COUNTED = 4096  # samples of the largest batches whose labels are counted
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from shoal.quality.p_values import normal_tail, poisson_tail
 from shoal.quality.statistical_tests import Look
 
-__all__ = ["looks_between", "remet_neighbours"]
-
 _SHIFTS = 8
 
 

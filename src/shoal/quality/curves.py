@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Keys", "VarianceCurve", "batch_sizes", "variance_curve"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keys:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SOURCE_PARTS", "TIME_PARTS", "Survey", "survey"]
-
 TIME_PARTS, SOURCE_PARTS = 200, 1024
 _BLOCK = 1 << 22
 _RANGE = 1 << 28  # ids whose presence is recorded at a time: 256 MiB

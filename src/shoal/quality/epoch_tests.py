@@ -15,8 +15,6 @@ from shoal.quality.epoch_counts import SOURCE_PARTS, TIME_PARTS, Survey, survey
 from shoal.quality.p_values import normal_tail, ratio_tail
 from shoal.quality.statistical_tests import Look, permutation_looks
 
-__all__ = ["PARTS", "Epoch", "compared", "end_distances", "rank_correlation", "start_distances"]
-
 PARTS = 64
 """Number of parts of the dataset that serve as labels if there are none."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from shoal.quality.diagnosis import ADVICE
 from shoal.quality.statistical_tests import Look
 
-__all__ = ["FALSE_ALARMS", "Finding", "as_sentence", "findings_of", "headline_of", "heaviest_first", "verdict_of"]
-
 FALSE_ALARMS = 0.001
 """Probability that an audit of perfect shuffles finds anything at all."""
 

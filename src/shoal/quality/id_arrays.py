@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.quality.keyed_samples import KeyTable
 
-__all__ = ["as_epochs", "as_stream"]
-
 
 def as_epochs(ids: Any, epochs: int, keys: KeyTable | None = None) -> list[NDArray[np.int64]]:
     """Return the ids of each epoch; views if an array is given.

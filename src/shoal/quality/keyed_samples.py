@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UsageError
 
-__all__ = ["KeyTable"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyTable:

@@ -13,17 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UsageError
 
-__all__ = [
-    "check_correlation",
-    "chunk_borders",
-    "chunk_correlation",
-    "distinct_per_batch",
-    "expected_distinct",
-    "expected_distinct_of",
-    "position_correlation",
-    "variance_ratio",
-]
-
 
 def variance_ratio(keys: ArrayLike, batch: int) -> float:
     """Compute VR: the variance of batch content relative to a perfect shuffle, which has 1.0.

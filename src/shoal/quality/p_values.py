@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["normal_tail", "poisson_tail", "ratio_tail"]
-
 
 def normal_tail(score: float) -> float:
     """Return the two-sided tail probability of a standard normal variable.

@@ -32,8 +32,6 @@ from shoal.order.window.order import Window
 from shoal.order.window.timeline_slabs import slab_samples
 from shoal.quality.metrics import check_correlation, chunk_borders
 
-__all__ = ["ChunkLayout", "companions", "effective_chunks", "predicted_variance_ratio", "variance_ratio_of"]
-
 _MOST_BORDERS = 1 << 20
 _MOST_SIZES = 64  # of chunks: more distinct sizes are grouped
 _MOST_SORTED = 1 << 16

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from shoal.quality.p_values import normal_tail, poisson_tail
 
-__all__ = ["Look", "permutation_looks"]
-
 _LAGS = (*range(1, 33), 64, 100, 128, 256, 512, 1000, 1024, 2048, 4096, 1 << 13, 1 << 14, 1 << 15, 1 << 16)
 _MOST_BITS = 16
 _LEAST_OF_EACH_BIT = 50

@@ -9,20 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.shard_format import (
-    Buffer,
-    ReadBytes,
-    Records,
-    Sample,
-    ShardScan,
-    Stretch,
-    ViewingFormat,
-    reading_alone,
-)
+from shoal.formats.shard_format import ReadBytes, Records, Sample, Stretch, ViewingFormat, reading_alone
+from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.indexing.open_source import Opened
 from shoal.stats.pinned_views import Pins
-
-__all__ = ["with_views"]
 
 
 def with_views(opened: Opened, pins: Pins) -> Opened:

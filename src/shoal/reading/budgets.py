@@ -15,8 +15,6 @@ from shoal.reading.schedule.read_ahead import ahead_limit_bytes, divide
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, SlicedUnits, SpilledRecords, Units
 from shoal.reading.spilled.large_chunks import PART_OF_LIMIT, too_large
 
-__all__ = ["Budget", "budget_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Budget:

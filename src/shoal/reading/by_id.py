@@ -12,8 +12,6 @@ from shoal.reading.checks.verified_read import read_records
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
 
-__all__ = ["read_sample"]
-
 
 def read_sample(opened: Opened, arrangement: ResolvedOrder, sample_id: int, *, verifies: bool = False) -> Any:
     """Read one sample by id; with ``verifies`` its whole extent is read, if that has a checksum."""

@@ -21,8 +21,6 @@ from shoal.storage.chunk_cache.directory import place_for_sharing
 from shoal.storage.chunk_cache.known_caches import remember
 from shoal.storage.urls import scheme_of, without_secrets
 
-__all__ = ["cache_counts", "chunk_cache_of", "expect_windows", "is_cached", "place_key", "read_cached"]
-
 _SHARING_BYTES = 1 << 30
 _SPILLED_BY_DECODED = 1.1  # size of a spill file per decoded byte: it also has offsets and checksums
 _KEYS = ("directory", "budget", "keep")

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.shard_format import Buffer, Records, Sample
+from shoal.formats.shard_format import Records, Sample
+from shoal.index.shard_scan import Buffer
 from shoal.indexing.open_source import Opened
 from shoal.reading.checks.damaged import Damaged, ForgivingRecords, forgiving_records
 from shoal.reading.local.local_readers import Readers, readers_of
@@ -28,8 +29,6 @@ from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, Units
 from shoal.reading.spilled.spilled_readers import with_spills
 from shoal.stats.counters import Counters
-
-__all__ = ["Fetch"]
 
 _PLANNED_AT_ONCE = 256  # units; a stretch of the order may have one for every sample
 

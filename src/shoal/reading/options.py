@@ -16,8 +16,6 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.storage.index_cache.home import with_home
 from shoal.storage.urls import scheme_of, without_secrets
 
-__all__ = ["ReadingOptions", "reading_options"]
-
 OnError = Literal["raise", "skip"]
 Verify = Literal["arrival", "always"]
 

@@ -11,8 +11,6 @@ from shoal.order.partition import Partition
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import first_uses
 
-__all__ = ["plain_bytes_per_second"]
-
 _READS_AT_ONCE = 256
 
 

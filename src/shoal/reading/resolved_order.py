@@ -24,8 +24,6 @@ from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, Units
 
-__all__ = ["OrderRequest", "ResolvedOrder"]
-
 # Below this fraction of the bytes of the chunks around them, reading single records costs less than reading the chunks.
 _SPARSE = 1 / 16
 _MOST_LOOKED_AT = 1 << 20  # samples, enough to estimate that fraction

@@ -9,8 +9,6 @@ from shoal.reading.remote.remote_samples import FarSingles
 from shoal.reading.schedule.units import Units
 from shoal.stats.counters import Counters
 
-__all__ = ["Singles", "singles_of"]
-
 Singles = LocalSingles | FarSingles
 
 

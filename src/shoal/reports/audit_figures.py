@@ -10,8 +10,6 @@ from shoal.quality.auditing import Audit
 from shoal.reports.heat_map import heat_figure, heat_map
 from shoal.reports.svg_figures import Axis, Figure, Line, Numbers, curve_figure, log_axis, plain_axis, size_axis
 
-__all__ = ["about_audit", "audit_figures"]
-
 
 def audit_figures(result: Audit, predicted: Mapping[int, float]) -> list[Figure]:
     """Return all figures that there are numbers for; ``predicted`` is the predicted VR by batch size, if any."""

@@ -12,8 +12,6 @@ from shoal.reports.marks import Drawing
 from shoal.reports.page_document import document, facts, figures, fold, paragraph, section, weighed
 from shoal.reports.sheet import in_pairs, sheet
 
-__all__ = ["audit_page", "audit_picture"]
-
 _SHOWN = 4  # findings; the rest, which weighs less, is folded
 
 

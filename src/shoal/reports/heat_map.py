@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from shoal.reports.marks import Cells, Drawing, Mark, Stroke, Text
 from shoal.reports.svg_figures import ACROSS, HEIGHT, LEFT, LOW, RIGHT, TOP, WIDTH, Axis, Figure, label_marks
 
-__all__ = ["HeatMap", "heat_figure", "heat_map"]
-
 _LEAST = 25.0  # samples of a perfect shuffle in a field
 _CLASSES = 3  # shades of more, and as many of less
 _MOST_TIMES = 50

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-__all__ = ["Cells", "Dots", "Drawing", "Fill", "Mark", "Stroke", "Text", "text_width", "wrapped"]
-
 Point: TypeAlias = tuple[float, float]
 
 _LETTER = 0.56  # of the font size, for an average letter; a little more than most fonts take

@@ -11,8 +11,6 @@ from shoal.reports.marks import Cells, Dots, Drawing, Fill, Mark, Stroke, Text
 from shoal.reports.palette import LIGHT
 from shoal.reports.svg import svg_file
 
-__all__ = ["PICTURES", "has_matplotlib", "rendered"]
-
 PICTURES = (".svg", ".png", ".pdf")
 _PIXELS = 1200  # across
 _POINTS_AN_INCH, _DOTS_AN_INCH = 72.0, 120

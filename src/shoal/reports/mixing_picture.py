@@ -12,8 +12,6 @@ from shoal.reports.marks import Cells, Drawing, Mark, Stroke, Text
 from shoal.reports.sheet import sheet
 from shoal.reports.svg_figures import HEIGHT, WIDTH, Figure, Line, curve_figure, log_axis, size_axis
 
-__all__ = ["MeasuredOrder", "mixing_picture"]
-
 # By name, so that an order has the same colour in all pictures; grey for the order that does nothing.
 _COLOURS = {"none": "soft", "buffer": "more", "window": "data", "perfect": "perfect"}
 _PANEL, _BELOW = 172.0, 26.0  # the plot of a dataset over an epoch, and room for the text below it

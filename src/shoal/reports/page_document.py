@@ -14,8 +14,6 @@ from shoal.reports.svg import STYLE as DRAWINGS
 from shoal.reports.svg import svg_of
 from shoal.reports.svg_figures import Figure
 
-__all__ = ["cards", "document", "facts", "figures", "fold", "paragraph", "section", "table", "weighed"]
-
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = (
     f""":root{{color-scheme:light dark;{as_css(LIGHT)}}}

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["DARK", "LIGHT", "as_css"]
-
 LIGHT: Mapping[str, str] = {
     "paper": "#ffffff",
     "panel": "#f6f7f8",

@@ -14,8 +14,6 @@ from shoal.reports.page_document import document, facts, figures, paragraph, sec
 from shoal.reports.sheet import in_pairs, sheet
 from shoal.reports.svg_figures import Axis, Figure, Line, Numbers, curve_figure, log_axis, plain_axis, size_axis
 
-__all__ = ["PlanFigures", "WhatIf", "plan_page", "plan_picture"]
-
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
 
 

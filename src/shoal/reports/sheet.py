@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from shoal.reports.marks import Drawing, Mark, Text, wrapped
 from shoal.reports.svg_figures import WIDTH, Figure
 
-__all__ = ["in_pairs", "sheet"]
-
 _MARGIN, _GAP = 20.0, 30.0
 _TITLE, _HEADLINE, _NOTE, _WORDS = 17.0, 15.0, 10.5, 11.0
 _LINE = 16.0

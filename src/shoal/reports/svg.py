@@ -12,8 +12,6 @@ from html import escape
 from shoal.reports.marks import Cells, Dots, Drawing, Fill, Mark, Stroke, Text, text_width
 from shoal.reports.palette import LIGHT, as_css
 
-__all__ = ["STYLE", "svg_file", "svg_of"]
-
 _FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif'
 STYLE = f"""
 svg text{{font:11px {_FONT}}}

@@ -11,19 +11,6 @@ from dataclasses import dataclass
 
 from shoal.reports.marks import Dots, Drawing, Fill, Mark, Stroke, Text, text_width
 
-__all__ = [
-    "Axis",
-    "Figure",
-    "Line",
-    "Numbers",
-    "curve_figure",
-    "frame_marks",
-    "label_marks",
-    "log_axis",
-    "plain_axis",
-    "size_axis",
-]
-
 # A figure in these units is about as wide as a phone, so that its texts keep their size there.
 WIDTH, HEIGHT = 360.0, 236.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 10.0, 26.0, 40.0

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from shoal.formats.decoding.images import image_decoder
 
-__all__ = ["Thumbnail", "is_image", "thumbnail"]
-
 _SIGNS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
 _MOST_PIXELS = 160  # of the longer side; pages show half of that, which is sharp on high-density screens too
 

@@ -8,8 +8,6 @@ from typing import Any
 from shoal.stats.pinned_views import Pins
 from shoal.stats.throughput import Throughput
 
-__all__ = ["Counters"]
-
 _NO_COUNTS = ("of_workers", "pace", "pins")
 
 

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-__all__ = ["LiveLine"]
-
 _SHOW_AFTER_SECONDS = 0.5
 _REDRAW_SECONDS = 0.1
 

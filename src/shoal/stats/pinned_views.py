@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Pins"]
-
 
 class Pins:
     """Bytes of released chunks that views keep alive; views may be freed in any thread."""

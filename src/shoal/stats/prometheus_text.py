@@ -17,8 +17,6 @@ from shoal.errors import UsageError
 from shoal.storage.atomic.whole_files import write_whole
 from shoal.storage.files.os_errors import explained
 
-__all__ = ["CONTENT_TYPE", "text", "write"]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Content type of an HTTP response with `text`."""
 

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Throughput"]
-
 
 class _Counted(Protocol):
     """Counts that exist anyway."""

@@ -7,8 +7,6 @@ from typing import Protocol, cast
 from shoal.storage.retry import RetryingStore
 from shoal.storage.store import Advise, ReadRange, Store
 
-__all__ = ["Counting", "counted"]
-
 
 class Counting(Protocol):
     """Receiver of the start and the end of each request."""

@@ -15,8 +15,6 @@ from shoal.storage.remote_objects import Known, ReadsRanges, check_length, check
 from shoal.storage.store import Buffer, ObjectInfo, Reader
 from shoal.storage.urls import scheme_of, without_secrets
 
-__all__ = ["FileSystemStore", "filesystem_for", "url_in"]
-
 # Keys under which filesystems give the version of an object; the first one present is used.
 _VERSIONS = ("etag", "ETag", "e_tag", "blob_id", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 _NO_CONNECTIONS = {

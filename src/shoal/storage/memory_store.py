@@ -12,8 +12,6 @@ from shoal.errors import StorageError
 from shoal.storage.remote_objects import Known, ReadsRanges, check_length, check_range, joined
 from shoal.storage.store import Buffer, ObjectInfo, Reader
 
-__all__ = ["MemoryStore"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Object:

@@ -12,8 +12,6 @@ from shoal.errors import StorageError
 from shoal.storage.http.dates import timestamp
 from shoal.storage.urls import without_secrets
 
-__all__ = ["is_broken", "is_forbidden", "is_missing", "refusal", "trimmed"]
-
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _HINTS = {
     400: "the request was not understood: check the endpoint and the region",

@@ -8,8 +8,6 @@ from typing import Protocol
 from shoal.errors import StorageError, UsageError
 from shoal.storage.store import Buffer, ObjectInfo, ReadRange, Stat
 
-__all__ = ["Known", "ReadsRanges", "check_length", "check_range", "joined", "read_whole", "version_of", "whole"]
-
 _PIECE_BYTES = 8 << 20
 _MOST_BYTES = 1 << 40  # limit for an object that is read as a whole
 _CHANGED_ATTEMPTS = 4

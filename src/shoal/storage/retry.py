@@ -31,20 +31,6 @@ from shoal.storage.store import Buffer, ObjectInfo, Reader, ReadRange, Store
 from shoal.storage.stores import DEADLINE, deadline_of
 from shoal.storage.urls import without_secrets
 
-__all__ = [
-    "Patience",
-    "RetryRule",
-    "RetryingStore",
-    "StoppedError",
-    "patience",
-    "patience_here",
-    "patient",
-    "reading_of",
-    "retried",
-    "rule_of",
-    "tries_of",
-]
-
 _log = logging.getLogger("shoal")
 
 _TOLD_AFTER_SECONDS = 5.0

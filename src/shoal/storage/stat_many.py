@@ -10,8 +10,6 @@ from shoal.errors import StorageError
 from shoal.storage.refusals import is_missing
 from shoal.storage.store import Advise, Find, ObjectInfo, Stat
 
-__all__ = ["find_all", "stat_all"]
-
 _NUM_THREADS = 32
 
 _Result = TypeVar("_Result")

@@ -18,8 +18,6 @@ from shoal.storage.sources.source import SourceLike, schemes_of, texts_of
 from shoal.storage.store import Store
 from shoal.storage.urls import has_unescaped_password, without_secrets
 
-__all__ = ["DEADLINE", "deadline_of", "in_store", "open_store", "options_of_sides"]
-
 DEADLINE = "deadline_seconds"
 
 

@@ -13,20 +13,6 @@ import re
 from collections.abc import Iterable
 from urllib.parse import quote, unquote, unquote_plus
 
-__all__ = [
-    "has_unescaped_password",
-    "is_top",
-    "join",
-    "parent",
-    "plain",
-    "relative",
-    "scheme_of",
-    "secrets_in",
-    "struck_out",
-    "tagged",
-    "without_secrets",
-]
-
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 # Azure writes container@account where others write user:password@host.
 _CONTAINER_IN_FRONT = ("abfs", "abfss", "wasb", "wasbs")

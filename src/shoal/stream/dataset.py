@@ -42,8 +42,6 @@ from shoal.stream.skipped_steps import gaps_of
 from shoal.stream.spec import DatasetSpec
 from shoal.stream.workers.foreign_loaders import refuse_as_list, refuse_in_worker
 
-__all__ = ["Dataset"]
-
 
 @dataclass(frozen=True, eq=False)
 class Dataset:

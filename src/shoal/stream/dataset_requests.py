@@ -22,15 +22,6 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.resolved_order import OrderRequest
 from shoal.stream.index_columns import column_of, words_of_column
 
-__all__ = [
-    "Batching",
-    "choose_by_columns",
-    "count_of",
-    "numbers_left",
-    "order_request",
-    "request_of_state",
-]
-
 _MOST_WORDS = 10
 """Texts of a column that an error lists."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["handed_over"]
-
 
 def handed_over(dataset: Any, door: str, verb: str, **options: Any) -> Any:
     """Pass a dataset to a function of a framework module, like ``shoal.huggingface.to_hf``; return the result."""

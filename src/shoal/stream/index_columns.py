@@ -18,8 +18,6 @@ from shoal.indexing.open_source import Opened
 from shoal.pipeline.features import class_labels
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 
-__all__ = ["class_names", "column_names", "column_of", "key_column", "words_of_column"]
-
 _LABEL, _SAMPLE_BYTES = "label", "sample_bytes"
 
 

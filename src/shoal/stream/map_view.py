@@ -22,8 +22,6 @@ from shoal.stream.iterating.iterator_spec import IteratorSpec
 from shoal.stream.ranks.rank_share import shares_of
 from shoal.stream.spec import DatasetSpec
 
-__all__ = ["MapView", "batches_of_ids", "map_view"]
-
 
 class _Due(int):
     """The id of a sample requested for one epoch, which may no longer be the current one when it is read."""

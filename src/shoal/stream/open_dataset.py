@@ -16,8 +16,6 @@ from shoal.storage.sources.source import SourceLike, printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.spec import DatasetSpec
 
-__all__ = ["Dataset", "open_dataset"]
-
 
 def open_dataset(
     source: SourceLike,

@@ -15,8 +15,6 @@ from shoal.stats.live_line import LiveLine
 from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
-__all__ = ["ProgressLine", "progress_line", "progress_text"]
-
 _LOG_EVERY_SECONDS = 60.0
 
 

@@ -23,8 +23,6 @@ from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.index_columns import key_column
 
-__all__ = ["quality_of"]
-
 _MOST_MEASURED = 1 << 24
 _MOST_COUNTED = 1 << 20
 

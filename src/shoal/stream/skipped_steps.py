@@ -13,8 +13,6 @@ from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.spec import DatasetSpec
 
-__all__ = ["gaps_of"]
-
 
 def gaps_of(described: DatasetSpec, arrangement: ResolvedOrder, steps: Any, positions: Any, epoch: int) -> Gaps:
     """Return the positions that `shoal.Dataset.without` is to leave out.

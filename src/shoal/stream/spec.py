@@ -21,8 +21,6 @@ from shoal.reading.spilled.large_chunks import can_spill
 from shoal.stream.dataset_requests import Batching, choose_by_columns, numbers_left
 from shoal.stream.ranks.ranks import Ranks
 
-__all__ = ["DatasetSpec"]
-
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:

@@ -9,8 +9,6 @@ from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
 
-__all__ = ["rereads", "variance_ratio_bound", "warning_about"]
-
 _MOST_VARIANCE_RATIO = 1.2
 _LEAST_CHUNKS_OF_NODE = 8
 _MOST_REREADS = 2.0

@@ -11,8 +11,6 @@ from shoal.testing.faults import Mishap
 from shoal.testing.messages import Request, resolve_range
 from shoal.testing.served import Served
 
-__all__ = ["Answer", "answer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -10,8 +10,6 @@ import numpy as np
 
 from shoal.order.seeds import draws, key
 
-__all__ = ["DAMAGE_KINDS", "Damage", "DamageKind", "damaged"]
-
 DamageKind = Literal["cut", "flip", "lie", "repeat", "remove", "insert"]
 DAMAGE_KINDS: tuple[DamageKind, ...] = get_args(DamageKind)
 

@@ -13,8 +13,6 @@ from shoal.testing.answers import Answer
 from shoal.testing.faults import Fault, FaultKind
 from shoal.testing.messages import Request, head_bytes, parse_request
 
-__all__ = ["Delivery", "Exchange", "receive"]
-
 _PIECE_BYTES = 1 << 18
 _MAX_HEAD_BYTES = 1 << 16
 

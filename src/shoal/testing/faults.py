@@ -12,8 +12,6 @@ from typing import Literal, get_args
 from shoal.errors import UsageError
 from shoal.order.seeds import check_seed, key
 
-__all__ = ["FAULT_KINDS", "Fault", "FaultKind", "FaultPlan"]
-
 FaultKind = Literal[
     "status",
     "reset",

@@ -10,8 +10,6 @@ from shoal.errors import StorageError
 from shoal.storage.store import Buffer, ObjectInfo, Reader, Store
 from shoal.testing.faults import Fault, FaultKind, FaultPlan, Mishap
 
-__all__ = ["FaultyStore"]
-
 _MAY_SUCCEED_LATER = {429, 500, 502, 503, 504}
 
 

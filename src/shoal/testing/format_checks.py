@@ -11,22 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import (
-    Buffer,
-    ColumnRecords,
-    Format,
-    Records,
-    Sample,
-    ShardScan,
-    Stretch,
-    ViewingFormat,
-    reading_alone,
-)
+from shoal.formats.shard_format import ColumnRecords, Format, Records, Sample, Stretch, ViewingFormat, reading_alone
 from shoal.formats.tables.arrow_columns import value_in
+from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.testing.format_damage import DamageCount, check_damage
 from shoal.testing.known_shards import KnownShard, measured, require, same
-
-__all__ = ["FormatReport", "check_format"]
 
 _MIB = 1 << 20
 

@@ -7,11 +7,10 @@ from functools import partial
 from typing import NamedTuple
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import Format, Records, Sample, ShardScan, Stretch
+from shoal.formats.shard_format import Format, Records, Sample, Stretch
+from shoal.index.shard_scan import ShardScan
 from shoal.testing.damage import Damage, damaged
 from shoal.testing.known_shards import KnownShard, measured, require, same
-
-__all__ = ["DamageCount", "answers_of_damaged", "check_damage"]
 
 _MOST_SAMPLES = 40
 _MOST_BYTES = 1 << 20

@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shoal.formats.shard_format import Buffer, Format, Sample, ShardScan
-
-__all__ = ["KnownShard", "measured", "require", "same"]
+from shoal.formats.shard_format import Format, Sample
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _Result = TypeVar("_Result")
 

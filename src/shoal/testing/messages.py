@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["Request", "head_bytes", "parse_request", "resolve_range"]
-
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -20,8 +20,6 @@ from shoal.testing.faults import Fault, FaultKind, FaultPlan
 from shoal.testing.messages import Request, resolve_range
 from shoal.testing.served import served
 
-__all__ = ["RangeServer"]
-
 
 class RangeServer:
     """A threaded HTTP/1.1 server of ``objects`` on the loopback interface, running while its context lasts.

@@ -14,9 +14,6 @@ from shoal.errors import StorageError
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.store import Buffer
 
-__all__ = ["Directory", "InMemory", "Served", "served"]
-
-
 # For objects that are not files.
 _SOME_TIME_NS = 1767225600 * 10**9
 

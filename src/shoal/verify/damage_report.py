@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from shoal.errors import ShardError, StorageError
 from shoal.storage.urls import without_secrets
 
-__all__ = ["Damage", "Soundness", "words_of", "words_without_path"]
-
 
 @dataclass(frozen=True, slots=True)
 class Damage:

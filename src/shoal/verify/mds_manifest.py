@@ -13,8 +13,6 @@ from shoal.storage.store import Store
 from shoal.storage.urls import join
 from shoal.verify.damage_report import Damage, words_without_path
 
-__all__ = ["has_manifest", "manifest_damages", "write_manifest"]
-
 
 def has_manifest(index: Index) -> bool:
     """Return True if shoal wrote an ``index.json`` beside these shards."""

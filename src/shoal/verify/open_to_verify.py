@@ -17,7 +17,7 @@ from shoal.index.cutting import subset
 from shoal.index.joining import joined
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
-from shoal.indexing.index_store import INDEX_NAME, load_index
+from shoal.indexing.index_store import load_index
 from shoal.indexing.open_source import (
     Opened,
     choose_format,
@@ -33,6 +33,7 @@ from shoal.storage.files.local_store import LocalStore
 from shoal.storage.index_cache.home import with_home
 from shoal.storage.refusals import is_broken, is_missing
 from shoal.storage.retry import patient
+from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source, SourceLike, expand
 from shoal.storage.store import Store
 from shoal.storage.stores import in_store, open_store
@@ -40,8 +41,6 @@ from shoal.storage.urls import join, plain, scheme_of
 from shoal.verify.damage_report import Damage, Soundness, words_of, words_without_path
 from shoal.verify.mds_manifest import has_manifest, manifest_damages
 from shoal.verify.shard_soundness import check_shards
-
-__all__ = ["Verification", "open_to_verify", "verify"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,6 @@ from shoal.verify.mds_manifest import has_manifest, write_manifest
 from shoal.verify.open_to_verify import Verification
 from shoal.verify.shard_soundness import check_shards
 
-__all__ = ["mend_index"]
-
 _OF_THESE_SHARDS = ("digests", "plan", "marks", FRAMES)  # metadata of a packing that describes exactly its shards
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from shoal.errors import IndexFileError, ShardError, StorageError
 from shoal.formats.metadata.scanning import scan_again
-from shoal.formats.shard_format import ShardScan
+from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index, own_bytes
 from shoal.index.unseen_borders import is_by_borders
 from shoal.indexing.open_source import Opened
@@ -33,8 +33,6 @@ from shoal.storage.refusals import is_broken, is_missing
 from shoal.storage.stat_many import find_all
 from shoal.storage.store import ObjectInfo
 from shoal.verify.damage_report import Damage, Soundness, words_of, words_without_path
-
-__all__ = ["check_shards"]
 
 _READ_BYTES = 4 << 20  # a stretch of extents read at once; a larger extent is read alone
 _MOST_THREADS = 8

@@ -30,8 +30,6 @@ from shoal.storage.sources.source import printed
 from shoal.stream.index_columns import key_column
 from shoal.stream.shuffle_quality import quality_of
 
-__all__ = ["add_arguments", "run"]
-
 _EPOCHS = 2
 _EXIT_FOUND = 1
 _LINE_LETTERS = 100

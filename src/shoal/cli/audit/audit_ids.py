@@ -15,8 +15,6 @@ from shoal.cli.options.source_options import open_with_samples
 from shoal.errors import UsageError
 from shoal.index.table import Index
 
-__all__ = ["ID_SUFFIXES", "KeyedSamples", "keyed_samples", "read_array", "read_ids", "read_keys"]
-
 ID_SUFFIXES = (".npy", ".txt", ".csv", ".ids")
 
 

@@ -12,8 +12,6 @@ from shoal.indexing.open_source import Opened
 from shoal.stream.dataset import Dataset
 from shoal.stream.spec import DatasetSpec
 
-__all__ = ["KEY", "keys_in_order"]
-
 KEY = "__key__"
 _PACKED_KEY = "key"  # for rows that `shoal pack` made from files
 

@@ -22,17 +22,17 @@ from shoal.cli.demo.demo_text import closing_text, comparison_text, data_text, r
 from shoal.cli.pages import check_picture, write_picture
 from shoal.cli.progress import Progress
 from shoal.errors import UsageError
+from shoal.figures import format_bytes
 from shoal.formats.known_formats import format_named
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
-from shoal.indexing.index_store import INDEX_NAME, save_index
+from shoal.indexing.index_store import save_index
 from shoal.quality.metrics import expected_distinct
 from shoal.reports.matplotlib_figures import has_matplotlib
 from shoal.reports.mixing_picture import MeasuredOrder, mixing_picture
 from shoal.storage.files.local_store import LocalStore
+from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import expand
-
-__all__ = ["Scale", "add_arguments", "run", "show"]
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -198,8 +198,8 @@ class _Telling:
 
 
 def _draw(picture: Path, comparison: Comparison, *, subtitle: str, expected: float) -> None:
-    held = {order.name: output.format_bytes(order.held_bytes) for order in comparison.orders}
-    held["buffer"] = output.format_bytes(comparison.buffer_bytes)
+    held = {order.name: format_bytes(order.held_bytes) for order in comparison.orders}
+    held["buffer"] = format_bytes(comparison.buffer_bytes)
     details = {
         "none": "storage order",
         "buffer": f"{comparison.num_buffer_samples} samples, {held['buffer']} held",

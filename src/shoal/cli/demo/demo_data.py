@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-__all__ = ["LARGEST_BYTES", "SHARD_PREFIX", "Found", "SourceFile", "find_files", "pack", "standard_library"]
-
 # A sample should be small beside the window; a few dozen compiled modules and archives are larger.
 LARGEST_BYTES = 256 << 10
 

@@ -17,8 +17,6 @@ from shoal import Dataset, orders
 from shoal.errors import ShoalError
 from shoal.quality.metrics import distinct_per_batch, position_correlation, variance_ratio
 
-__all__ = ["BATCH", "Comparison", "Measured", "Resumed", "Told", "measure_orders", "resume_elsewhere"]
-
 Told = Callable[[str, int, int], None]
 """Callback with the name of the task, the amount done and the total."""
 

@@ -10,10 +10,8 @@ from typing import Any
 
 from shoal.cli.demo.demo_data import LARGEST_BYTES, Found
 from shoal.cli.demo.demo_run import BATCH, Comparison, Resumed
-from shoal.cli.output import format_bytes, format_count, format_seconds
+from shoal.figures import format_bytes, format_count, format_seconds
 from shoal.hints import pip_install
-
-__all__ = ["closing_text", "comparison_text", "data_text", "resumed_text", "title_of"]
 
 _TOLD_BATCHES = (64, 256, 1024)
 _AS_GOOD_AS_PERFECT = 1.05

@@ -27,7 +27,6 @@ from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.build import build_index
 from shoal.indexing.checksums import extent_checksums
-from shoal.indexing.index_store import INDEX_NAME
 from shoal.indexing.manifests_beside import Described, compare_hashes
 from shoal.indexing.open_source import choose_format, described_shards, refuse_unfinished, wanted_suffixes
 from shoal.indexing.scan.ranges import ScanTraffic
@@ -36,11 +35,10 @@ from shoal.indexing.split_selection import select_split
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.retry import patient
+from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source, expand
 from shoal.storage.store import Store
 from shoal.storage.stores import open_store
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,17 +14,16 @@ from shoal.cli.preview import printable
 from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.formats.shard_format import Format
 from shoal.index.table import Index
-from shoal.indexing.index_store import INDEX_NAME, load_index, save_index
+from shoal.indexing.index_store import load_index, save_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.index_cache.home import with_home
 from shoal.storage.index_cache.place import cache_directory
 from shoal.storage.retry import patient
+from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source, schemes_of
 from shoal.storage.store import Store
 from shoal.storage.stores import open_store
 from shoal.storage.urls import join, parent, plain, scheme_of
-
-__all__ = ["IndexPlace", "place_asked"]
 
 _NOT_WRITEABLE = ("http", "https")
 _HINT = "--output FILE writes it elsewhere; shoal.open(..., index=FILE) reads it there"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from shoal.formats.decoding.decoders import IMAGE_SPECS
+from shoal.formats.decoding.images import IMAGE_SPECS
 from shoal.hints import did_you_mean
 from shoal.stream.dataset import Dataset
-
-__all__ = ["add_decode_argument", "decoded"]
 
 
 def add_decode_argument(parser: argparse.ArgumentParser) -> None:

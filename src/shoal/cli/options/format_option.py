@@ -12,8 +12,6 @@ from shoal.formats.known_formats import FORMATS
 from shoal.formats.shard_format import Format
 from shoal.hints import did_you_mean
 
-__all__ = ["add_format_argument"]
-
 _NEEDED = ("name", "suffixes", "scan", "parse")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["at_least_one", "at_least_zero", "count", "sample_ids"]
-
 
 def at_least_zero(text: str) -> int:
     """Parse an integer that is not negative.

@@ -16,8 +16,6 @@ from shoal.order.window.order import Window
 from shoal.reading.resolved_order import OrderRequest
 from shoal.stream.dataset_requests import order_request
 
-__all__ = ["add_order_arguments", "asked_order", "given_order_options", "read_state"]
-
 _OPTIONS = ("order", "seed", "window", "chunk", "num_canonical_nodes", "chunks", "samples")
 _MOST_STATE_BYTES = 1 << 20
 

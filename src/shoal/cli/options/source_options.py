@@ -14,19 +14,6 @@ from shoal.indexing.open_source import Opened, open_source
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.storage.stores import DEADLINE, deadline_of
 
-__all__ = [
-    "OpenedNow",
-    "ShowBytes",
-    "add_deadline_argument",
-    "add_json_argument",
-    "add_shards_argument",
-    "add_source_arguments",
-    "open_asked",
-    "open_with_samples",
-    "source_of",
-    "storage_options_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class OpenedNow:

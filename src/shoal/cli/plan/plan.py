@@ -20,8 +20,6 @@ from shoal.planning.sizing import Cluster
 from shoal.reports.plan_page import plan_page, plan_picture
 from shoal.storage.sources.source import printed
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

@@ -22,8 +22,6 @@ from shoal.planning.sizing import Cluster, recommend
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.reading.spilled.large_chunks import refuse_too_large
 
-__all__ = ["PlannedData", "planned_data"]
-
 _MOST_CHUNKS = 1 << 22  # laid out if there is no index; more would change nothing but the time
 
 

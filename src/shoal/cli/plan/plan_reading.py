@@ -15,8 +15,6 @@ from shoal.reading.schedule.read_ahead import ahead_limit_bytes
 from shoal.reading.schedule.request_sizes import RequestSizes, request_sizes
 from shoal.reading.schedule.units import ChunkUnits
 
-__all__ = ["held_by_a_rank", "is_far", "makings", "memory_of_a_rank", "requests_of_a_read", "sizes_of"]
-
 
 def is_far(cluster: Cluster) -> bool:
     """Return True if requests take time, so that the stream itself reads ahead; else the system does, for free."""

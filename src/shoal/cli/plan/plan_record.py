@@ -26,8 +26,6 @@ from shoal.planning.sizing import Cluster, PlannedTraffic, textbook, traffic
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.reports.plan_page import PlanFigures, WhatIf
 
-__all__ = ["Planned", "what_if"]
-
 _FEW_POSITIONS = 1 << 19  # positions simulated for each row of a table
 _MOST_SIZES = 12
 

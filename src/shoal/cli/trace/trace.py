@@ -31,8 +31,6 @@ from shoal.cli.trace.trace_run import TracedRun, asked_run
 from shoal.order.partition import REMAINDERS
 from shoal.storage.sources.source import printed
 
-__all__ = ["add_arguments", "run"]
-
 _FEW = 256  # samples that are read for display
 _OF_SHARD = 1000
 

@@ -13,14 +13,12 @@ from shoal.cli.preview import json_value, preview, printable, size_of
 from shoal.cli.progress import Progress
 from shoal.cli.trace.trace_rows import Row
 from shoal.errors import ShoalError
-from shoal.figures import counted
+from shoal.figures import counted, format_bytes
 from shoal.indexing.open_source import Opened
 from shoal.reports.page_document import cards, document, facts, paragraph, section
 from shoal.reports.thumbnails import is_image, thumbnail
 from shoal.stream.dataset import Dataset
 from shoal.stream.spec import DatasetSpec
-
-__all__ = ["TracedSamples", "trace_page"]
 
 _KEY = "__key__"
 _LINE_LETTERS, _CELL_LETTERS = 100, 600
@@ -127,7 +125,7 @@ def _origins(rows: Sequence[Row]) -> dict[str, str]:
     return {
         "Shards": f"{len(shards):,}",
         "Most samples from": f"{printable(most[0][0])} ({most[0][1]:,})",
-        "Bytes of a sample": f"{output.format_bytes(min(sizes))} to {output.format_bytes(max(sizes))}",
+        "Bytes of a sample": f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}",
         "Repeats": f"{sum(row['repeat'] for row in rows):,}",
     }
 
@@ -141,7 +139,7 @@ def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     parts.append(paragraph(f"{to}position {row['position']:,}".capitalize(), kind="soft"))
     shard = printable(str(row["shard"]))
     where = f"{shard} [{row['first_byte']:,}, {row['end_byte']:,})"
-    size = _unbroken(output.format_bytes(row["end_byte"] - row["first_byte"]))
+    size = _unbroken(format_bytes(row["end_byte"] - row["first_byte"]))
     parts.append(paragraph(f"From {where}, {size}", kind="soft"))
     if seen := row.get("seen"):
         told = [

@@ -19,8 +19,6 @@ from shoal.indexing.open_source import Opened
 from shoal.stream.dataset import Dataset
 from shoal.stream.spec import DatasetSpec
 
-__all__ = ["Row", "add_other_epochs", "add_places", "id_of_key", "ids_of_shard", "rows_of_samples", "rows_of_step"]
-
 Row = dict[str, Any]
 
 

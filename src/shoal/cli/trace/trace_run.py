@@ -14,8 +14,6 @@ from shoal.order.skipped_positions import NO_GAPS
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import request_of_state
 
-__all__ = ["TracedRun", "asked_run"]
-
 
 @dataclass(frozen=True, slots=True)
 class TracedRun:

@@ -12,18 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.formats.shard_format import Buffer
 from shoal.hints import pip_install
-
-__all__ = [
-    "CODECS",
-    "CODEC_OF_SUFFIX",
-    "CodecError",
-    "decompress",
-    "decompress_parts",
-    "decompressed_pieces",
-    "packed_hint",
-]
+from shoal.index.shard_scan import Buffer
 
 _PIECE_BYTES = 1 << 20
 _ZSTD_INPUT_BYTES = 512  # at a time: a block of 128 KiB can hide in 4 bytes, so this gives at most 16 MiB

@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.compressed.codecs import decompressed_pieces
-from shoal.formats.shard_format import Buffer
-
-__all__ = ["DecompressedContent", "FrameBorders", "KnownFrames", "Members", "ReadAnywhere"]
+from shoal.index.shard_scan import Buffer
 
 
 class Members:

@@ -25,8 +25,6 @@ from shoal.formats.shard_format import Stretch
 from shoal.formats.writing.joined_checksums import joined_crcs
 from shoal.index.cutting import EXTENT_BYTES
 
-__all__ = ["HINT", "CompressedPieces", "Held", "WhereToCut", "cut_pieces", "held", "may_cut", "packed"]
-
 HINT = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 
 # At most one in this many bytes of a piece is read again for the next one, stored as well as decompressed. Halving it

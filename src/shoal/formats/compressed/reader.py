@@ -21,9 +21,8 @@ from shoal.formats.compressed.decompressed import DecompressedContent, FrameBord
 from shoal.formats.compressed.pieces import HINT, Held, WhereToCut, cut_pieces, held, may_cut, packed
 from shoal.formats.forward_scan import About, ForwardFormat, forward_borders
 from shoal.formats.records import compact
-from shoal.formats.shard_format import Aside, Buffer, Format, ReadBytes, Records, Sample, ShardScan, Spilled, Stretch
-
-__all__ = ["Compressed", "CompressedRecords"]
+from shoal.formats.shard_format import Aside, Format, ReadBytes, Records, Sample, Spilled, Stretch
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _LIMIT_BYTES = 4 << 30
 _AT_ONCE_BYTES = 4 << 20  # of compressed bytes, read at a time

@@ -13,11 +13,10 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.formats.shard_format import Buffer, Sample, ShardScan
+from shoal.formats.shard_format import Sample
 from shoal.formats.writing.encoder import EncodedRecord, Encoder, ShardEncoder, WrittenShard
 from shoal.hints import pip_install
-
-__all__ = ["COMPRESSORS", "CompressedEncoder", "CompressedShard"]
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _ZSTD_LEVEL = 3
 

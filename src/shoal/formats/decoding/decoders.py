@@ -18,8 +18,6 @@ from shoal.formats.decoding.images import IMAGE_SPECS, IMAGE_SUFFIXES, image_dec
 from shoal.formats.decoding.pickles import array_loader, torch_loader, unpickler
 from shoal.hints import did_you_mean, pip_install
 
-__all__ = ["IMAGE_SPECS", "IMAGE_SUFFIXES", "Decoder", "decoder_for", "decoders_of", "known_decoders"]
-
 Decoder = Callable[[bytes], Any]
 
 _LIMIT_BYTES = 1 << 30  # of a field, once decompressed

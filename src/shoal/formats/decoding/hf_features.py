@@ -14,8 +14,6 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.formats.decoding.images import open_image
 
-__all__ = ["feature_decoders", "features_in"]
-
 _KEY = b"huggingface"
 _ORIENTATION = 0x0112
 _LISTS = ("Sequence", "List", "LargeList")

@@ -11,8 +11,6 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.hints import pip_install
 
-__all__ = ["IMAGE_SPECS", "IMAGE_SUFFIXES", "image_decoder", "open_image"]
-
 IMAGE_SUFFIXES = (
     *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "ppm", "pgm", "pbm", "pnm", "bmp", "dib", "gif", "tif", "tiff"),
     *("webp", "jp2", "j2k", "jpx", "tga", "ico", "avif"),

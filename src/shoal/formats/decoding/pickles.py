@@ -16,8 +16,6 @@ import numpy as np
 
 from shoal.errors import UsageError
 
-__all__ = ["array_loader", "refusal", "torch_loader", "unpickler"]
-
 
 def unpickler(what: str, *, allow_pickle: bool, how: str) -> Callable[[bytes], Any]:
     """Return a function that loads pickles, raising ValueError for damaged ones; ``how`` is the call that allows them.

@@ -12,8 +12,6 @@ from shoal.formats.folder.reader import size_crcs
 from shoal.index.cutting import CUTTING_RULE, fingerprint, layout_of
 from shoal.index.table import Index
 
-__all__ = ["index_of_files"]
-
 
 def index_of_files(
     format_name: str,

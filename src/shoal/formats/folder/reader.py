@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import SourceError
 from shoal.formats.records import CutRecords, borders_in
-from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
-
-__all__ = ["METADATA_NAMES", "Folder", "metadata_rows", "size_crcs"]
+from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.index.shard_scan import Buffer, ShardScan
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl")
 _FILE_NAME = "file_name"

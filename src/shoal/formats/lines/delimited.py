@@ -19,10 +19,9 @@ from shoal.formats.forward_scan import About, Content, FoundSamples, SampleBorde
 from shoal.formats.lines.delimited_fields import SMALL_BYTES, column_names, split_fields, split_small
 from shoal.formats.lines.line_borders import BOM, WHITE, LineEnds, LineScan, line_records, scan_lines
 from shoal.formats.records import BadRecordError, CutRecords
-from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
+from shoal.formats.shard_format import ReadBytes, Sample, Stretch
 from shoal.hints import did_you_mean
-
-__all__ = ["Delimited"]
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _QUOTE = ord('"')
 _NAMES_LIMIT_BYTES = 1 << 20

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 
-__all__ = ["SMALL_BYTES", "column_names", "split_fields", "split_small"]
-
 _OPEN = "a quoted field has no end"
 _SEVERAL = "an end of line stands outside of quotes: these are several records"
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_keys", "plain_number", "plain_value"]
-
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.forward_scan import About, Content, FoundSamples, SampleBorders, StoredContent
 from shoal.formats.records import CutRecords, DecodeRecord, compact
-from shoal.formats.shard_format import Buffer, Stretch
-
-__all__ = ["BOM", "WHITE", "LineEnds", "LineScan", "line_crcs", "line_records", "lines_in", "scan_lines"]
+from shoal.formats.shard_format import Stretch
+from shoal.index.shard_scan import Buffer
 
 BOM = b"\xef\xbb\xbf"
 WHITE = " \t\n\r\v\f"

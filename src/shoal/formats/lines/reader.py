@@ -12,9 +12,8 @@ from shoal.errors import ShardError
 from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.formats.lines.line_borders import BOM, WHITE, LineScan, line_records, scan_lines
 from shoal.formats.records import BadRecordError, CutRecords
-from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
-
-__all__ = ["JsonLines"]
+from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _FRONT_BYTES = 4096
 

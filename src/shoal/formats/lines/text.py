@@ -5,9 +5,8 @@ from __future__ import annotations
 from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.formats.lines.line_borders import LineScan, line_records, scan_lines
 from shoal.formats.records import BadRecordError, CutRecords
-from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
-
-__all__ = ["Text"]
+from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _LINE_LIMIT_BYTES = 1 << 30
 

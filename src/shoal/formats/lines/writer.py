@@ -10,8 +10,6 @@ from shoal.formats.lines.json_values import check_keys, plain_value
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.encoder import AppendedShard, EncodedRecord, check_names
 
-__all__ = ["JsonLinesEncoder"]
-
 _HINT = (
     "JSON holds text, numbers, lists and objects: fields of a tar are bytes until they are decoded (`shoal repack "
     "--decode`); for images and other bytes take another format"

@@ -19,9 +19,8 @@ from shoal.formats.compressed.decompressed import DecompressedContent, FrameBord
 from shoal.formats.compressed.pieces import HINT, WhereToCut, cut_pieces, held, packed
 from shoal.formats.offset_table import walk_sizes
 from shoal.formats.records import BadRecordError, CutRecords, DecodeRecord, borders_in
-from shoal.formats.shard_format import Buffer, ReadBytes, ShardScan, Stretch
-
-__all__ = ["FRAMES_MAGIC", "frame_ends", "inflated", "parse_frames", "scan_frames"]
+from shoal.formats.shard_format import ReadBytes, Stretch
+from shoal.index.shard_scan import Buffer, ShardScan
 
 FRAMES_MAGIC = b"LDFZ01\0\0"
 _PREFIX_BYTES = 24

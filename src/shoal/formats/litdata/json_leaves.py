@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["json_value"]
-
 _JSON, _TEXTS, _INTS, _FLOATS, _BOOLS, _DICT, _RECORDS, _TEXT, _INT, _FLOAT, _BOOL, _NONE = range(12)
 _OF_RECORDS = {0x10: _NONE, 0x11: _TEXT, 0x12: _INT, 0x13: _FLOAT, 0x14: _BOOL}
 _LAST_TAG = 0x20

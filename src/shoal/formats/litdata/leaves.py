@@ -13,8 +13,6 @@ from shoal.formats.decoding.pickles import unpickler
 from shoal.formats.litdata.json_leaves import json_value
 from shoal.formats.mds.decode_values import decoder_of
 
-__all__ = ["array_type", "leaf_decoder"]
-
 _ARRAY_TYPES = dict(
     enumerate(
         (

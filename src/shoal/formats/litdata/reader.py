@@ -22,9 +22,8 @@ from shoal.formats.litdata.leaves import leaf_decoder
 from shoal.formats.litdata.rows_of_leaves import is_rows, parse_rows, scan_rows
 from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import Buffer, ReadBytes, Records, Sample, ShardScan, Stretch
-
-__all__ = ["ITEMS_LOADER", "NO_CHUNK", "TOKENS_LOADER", "LitData", "config_of", "whole_codec"]
+from shoal.formats.shard_format import ReadBytes, Records, Sample, Stretch
+from shoal.index.shard_scan import Buffer, ShardScan
 
 TOKENS_LOADER = "TokensLoader"
 NO_CHUNK = "this is no LitData chunk, a damaged one, or one that is compressed although the index.json does not say so"

@@ -13,12 +13,11 @@ from typing import Any
 
 from shoal.errors import ShardError
 from shoal.formats.packed_heads import unusable
-from shoal.formats.shard_format import Buffer, ReadBytes, ShardScan, Stretch
+from shoal.formats.shard_format import ReadBytes, Stretch
 from shoal.formats.tables.arrow import Arrow, scan_messages
 from shoal.formats.tables.rows import TableRecords
 from shoal.formats.tables.values import python_value
-
-__all__ = ["is_rows", "parse_rows", "scan_rows"]
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _MAGIC = b"LDARW01\0"
 _TAIL_BYTES = 4 + len(_MAGIC)

@@ -20,9 +20,8 @@ from shoal.formats.litdata.leaves import array_type
 from shoal.formats.litdata.reader import NO_CHUNK, TOKENS_LOADER, config_of, whole_codec
 from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
-
-__all__ = ["LitDataTokens"]
+from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _FIELD = "tokens"
 

@@ -18,18 +18,6 @@ from shoal.formats.decoding.images import open_image
 from shoal.formats.decoding.pickles import unpickler
 from shoal.hints import pip_install
 
-__all__ = [
-    "ENCODINGS",
-    "Decode",
-    "NoFileError",
-    "StoredValue",
-    "array_of",
-    "decoder_of",
-    "files_of",
-    "fixed_bytes_of",
-    "is_list",
-]
-
 Decode = Callable[[bytes], Any]
 
 _SCALARS = {

@@ -14,8 +14,6 @@ from shoal.errors import UsageError
 from shoal.formats.lines.json_values import check_keys, plain_number
 from shoal.formats.mds.decode_values import StoredValue, array_of, fixed_bytes_of
 
-__all__ = ["encode_value", "encoding_for", "is_written"]
-
 _ARRAY_NUMBERS: Mapping[str, int] = {
     "uint8": 8, "int8": 9, "uint16": 16, "int16": 17, "float16": 18, "uint32": 32, "int32": 33, "float32": 34,
     "uint64": 64, "int64": 65, "float64": 66,

@@ -28,9 +28,8 @@ from shoal.formats.mds.decode_values import (
 )
 from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
-
-__all__ = ["Mds"]
+from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _DESCRIPTION_LIMIT_BYTES = 16 << 20
 _NO_SHARD = "this is no MDS shard, a compressed or a damaged one"

@@ -15,11 +15,10 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.formats.mds.decode_values import fixed_bytes_of
 from shoal.formats.mds.encode_values import encode_value, encoding_for
-from shoal.formats.shard_format import Buffer, Sample, ShardScan
+from shoal.formats.shard_format import Sample
 from shoal.formats.writing.encoder import EncodedRecord, WrittenShard, check_names
+from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.index.table import Index
-
-__all__ = ["MdsEncoder", "MdsShard", "mds_index", "mds_index_of"]
 
 _MOST_BYTES = (1 << 32) - 1
 INDEX_NAME = "index.json"

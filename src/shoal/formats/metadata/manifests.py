@@ -15,19 +15,8 @@ from typing import Any
 from shoal.errors import ShardError, SourceError, UsageError
 from shoal.formats.known_formats import format_named, options_of
 from shoal.formats.litdata.reader import LitData, whole_codec
-from shoal.formats.shard_format import Buffer, Format
-
-__all__ = [
-    "MANIFEST_NAME",
-    "STALE",
-    "Expected",
-    "Hashes",
-    "Manifest",
-    "NamedShard",
-    "check_hashes",
-    "named_shards",
-    "read_manifest",
-]
+from shoal.formats.shard_format import Format
+from shoal.index.shard_scan import Buffer
 
 MANIFEST_NAME = "index.json"
 STALE = "copy the shard again; or, if it is right, write the index.json again or take it away"

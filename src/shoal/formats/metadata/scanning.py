@@ -9,10 +9,9 @@ from typing import Any
 from shoal.errors import ShardError
 from shoal.formats.metadata.manifests import STALE, Expected, Hashes
 from shoal.formats.metadata.third_party_index import by_borders, scan_by_index
-from shoal.formats.shard_format import Buffer, Format, ReadBytes, RecutFormat, ShardScan
+from shoal.formats.shard_format import Format, ReadBytes, RecutFormat
+from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.index.unseen_borders import is_by_borders, told_of_borders
-
-__all__ = ["STALE_INDEXES", "checked_scan", "scan_again"]
 
 STALE_INDEXES = "stale_indexes"
 

@@ -13,17 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.errors import SourceError, UsageError
-from shoal.formats.shard_format import Buffer
 from shoal.hints import pip_install
-
-__all__ = [
-    "DATASET_DICT",
-    "ENERGON_SPLITS",
-    "Splits",
-    "splits_in_dataset_dict",
-    "splits_in_energon",
-    "splits_in_names",
-]
+from shoal.index.shard_scan import Buffer
 
 DATASET_DICT = "dataset_dict.json"
 ENERGON_SPLITS = (".nv-meta/split.yaml", ".nv-meta/split.json")

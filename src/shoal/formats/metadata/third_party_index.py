@@ -17,18 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError, ShardError
-from shoal.formats.shard_format import Buffer, Format, ReadBytes, ShardScan
+from shoal.formats.shard_format import Format, ReadBytes
 from shoal.formats.tar.borders import doubtful_borders
 from shoal.formats.tar.names import key_and_suffix
+from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.index.unseen_borders import ALL_SEEN, BY_BORDERS
-
-__all__ = [
-    "FORMATS_WITH_INDEXES",
-    "by_borders",
-    "foreign_names",
-    "scan_by_index",
-    "wrong_border",
-]
 
 FORMATS_WITH_INDEXES = ("tar", "tfrecord", "recordio")
 _WITH_NAME = 4  # words per member in an index with names

@@ -18,12 +18,12 @@ from shoal.errors import ShardError
 from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
 from shoal.formats.packed_heads import packed, unpacked, unusable
-from shoal.formats.shard_format import Aside, Buffer, ReadBytes, ShardScan, Spilled, Stretch
+from shoal.formats.shard_format import Aside, ReadBytes, Spilled, Stretch
 from shoal.formats.tables.arrow_columns import check_values
-from shoal.formats.tables.rows import TableRecords, arrow_library, check_names, partition_fields
+from shoal.formats.tables.pyarrow_library import arrow_library
+from shoal.formats.tables.rows import TableRecords, check_names, partition_fields
 from shoal.formats.tables.spilled_tables import rows_of_part, spilled_rows, table_of_part
-
-__all__ = ["Arrow", "scan_messages"]
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _FILE_MAGIC = b"ARROW1\0\0"
 _CONTINUATION = b"\xff\xff\xff\xff"

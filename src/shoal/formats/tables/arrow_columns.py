@@ -19,25 +19,6 @@ from shoal.formats.field_columns import Kind, is_python_type, value_of
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tables.values import python_value, python_values
 
-__all__ = [
-    "arrow_array",
-    "arrow_table",
-    "check_values",
-    "constant_column",
-    "gathered_cells",
-    "getter_of",
-    "is_list",
-    "is_number",
-    "joined",
-    "joined_cells",
-    "number_type",
-    "numpy_cells",
-    "plain_cells",
-    "plain_type",
-    "stored_column",
-    "value_in",
-]
-
 # Slicing and joining single rows takes about 0.7 us each; taking from joined arrays copies all of them first.
 _FLOATS = {"halffloat": "f2", "float": "f4", "double": "f8"}
 _SLICE_SECONDS = 0.7e-6

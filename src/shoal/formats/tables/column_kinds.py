@@ -15,8 +15,6 @@ from shoal.formats.shard_format import Sample
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tables.rows_to_columns import RowRefusedError, row_refused, table_of_rows
 
-__all__ = ["ColumnKind", "ColumnKinds", "joined_kinds", "kinds_of_rows", "schema_of_kinds"]
-
 _MOST_FIELDS = 10_000
 _EXACT = 1 << 53  # a float64 holds all integers up to this
 _MOST_DIGITS = 76

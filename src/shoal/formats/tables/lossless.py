@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Check", "check_of", "ticks"]
-
 Check = Callable[[Sequence[Any]], None]
 """A function that raises `ValueError` if one of these values would not be stored exactly."""
 

@@ -20,13 +20,13 @@ from shoal.errors import ShardError
 from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
 from shoal.formats.packed_heads import number_of, packed, unpacked, unusable
-from shoal.formats.shard_format import Aside, Buffer, ReadBytes, ShardScan, Spilled, Stretch
+from shoal.formats.shard_format import Aside, ReadBytes, Spilled, Stretch
 from shoal.formats.tables.parquet_footer import GroupPlace, groups_in
-from shoal.formats.tables.rows import TableRecords, arrow_library, partition_fields
+from shoal.formats.tables.pyarrow_library import arrow_library
+from shoal.formats.tables.rows import TableRecords, partition_fields
 from shoal.formats.tables.spilled_tables import rows_of_part, spilled_rows, table_of_part
 from shoal.hints import did_you_mean
-
-__all__ = ["Parquet"]
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _MAGIC = b"PAR1"
 _KEPT = "footer"  # kept in the head

@@ -8,8 +8,6 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.hints import pip_install
 
-__all__ = ["arrow_library"]
-
 _OLDEST = 18  # 17 writes a last row group that is longer than its footer says
 
 

@@ -15,9 +15,6 @@ from shoal.errors import ShardError
 from shoal.formats.field_columns import Columns
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_columns import constant_column, getter_of, joined, stored_column
-from shoal.formats.tables.pyarrow_library import arrow_library
-
-__all__ = ["TableRecords", "arrow_library", "check_names", "partition_fields"]
 
 _WITHOUT_VALUES = ("month_interval", "day_time_interval")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"

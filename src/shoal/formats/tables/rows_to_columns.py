@@ -13,8 +13,6 @@ from shoal.formats.tables.lossless import check_of, ticks
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.writing.encoder import check_names
 
-__all__ = ["RowRefusedError", "own_row", "row_refused", "table_of_rows"]
-
 _MOST_DEEP = 32  # a list is two levels of a Parquet schema, and readers accept 100
 _NUMBERS = frozenset((bool, int, float, type(None)))
 _HINT = "give all samples the same fields and types, or options={'schema': ...}"

@@ -11,8 +11,6 @@ from shoal.formats.shard_format import Aside, Spilled
 from shoal.formats.tables.arrow_columns import joined
 from shoal.formats.tables.pyarrow_library import arrow_library
 
-__all__ = ["rows_of_part", "spilled_rows", "table_of_part"]
-
 _PART_BYTES = 64 << 10
 _SCHEMAS = 8  # a part is this many times as large as the schema that it repeats
 

@@ -16,8 +16,6 @@ from shoal.formats.field_columns import Kind
 from shoal.formats.tables.arrow_columns import arrow_array, is_list, is_number, number_type, plain_cells, plain_type
 from shoal.formats.tables.pyarrow_library import arrow_library
 
-__all__ = ["is_time", "typed_array", "types_of"]
-
 
 def types_of(schema: Any) -> dict[str, Any]:
     """Return the Arrow type of each column of a schema in batches: for a dictionary, the type of its values."""

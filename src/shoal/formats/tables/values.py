@@ -13,8 +13,6 @@ import numpy as np
 
 from shoal.formats.tables.pyarrow_library import arrow_library
 
-__all__ = ["python_value", "python_values"]
-
 
 def python_value(scalar: Any) -> Any:
     """Convert a scalar like pyarrow, but a moment between two microseconds, or in the year 36812, to numpy's type.

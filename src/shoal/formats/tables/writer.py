@@ -14,15 +14,14 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.formats.shard_format import Buffer, Sample, ShardScan
+from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow import Arrow
 from shoal.formats.tables.parquet import Parquet
-from shoal.formats.tables.rows import arrow_library
+from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tables.rows_to_columns import RowRefusedError, own_row, table_of_rows
 from shoal.formats.writing.encoder import EncodedRecord, WrittenShard
 from shoal.formats.writing.joined_checksums import joined_crcs
-
-__all__ = ["ArrowEncoder", "ParquetEncoder", "TableShard"]
+from shoal.index.shard_scan import Buffer, ShardScan
 
 GROUP_BYTES = 1 << 20
 _END = b"\xff\xff\xff\xff\0\0\0\0"

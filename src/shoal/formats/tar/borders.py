@@ -12,13 +12,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.shard_format import Buffer, ReadBytes
+from shoal.formats.shard_format import ReadBytes
 from shoal.formats.tar.header_fields import BLOCK_BYTES, check_sums, header_names, pax_records, read_number, text
 from shoal.formats.tar.headers import REGULAR_KINDS, is_of_interest
 from shoal.formats.tar.names import key_and_suffix
+from shoal.index.shard_scan import Buffer
 from shoal.index.unseen_borders import BEHIND_BYTES
-
-__all__ = ["cut_sample", "doubtful_borders"]
 
 # At each border: a header; or an extended one, its payload, and the header of the member itself.
 _BLOCKS = BEHIND_BYTES // BLOCK_BYTES

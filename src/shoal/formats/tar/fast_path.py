@@ -15,8 +15,6 @@ from shoal.formats.tar.header_fields import BLOCK_BYTES, text
 from shoal.formats.tar.headers import is_of_interest
 from shoal.formats.tar.names import key_and_suffix
 
-__all__ = ["Pieces", "Sliced", "read_plain_sample"]
-
 # The relevant fields in one step: name, size, stated checksum, kind. Octal digits only, ended as tar ends them.
 _HEADER = re.compile(
     rb"(?s)(?=([^\0]*))"  # the name, if it has at most 100 bytes

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.compressed.codecs import packed_hint
-from shoal.formats.shard_format import Buffer
 from shoal.formats.tar.header_fields import (
     BLOCK_BYTES,
     check_sums,
@@ -31,6 +30,7 @@ from shoal.formats.tar.header_fields import (
     read_number,
     text,
 )
+from shoal.index.shard_scan import Buffer
 
 _NAME_BYTES = 100
 MAX_EXTENDED_BYTES = 16 << 20

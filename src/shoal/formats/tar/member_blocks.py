@@ -18,8 +18,6 @@ from shoal.formats.tar.writer import plain_header
 from shoal.formats.writing.joined_checksums import joined_crcs
 from shoal.formats.writing.record_block import RecordBlock
 
-__all__ = ["MemberBlock", "laid_out"]
-
 _NAME_BYTES = 100
 _SIZE = slice(124, 135)
 _SUM = slice(148, 154)

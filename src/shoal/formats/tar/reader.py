@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.forward_scan import About, Content, FoundSamples, StoredContent, forward_scan
 from shoal.formats.metadata.third_party_index import wrong_border
-from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
+from shoal.formats.shard_format import ReadBytes, Sample, Stretch
 from shoal.formats.tar.borders import cut_sample
 from shoal.formats.tar.fast_path import Pieces, Sliced, read_plain_sample
 from shoal.formats.tar.header_fields import BLOCK_BYTES, text
 from shoal.formats.tar.headers import OTHER_FILE, REGULAR_KINDS, UNKNOWN_BYTES, HeaderWalk, PaxGlobals, TarMembers
 from shoal.formats.tar.names import Grouping, key_and_suffix
+from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.index.unseen_borders import is_by_borders, may_be_cut
 
 _FIRST_WINDOW_BYTES = 8192

@@ -16,12 +16,11 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.formats.lines.json_values import check_keys, plain_number
-from shoal.formats.shard_format import Buffer, Sample
+from shoal.formats.shard_format import Sample
 from shoal.formats.tar.header_fields import BLOCK_BYTES
 from shoal.formats.tar.names import key_and_suffix
 from shoal.formats.writing.encoder import AppendedShard, EncodedRecord
-
-__all__ = ["TarEncoder", "is_safe_name", "plain_header"]
+from shoal.index.shard_scan import Buffer
 
 _END = bytes(2 * BLOCK_BYTES)
 _NAME_BYTES, _PREFIX_BYTES = 100, 155

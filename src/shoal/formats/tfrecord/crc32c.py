@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.shard_format import Buffer
 from shoal.hints import pip_install
-
-__all__ = ["crc32c", "crc32c_of_rows", "masked"]
+from shoal.index.shard_scan import Buffer
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, bits reversed
 _MASK_DELTA = 0xA282EAD8

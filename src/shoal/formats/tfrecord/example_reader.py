@@ -21,8 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FIELD_HEAD_BYTES", "NotAnExampleError", "field_ends", "parse_example"]
-
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MOST_VARINT_BYTES = 10
 FIELD_HEAD_BYTES = 1 + _MOST_VARINT_BYTES

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.formats.writing.encoder import check_names
 
-__all__ = ["encode_example"]
-
 _BYTES, _FLOATS, _INTEGERS = b"\x0a", b"\x12", b"\x1a"  # fields 1, 2, 3 of a Feature, each length-delimited
 _LIMITS = np.iinfo(np.int64)
 

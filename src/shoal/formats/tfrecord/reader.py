@@ -19,11 +19,10 @@ from shoal.errors import ShardError
 from shoal.formats.compressed.codecs import packed_hint
 from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
+from shoal.formats.shard_format import ReadBytes, Sample, Stretch
 from shoal.formats.tfrecord.crc32c import crc32c, crc32c_of_rows, masked
 from shoal.formats.tfrecord.example_reader import FIELD_HEAD_BYTES, NotAnExampleError, field_ends, parse_example
-
-__all__ = ["TFRecord"]
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 _FRAME_BYTES = _HEADER_BYTES + _FOOTER_BYTES

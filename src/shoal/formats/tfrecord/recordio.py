@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import Buffer, ReadBytes, Sample, ShardScan, Stretch
-
-__all__ = ["RecordIO"]
+from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _MAGIC = 0xCED7230A
 _MAGIC_BYTES = _MAGIC.to_bytes(4, "little")

@@ -7,13 +7,12 @@ from struct import Struct
 from zlib import crc32
 
 from shoal.errors import UsageError
-from shoal.formats.shard_format import Buffer, Sample
+from shoal.formats.shard_format import Sample
 from shoal.formats.tfrecord.crc32c import crc32c
 from shoal.formats.tfrecord.example_reader import NotAnExampleError, parse_example
 from shoal.formats.tfrecord.example_writer import encode_example
 from shoal.formats.writing.encoder import AppendedShard, EncodedRecord
-
-__all__ = ["TFRecordEncoder"]
+from shoal.index.shard_scan import Buffer
 
 _length, _crc = Struct("<Q").pack, Struct("<I").pack
 _MASK_DELTA = 0xA282EAD8

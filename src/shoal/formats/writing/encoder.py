@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.shard_format import Buffer, Sample, ShardScan
+from shoal.formats.shard_format import Sample
 from shoal.formats.writing.joined_checksums import joined_crcs
 from shoal.formats.writing.record_block import RecordBlock
 from shoal.index.cutting import cut_borders
-
-__all__ = ["AppendedShard", "EncodedRecord", "Encoder", "ShardEncoder", "WrittenShard", "check_names", "extent_crcs"]
+from shoal.index.shard_scan import Buffer, ShardScan
 
 
 class EncodedRecord(NamedTuple):

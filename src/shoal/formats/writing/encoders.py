@@ -16,8 +16,6 @@ from shoal.formats.tfrecord.writer import TFRecordEncoder
 from shoal.formats.writing.encoder import Encoder
 from shoal.hints import did_you_mean
 
-__all__ = ["TABLE_FORMATS", "WRITTEN_FORMATS", "encoder_named", "options_of_shard"]
-
 _ROWS: Mapping[str, Callable[..., Encoder]] = MappingProxyType(
     {"tar": TarEncoder, "jsonl": JsonLinesEncoder, "tfrecord": TFRecordEncoder, "mds": MdsEncoder}
 )

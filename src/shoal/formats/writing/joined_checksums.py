@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["joined_crcs"]
-
 _POLYNOMIAL = 0xEDB88320  # that of zlib, bits reversed
 
 

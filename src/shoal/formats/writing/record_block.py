@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.shard_format import Buffer
-
-__all__ = ["RecordBlock"]
+from shoal.index.shard_scan import Buffer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

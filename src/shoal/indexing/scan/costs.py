@@ -7,8 +7,6 @@ assumed at first and measured during the scan.
 
 from __future__ import annotations
 
-__all__ = ["REACH_BYTES", "ReadCosts", "Way"]
-
 # Rough figures for one connection to an object store in the same region.
 _ASSUMED_REQUEST_SECONDS = 0.03
 _ASSUMED_BYTE_SECONDS = 1 / 60e6

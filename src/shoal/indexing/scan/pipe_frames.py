@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from shoal import errors
 from shoal.errors import ShoalError
-from shoal.formats.shard_format import Buffer, ShardScan
-
-__all__ = ["PART_BYTES", "error_of", "header_of_error", "read_frame", "scan_from", "scan_to_buffers", "write_frame"]
+from shoal.index.shard_scan import Buffer, ShardScan
 
 _LENGTH_BYTES = 8
 

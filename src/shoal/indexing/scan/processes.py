@@ -13,11 +13,10 @@ from typing import IO, Any
 
 from shoal.formats.known_formats import options_of
 from shoal.formats.metadata.manifests import Expected
-from shoal.formats.shard_format import Format, ShardScan
+from shoal.formats.shard_format import Format
+from shoal.index.shard_scan import ShardScan
 from shoal.indexing.scan.pipe_frames import error_of, read_frame, write_frame
 from shoal.processes.interpreters import start_python
-
-__all__ = ["WORKERS_VARIABLE", "ScanTask", "scan_in_processes"]
 
 WORKERS_VARIABLE = "SHOAL_INDEX_WORKERS"
 _WORKER = "shoal.indexing.scan.scan_worker"

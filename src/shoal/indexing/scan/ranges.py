@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.errors import StorageError
-from shoal.formats.shard_format import Buffer, ReadBytes
+from shoal.formats.shard_format import ReadBytes
+from shoal.index.shard_scan import Buffer
 from shoal.indexing.scan.costs import REACH_BYTES, ReadCosts, Way
 from shoal.storage.retry import Patience, StoppedError, patience, patience_here
 from shoal.storage.store import Advise, ReadRange
 from shoal.storage.urls import without_secrets
-
-__all__ = ["BLOCK_BYTES", "ScanReading", "ScanReads", "ScanTraffic", "reading_one"]
 
 # Size of a request of a stream: large enough that latency costs little, and 32 of them stay below 100 MB.
 BLOCK_BYTES = 2 << 20

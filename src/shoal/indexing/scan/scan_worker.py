@@ -17,12 +17,10 @@ from typing import IO, Any
 from shoal.formats.known_formats import format_named
 from shoal.formats.metadata.manifests import Expected
 from shoal.formats.metadata.scanning import checked_scan
-from shoal.formats.shard_format import Buffer
+from shoal.index.shard_scan import Buffer
 from shoal.indexing.scan.pipe_frames import header_of_error, read_frame, write_frame
 from shoal.processes.parents import end_with_parent
 from shoal.storage.files.local_store import LocalStore
-
-__all__ = ["main"]
 
 _PROGRESS_SECONDS = 0.5
 

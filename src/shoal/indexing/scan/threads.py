@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from shoal.formats.metadata.scanning import checked_scan
-from shoal.formats.shard_format import Buffer, Format, ShardScan
+from shoal.formats.shard_format import Format
+from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.indexing.scan.processes import ScanTask
 from shoal.indexing.scan.ranges import ScanReading, ScanReads
-
-__all__ = ["NUM_REQUESTS", "scan_in_threads"]
 
 # Requests in flight at a time, and so the most shards that are scanned in parallel.
 NUM_REQUESTS = 32

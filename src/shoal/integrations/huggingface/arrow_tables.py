@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.integrations.huggingface.datasets_library import datasets_library
 
-__all__ = ["Stored", "refuse_decoding", "refused", "stored_rows"]
-
 _HARMLESS = {"replace_schema_metadata", "combine_chunks"}
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from shoal.errors import UsageError
 
-__all__ = ["datasets_library"]
-
 _OLDEST = (4, 8)
 
 

@@ -19,8 +19,6 @@ from shoal.integrations.huggingface.datasets_library import datasets_library
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 
-__all__ = ["from_hf"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Builder:

@@ -16,8 +16,6 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.ranks.ranks import Ranks
 
-__all__ = ["Examples", "to_hf"]
-
 # Divisible by every number of ranks up to 16, by all powers of two up to 1024, and by products of these: the library
 # gives each rank its own shards only if the ranks divide their number; else each rank skips the others' examples.
 _NUM_PARTS = 46_126_080

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.integrations.jax.jax_library import jax_library
 
-__all__ = ["Placing", "on_process", "rank_of_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Placing:

@@ -6,8 +6,6 @@ from typing import Any
 
 from shoal.errors import UsageError
 
-__all__ = ["jax_library"]
-
 
 def jax_library() -> Any:
     """Import and return the module ``jax``.

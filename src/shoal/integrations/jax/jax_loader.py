@@ -21,8 +21,6 @@ from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_spec import IteratorSpec
 from shoal.stream.workers.prefetcher import Ahead
 
-__all__ = ["DataIterator", "DataLoader", "partition"]
-
 
 class DataLoader:
     """Batches of a dataset as `jax.Array`, in exactly the order of ``iter(dataset)``.

@@ -12,8 +12,6 @@ from shoal.integrations.jax.jax_loader import DataLoader
 from shoal.stream.dataset import Dataset
 from shoal.stream.ranks.rank_consistency import check_agreement, told_of
 
-__all__ = ["compare_ranks"]
-
 _MOST_BYTES = 4096
 
 

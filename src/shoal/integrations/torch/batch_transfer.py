@@ -15,8 +15,6 @@ import torch
 from shoal.errors import UsageError
 from shoal.processes.feeders import packed_as_by_queues
 
-__all__ = ["SHARED_MEMORY_HINT", "sendable"]
-
 SHARED_MEMORY_HINT = (
     "shared memory is full (df -h /dev/shm): give a container more (docker run --shm-size=8g), or take fewer workers, "
     "a smaller prefetch_factor or smaller batches"

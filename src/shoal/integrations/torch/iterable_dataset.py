@@ -9,12 +9,10 @@ import torch.utils.data
 
 from shoal.errors import StateError, UsageError
 from shoal.integrations.torch.shared_state import SharedState
-from shoal.integrations.torch.tensor_batches import tensors
+from shoal.pipeline.tensors import tensors
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.workers.foreign_loaders import refuse_batches_of_batches, refuse_second_dealing
-
-__all__ = ["IterableDataset"]
 
 _FIELDS = ("start", "step", "worker", "num_workers", "rank", "world_size")
 

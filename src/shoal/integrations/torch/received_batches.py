@@ -23,8 +23,6 @@ from shoal.stream.iterating.iterator_spec import IteratorSpec
 from shoal.stream.workers.prefetcher import Ahead
 from shoal.stream.workers.worker_batches import WorkerBatch, add_counts
 
-__all__ = ["ByWorkers", "InThread", "Received"]
-
 _log = logging.getLogger("shoal")
 
 _SECONDS_TO_GIVE_UP = 1.5

@@ -11,8 +11,6 @@ from shoal.stream.iterating.iterator_spec import IteratorSpec
 from shoal.stream.map_view import batches_of_ids
 from shoal.stream.workers.foreign_loaders import refuse_second_dealing
 
-__all__ = ["BatchSampler", "Sampler"]
-
 
 class BatchSampler:
     """Sampler of each batch's sample ids on this rank, in the order of ``iter(dataset)``.

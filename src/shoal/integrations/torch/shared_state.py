@@ -13,8 +13,6 @@ import torch
 
 from shoal.errors import StateError
 
-__all__ = ["Given", "SharedState"]
-
 _ROOM_BYTES = 16_384  # a state has less than 1 KB
 _HEAD = np.dtype([("number", "<i8"), ("num_bytes", "<i4"), ("crc", "<u4")])
 _TRIES = 1000

@@ -9,10 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.pipeline.tensors import tensors
-
-__all__ = ["can_pin", "pinned", "pinned_array", "tensors"]
-
 
 def can_pin() -> bool:
     """Return True if there is an accelerator to pin memory for; else warn, as torch's own loader does."""

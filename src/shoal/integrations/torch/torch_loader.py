@@ -9,15 +9,13 @@ from typing import Any, cast
 
 from shoal.errors import UsageError
 from shoal.integrations.torch.received_batches import ByWorkers, InThread, Received
-from shoal.integrations.torch.tensor_batches import tensors
 from shoal.integrations.torch.worker_processes import Workers
 from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pipeline.tensors import tensors
 from shoal.processes.forks import start_context
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator_spec import IteratorSpec
-
-__all__ = ["DataLoader"]
 
 _PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
 _BATCHES_AHEAD = 2

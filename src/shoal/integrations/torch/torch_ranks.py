@@ -12,8 +12,6 @@ from shoal.integrations.torch.torch_loader import DataLoader
 from shoal.stream.dataset import Dataset
 from shoal.stream.ranks.rank_consistency import check_agreement, told_of
 
-__all__ = ["compare_ranks", "partition"]
-
 
 def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = None) -> Dataset:
     """Return the part of this process in a device mesh: ranks that differ in ``dims`` get different samples.

@@ -29,8 +29,6 @@ from shoal.stream.workers.snapshot import Snapshot
 from shoal.stream.workers.worker_batches import Failed, StepMaker, Task, WorkerBatch
 from shoal.stream.workers.worker_cache import sharing_chunks
 
-__all__ = ["Workers", "Workshop"]
-
 _SECONDS_TO_END = 2.0
 
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.protocol import chunk_starts
 
-__all__ = ["Runs"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:

@@ -35,8 +35,6 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 
-__all__ = ["MAX_SIZE", "permute", "permute_each", "unpermute", "unpermute_each"]
-
 MAX_SIZE = 2**63
 """Largest range that can be permuted."""
 

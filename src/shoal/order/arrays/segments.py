@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["expand", "segment_sums"]
-
 
 def expand(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Concatenate the numbers of the ranges ``[begins[i], ends[i])``, and return them with the length of each range.

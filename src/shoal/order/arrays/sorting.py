@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["distinct", "order_by"]
-
 
 def order_by(*columns: tuple[NDArray[Any], int]) -> NDArray[np.int64]:
     """Return the indices that sort rows by the first column, then the second, ..., then by row number.

@@ -24,8 +24,6 @@ from shoal.order.arrays.permutation import permute, unpermute
 from shoal.order.protocol import chunk_starts
 from shoal.order.seeds import key
 
-__all__ = ["CanonicalNodes"]
-
 _TILE = 1 << 16
 
 

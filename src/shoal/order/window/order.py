@@ -25,8 +25,6 @@ from shoal.order.seeds import check_epoch, check_seed, key
 from shoal.order.window.canonical_nodes import CanonicalNodes
 from shoal.order.window.timeline_slabs import Timeline
 
-__all__ = ["Window", "WindowEpoch", "default_canonical_nodes"]
-
 _LEAST_STRETCH = 1 << 17  # positions: with fewer, calls cost more than the arrays; 12 MB of temporaries
 _MOST_STRETCH = 1 << 21
 _CACHED_STRETCHES = 2

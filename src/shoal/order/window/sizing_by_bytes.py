@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.window.order import Window, default_canonical_nodes
 
-__all__ = ["DEFAULT_WINDOW_BYTES", "ResolvedWindow", "bytes_text", "parse_bytes", "resolve_window"]
-
 DEFAULT_WINDOW_BYTES = 512 * 2**20
 _CHUNKS_IN_WINDOW = 512
 _LARGEST_DEFAULT_CHUNK_BYTES = 8 * 2**20

@@ -34,8 +34,6 @@ from shoal.order.arrays.sorting import order_by
 from shoal.order.seeds import draws, key
 from shoal.order.window.canonical_nodes import CanonicalNodes
 
-__all__ = ["Emission", "Timeline", "slab_samples"]
-
 _TILE = 1 << 16
 _RANDOM_BITS = 24  # for the order inside a slab; ties are ordered by chunk place and rank
 _PHASE, _INSIDE, _RANKS = 0, 1, 2  # uses of the draws of a chunk's key; from _RANKS on, one per rank

@@ -21,8 +21,6 @@ from shoal.pack.destination import Output
 from shoal.pack.inputs.tree_inputs import TreeSamples
 from shoal.pack.unit import Input, Named, Shard, ShardSummary, Unreadable, pack_shard
 
-__all__ = ["CameTo", "Done", "Job", "JobContext", "Looked", "SchemaLook", "peak_bytes"]
-
 CameTo = Callable[[int, float], None]
 """Progress callback, called now and then with the number of a job and its progress from 0 to 1."""
 

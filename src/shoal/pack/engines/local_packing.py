@@ -46,8 +46,6 @@ from shoal.storage.index_cache.home import with_home
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.urls import scheme_of, without_secrets
 
-__all__ = ["PackRequest", "Packed", "bytes_of", "inputs_of", "pack_inputs", "repeats_of"]
-
 _log = logging.getLogger("shoal")
 
 _LEFT_OUT = "left_out"  # metadata key of the index: samples left out of each class

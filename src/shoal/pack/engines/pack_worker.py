@@ -14,8 +14,6 @@ from shoal.errors import ShoalError
 from shoal.pack.destination import Output
 from shoal.processes.parents import end_with_parent
 
-__all__ = ["main"]
-
 
 def main(descriptor: int) -> None:
     """Run jobs until the connection closes."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-__all__ = ["Progress", "Tally"]
-
 Progress = Callable[[int, int], None]
 """Progress callback, called with the approximate bytes done and the total."""
 

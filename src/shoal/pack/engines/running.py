@@ -22,8 +22,6 @@ from shoal.pack.engines.packing_progress import Tally
 from shoal.pack.unit import ShardSummary
 from shoal.processes.interpreters import start_python
 
-__all__ = ["MadeShard", "done_jobs", "made_shards", "usable_processors"]
-
 _Answer = TypeVar("_Answer")
 
 

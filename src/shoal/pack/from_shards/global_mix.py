@@ -15,8 +15,6 @@ from shoal.errors import UsageError
 from shoal.order.arrays.permutation import unpermute
 from shoal.order.seeds import check_seed, key
 
-__all__ = ["Mix"]
-
 
 @dataclass(frozen=True, slots=True)
 class Mix:

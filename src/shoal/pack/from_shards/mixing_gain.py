@@ -13,8 +13,6 @@ from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.stream.shuffle_quality import quality_of
 
-__all__ = ["FEWEST_CHUNKS", "POSITION", "Mixedness", "mixedness"]
-
 POSITION = "position in the source"
 """Key of a dataset that is sorted by something: the worst case for a layout."""
 

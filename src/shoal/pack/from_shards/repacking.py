@@ -65,8 +65,6 @@ from shoal.storage.stores import options_of_sides
 from shoal.stream.iterating.iterator_spec import WorkerSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
-__all__ = ["MIX_MEMORY_BYTES", "RepackRequest", "Repacked", "repack", "repack_opened"]
-
 _log = logging.getLogger("shoal")
 
 MIX_MEMORY_BYTES = 1 << 30

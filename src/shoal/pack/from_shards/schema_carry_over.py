@@ -20,8 +20,6 @@ from shoal.formats.writing.encoders import TABLE_FORMATS, options_of_shard
 from shoal.indexing.open_source import Opened
 from shoal.pack.unit import Named, Unreadable
 
-__all__ = ["options_like", "options_of_first", "refuse_unheld", "suffixed_images", "with_files"]
-
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "pil": "png"}
 _KEPT_METADATA = b"huggingface"  # meanings of columns; other metadata describes the old files
 

@@ -16,8 +16,6 @@ from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_spec import WorkerSpec
 from shoal.stream.workers.pickling import pack, unpack
 
-__all__ = ["SAMPLE", "Numbered", "StretchReader", "StretchSamples"]
-
 SAMPLE = "sample "
 """Prefix of the name of a sample that was left out, followed by its number in the source."""
 

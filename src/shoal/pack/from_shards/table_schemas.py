@@ -24,8 +24,6 @@ from shoal.pack.engines.jobs import CameTo, Looked, SchemaLook, peak_bytes
 from shoal.pack.engines.running import done_jobs
 from shoal.pack.from_shards.stream_source import StretchReader, StretchSamples
 
-__all__ = ["Schema", "schema_of_all", "schema_of_tars"]
-
 _NOTE = "schema"
 
 

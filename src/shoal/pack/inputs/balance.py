@@ -19,8 +19,6 @@ from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute
 from shoal.order.seeds import check_seed, key
 
-__all__ = ["ClassCount", "Repeats", "balanced", "oversampled", "parse_factor"]
-
 _MOST_SAMPLES = 1 << 40
 _MOST_NAMED = 8  # classes that an error lists
 

@@ -8,8 +8,6 @@ from typing import Any
 from shoal.formats.tables.column_kinds import ColumnKinds, kinds_of_rows, schema_of_kinds
 from shoal.formats.writing.encoders import TABLE_FORMATS
 
-__all__ = ["columns_of_files"]
-
 _AT_ONCE = 4096  # rows of a manifest
 
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from shoal.index.table import Index
 from shoal.pack.shard_plan import PackPlan
 
-__all__ = ["FIELDS", "FieldSets", "SampleFields", "counted_fields", "sets_of_fields"]
-
 FIELDS = "fields"
 """Metadata key of an index for the result of `SampleFields.to_dict`."""
 

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 
-__all__ = ["fields_beside", "maker_of"]
-
 
 class _Maker(Protocol):
     """Function that makes a sample from its key, its files by field, its class and further fields."""

@@ -18,8 +18,6 @@ from shoal.storage.files.file_tree import FileTree, tree_of
 from shoal.storage.files.os_errors import explained
 from shoal.storage.files.scandir import Found, look
 
-__all__ = ["files_below"]
-
 _ALONE_FILES = 4096  # listing these takes as long as starting an interpreter
 _AT_ONCE_DIRECTORIES = 64
 _AT_ONCE_LETTERS = 8192  # of their names; two pending requests are less than a pipe holds

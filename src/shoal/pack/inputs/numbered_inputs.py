@@ -23,18 +23,6 @@ from shoal.pack.inputs.repeat_keys import copy_of, refuse_copies
 from shoal.pack.unit import Unreadable
 from shoal.storage.files.small_files import FileList, read_small
 
-__all__ = [
-    "FileInputs",
-    "FileSamples",
-    "InputTable",
-    "file_inputs",
-    "grouped_name",
-    "label_field",
-    "name_of",
-    "refuse_collisions",
-    "refuse_taken",
-]
-
 _HEADER_BYTES = 512
 _ROW_BYTES = 64  # overhead of a record beyond its payload: names, lengths, checksums
 

@@ -20,8 +20,6 @@ from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.urls import scheme_of, without_secrets
 from shoal.stream.open_dataset import open_dataset
 
-__all__ = ["MANIFEST_SUFFIXES", "manifest_inputs"]
-
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 _PATH_COLUMNS = (
     "path",

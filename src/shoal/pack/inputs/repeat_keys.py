@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 
-__all__ = ["MARK", "copy_of", "refuse_copies"]
-
 MARK = "~"
 _COPY = re.compile(r"(.*)~([1-9][0-9]*)", re.DOTALL)
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 
-__all__ = ["CLASS_FIELDS", "Chosen", "chosen_files", "lacking_in"]
-
 CLASS_FIELDS = ("cls", "label", "class")
 """Names for the one field that does not come from a file: the class by directory."""
 

@@ -21,9 +21,8 @@ from shoal.pack.inputs.repeat_keys import copy_of
 from shoal.pack.unit import Unreadable
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.index_cache.home import with_home
-from shoal.stream.open_dataset import Dataset, open_dataset
-
-__all__ = ["DatasetInputs", "dataset_inputs", "is_dataset_on_disk"]
+from shoal.stream.dataset import Dataset
+from shoal.stream.open_dataset import open_dataset
 
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 _HEADER_BYTES = 1024

@@ -24,8 +24,6 @@ from shoal.pack.unit import Shard, Unreadable
 from shoal.storage.files.file_tree import FileTree
 from shoal.storage.files.small_files import read_tree_into
 
-__all__ = ["TreeInputs", "TreeSamples", "tree_inputs"]
-
 _BLOCK_BYTES = 1 << 20
 _TAR_BLOCK = 512
 _ROW_BYTES = 64  # overhead of a record beyond its payload: names, lengths, checksums

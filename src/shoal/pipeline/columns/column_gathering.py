@@ -23,8 +23,6 @@ from shoal.reading.checks.damaged import Damaged, ForgivingRecords
 from shoal.reading.fetcher import Fetch
 from shoal.reading.schedule.units import UnitRead
 
-__all__ = ["Gathering"]
-
 _PARTS = 16  # a batch is gathered in parts of at most this share of the rows in memory
 _LEAST_PART = 64
 _SHARDS_AT_HAND = 1024

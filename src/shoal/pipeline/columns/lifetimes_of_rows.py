@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RowLifetimes"]
-
 _MOST_NUMBERED = 1 << 18  # units; if a dataset has more, those of the stretch are renumbered
 
 

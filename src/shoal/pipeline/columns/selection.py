@@ -9,8 +9,6 @@ from shoal.formats.shard_format import ColumnarFormat
 from shoal.indexing.open_source import Opened
 from shoal.pipeline.stages import Rename, SelectColumns, Stage, ToTuple, WithIds
 
-__all__ = ["gathers", "with_chosen"]
-
 
 def gathers(stages: Sequence[Stage]) -> bool:
     """True if these stages do to the columns of a batch what they do to its samples."""

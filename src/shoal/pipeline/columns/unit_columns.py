@@ -16,8 +16,6 @@ from shoal.formats.field_columns import Columns, Kind
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_columns import gathered_cells, joined_cells, value_in
 
-__all__ = ["Rows", "Table"]
-
 _GROWTH = 8  # a full table grows by this fraction of its size
 _LEAST_ROWS = 64
 

@@ -10,8 +10,6 @@ from shoal.reading.remote.request_stats import RequestStats
 from shoal.stats.counters import Counters
 from shoal.storage.store import Reader
 
-__all__ = ["ShardReader", "ShardReaders"]
-
 _MOST_AT_HAND = 64
 
 

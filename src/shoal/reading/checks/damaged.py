@@ -15,14 +15,13 @@ from functools import partial
 import numpy as np
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import Buffer, Records, Sample
+from shoal.formats.shard_format import Records, Sample
+from shoal.index.shard_scan import Buffer
 from shoal.index.table import locate
 from shoal.indexing.open_source import Opened
 from shoal.reading.checks.record_checksums import knows_records, wrong_extent, wrong_records
 from shoal.reading.checks.verified_read import parse_unit, read_unit
 from shoal.reading.schedule.units import UnitRead, extent_read, starts_in
-
-__all__ = ["Damaged", "ForgivingRecords", "forgiving_records", "forgiving_sample", "sound_or_lost", "verified_sample"]
 
 _CHANGED = "the shard was changed or damaged after it was indexed: restore it, or index it again"
 

@@ -9,8 +9,6 @@ import numpy as np
 from shoal.index.table import Index
 from shoal.reading.schedule.units import UnitRead, starts_in
 
-__all__ = ["FRAMES", "RECORD_CRCS", "knows_records", "wrong_extent", "wrong_records"]
-
 RECORD_CRCS = "record_crc32"
 """Column of an index with a CRC-32 of the bytes of each sample, for shards written by shoal."""
 

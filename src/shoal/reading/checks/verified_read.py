@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, StorageError
 from shoal.formats.field_columns import Columns
-from shoal.formats.shard_format import Buffer, Records, Sample, Stretch
+from shoal.formats.shard_format import Records, Sample, Stretch
+from shoal.index.shard_scan import Buffer
 from shoal.indexing.open_source import Opened
 from shoal.reading.cached_ranges import read_cached
 from shoal.reading.checks.record_checksums import wrong_extent
@@ -21,17 +22,6 @@ from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import UnitRead, starts_in
 from shoal.stats.counters import Counters
 from shoal.storage.retry import reading_of, retried, tries_of
-
-__all__ = [
-    "MOST_PARSES",
-    "check_shard",
-    "fills",
-    "parse_again",
-    "parse_unit",
-    "read_bytes",
-    "read_records",
-    "read_unit",
-]
 
 # Bytes that are wrong in the same way every time are corrupt in the store, and retrying would only hide it. Those that
 # are wrong in a different way each time are damaged in transit, and retried until the deadline like any failed request.

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter as _clock
 from typing import Any, Protocol
 
-from shoal.formats.shard_format import Buffer, Records
+from shoal.formats.shard_format import Records
+from shoal.index.shard_scan import Buffer
 from shoal.indexing.open_source import Opened
 from shoal.reading.checks.checked_readers import ShardReaders
 from shoal.reading.checks.verified_read import parse_unit
@@ -22,8 +23,6 @@ from shoal.reading.remote.remote_readers import FarReaders
 from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
-
-__all__ = ["Readers", "ToldReaders", "readers_of"]
 
 _GROUPS_AHEAD = 4  # groups into which the reads advised to the system are split
 

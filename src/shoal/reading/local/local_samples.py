@@ -24,8 +24,6 @@ from shoal.reading.options import ReadingOptions
 from shoal.reading.schedule.units import UnitRead, Units
 from shoal.stats.counters import Counters
 
-__all__ = ["LocalSingles"]
-
 _PLANNED_AT_ONCE = 256
 _LARGE_BYTES = 16 << 10  # from here on, one more read costs less than one more copy
 _new = tuple.__new__

@@ -17,8 +17,6 @@ from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
 
-__all__ = ["SLOW_READ_SECONDS", "SLOW_SECONDS_PER_BYTE", "LocalReads"]
-
 _TOLD_AFTER_A_SLOW_READ = 256  # reads
 # Reads slower than this came from a device and not from memory.
 SLOW_READ_SECONDS = 100e-6

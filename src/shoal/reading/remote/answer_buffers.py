@@ -13,8 +13,6 @@ import threading
 
 from shoal.storage.files.mappings import Memories
 
-__all__ = ["LEAST_ROOM_BYTES", "Room"]
-
 LEAST_ROOM_BYTES = 128 << 10
 """Smaller responses are left in the heap of their thread, and copied by the consumer."""
 

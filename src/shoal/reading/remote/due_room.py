@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead
 
-__all__ = ["Due"]
-
 
 class Due:
     """Pieces from a remote store that are needed soon: all of the read-ahead is kept free for their parts.

@@ -10,8 +10,6 @@ import threading
 from shoal.reading.schedule.coalescing import Request
 from shoal.storage.files.mappings import Memories
 
-__all__ = ["Whole"]
-
 
 class Whole:
     """The bytes of a read, assembled by several threads."""

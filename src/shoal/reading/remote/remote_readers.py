@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from shoal.formats.shard_format import Buffer, Records, Sample
+from shoal.formats.shard_format import Records, Sample
+from shoal.index.shard_scan import Buffer
 from shoal.indexing.open_source import Opened
 from shoal.reading.checks.record_checksums import wrong_extent
 from shoal.reading.checks.verified_read import fills, parse_again, read_bytes
@@ -23,8 +24,6 @@ from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
 from shoal.storage.files.mappings import Memories
 from shoal.storage.retry import tries_of
-
-__all__ = ["FarReaders", "Promise"]
 
 # Responses without a buffer of their own (from a cache, or a store that cannot fill one) are copied up to this size:
 # bytes that may be kept for long move from the heap of a thread to that of the consumer. Copying larger ones would take

@@ -23,8 +23,6 @@ from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, Units
 from shoal.stats.counters import Counters
 
-__all__ = ["FarSingles"]
-
 _MOST_IN_GROUP = 256
 _PLANNED_AT_ONCE = 256
 

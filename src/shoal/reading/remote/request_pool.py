@@ -28,8 +28,6 @@ from shoal.reading.schedule.coalescing import Request
 from shoal.reading.schedule.concurrency import ConcurrencyControl
 from shoal.storage.retry import Patience, StoppedError, patience
 
-__all__ = ["FIRST_AT_A_TIME", "Arrival", "Arrivals"]
-
 FIRST_AT_A_TIME = 8
 _CLOSE_SECONDS = 0.4  # time that closing waits for requests in flight
 _RECENT = 64  # latest responses, whose times decide when a request is late

@@ -8,8 +8,6 @@ import threading
 from shoal.errors import StorageError
 from shoal.stats.counters import Counters
 
-__all__ = ["RequestStats"]
-
 # One lock for all, since streams of one dataset share counters. It is held for a few additions.
 _lock = threading.Lock()
 

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from shoal.reading.schedule.lifetimes import first_uses, last_uses
 
-__all__ = ["Keeping", "StretchPlan"]
-
 
 class StretchPlan(NamedTuple):
     """The reads and releases of a stretch of samples.

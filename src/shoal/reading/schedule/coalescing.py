@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from shoal.reading.schedule.units import UnitRead
 
-__all__ = ["MOST_AMPLIFICATION", "Request", "coalesce"]
-
 _PAYLOAD_BYTES_FOR_A_WASTED_ONE = 50
 MOST_AMPLIFICATION = 1 + 1 / _PAYLOAD_BYTES_FOR_A_WASTED_ONE
 """Most bytes of a request for each byte that one of its reads needs."""

@@ -8,8 +8,6 @@ store refuses more than a few requests because of overload, the limit is halved.
 
 from __future__ import annotations
 
-__all__ = ["ConcurrencyControl"]
-
 _LEAST_ANSWERS = 8  # responses in a round, or two for each request in flight if that is more
 _LEAST_SECONDS = 0.05  # least duration of a round: rates over a few milliseconds say nothing
 _WORTH = 0.5  # a higher limit must bring at least this fraction of the growth that it would bring at best

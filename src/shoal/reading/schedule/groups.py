@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead
 
-__all__ = ["groups_with_room"]
-
 
 def groups_with_room(
     ledger: MemoryBudget, group_bytes: int, *, first: Callable[[], UnitRead | None], take: Callable[[], UnitRead]

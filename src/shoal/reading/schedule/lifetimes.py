@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from shoal.order.arrays.sorting import order_by
 
-__all__ = ["first_uses", "last_uses", "stretch_positions"]
-
 _LEAST_POSITIONS = 1 << 13  # each takes 350 bytes for a moment: more would be noticeable beside a small window
 _LEAST_OF_RANKS = 1 << 16
 _MOST_POSITIONS = 1 << 22

@@ -6,8 +6,6 @@ their use are limited. The unit that holds the next sample is always admitted, s
 
 from __future__ import annotations
 
-__all__ = ["MemoryBudget"]
-
 
 class MemoryBudget:
     """Ledger of the bytes of units that are requested or held; not thread-safe, it belongs to one thread.

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from shoal.errors import UsageError
 
-__all__ = ["Division", "ahead_limit_bytes", "divide"]
-
 _LEAST_BYTES = 1 << 20
 _MOST_BYTES = 32 << 20
 # With large chunks, fewer than 16 of them in flight would leave connections idle.

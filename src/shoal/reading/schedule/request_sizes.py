@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from shoal.reading.schedule.coalescing import MOST_AMPLIFICATION, Request
 
-__all__ = ["LARGE_BYTES", "PART_BYTES", "RequestSizes", "in_parts", "request_sizes"]
-
 # Groups, and least number of requests, into which the read-ahead is divided: fewer requests would not use the
 # throughput of many connections, and a group that waits for room is missing from the requests in flight.
 _GROUPS_AHEAD = 8

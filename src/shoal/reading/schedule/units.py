@@ -12,18 +12,6 @@ from numpy.typing import NDArray
 from shoal.index.chunks import ChunkTable
 from shoal.index.table import Index, locate
 
-__all__ = [
-    "ChunkUnits",
-    "RecordUnits",
-    "SlicedUnits",
-    "SpilledRecords",
-    "UnitRead",
-    "Units",
-    "extent_of",
-    "extent_read",
-    "starts_in",
-]
-
 
 class UnitRead(NamedTuple):
     """One read: bytes ``[first_byte, end_byte)`` of a shard, with ``num_samples`` samples from id ``first_sample`` on.

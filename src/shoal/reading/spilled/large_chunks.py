@@ -18,8 +18,6 @@ from shoal.indexing.open_source import Opened
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
 
-__all__ = ["PART_OF_LIMIT", "can_spill", "refuse_too_large", "too_large"]
-
 # A chunk larger than the memory limit divided by this is read sample by sample.
 PART_OF_LIMIT = 8
 _TRIES = 24  # each enlarges a window by an eighth

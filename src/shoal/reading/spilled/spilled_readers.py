@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.field_columns import Columns
-from shoal.formats.shard_format import Buffer, ReadBytes, Records, Sample, Spilled, SpillingFormat, Stretch
+from shoal.formats.shard_format import ReadBytes, Records, Sample, Spilled, SpillingFormat, Stretch
+from shoal.index.shard_scan import Buffer
 from shoal.indexing.open_source import Opened
 from shoal.reading.cached_ranges import place_key
 from shoal.reading.checks.damaged import checked_unit
@@ -33,8 +34,6 @@ from shoal.reading.schedule.units import SlicedUnits, UnitRead, extent_of, exten
 from shoal.stats.counters import Counters
 from shoal.storage.chunk_cache.spill_file import SpilledPart, SpillFile
 from shoal.storage.retry import Patience, patience, patience_here
-
-__all__ = ["SpillingReaders", "with_spills"]
 
 # Stored bytes up to which a piece is read as a whole; a larger one is read in ranges, as its format asks for them.
 _WHOLE_BYTES = 8 << 20

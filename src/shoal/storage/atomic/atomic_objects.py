@@ -19,8 +19,6 @@ from shoal.storage.files.os_errors import explained
 from shoal.storage.store import Buffer, Put
 from shoal.storage.urls import scheme_of
 
-__all__ = ["GrowingFile", "Lock", "ObjectInMaking", "begin_object"]
-
 _AT_ONCE_BYTES = 1 << 20
 _PAUSE_SECONDS = 0.05
 

@@ -15,8 +15,6 @@ from typing import IO
 from shoal.storage.files.os_errors import explained
 from shoal.storage.store import Buffer, Put
 
-__all__ = ["SpooledObject"]
-
 _HELD_BYTES = 8 << 20
 
 

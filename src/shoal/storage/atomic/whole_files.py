@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from shoal.storage.store import Buffer
 
-__all__ = ["write_whole"]
-
 
 def write_whole(path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
     """Write the buffers, one after another, to the file ``path``: all of it becomes visible at once, or nothing does.

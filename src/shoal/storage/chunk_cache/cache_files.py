@@ -6,8 +6,6 @@ import os
 import struct
 import zlib
 
-__all__ = ["FOOTER_BYTES", "allocate", "read_checked", "write_checked"]
-
 # Behind the bytes and not before them, so that they are read straight into the object that is returned.
 _FOOTER = struct.Struct("<4sIQ")
 _MAGIC = b"shl1"

@@ -23,12 +23,10 @@ from shoal.storage.chunk_cache.cache_files import FOOTER_BYTES, read_checked, wr
 from shoal.storage.chunk_cache.directory import open_folder
 from shoal.storage.chunk_cache.eviction import sweep
 from shoal.storage.chunk_cache.file_locks import let_go, lock_now, open_for_lock
-from shoal.storage.chunk_cache.fill_locks import CacheCounts, Claim, Claims
+from shoal.storage.chunk_cache.fill_locks import Claim, Claims
 from shoal.storage.chunk_cache.leaving import abandon, leave, tell_now
 from shoal.storage.chunk_cache.spill_file import NoRoomError, Spill, SpilledPart, SpillFile, read_part
 from shoal.storage.chunk_cache.usage import Book
-
-__all__ = ["CacheCounts", "ChunkCache", "SpillCounts", "close_all_as_heir"]
 
 _log = logging.getLogger("shoal")
 

@@ -19,8 +19,6 @@ from shoal.errors import StorageError, UsageError
 from shoal.storage.files.os_errors import explained
 from shoal.storage.index_cache.home import with_home
 
-__all__ = ["FOLDER", "SUBFOLDERS", "is_place_for_sharing", "open_folder", "place_for_sharing", "spare_memory_bytes"]
-
 FOLDER = "shoal-chunks"
 SUBFOLDERS = ("chunks", "filling", "datasets")
 

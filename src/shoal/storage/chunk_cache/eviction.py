@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from shoal.storage.chunk_cache.file_locks import is_locked_by_others, let_go, lock_now, open_for_lock
 from shoal.storage.chunk_cache.usage import Book, charge_bytes
 
-__all__ = ["USED_MODE", "VICTIMS", "Chunk", "Evictions", "chunks_in", "count", "is_name", "order_of_leaving", "sweep"]
-
 USED_MODE = 0o700  # a chunk that was found at least once; before that it has 0600
 
 VICTIMS = "victims"

@@ -13,8 +13,6 @@ import fcntl
 import os
 import time
 
-__all__ = ["is_locked_by_others", "let_go", "lock_now", "lock_within", "open_for_lock"]
-
 _FIRST_PAUSE_SECONDS = 0.0002
 _LONGEST_PAUSE_SECONDS = 0.01
 

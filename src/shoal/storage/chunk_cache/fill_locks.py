@@ -22,8 +22,6 @@ from shoal.storage.chunk_cache.eviction import USED_MODE, Evictions, count
 from shoal.storage.chunk_cache.file_locks import let_go, lock_now, open_for_lock
 from shoal.storage.chunk_cache.usage import Book, Usage, charge_bytes
 
-__all__ = ["CacheCounts", "Claim", "Claims"]
-
 _log = logging.getLogger("shoal")
 
 _FIRST_PAUSE_SECONDS = 0.0005

@@ -12,8 +12,6 @@ import os
 from shoal.storage.atomic.whole_files import write_whole
 from shoal.storage.index_cache.place import cache_directory
 
-__all__ = ["known_caches", "remember"]
-
 _FOLDER = "chunk-caches"
 
 

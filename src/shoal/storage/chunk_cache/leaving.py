@@ -20,8 +20,6 @@ from shoal.storage.chunk_cache.file_locks import let_go, lock_now, open_for_lock
 from shoal.storage.chunk_cache.fill_locks import Claims
 from shoal.storage.chunk_cache.usage import LEDGER
 
-__all__ = ["abandon", "leave", "tell_now"]
-
 _SECONDS_TO_TELL = 0.2  # a process that leaves a loop waits no longer; its counts are reported the next time
 _DATASET = re.compile("[0-9a-f]{16}")
 

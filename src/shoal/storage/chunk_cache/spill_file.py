@@ -17,8 +17,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NoRoomError", "Spill", "SpillFile", "SpilledPart", "Spilling", "read_part"]
-
 _MAGIC = b"shs2"
 _ENTRY = struct.Struct("<QI")  # one for each part: its end, and `_part_crc`
 _PLACE = struct.Struct("<QQQ")

@@ -18,8 +18,6 @@ from dataclasses import dataclass, fields
 
 from shoal.storage.chunk_cache.file_locks import let_go, lock_within, open_for_lock
 
-__all__ = ["LEDGER", "Book", "Usage", "charge_bytes"]
-
 LEDGER = "ledger"
 _RECORD = struct.Struct("<8s16s14Q")
 _CRC = struct.Struct("<I")

@@ -9,8 +9,6 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FileTree", "tree_named", "tree_of"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileTree:

@@ -11,8 +11,6 @@ import os
 from shoal.errors import StorageError
 from shoal.storage.files.os_errors import explained
 
-__all__ = ["append_line", "make_line_file", "read_lines"]
-
 _MOST_FILE_BYTES = 1 << 30
 
 

@@ -26,8 +26,6 @@ from shoal.storage.atomic.whole_files import write_whole
 from shoal.storage.files.os_errors import explained
 from shoal.storage.store import Buffer, ObjectInfo
 
-__all__ = ["LocalStore"]
-
 _MAX_OPEN = 256
 
 # Device, inode, size and modification time: writing to a file, or replacing it, changes one of them.

@@ -10,8 +10,6 @@ from __future__ import annotations
 import mmap
 import sys
 
-__all__ = ["Memories"]
-
 _MOST_LOOKED_AT = 256
 _SPARE_PART = 16  # memory is reused if it is larger than wanted by up to one 16th
 # Without the GIL, a count of references may be out of date when it is used.

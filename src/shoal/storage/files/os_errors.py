@@ -7,8 +7,6 @@ import os
 
 from shoal.errors import StorageError
 
-__all__ = ["explained"]
-
 _HINTS = {
     errno.ENOENT: "check the path; was it moved or deleted?",
     errno.ENOTDIR: "a part of the path is a file, not a directory",

@@ -13,8 +13,6 @@ from bisect import bisect_left
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["Found", "frame", "look", "parsed_frames", "wrapped"]
-
 Found = tuple[str, int, bytes, bytes, bytes, list[tuple[int, str]], tuple[int, int]]
 """Directory, number of files, names joined by NUL, sizes and times as int64, subdirectories, device and inode."""
 

@@ -19,8 +19,6 @@ from shoal.storage.files.file_tree import FileTree, tree_named
 from shoal.storage.files.os_errors import explained
 from shoal.storage.files.scandir import wrapped
 
-__all__ = ["FileList", "files_matching", "files_named", "read_small", "read_tree_into"]
-
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe would otherwise wait for its writer
 _AT_ONCE_BYTES = 1 << 30
 _WORTH_A_DESCRIPTOR = 4  # files of one directory; opening it costs as much as resolving this many paths

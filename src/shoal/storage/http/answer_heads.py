@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["PlainHead", "plain_head"]
-
 _MOST_FIELDS = 100  # the limit of the standard library
 _HEAD = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [^\r\n\0]*)?\r\n((?:[!-9;-~]+:[^\r\n\0]*\r\n)+)\r\n").match
 _FIELD = re.compile(r"([^:]+):[ \t]*([^\r]*)\r\n").findall

@@ -22,8 +22,6 @@ from shoal.storage.http.proxies import PROXY_HINT, authorization_for, proxy_for
 from shoal.storage.http.responses import Response
 from shoal.storage.urls import secrets_in
 
-__all__ = ["Answer", "Connections", "NoConnectionError"]
-
 # More than any stream uses at a time: connections beyond this are closed after one use.
 _MAX_IDLE_PER_HOST = 256
 _MAX_HOSTS = 256

@@ -7,8 +7,6 @@ bytes are those that are stored, and that its name promises.
 
 from __future__ import annotations
 
-__all__ = ["encoded_on_the_way"]
-
 _STORED_AS = {
     "gz": ("gzip", "x-gzip"),
     "tgz": ("gzip", "x-gzip"),

@@ -9,8 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 
-__all__ = ["nanoseconds_of", "same_time", "timestamp"]
-
 _SECOND_NS = 10**9
 _NANOSECONDS = re.compile(r"\d{18,19}")  # since 1970: the years 1973 to 2286
 

@@ -14,8 +14,6 @@ from shoal.storage.http.proxies import PROXY_HINT
 from shoal.storage.refusals import trimmed
 from shoal.storage.urls import struck_out, without_secrets
 
-__all__ = ["broken"]
-
 
 def broken(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = ()) -> StorageError:
     """Return the error for a failed or broken connection; raise errors of any other kind unchanged."""

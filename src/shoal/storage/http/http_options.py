@@ -12,8 +12,6 @@ from urllib.parse import unquote, urlsplit
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 
-__all__ = ["HttpOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:

@@ -24,8 +24,6 @@ from shoal.storage.remote_objects import Known, ReadsRanges, check_length, check
 from shoal.storage.store import Buffer, ObjectInfo, Reader
 from shoal.storage.urls import plain, secrets_in, struck_out, tagged, without_secrets
 
-__all__ = ["HttpStore"]
-
 _MAX_REDIRECTS = 5
 _REDIRECT_SECONDS = 60.0  # signed URLs hold for minutes at least; asking every time would double the requests
 _REDIRECTS = {301, 302, 303, 307, 308}

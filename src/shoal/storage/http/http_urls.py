@@ -9,8 +9,6 @@ from urllib.parse import quote, urljoin, urlsplit
 from shoal.errors import StorageError
 from shoal.storage.urls import without_secrets
 
-__all__ = ["host_of", "origin_of", "redirected", "sendable"]
-
 _IS_SENT_AS_IT_IS = re.compile(r"[!#-;=?-\[\]_a-z~]*")  # other characters must be encoded in a URL
 _IS_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 

@@ -7,8 +7,6 @@ from urllib.parse import unquote, urlsplit
 
 from shoal.storage.http.http_options import HttpOptions
 
-__all__ = ["PROXY_HINT", "authorization_for", "proxy_for"]
-
 PROXY_HINT = (
     "check proxy in storage_options, or http_proxy, https_proxy and all_proxy in the environment: a proxy is named by "
     "http://, or by https:// where it is asked for http"

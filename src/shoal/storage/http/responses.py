@@ -15,7 +15,6 @@ from shoal.storage.http.slow_answers import TimedReads
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["Response"]
 
 _BUFFER_BYTES = 8192  # for heads, and for the end of a body
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["TimedReads"]
 
 # A body has the silence limit, and more if it is large: this many bytes a second are slow for any server.
 _LEAST_BYTES_PER_SECOND = 64 << 10

@@ -15,8 +15,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 
-__all__ = ["keep_within", "mark_used"]
-
 _LOCK = ".lock"
 
 

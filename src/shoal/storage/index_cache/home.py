@@ -9,8 +9,6 @@ import os
 
 from shoal.errors import UsageError
 
-__all__ = ["home_of_user", "with_home"]
-
 
 def home_of_user() -> str | None:
     """Return the absolute path of this user's home, existing or not; None if environment and system name none."""

@@ -27,8 +27,6 @@ from shoal.storage.atomic.whole_files import write_whole
 from shoal.storage.index_cache.home import home_of_user, with_home
 from shoal.storage.store import Buffer
 
-__all__ = ["Scratch", "alone", "cache_directory"]
-
 _log = logging.getLogger("shoal")
 
 _NOWHERE = "/dev/null/shoal"  # a path at which nothing can be written

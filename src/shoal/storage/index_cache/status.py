@@ -23,16 +23,6 @@ from shoal.storage.chunk_cache.file_locks import is_locked_by_others
 from shoal.storage.chunk_cache.usage import Usage
 from shoal.storage.index_cache.place import cache_directory
 
-__all__ = [
-    "ChunkCacheStatus",
-    "IndexCacheStatus",
-    "Removed",
-    "chunk_cache_status",
-    "clear_chunks",
-    "clear_indexes",
-    "index_cache_status",
-]
-
 _INDEX_FOLDERS = ("indexes", "accepted", "scans")
 _INDEX_FILE = re.compile(r"\.?[0-9a-f]{32}\..*|.*\.tmp")
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from shoal.errors import UsageError
 
-__all__ = ["add_profile"]
-
 # obstore itself takes credentials from any of these.
 _OTHER_WAYS = (
     "AWS_ACCESS_KEY_ID",

@@ -12,8 +12,6 @@ from shoal.errors import ShoalError, StorageError
 from shoal.storage.refusals import refusal, trimmed
 from shoal.storage.urls import secrets_in, struck_out
 
-__all__ = ["cannot_compare", "failure", "has_panicked", "scrubbed", "was_written_meanwhile"]
-
 _CREDENTIALS_HINT = (
     'no credentials were found: give them in the environment or in storage_options, or {"anonymous": True} for what '
     "is public"

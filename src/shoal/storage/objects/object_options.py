@@ -15,8 +15,6 @@ from shoal.storage.objects.aws_profile import add_profile
 from shoal.storage.objects.object_failures import has_panicked, scrubbed
 from shoal.storage.urls import scheme_of, without_secrets
 
-__all__ = ["OBJECT_SCHEMES", "ObjectPlace", "client_of", "place_of"]
-
 Kind = Literal["s3", "gs", "az"]
 
 OBJECT_SCHEMES: Mapping[str, Kind] = {

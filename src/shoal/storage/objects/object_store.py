@@ -20,8 +20,6 @@ from shoal.storage.refusals import is_missing
 from shoal.storage.remote_objects import Known, ReadsRanges, check_length, check_range, read_whole, version_of, whole
 from shoal.storage.store import Buffer, ObjectInfo, Reader
 
-__all__ = ["ObjectStore"]
-
 _LISTED_AT_A_TIME = 1000
 
 

@@ -13,8 +13,6 @@ from itertools import islice
 from shoal.errors import SourceError
 from shoal.storage.urls import without_secrets
 
-__all__ = ["expand_braces", "has_braces"]
-
 MAX_NAMES = 10_000_000
 
 _INTEGERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")

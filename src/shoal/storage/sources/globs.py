@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-__all__ = ["has_magic", "matcher"]
-
 
 def has_magic(pattern: str) -> bool:
     """Return True if ``pattern`` is a glob."""

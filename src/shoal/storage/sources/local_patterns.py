@@ -20,8 +20,6 @@ from shoal.storage.sources.named_files import INDEX_SUFFIX, NamedFiles, SourceKi
 from shoal.storage.sources.suggestions import what_is_there
 from shoal.storage.urls import scheme_of
 
-__all__ = ["local_path", "named_locally"]
-
 
 def named_locally(text: str, suffixes: Sequence[str]) -> NamedFiles:
     """Return the files of this machine that ``text`` names: a path, a glob, braces."""

@@ -11,17 +11,6 @@ from typing import Literal
 
 from shoal.errors import SourceError
 
-__all__ = [
-    "INDEX_NAME",
-    "INDEX_SUFFIX",
-    "PACKING",
-    "PACKING_PLAN",
-    "NamedFiles",
-    "SourceKind",
-    "ends_as_one_of",
-    "shards_among",
-]
-
 INDEX_SUFFIX = ".index"
 INDEX_NAME = "shoal.index"
 

@@ -10,8 +10,6 @@ import shlex
 from shoal.errors import SourceError
 from shoal.storage.urls import scheme_of
 
-__all__ = ["url_of_pipe"]
-
 # Each command, with its options that do not change the bytes read.
 _COMMANDS = {
     ("aws", "s3", "cp"): {"--quiet", "--no-progress", "--only-show-errors"},

@@ -26,8 +26,6 @@ from shoal.storage.sources.named_files import (
 from shoal.storage.store import ObjectInfo, Store
 from shoal.storage.urls import is_top, join, parent, plain, relative, scheme_of, tagged, without_secrets
 
-__all__ = ["members_of", "named_remotely"]
-
 # Checking this many objects one by one takes longer than listing the directory that they should be in.
 _MANY_MEMBERS = 8
 # But a directory may hold far more than was asked for: then the listing is given up.

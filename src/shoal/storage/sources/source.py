@@ -13,23 +13,11 @@ from dataclasses import dataclass
 
 from shoal.errors import SourceError, UsageError
 from shoal.storage.sources.local_patterns import named_locally
-from shoal.storage.sources.named_files import INDEX_SUFFIX, NamedFiles, SourceKind
+from shoal.storage.sources.named_files import NamedFiles, SourceKind
 from shoal.storage.sources.pipes import url_of_pipe
 from shoal.storage.sources.remote_patterns import named_remotely
 from shoal.storage.store import ObjectInfo, Stat, Store
 from shoal.storage.urls import relative, scheme_of, without_secrets
-
-__all__ = [
-    "INDEX_SUFFIX",
-    "Source",
-    "SourceKind",
-    "SourceLike",
-    "expand",
-    "printed",
-    "schemes_of",
-    "texts_of",
-    "without_secrets",
-]
 
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

@@ -9,8 +9,6 @@ import difflib
 import os
 from itertools import islice
 
-__all__ = ["what_is_there"]
-
 _MAX_LISTED = 10_000
 
 

@@ -18,8 +18,6 @@ from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.certificate.delivery_sums import Proof, RecordHashes
 from shoal.stream.checkpoint.position import Position
 
-__all__ = ["Certificate", "Delivered", "Part", "differences", "merge_certificates"]
-
 VERSION = 1
 _FIELDS = ("version", "index", "seed", "order", "checksums", "epochs")
 _BLOCK_POSITIONS = 1 << 18

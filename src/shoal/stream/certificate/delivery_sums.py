@@ -21,8 +21,6 @@ from shoal.order.partition import Share
 from shoal.order.seeds import draws, key, keys
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 
-__all__ = ["NOTHING", "DeliverySums", "Proof", "RecordHashes"]
-
 _MASK = 2**64 - 1
 _MOST_NOTED = 2
 _MOST_ENTRIES = 1 << 20

@@ -9,8 +9,6 @@ from typing import Any
 from shoal.stream.certificate.certificate import Delivered
 from shoal.stream.checkpoint.position import Position
 
-__all__ = ["Cursor"]
-
 
 class Cursor:
     """The start of new iterators, and the position of the newest one.

@@ -8,8 +8,6 @@ from shoal.errors import StateError
 from shoal.order.partition import Partition
 from shoal.stream.certificate.delivery_sums import NOTHING, DeliverySums, Proof
 
-__all__ = ["Position"]
-
 
 @dataclass(slots=True)
 class Position:

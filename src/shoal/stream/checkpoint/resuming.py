@@ -12,8 +12,6 @@ from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.spec import DatasetSpec
 
-__all__ = ["resumed", "state_for"]
-
 
 def state_for(arrangement: ResolvedOrder, position: int, epoch: int) -> dict[str, Any]:
     """Return the state at a position of an epoch; at the end of an epoch, that of the start of the next."""

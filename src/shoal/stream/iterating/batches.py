@@ -26,8 +26,6 @@ from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterating.read_schedule import Gathered, ReadSpan
 
-__all__ = ["BatchContext", "batches_gathered", "batches_made", "samples_made"]
-
 
 @dataclass(frozen=True, slots=True)
 class BatchContext:

@@ -34,8 +34,6 @@ from shoal.stream.iterating.read_schedule import gathered, planned, unplanned
 from shoal.stream.progress_line import progress_line
 from shoal.stream.ranks.rank_share import shares_of
 
-__all__ = ["Iteration"]
-
 
 class Iteration:
     """The batches (or samples) of one rank from a position to the end of an epoch.

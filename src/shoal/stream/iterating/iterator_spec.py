@@ -26,8 +26,6 @@ from shoal.stream.progress_line import ProgressLine, progress_line
 from shoal.stream.spec import DatasetSpec
 from shoal.stream.window_warning import warning_about
 
-__all__ = ["IteratorSpec", "WorkerSpec", "pass_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:

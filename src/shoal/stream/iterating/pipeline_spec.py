@@ -16,8 +16,6 @@ from shoal.pipeline.decode_pool import Threaded
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage, in_epoch
 
-__all__ = ["PipelineSpec"]
-
 
 @dataclass(frozen=True, slots=True)
 class PipelineSpec:

@@ -18,8 +18,6 @@ from shoal.reading.fetcher import Fetch
 from shoal.reading.schedule.lifetimes import first_uses, last_uses
 from shoal.reading.single_samples import Singles
 
-__all__ = ["Gathered", "ReadSpan", "gathered", "planned", "unplanned"]
-
 _NOTHING = np.zeros(0, dtype=np.int64)
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.stream.dataset import Dataset
 
-__all__ = ["check_agreement", "told_of"]
-
 
 def told_of(dataset: Dataset) -> tuple[dict[str, Any], int]:
     """Return the settings a rank is about to train with, in JSON types, and the part of the samples that is its own."""

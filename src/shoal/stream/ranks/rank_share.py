@@ -15,8 +15,6 @@ from shoal.reading.schedule.lifetimes import stretch_positions
 from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
-__all__ = ["shares_of", "some_batches"]
-
 
 def shares_of(
     order: BoundOrder, arrangement: ResolvedOrder, recipe: PipelineSpec, place: Position

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 from shoal.errors import UsageError
 from shoal.order.partition import check_rank
 
-__all__ = ["Ranks", "rank_and_world_size"]
-
 _HINT = ".partition(rank=..., world_size=...) overrides them"
 
 # Pairs of variables by launcher. SLURM_NTASKS does not work here: a batch script that srun did not start has it too.

@@ -13,8 +13,6 @@ from types import FrameType
 
 from shoal.errors import UsageError
 
-__all__ = ["refuse_as_list", "refuse_batches_of_batches", "refuse_in_worker", "refuse_second_dealing"]
-
 _HINT = (
     "shoal.torch.DataLoader(ds.batch(...), num_workers=...) is exact; for a loader of another library there is "
     "shoal.torch.IterableDataset(ds)"

@@ -17,8 +17,6 @@ from shoal.storage.files.local_store import LocalStore
 from shoal.storage.urls import scheme_of
 from shoal.stream.iterating.iterator_spec import WorkerSpec
 
-__all__ = ["pack", "unpack"]
-
 _SMALL_ROWS = 100_000  # extents and samples; below, a few megabytes are sent faster than a file is opened
 
 

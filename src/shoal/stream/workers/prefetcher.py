@@ -14,8 +14,6 @@ from shoal.pipeline.value_bytes import bytes_of
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.processes.stopping import Stop, end_pool, is_done
 
-__all__ = ["Ahead"]
-
 _END = object()
 
 

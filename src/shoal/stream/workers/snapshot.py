@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["Snapshot"]
-
 
 class Snapshot:
     """A digest of all that ``thing`` holds now, however deep; equal to another if nothing differs.

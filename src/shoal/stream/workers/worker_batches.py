@@ -24,8 +24,6 @@ from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_spec import WorkerSpec
 from shoal.stream.workers.pickling import pack, unpack
 
-__all__ = ["Failed", "StepMaker", "Task", "WorkerBatch", "add_counts", "counts_since"]
-
 
 class Task(NamedTuple):
     """One batch to make: the rank's at this step, counted from position ``start`` of an epoch; ``num_steps`` in all."""

@@ -13,8 +13,6 @@ from shoal.figures import format_bytes
 from shoal.reading.cached_ranges import chunk_cache_of, expect_windows
 from shoal.stream.iterating.iterator_spec import WorkerSpec
 
-__all__ = ["sharing_chunks"]
-
 _log = logging.getLogger("shoal")
 _LEAST_BYTES = 1 << 30
 _WINDOWS = 2  # workers are not at exactly the same position
