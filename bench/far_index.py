@@ -2,7 +2,7 @@
 
 ``python bench/far_index.py`` writes tars of small, middling and large members (payloads are holes of sparse files),
 serves them from another process over http, and indexes them as `shoal.open` would, next to the same with either way
-forced: a request for each stretch of headers, or all bytes; and by the indexes that Energon would leave beside them.
+forced: a request for each span of headers, or all bytes; and by the indexes that Energon would leave beside them.
 """
 
 from __future__ import annotations

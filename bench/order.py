@@ -52,26 +52,26 @@ def window_costs(chunks: int, nodes: int) -> dict[str, float]:
     bound.ids(bound.num_samples // 2, bound.num_samples // 2 + 1)
     times.append(time.process_time())
     bind, first, seek = np.diff(times)
-    return {"bind": bind, "first": first, "seek": seek, "ids": id_cost(bound_stretches(order, samples)), "peak": peak()}
+    return {"bind": bind, "first": first, "seek": seek, "ids": id_cost(bound_spans(order, samples)), "peak": peak()}
 
 
-def bound_stretches(order: Order, samples: NDArray[np.int64]) -> Iterator[int]:
-    """Makes one stretch after the other and says how many samples each has."""
+def bound_spans(order: Order, samples: NDArray[np.int64]) -> Iterator[int]:
+    """Makes one span after the other and says how many samples each has."""
     bound = order.bind(samples, seed=2)
     bound.ids(0, 1)  # a buffer fills once
-    for number in range(1, bound.num_samples // bound.stretch):
-        bound.ids(number * bound.stretch, (number + 1) * bound.stretch)
-        yield bound.stretch
+    for number in range(1, bound.num_samples // bound.span):
+        bound.ids(number * bound.span, (number + 1) * bound.span)
+        yield bound.span
 
 
-def id_cost(stretches: Iterator[int], *, rounds: int = 12, at_least: int = 1 << 18) -> float:
+def id_cost(spans: Iterator[int], *, rounds: int = 12, at_least: int = 1 << 18) -> float:
     """Nanoseconds of CPU for an id, the best of some rounds: the machine may be busy with other things."""
-    next(stretches)
+    next(spans)
     best = np.inf
     for _ in range(rounds):
         begin, made = time.process_time(), 0
         while made < at_least:
-            made += next(stretches)
+            made += next(spans)
         best = min(best, (time.process_time() - begin) / made * 1e9)
     return best
 
@@ -98,7 +98,7 @@ def print_other_costs() -> None:
     print("ns an id (CPU time), 100,000 chunks of 1000 samples")
     orders: list[Order] = [Window(chunks=256), Window(chunks=16_384), Full(), Block(chunks=256), Buffer(samples=16_384)]
     for order in orders:
-        cost = id_cost(bound_stretches(order, np.full(100_000, 1000)))
+        cost = id_cost(bound_spans(order, np.full(100_000, 1000)))
         print(f"  {order.name:7} {cost:6.0f}   {dict(order.parameters)}")
     print()
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from shoal.formats.known_formats import format_named
 from shoal.formats.metadata.third_party_index import scan_by_index
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.storage.files.local_store import LocalStore
 
 TAR = format_named("tar")
@@ -41,7 +41,7 @@ def parsed(data: bytes, starts: np.ndarray, told: object) -> None:
     each = max(1, (1 << 20) * len(starts) // len(data))
     for at in range(0, len(starts) - 1, each):
         part = starts[at : at + each + 1]
-        within = Stretch("s", int(part[0]), len(part) - 1, (part - part[0]).tolist(), {"by_borders": told})
+        within = Span("s", int(part[0]), len(part) - 1, (part - part[0]).tolist(), {"by_borders": told})
         records = TAR.parse(data[part[0] : part[-1]], within)
         for number in range(len(records)):
             records.sample(number)

@@ -42,7 +42,7 @@ from shoal.formats.litdata.reader import LitData
 from shoal.formats.litdata.tokens import LitDataTokens
 from shoal.formats.metadata.manifests import read_manifest
 from shoal.formats.metadata.third_party_index import scan_by_index
-from shoal.formats.shard_format import Format, Stretch
+from shoal.formats.shard_format import Format, Span
 from shoal.formats.tfrecord.example_reader import NotAnExampleError, parse_example
 from shoal.index.shard_scan import ShardScan
 from shoal.testing import Damage, damaged
@@ -153,7 +153,7 @@ def _inputs_of_pieces() -> Iterator[Input]:
         for first, end in [(0, 8), (3, 4), (7, 8), (0, 1), (2, 6)]:
             begin, stop = int(found.sample_starts[first]), int(found.ends[end - 1])
             try:
-                records = reader.parse(data[begin:stop], Stretch("a", begin, before[end] - before[first], None, head))
+                records = reader.parse(data[begin:stop], Span("a", begin, before[end] - before[first], None, head))
                 given = [records.sample(number)["n"] for number in range(len(records))]
             except ShardError:
                 refused = True

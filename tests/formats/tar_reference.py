@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.formats.tar.reader import Tar
 from shoal.index.shard_scan import ShardScan
 
@@ -50,8 +50,8 @@ def parse_all(data: bytes, found: ShardScan, *, step: int = 3, with_starts: bool
         starts = found.sample_starts[first : first + step + 1]
         part = data[int(starts[0]) : int(starts[-1])]
         borders = (starts - starts[0]).tolist() if with_starts else None
-        stretch = Stretch("train.tar", int(starts[0]), len(starts) - 1, borders, found.head)
-        records = Tar().parse(part if first % 2 else memoryview(part), stretch)
+        span = Span("train.tar", int(starts[0]), len(starts) - 1, borders, found.head)
+        records = Tar().parse(part if first % 2 else memoryview(part), span)
         np.testing.assert_array_equal(records.layout_crcs(), found.layout_crcs[first : first + step])
         groups += [records.sample(number) for number in range(len(records))]
     return groups

@@ -10,7 +10,7 @@ import pytest
 from tests.formats.writers import COMPRESS
 
 from shoal.formats.known_formats import format_named
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.testing.known_shards import measured
 
 
@@ -31,6 +31,6 @@ def test_samples_of_two_bytes_are_read_in_some_bytes_each(name: str, line: bytes
     reader = format_named(name)
     found = reader.scan(lambda first, end: data[first:end], len(data), shard="a")
     assert found.num_samples == num_samples
-    records, used_bytes = measured(lambda: reader.parse(data, Stretch("a", 0, num_samples, None, found.head)))
+    records, used_bytes = measured(lambda: reader.parse(data, Span("a", 0, num_samples, None, found.head)))
     assert list(records.sample(num_samples - 1).values()) in (["1"], [1])
     assert used_bytes < 40 * num_samples + (16 << 20)

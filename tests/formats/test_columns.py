@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import ColumnRecords, Format, Records, Stretch
+from shoal.formats.shard_format import ColumnRecords, Format, Records, Span
 from shoal.formats.tables.arrow import Arrow
 from shoal.formats.tables.arrow_columns import value_in
 from shoal.formats.tables.parquet import Parquet
@@ -70,7 +70,7 @@ def pieces(
     assert found.piece_samples is not None
     begin, stop = int(found.sample_starts[first]), int(found.sample_starts[end])
     num_samples = int(found.piece_samples[first:end].sum())
-    return reader.parse(data[begin:stop], Stretch(shard, begin, num_samples, None, found.head))
+    return reader.parse(data[begin:stop], Span(shard, begin, num_samples, None, found.head))
 
 
 def as_python(value: Any) -> Any:

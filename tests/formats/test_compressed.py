@@ -21,7 +21,7 @@ from shoal.formats.compressed.codecs import CODECS, CodecError, decompress, deco
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.known_formats import format_named, format_of
 from shoal.formats.lines.reader import JsonLines
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.testing import check_format
 
 pytest.importorskip("brotli")
@@ -33,7 +33,7 @@ OF_MEMBERS = ("gz", "zlib", "bz2", "xz", "zst")
 
 def samples_of(format: Any, data: bytes) -> list[dict[str, Any]]:  # noqa: A002
     found = format.scan(lambda first, end: data[first:end], len(data), shard="a")
-    records = format.parse(data, Stretch("a", 0, found.num_samples, None, found.head))
+    records = format.parse(data, Span("a", 0, found.num_samples, None, found.head))
     return [records.sample(number) for number in range(len(records))]
 
 
@@ -191,7 +191,7 @@ def test_another_shard_is_noticed() -> None:
     one, other = gzip.compress(b"{}\n{}\n"), gzip.compress(b"{}\n")
     found = format.scan(lambda first, end: one[first:end], len(one), shard="a")
     with pytest.raises(ShardError, match="says 2 samples in this shard, and 1 are inside"):
-        format.parse(other, Stretch("a", 0, 2, None, found.head))
+        format.parse(other, Span("a", 0, 2, None, found.head))
 
 
 @pytest.mark.parametrize("codec", OF_MEMBERS)
@@ -218,7 +218,7 @@ def test_members_that_end_with_a_sample_are_pieces(codec: str, kind: str) -> Non
     assert found.piece_decoded_bytes is not None
     assert found.piece_decoded_bytes.sum() == sum(map(len, parts))
     report = check_format(format, {"a": (data, expected)}, num_damaged=12)
-    assert report.num_stretches == 10
+    assert report.num_spans == 10
     # Cut elsewhere than at samples, they are one piece.
     whole = b"".join(parts)
     data = b"".join(COMPRESS[codec](whole[at : at + 70_000]) for at in range(0, len(whole), 70_000))
@@ -238,11 +238,11 @@ def test_a_piece_that_holds_more_than_the_index_says_is_not_decompressed() -> No
     padded = (bomb + data)[: end - begin]
     for wrong in (padded, bytes(end - begin), data[begin : end - 6] + b"\xfe\xfe" + data[end - 4 : end]):
         with pytest.raises(ShardError) as caught:
-            format.parse(wrong, Stretch("a", begin, 1, None, found.head))
+            format.parse(wrong, Span("a", begin, 1, None, found.head))
         assert caught.value.byte is not None
     for place in ((begin + 1, end), (begin, end - 1)):
         with pytest.raises(ShardError, match="no pieces of this shard lie at"):
-            format.parse(data[slice(*place)], Stretch("a", place[0], 1, None, found.head))
+            format.parse(data[slice(*place)], Span("a", place[0], 1, None, found.head))
 
 
 def test_frames_of_a_dataset_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

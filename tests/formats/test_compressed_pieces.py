@@ -25,7 +25,7 @@ from shoal.formats.compressed.codecs import decompress
 from shoal.formats.compressed.decompressed import DecompressedContent
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.known_formats import format_named, format_of
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.index.consistency import validate
 from shoal.index.cutting import ScannedShard, assemble
 from shoal.index.shard_scan import ShardScan
@@ -74,8 +74,8 @@ def parsed(name: str, data: bytes, found: ShardScan, first: int, end: int) -> li
     """The samples of pieces ``[first, end)``."""
     begin, stop = int(found.sample_starts[first]), int(found.ends[end - 1])
     before = found.samples_before()
-    stretch = Stretch("a", begin, int(before[end] - before[first]), None, found.head)
-    records = format_named(name).parse(data[begin:stop], stretch)
+    span = Span("a", begin, int(before[end] - before[first]), None, found.head)
+    records = format_named(name).parse(data[begin:stop], span)
     return [records.sample(number) for number in range(len(records))]
 
 
@@ -129,7 +129,7 @@ def test_pieces_that_share_frames_conform(codec: str) -> None:
     inside, expected = shard_of("jsonl", [3000] * 70)
     data = b"".join(in_frames(inside, [8192], codec))
     report = check_format(format_named(f"jsonl.{codec}"), {"a.jsonl": (data, expected)}, num_damaged=12)
-    assert report.num_stretches > 10
+    assert report.num_spans > 10
     assert report.damage.num_refused > 0
 
 
@@ -270,14 +270,14 @@ def test_heads_that_cannot_be(pieces: Any, match: str) -> None:
 
     def work() -> None:
         with pytest.raises(ShardError, match=match) as caught:
-            format_named("jsonl.zst").parse(data, Stretch("a", 0, 1, None, head))
+            format_named("jsonl.zst").parse(data, Span("a", 0, 1, None, head))
         assert "update shoal" in str(caught.value.hint)
 
     assert measured(work)[1] < 64 << 20
     for begin, end in ((float("inf"), 10), (0, 10**400), (None, 1), (0, [])):
         wrong = {**scanned("jsonl.zst", data).head, "begin": begin, "end": end}
         with pytest.raises(ShardError):
-            format_named("jsonl.zst").parse(data, Stretch("a", 0, 1, None, wrong))
+            format_named("jsonl.zst").parse(data, Span("a", 0, 1, None, wrong))
 
 
 def test_no_more_is_decompressed_than_the_head_says_or_the_limit_allows() -> None:
@@ -288,10 +288,10 @@ def test_no_more_is_decompressed_than_the_head_says_or_the_limit_allows() -> Non
     begin, end = int(found.sample_starts[1]), int(found.ends[1])
     bomb = (gzip.compress(bytes(50_000_000)) + data)[: end - begin]
     with pytest.raises(ShardError, match="holds more than"):
-        format_named("jsonl.gz").parse(bomb, Stretch("a", begin, 1, None, found.head))
+        format_named("jsonl.gz").parse(bomb, Span("a", begin, 1, None, found.head))
     small = Compressed(format_named("jsonl"), "gz", limit_bytes=100_000)
     with pytest.raises(ShardError, match="100000 bytes"):
-        small.parse(data[begin:end], Stretch("a", begin, 1, None, found.head))
+        small.parse(data[begin:end], Span("a", begin, 1, None, found.head))
 
 
 # ---- damage, and memory

@@ -29,7 +29,7 @@ def test_a_format_conforms(name: str) -> None:
         found.format, found.shards, same_as=found.same_as, detects_damage=found.detects_damage, num_damaged=60
     )
     assert report.num_samples > 40
-    assert report.num_stretches > 30
+    assert report.num_spans > 30
     assert 0 < report.damage.num_refused < report.damage.num_tried
 
 

@@ -16,7 +16,7 @@ from shoal.errors import ShardError, UsageError
 from shoal.formats.lines import delimited
 from shoal.formats.lines.delimited import Delimited
 from shoal.formats.lines.text import Text
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.testing.known_shards import measured
 
 BOM = b"\xef\xbb\xbf"
@@ -27,7 +27,7 @@ def samples_of(format: Any, data: bytes, *, with_starts: bool = True) -> list[di
     found = format.scan(lambda first, end: data[first:end], len(data), shard="a.csv")
     begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
     starts = (found.sample_starts - begin).tolist() if with_starts else None
-    opened = format.parse(data[begin:end], Stretch("a.csv", begin, found.num_samples, starts, found.head))
+    opened = format.parse(data[begin:end], Span("a.csv", begin, found.num_samples, starts, found.head))
     assert opened.layout_crcs().tolist() == found.layout_crcs.tolist()
     return [opened.sample(number) for number in range(found.num_samples)]
 
@@ -69,7 +69,7 @@ def test_records_of_other_lengths_are_refused_one_by_one() -> None:
     format = Delimited()  # noqa: A001
     found = format.scan(lambda first, end: data[first:end], len(data), shard="a.csv")
     begin = int(found.sample_starts[0])
-    opened = format.parse(data[begin:], Stretch("a.csv", begin, 4, None, found.head))
+    opened = format.parse(data[begin:], Span("a.csv", begin, 4, None, found.head))
     assert opened.sample(0) == {"a": "1", "b": "2"}
     assert opened.sample(2) == {"a": "", "b": ""}
     for number, start, how_many in ((1, b"3\n", "1"), (3, b"4,5", "more than 2")):

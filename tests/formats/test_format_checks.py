@@ -11,7 +11,7 @@ import pytest
 from shoal.formats.field_columns import Columns, Kind
 from shoal.formats.lines.text import Text
 from shoal.formats.records import CutRecords
-from shoal.formats.shard_format import ReadBytes, Records, Sample, Stretch, reading_alone
+from shoal.formats.shard_format import ReadBytes, Records, Sample, Span, reading_alone
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.testing import DAMAGE_KINDS, check_format, damaged
 
@@ -51,13 +51,13 @@ class Broken:
             self.mistake, head = "", {"first": True}
         return ShardScan(starts, crcs, head)
 
-    def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
+    def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
         if self.mistake == "a sample read alone is another":
             return {"text": "another"}
-        return reading_alone(Text())(read, end_byte, stretch)
+        return reading_alone(Text())(read, end_byte, span)
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
-        shard, first_byte, num_samples, sample_starts, head = stretch
+    def parse(self, buffer: Buffer, span: Span) -> Records:
+        shard, first_byte, num_samples, sample_starts, head = span
         if self.mistake == "needs starts" and sample_starts is None:
             raise TypeError
         if self.mistake == "needs bytes" and not isinstance(buffer, bytes):
@@ -66,7 +66,7 @@ class Broken:
             found = Text().scan(lambda first, end: buffer[first:end], len(buffer), shard=shard)
             sample_starts, num_samples = [0, *found.sample_starts[1:].tolist()], found.num_samples
         place = first_byte if self.mistake != "bytes of errors count from elsewhere" else 10_000
-        records = Text().parse(buffer, Stretch(shard, place, num_samples, sample_starts, head))
+        records = Text().parse(buffer, Span(shard, place, num_samples, sample_starts, head))
         return BrokenRecords(records, buffer, sample_starts, self.mistake, first_byte)
 
 
@@ -86,7 +86,7 @@ class BrokenRecords:
 
     def sample(self, number: int) -> Sample:
         sample = self.records.sample(number)
-        if self.mistake == "the first of a later stretch is another" and self.first_byte and not number:
+        if self.mistake == "the first of a later span is another" and self.first_byte and not number:
             return {"text": "another"}
         if self.mistake == "samples only in order":
             number, self.next = self.next, self.next + 1
@@ -111,7 +111,7 @@ MISTAKES = {
     "a sample read alone is another": "alone it is",
     "takes any count": "where 4 are",
     "bytes of errors count from elsewhere": "the error names byte 100",
-    "the first of a later stretch is another": "should be",
+    "the first of a later span is another": "should be",
     "samples only in order": "sample 1 is",
     "other crcs": "layout CRCs",
     "columns are others": "row 0 of its columns",
@@ -120,7 +120,7 @@ MISTAKES = {
 
 def test_a_format_without_a_mistake_passes() -> None:
     report = check_format(Broken(""), SHARDS, num_damaged=60)
-    assert (report.num_shards, report.num_samples, report.num_stretches) == (2, 4, 10)
+    assert (report.num_shards, report.num_samples, report.num_spans) == (2, 4, 10)
     assert report.damage.num_tried == 60
     assert 0 < report.damage.num_refused < 60
 

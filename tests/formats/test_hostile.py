@@ -15,7 +15,7 @@ from tests.formats import writers
 from shoal.errors import ShardError
 from shoal.formats.known_formats import format_named
 from shoal.formats.litdata.reader import LitData
-from shoal.formats.shard_format import Format, Stretch
+from shoal.formats.shard_format import Format, Span
 from shoal.testing.known_shards import measured
 
 MOST_BYTES = 48 << 20
@@ -138,7 +138,7 @@ def test_what_lies_is_refused_in_little_memory(case: str) -> None:
         found = reader.scan(lambda first, end: data[first:end], len(data), shard="a b/\u00e9")
         begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
         starts = None if found.piece_samples is not None else (found.sample_starts - begin).tolist()
-        records = reader.parse(data[begin:end], Stretch("a b/\u00e9", begin, found.num_samples, starts, found.head))
+        records = reader.parse(data[begin:end], Span("a b/\u00e9", begin, found.num_samples, starts, found.head))
         return [records.sample(number) for number in range(len(records))]
 
     def attempt() -> ShardError:
@@ -176,7 +176,7 @@ def test_names_of_members_that_are_not_utf_8_are_kept() -> None:
     data = tar_member(b"caf\xe9.txt", b"%011o" % 3)
     reader = format_named("tar")
     found = reader.scan(lambda first, end: data[first:end], len(data), shard="a")
-    sample = reader.parse(data, Stretch("a", 0, 1, [0, 1024], found.head)).sample(0)
+    sample = reader.parse(data, Span("a", 0, 1, [0, 1024], found.head)).sample(0)
     assert sample["__key__"].encode("utf-8", "surrogateescape") == b"caf\xe9"
 
 

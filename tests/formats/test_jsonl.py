@@ -13,7 +13,7 @@ from shoal.errors import ShardError
 from shoal.formats.lines import line_borders
 from shoal.formats.lines.reader import JsonLines
 from shoal.formats.records import CutRecords
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.index.shard_scan import ShardScan
 
 BOM = b"\xef\xbb\xbf"
@@ -28,7 +28,7 @@ def parse(data: bytes, *, with_starts: bool = True) -> CutRecords:
     part = data[int(starts[0]) : int(starts[-1])]
     given_starts = starts - starts[0] if with_starts else None
     first_byte = int(starts[0])
-    return JsonLines().parse(part, Stretch("docs.jsonl", first_byte, len(starts) - 1, given_starts))
+    return JsonLines().parse(part, Span("docs.jsonl", first_byte, len(starts) - 1, given_starts))
 
 
 def reference_starts(data: bytes) -> list[int]:
@@ -112,7 +112,7 @@ def test_long_lines() -> None:
 def test_an_index_of_another_file_is_noticed(starts: list[int] | None) -> None:
     data = b"{}\n{}\n" if starts is not None else b"{}\n"
     with pytest.raises(ShardError, match="index"):
-        JsonLines().parse(data, Stretch("s", 100, 2, starts))
+        JsonLines().parse(data, Span("s", 100, 2, starts))
 
 
 def test_empty() -> None:

@@ -13,7 +13,7 @@ import pytest
 import shoal
 from shoal.errors import UsageError
 from shoal.formats.litdata.reader import LitData
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.testing import check_format
 
 MADE = Path(__file__).parent / "data" / "litdata"
@@ -48,7 +48,7 @@ def test_the_format_conforms() -> None:
         data = path.read_bytes()
         found = LitData(INDEX).scan(lambda first, end, data=data: data[first:end], len(data), shard="a")
         begin = int(found.sample_starts[0])
-        records = LitData(INDEX).parse(data[begin:], Stretch("a", begin, found.num_samples))
+        records = LitData(INDEX).parse(data[begin:], Span("a", begin, found.num_samples))
         shards[path.name] = (data, [records.sample(number) for number in range(len(records))])
     shards["none.bin"] = (bytes(4) + (8).to_bytes(4, "little"), [])
     report = check_format(LitData(INDEX), shards, num_damaged=120)
@@ -87,7 +87,7 @@ def test_pickles_are_refused_unless_allowed() -> None:
     item = len(pickled).to_bytes(4, "little") + pickled
 
     def read(reader: LitData) -> Any:
-        return reader.parse(item, Stretch("a", 0, 1)).sample(0)
+        return reader.parse(item, Span("a", 0, 1)).sample(0)
 
     with pytest.raises(UsageError, match="can run any code"):
         read(LitData(index))
@@ -99,4 +99,4 @@ def test_pickles_are_refused_unless_allowed() -> None:
 @pytest.mark.parametrize("kind", ["video:mp4", "audio:wav", "tiff", "file:txt", "pdf", "nifti:nii.gz", "mesh:glb"])
 def test_files_of_other_kinds_are_their_bytes(kind: str) -> None:
     reader = LitData(changed(data_format=[kind], data_spec=ONE_LEAF))
-    assert reader.parse(b"\4\0\0\0file", Stretch("a", 0, 1)).sample(0) == {"item": b"file"}
+    assert reader.parse(b"\4\0\0\0file", Span("a", 0, 1)).sample(0) == {"item": b"file"}

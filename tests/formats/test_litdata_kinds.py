@@ -15,7 +15,7 @@ import pytest
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.formats import LitData, Stretch
+from shoal.formats import LitData, Span
 from shoal.formats.litdata.json_leaves import json_value
 from shoal.testing import check_format
 
@@ -38,7 +38,7 @@ def reader_of(kind: str) -> LitData:
 def samples_in(reader: LitData, data: bytes) -> list[Any]:
     found = reader.scan(lambda first, end: data[first:end], len(data), shard="a.bin")
     begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
-    records = reader.parse(data[begin:end], Stretch("a.bin", begin, found.num_samples, head=found.head))
+    records = reader.parse(data[begin:end], Span("a.bin", begin, found.num_samples, head=found.head))
     return [records.sample(number) for number in range(len(records))]
 
 
@@ -177,4 +177,4 @@ def test_nested_leaves_that_lie_are_refused() -> None:
     deep = nested(50_000)
     item = struct.pack("<I", len(deep)) + deep
     with pytest.raises(ShardError, match="leaf 0 is no json"):
-        reader.parse(item, Stretch("a", 0, 1)).sample(0)
+        reader.parse(item, Span("a", 0, 1)).sample(0)

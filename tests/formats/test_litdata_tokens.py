@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import shoal
 from shoal.errors import ShardError, SourceError, UsageError
-from shoal.formats import LitData, LitDataTokens, Stretch
+from shoal.formats import LitData, LitDataTokens, Span
 from shoal.testing import check_format
 
 MADE = Path(__file__).parent / "data" / "peers" / "litdata" / "numpy"
@@ -39,7 +39,7 @@ def test_blocks_are_cut_across_documents(lengths: list[int], block_size: int) ->
     reader = LitDataTokens(INDEX, block_size=block_size)
     found = scanned(reader, data)
     begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
-    records = reader.parse(data[begin:end], Stretch("a.bin", begin, found.num_samples))
+    records = reader.parse(data[begin:end], Span("a.bin", begin, found.num_samples))
     samples = [records.sample(number)["tokens"].tolist() for number in range(len(records))]
     whole = len(tokens) - len(tokens) % block_size
     assert samples == tokens[:whole].reshape(-1, block_size).tolist()
@@ -53,7 +53,7 @@ def test_the_format_conforms() -> None:
         data = path.read_bytes()
         found = scanned(reader, data)
         begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
-        records = reader.parse(data[begin:end], Stretch("a", begin, found.num_samples))
+        records = reader.parse(data[begin:end], Span("a", begin, found.num_samples))
         shards[path.name] = (data, [records.sample(number) for number in range(len(records))])
     report = check_format(reader, shards, num_damaged=100)
     assert report.num_samples == sum(len(samples) for _, samples in shards.values())

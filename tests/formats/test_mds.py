@@ -22,7 +22,7 @@ from shoal.formats.known_formats import format_of
 from shoal.formats.mds.decode_values import ENCODINGS, decoder_of, fixed_bytes_of
 from shoal.formats.mds.reader import Mds
 from shoal.formats.records import CutRecords
-from shoal.formats.shard_format import Format, Records, Stretch
+from shoal.formats.shard_format import Format, Records, Span
 from shoal.index.shard_scan import ShardScan
 
 MADE = Path(__file__).parent / "data" / "mds"
@@ -32,7 +32,7 @@ def opened(data: bytes, format: Format, *, with_starts: bool = True) -> tuple[Sh
     found = format.scan(lambda first, end: data[first:end], len(data), shard="shard.mds")
     begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
     starts = (found.sample_starts - begin).tolist() if with_starts and found.piece_samples is None else None
-    records = format.parse(data[begin:end], Stretch("shard.mds", begin, found.num_samples, starts, found.head))
+    records = format.parse(data[begin:end], Span("shard.mds", begin, found.num_samples, starts, found.head))
     return found, records
 
 
@@ -161,7 +161,7 @@ def test_any_bytes_are_a_shard_or_refused(data: bytes, flips: list[tuple[float, 
 def test_any_bytes_are_a_value_or_refused(encoding: str, data: bytes) -> None:
     head = {"columns": [["x", encoding]]}
     borders = [0, len(data)]
-    records = Mds().parse(data, Stretch("shard.mds", 0, 1, borders, head))
+    records = Mds().parse(data, Span("shard.mds", 0, 1, borders, head))
     with contextlib.suppress(ShardError):
         records.sample(0)
 

@@ -15,7 +15,7 @@ from tests.formats.writers import recordio_record as record
 
 from shoal.errors import ShardError
 from shoal.formats.records import CutRecords
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.formats.tfrecord.recordio import RecordIO
 from shoal.index.shard_scan import ShardScan
 
@@ -26,7 +26,7 @@ def scan(data: bytes, **options: Any) -> ShardScan:
 
 def parse(data: bytes, found: ShardScan, *, with_starts: bool = True, image_headers: bool = False) -> CutRecords:
     starts = found.sample_starts.tolist() if with_starts else None
-    return RecordIO(image_headers=image_headers).parse(data, Stretch("a.rec", 0, found.num_samples, starts))
+    return RecordIO(image_headers=image_headers).parse(data, Span("a.rec", 0, found.num_samples, starts))
 
 
 PIECES = st.lists(st.sampled_from([MAGIC, b"abcd", b"x", b"", b"\0\0"]), max_size=6).map(b"".join)

@@ -15,7 +15,7 @@ from tests.formats.writers import COMPRESS, tar_of
 
 from shoal.errors import ShardError
 from shoal.formats.known_formats import format_named
-from shoal.formats.shard_format import SpillingFormat, Stretch
+from shoal.formats.shard_format import Span, SpillingFormat
 from shoal.formats.tables import spilled_tables
 from shoal.index.shard_scan import Buffer
 
@@ -60,17 +60,17 @@ def check(name: str, data: bytes, *, shard: str = "a") -> int:
     num_parts = 0
     for piece, num_samples in enumerate(counts.tolist()):
         first, end = found.sample_starts[piece : piece + 2].tolist()
-        stretch = Stretch(shard, first, num_samples, None, found.head)
-        whole = format.parse(data[first:end], stretch)
+        span = Span(shard, first, num_samples, None, found.head)
+        whole = format.parse(data[first:end], span)
         aside = Held()
-        spilled = format.spill(read, end, stretch, aside)
+        spilled = format.spill(read, end, span, aside)
         borders, at_once = spilled.borders.tolist(), spilled.samples_per_part
         assert (spilled.num_samples, borders[-1]) == (num_samples, len(aside.data) if at_once > 1 else borders[-1])
         assert len(borders) - 1 == -(-num_samples // at_once)
         head = json.loads(json.dumps(dict(spilled.head)))  # as it is kept
         for part, (begin, stop) in enumerate(pairwise(borders)):
             held = min(at_once, num_samples - part * at_once)
-            records = format.parse_part(aside.read(begin, stop), Stretch(shard, begin, held, None, head))
+            records = format.parse_part(aside.read(begin, stop), Span(shard, begin, held, None, head))
             for number in range(held):
                 assert plain(records.sample(number)) == plain(whole.sample(part * at_once + number))
         num_parts += len(borders) - 1
@@ -175,7 +175,7 @@ def test_of_a_row_group_little_is_read_at_a_time() -> None:
     assert isinstance(format, SpillingFormat)
     found = format.scan(lambda first, end: data[first:end], len(data), shard="a")
     first, end = found.sample_starts.tolist()
-    format.spill(read, end, Stretch("a", first, 100_000, None, found.head), Held())
+    format.spill(read, end, Span("a", first, 100_000, None, found.head), Held())
     assert max(sizes) <= 1 << 20 < len(data) // 3
 
 
@@ -191,8 +191,8 @@ def test_what_is_damaged_is_an_error_with_its_shard(name: str) -> None:
     first, end = found.sample_starts.tolist()
     middle = (first + end) // 2
     cut = data[:middle] + bytes(end - middle) + data[end:]
-    stretch = Stretch("a", first, found.num_samples, None, found.head)
-    for damaged, told in ((cut, stretch), (data, stretch._replace(num_samples=2999))):
+    span = Span("a", first, found.num_samples, None, found.head)
+    for damaged, told in ((cut, span), (data, span._replace(num_samples=2999))):
         if name == "arrow" and damaged is cut:
             continue  # a record batch of numbers has no damage to see
         with pytest.raises(ShardError) as caught:
@@ -220,8 +220,8 @@ def test_what_cannot_be_read_is_no_damage() -> None:
         def append(self, _: Buffer, /) -> None:
             raise ZeroDivisionError
 
-    stretch = Stretch("a", first, 30, None, found.head)
+    span = Span("a", first, 30, None, found.head)
     with pytest.raises(LostError):
-        format.spill(lost, end, stretch, Held())
+        format.spill(lost, end, span, Held())
     with pytest.raises(ZeroDivisionError):
-        format.spill(lambda first, end: data[first:end], end, stretch, Full())
+        format.spill(lambda first, end: data[first:end], end, span, Full())

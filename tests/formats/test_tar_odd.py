@@ -18,7 +18,7 @@ from tests.formats.tar_reference import parse_all, reference_groups, scan
 from tests.formats.writers import COMPRESS
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.formats.tar.reader import Tar
 
 DATA = Path(__file__).parent / "data"
@@ -74,7 +74,7 @@ def failure(action: Callable[[], Any]) -> ShardError | None:
 
 
 def all_samples(part: bytes, starts: Any) -> list[dict[str, Any]]:
-    records = Tar().parse(part, Stretch("s", 0, 3, starts))
+    records = Tar().parse(part, Span("s", 0, 3, starts))
     return [records.sample(number) for number in range(3)]
 
 
@@ -306,25 +306,25 @@ def test_damaged_archives_never_crash(changes: list[tuple[int, int]]) -> None:
 def test_an_index_of_another_file_is_noticed(starts: list[int]) -> None:
     data = small_archive()
     with pytest.raises(ShardError):
-        Tar().parse(data, Stretch("s", 0, 3, starts)).sample(0)
+        Tar().parse(data, Span("s", 0, 3, starts)).sample(0)
 
 
 def test_no_samples() -> None:
     for starts in (None, [0]):
-        assert len(Tar().parse(b"", Stretch("s", 0, 0, starts))) == 0
+        assert len(Tar().parse(b"", Span("s", 0, 0, starts))) == 0
 
 
 def test_a_wrong_count_or_cut_is_noticed() -> None:
     data = b"".join(member(name) for name in (b"a.x", b"b.x", b"c.x"))
     for num_samples in (0, 2, 4):
         with pytest.raises(ShardError, match=f"{num_samples} samples"):
-            Tar().parse(data, Stretch("s", 512, num_samples))
-    two_in_one = Tar().parse(data, Stretch("s", 512, 2, [0, 1024, 1536]))
+            Tar().parse(data, Span("s", 512, num_samples))
+    two_in_one = Tar().parse(data, Span("s", 512, 2, [0, 1024, 1536]))
     with pytest.raises(ShardError, match=r"'b\.x' should belong to the sample 'a'") as caught:
         two_in_one.sample(0)
     assert caught.value.byte == 1024
     with pytest.raises(ShardError, match="head of this shard"):
-        Tar().parse(data, Stretch("s", 0, 3, None, {"pax_globals": [1]}))
+        Tar().parse(data, Span("s", 0, 3, None, {"pax_globals": [1]}))
 
 
 def test_large_payloads_are_not_read() -> None:

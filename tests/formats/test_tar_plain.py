@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.formats.tar_reference import parse_all, reference_groups, scan
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.formats.tar.fast_path import read_plain_sample
 from shoal.formats.tar.reader import Tar
 
@@ -31,7 +31,7 @@ def archive(sizes: list[list[int]], *, mtime: float = 0, kind: int = tarfile.PAX
     return out.getvalue()
 
 
-def stretch(data: bytes) -> tuple[bytes, NDArray[np.int64]]:
+def span(data: bytes) -> tuple[bytes, NDArray[np.int64]]:
     starts = scan(data).sample_starts
     return data[: int(starts[-1])], starts
 
@@ -45,7 +45,7 @@ def plain_samples(part: bytes, starts: NDArray[np.int64]) -> list[dict[str, obje
 @given(sizes=SIZES, mtime=st.sampled_from([0, 1.5]))
 def test_the_same_as_the_long_way(sizes: list[list[int]], mtime: float) -> None:
     data = archive(sizes, mtime=mtime)
-    samples = plain_samples(*stretch(data))
+    samples = plain_samples(*span(data))
     assert None not in samples
     assert samples == reference_groups(data) == parse_all(data, scan(data), step=5)
 
@@ -57,15 +57,13 @@ def test_names_of_all_kinds(name: str, kind: int) -> None:
         pytest.skip("ustar has no such names")
     data = archive([[5, 6], [7, 8]], kind=kind, name=name)
     reference = reference_groups(data)
-    assert all(
-        sample in (None, wanted) for sample, wanted in zip(plain_samples(*stretch(data)), reference, strict=True)
-    )
+    assert all(sample in (None, wanted) for sample, wanted in zip(plain_samples(*span(data)), reference, strict=True))
     assert parse_all(data, scan(data)) == reference
 
 
 def test_every_flipped_bit_of_a_header_is_noticed() -> None:
     data = archive([[600, 0], [3]], mtime=1.5)
-    part, starts = stretch(data)
+    part, starts = span(data)
     intact = plain_samples(part, starts)
     assert None not in intact
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
@@ -80,11 +78,11 @@ def test_every_flipped_bit_of_a_header_is_noticed() -> None:
 
 @given(shifts=st.lists(st.sampled_from([-512, 0, 0, 0, 512, 1]), min_size=7, max_size=7))
 def test_samples_cut_elsewhere_are_noticed(shifts: list[int]) -> None:
-    part, starts = stretch(archive([[5, 6], [7], [8], [9, 10], [11], [12]]))
+    part, starts = span(archive([[5, 6], [7], [8], [9, 10], [11], [12]]))
     moved = starts + np.array(shifts, dtype=np.int64)
     moved[0], moved[-1] = 0, len(part)
     try:
-        records = Tar().parse(part, Stretch("s", 0, 6, moved.tolist()))
+        records = Tar().parse(part, Span("s", 0, 6, moved.tolist()))
         samples = [records.sample(number) for number in range(6)]
     except ShardError:
         return

@@ -14,7 +14,7 @@ from tests.formats.writers import COMPRESS, example, feature, field, framed
 from shoal.errors import ShardError
 from shoal.formats.known_formats import format_named
 from shoal.formats.records import CutRecords
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.formats.tfrecord import reader
 from shoal.formats.tfrecord.crc32c import crc32c, crc32c_of_rows
 from shoal.formats.tfrecord.example_reader import NotAnExampleError, parse_example
@@ -38,7 +38,7 @@ def scan(data: bytes, **options: Any) -> ShardScan:
 
 def parse(data: bytes, found: ShardScan, *, with_starts: bool = True) -> CutRecords:
     starts = found.sample_starts.tolist() if with_starts else None
-    return TFRecord().parse(data, Stretch("a.tfrecord", 0, found.num_samples, starts, found.head))
+    return TFRecord().parse(data, Span("a.tfrecord", 0, found.num_samples, starts, found.head))
 
 
 def test_checksums_are_the_published_ones() -> None:

@@ -30,7 +30,7 @@ def digest(arrays: Iterable[NDArray]) -> str:
 
 
 def of_order(order: Order, samples: NDArray[np.int64], *, seed: int, epoch: int) -> str:
-    """Of all ids of a dataset, of some stretches of a huge one."""
+    """Of all ids of a dataset, of some spans of a huge one."""
     bound = order.bind(samples, seed=seed, epoch=epoch)
     total = bound.num_samples
     if total < 10**7:

@@ -28,7 +28,7 @@ def naive_nodes(samples: NDArray[np.int64], seed: int, num_nodes: int) -> list[l
 @example(samples=np.array([1000]), seed=0, num_nodes=7)  # one chunk, cut six times
 @example(samples=np.array([0, 2, 0]), seed=0, num_nodes=5)  # nodes without samples
 @example(samples=np.full(64, 10), seed=0, num_nodes=64)  # no chunk is cut
-def test_nodes_are_stretches_of_the_permuted_chunks(samples: NDArray[np.int64], seed: int, num_nodes: int) -> None:
+def test_nodes_are_spans_of_the_permuted_chunks(samples: NDArray[np.int64], seed: int, num_nodes: int) -> None:
     nodes = CanonicalNodes(samples, seed=seed, num_nodes=num_nodes)
     naive = naive_nodes(samples, seed, num_nodes)
     for node, expected in enumerate(naive):

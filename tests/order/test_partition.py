@@ -53,7 +53,7 @@ def run_leg(bound: BoundOrder, ids: NDArray[np.int64], leg: Leg, start: int, *, 
         low, high = start + number * size, min(start + (number + 1) * size, total)
         shares = [rank[number] for rank in ranks]
         real = sorted(i for got, _, marks in shares for i, mark in zip(got, marks, strict=True) if not mark)
-        assert real == sorted(ids[low:high].tolist()), "the set of a global batch is a stretch of the order"
+        assert real == sorted(ids[low:high].tolist()), "the set of a global batch is a span of the order"
         sizes = [len(got) for got, _, _ in shares]
         assert max(sizes) - min(sizes) <= 1
         assert min(sizes) >= 1, "no mean is taken over nothing"

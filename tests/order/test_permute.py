@@ -120,7 +120,7 @@ def test_an_auditor_finds_nothing_in_wide_words(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [2**40, 10**10, 2**62 + 12345])
-def test_a_stretch_of_a_huge_permutation_is_even(size: int) -> None:
+def test_a_span_of_a_huge_permutation_is_even(size: int) -> None:
     permuted = permute(np.arange(10**6, 10**6 + 2**16), size, 1)
     centred = permuted / size - 0.5
     scores = [float((centred[lag:] * centred[:-lag]).mean() * 12 * 2**8) for lag in range(1, 65)]

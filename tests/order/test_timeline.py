@@ -101,4 +101,4 @@ def test_a_look_into_huge_chunks_does_not_make_all_of_them(num_samples: int) -> 
     timeline.emit = counted  # type: ignore[assignment]  # counts what the window asks for
     start = bound.num_samples // 3
     assert np.array_equal(bound.positions(bound.ids(start, start + 1000)), np.arange(start, start + 1000))
-    assert sum(counts.sum() for counts in made[:2]) < 1.5 * bound.stretch
+    assert sum(counts.sum() for counts in made[:2]) < 1.5 * bound.span

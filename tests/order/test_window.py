@@ -22,9 +22,7 @@ SEEDS = st.integers(0, 2**64 - 1)
 
 
 @given(samples=datasets(), order=orders(), seed=SEEDS, data=st.data())
-def test_any_stretch_is_that_of_a_scan(
-    samples: NDArray[np.int64], order: Order, seed: int, data: st.DataObject
-) -> None:
+def test_any_span_is_that_of_a_scan(samples: NDArray[np.int64], order: Order, seed: int, data: st.DataObject) -> None:
     bound = order.bind(samples, seed=seed, epoch=2)
     whole = scan(bound)
     assert np.array_equal(np.bincount(whole, minlength=bound.num_samples), np.ones(bound.num_samples, dtype=np.int64))
@@ -39,8 +37,8 @@ def test_any_stretch_is_that_of_a_scan(
 
 
 @pytest.mark.parametrize("order", [Window(chunks=40, num_canonical_nodes=3), Block(chunks=7), Buffer(samples=900)])
-def test_stretches_of_any_length_one_after_the_other(order: Order) -> None:
-    samples = np.full(5000, 110)  # several stretches
+def test_spans_of_any_length_one_after_the_other(order: Order) -> None:
+    samples = np.full(5000, 110)  # several spans
     bound = order.bind(samples, seed=1)
     whole = scan(order.bind(samples, seed=1))
     at, rng = 0, np.random.default_rng(0)
@@ -167,7 +165,7 @@ def test_samples_on_the_border_of_a_slab(monkeypatch: pytest.MonkeyPatch, bits: 
         naive = naive_window(samples, chunks=8, num_nodes=2, seed=3, epoch=5, bits=bits)
         assert scan(order.bind(samples, seed=3, epoch=5)).tolist() == naive
         bound = order.bind(samples, seed=3, epoch=5)
-        bound.stretch = 6  # many stretches, each with borders of its own
+        bound.span = 6  # many spans, each with borders of its own
         assert scan(bound).tolist() == naive
         assert np.array_equal(bound.positions(np.array(naive)), np.arange(len(naive)))
 

@@ -13,19 +13,19 @@ from shoal.orders import Window
 from shoal.reading.schedule.belady import Keeping
 
 
-def run(stretches: list[list[int]], sizes: list[int], keep_bytes: int) -> tuple[int, int]:
+def run(spans: list[list[int]], sizes: list[int], keep_bytes: int) -> tuple[int, int]:
     """Carry out the plans; the number of reads, and the most bytes that were held for use."""
     column = np.array(sizes, dtype=np.int64)
     keeping = Keeping(keep_bytes, lambda units: column[units])
     held: set[int] = set()
     num_reads = peak = 0
-    for stretch, after in itertools.pairwise([*stretches, []]):
-        units = np.array(stretch, dtype=np.int64)
+    for span, after in itertools.pairwise([*spans, []]):
+        units = np.array(span, dtype=np.int64)
         plan = keeping.plan(units, np.array(after, dtype=np.int64))
         assert held.issuperset(plan.drops)
         held.difference_update(plan.drops)
         reads = iter(plan.reads.tolist())
-        for unit, is_last in zip(stretch, plan.last.tolist(), strict=True):
+        for unit, is_last in zip(span, plan.last.tolist(), strict=True):
             if unit not in held:
                 assert next(reads) == unit  # in the order of their use
                 held.add(unit)
@@ -59,15 +59,15 @@ def fewest_reads(units: list[int], slots: int) -> int:
 STRETCHES = st.lists(st.lists(st.integers(0, 6), max_size=12), min_size=1, max_size=4)
 
 
-@given(stretches=STRETCHES, sizes=st.lists(st.integers(1, 9), min_size=7, max_size=7), keep_bytes=st.integers(1, 70))
+@given(spans=STRETCHES, sizes=st.lists(st.integers(1, 9), min_size=7, max_size=7), keep_bytes=st.integers(1, 70))
 def test_every_sample_finds_its_unit_and_the_limit_is_kept(
-    stretches: list[list[int]], sizes: list[int], keep_bytes: int
+    spans: list[list[int]], sizes: list[int], keep_bytes: int
 ) -> None:
-    num_reads, peak = run(stretches, sizes, keep_bytes)
-    used = {unit for stretch in stretches for unit in stretch}
+    num_reads, peak = run(spans, sizes, keep_bytes)
+    used = {unit for span in spans for unit in span}
     assert peak <= max(keep_bytes, max((sizes[unit] for unit in used), default=0))
     assert num_reads >= len(used)
-    if keep_bytes >= sum(sizes) and len(stretches) == 1:
+    if keep_bytes >= sum(sizes) and len(spans) == 1:
         assert num_reads == len(used)
 
 
@@ -80,8 +80,8 @@ def test_units_of_one_size_are_read_as_rarely_as_can_be(units: list[int], slots:
 def test_a_window_in_less_memory_is_read_again_a_few_times(share: float) -> None:
     order = Window(chunks=32, num_canonical_nodes=2).bind(np.full(200, 20), seed=3)
     _, units = order.locate(0, order.num_samples)
-    stretches = [part.tolist() for part in np.array_split(units, 5)]
-    num_reads, peak = run(stretches, [10] * 200, int(330 * share))
+    spans = [part.tolist() for part in np.array_split(units, 5)]
+    num_reads, peak = run(spans, [10] * 200, int(330 * share))
     assert peak <= 330 * share
     if share > 1:
         assert num_reads == 200

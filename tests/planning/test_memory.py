@@ -13,7 +13,7 @@ from shoal.orders import Block, Window
 @pytest.mark.parametrize(
     ("order", "each", "num_chunks"), [(Window(64), 400, 1000), (Window(1024, 64), 56, 5600)], ids=str
 )
-def test_stretches_of_an_order_take_what_is_planned(order: Window, each: int, num_chunks: int) -> None:
+def test_spans_of_an_order_take_what_is_planned(order: Window, each: int, num_chunks: int) -> None:
     tracemalloc.start()
     try:
         bound = order.bind(np.full(num_chunks, each), seed=0)
@@ -32,7 +32,7 @@ def test_stretches_of_an_order_take_what_is_planned(order: Window, each: int, nu
     assert max(peaks[1:]) == pytest.approx(order.making_bytes(bound.num_samples), rel=0.1)
 
 
-def test_an_order_that_fits_one_stretch_is_made_once() -> None:
+def test_an_order_that_fits_one_span_is_made_once() -> None:
     assert (Window(64).making_bytes(100_000), len(Window(64).makings(100_000))) == (0, 0)
     assert Window(64).kept_bytes(100_000) == 1_600_000
     assert (Block(64).kept_bytes(10**9), Block(64).making_bytes(10**9), len(Block(64).makings(10**9))) == (0, 0, 0)

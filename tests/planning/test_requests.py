@@ -30,11 +30,11 @@ def reads_of(units: list[int], chunk_bytes: int, chunks_of_a_shard: int = 1 << 3
     st.sampled_from([1 << 12, 1 << 15, 100_000, 1 << 20, 9 << 20]),
     st.lists(st.integers(0, 40), max_size=3),
 )
-def test_no_read_is_forgotten_whatever_the_stretches(units: list[int], chunk_bytes: int, cuts: list[int]) -> None:
+def test_no_read_is_forgotten_whatever_the_spans(units: list[int], chunk_bytes: int, cuts: list[int]) -> None:
     """Chunks that cannot share are one request each, or three where they are large; others are as many or fewer."""
     reads, borders = reads_of(units, chunk_bytes), [0, *sorted(cuts), len(units)]
-    stretches = [reads[begin:end] for begin, end in itertools.pairwise(borders)]
-    found = count_requests(stretches, request_sizes(8 * MIB))
+    spans = [reads[begin:end] for begin, end in itertools.pairwise(borders)]
+    found = count_requests(spans, request_sizes(8 * MIB))
     if chunk_bytes == 9 * MIB:
         assert found == 3 * len(units)
     elif chunk_bytes == MIB:

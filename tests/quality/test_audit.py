@@ -259,7 +259,7 @@ def test_the_numbers_of_shipped_loaders() -> None:
     assert max(abs(f.found) for f in grain.findings if f.name == "echo") > 0.15
     assert "even and odd ids take turns in 0.4% of all steps" in text_of(audit(emitted("levanter")["ids"]), "parity")
     tail = audit(emitted("streaming")["py1br"])
-    assert "longest stretch in storage order has 1,000 samples, from position 30,000" in text_of(tail, "storage order")
+    assert "longest span in storage order has 1,000 samples, from position 30,000" in text_of(tail, "storage order")
     assert audit(emitted("litdata")["ids"]).distinct[64] == pytest.approx(1.0)
 
 
@@ -322,9 +322,7 @@ def test_a_result_is_json_and_words() -> None:
 
 
 @pytest.mark.parametrize("structured", [False, True])
-def test_long_epochs_are_looked_at_in_stretches(
-    structured: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_long_epochs_are_looked_at_in_spans(structured: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(epoch_tests, "_LOOKED_AT", 1 << 14)
     ids = shuffled(1 << 17) if not structured else Block(chunks=4).bind([64] * 2048, seed=1).ids(0, 1 << 17)
     np.save(tmp_path / "ids.npy", ids)

@@ -45,7 +45,7 @@ def limited(ds: Dataset, limit: int, **options: Any) -> Dataset:
 def test_less_memory_gives_the_same_samples(
     order: Any, limit: int, positions: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_share, "stretch_positions", lambda *_: positions)
+    monkeypatch.setattr(rank_share, "span_positions", lambda *_: positions)
     ds = tars.shuffle(order, seed=8, chunk="6KiB" if order.name != "full" else None)
     small = limited(ds, limit)
     ids = ds.ids().tolist()

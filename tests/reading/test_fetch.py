@@ -140,11 +140,11 @@ def test_waiting_is_counted(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("readers")
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
 @pytest.mark.parametrize("positions", [1, 7, 60])
-def test_a_plan_in_many_short_stretches_gives_the_same_stream(
+def test_a_plan_in_many_short_spans_gives_the_same_stream(
     order: Any, positions: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks that are not met for two stretches are let go and read again, and counted; the samples are the same."""
-    monkeypatch.setattr(rank_share, "stretch_positions", lambda *_: positions)
+    """Chunks that are not met for two spans are let go and read again, and counted; the samples are the same."""
+    monkeypatch.setattr(rank_share, "span_positions", lambda *_: positions)
     ds = tars.shuffle(order, seed=5, chunk="9000" if order.name != "full" else None)
     ids = ds.ids().tolist()
     assert ids_of(ds) == ids

@@ -12,7 +12,7 @@ import shoal
 from shoal.orders import Full, Sequential
 from shoal.pack import Writer
 from shoal.pack.from_shards.repacking import RepackRequest, _work
-from shoal.pack.from_shards.stream_source import StretchReader
+from shoal.pack.from_shards.stream_source import SpanReader
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.stream.dataset import Dataset
 
@@ -57,10 +57,10 @@ def bytes_read_by(
     return sum(reads)
 
 
-def test_a_stretch_is_read_once_however_short(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_span_is_read_once_however_short(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = bytes_read(data, monkeypatch)
-    stretch = np.arange(3000, 3900)
-    for chosen in (data.select(stretch), data.skip(3000).take(900), data.select(stretch).shuffle(seed=1)):
+    span = np.arange(3000, 3900)
+    for chosen in (data.select(span), data.skip(3000).take(900), data.select(span).shuffle(seed=1)):
         assert bytes_read(chosen, monkeypatch) < 0.1 * whole
 
 
@@ -75,13 +75,11 @@ def test_scattered_samples_cost_no_more_than_their_chunks(data: Dataset, monkeyp
     assert scattered.shuffle(Full(), seed=1).resolved.by_singles
 
 
-def test_stretches_read_each_for_itself_read_the_whole_about_once(
-    data: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spans_read_each_for_itself_read_the_whole_about_once(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """As processes that repack do."""
     opened = data._opened
     source = ResolvedOrder(opened.index, OrderRequest(order=Sequential()))
-    reader = StretchReader(_work(opened, source, RepackRequest()), needs_keys=False, goes_on=False)
+    reader = SpanReader(_work(opened, source, RepackRequest()), needs_keys=False, goes_on=False)
 
     def numbers(first: int, stop: int) -> list[int]:
         return [sample["number"] for sample in reader.samples(first, stop) if isinstance(sample, dict)]

@@ -97,12 +97,12 @@ def test_any_chain_of_resumes_delivers_every_sample_once(datasets: dict[str, Dat
     choice = data.draw(st.sampled_from(sorted(CHOICES)), label="choice")
     described = CHOICES[choice](datasets[name], order).with_ids()
     legs = [*data.draw(st.lists(LEGS, max_size=4), label="legs")]
-    positions = data.draw(st.sampled_from([1, 20, 1 << 15]), label="positions of a stretch")
+    positions = data.draw(st.sampled_from([1, 20, 1 << 15]), label="positions of a span")
     last = Leg(data.draw(st.integers(1, 17)), data.draw(st.integers(1, 24)), False, "keep", 10**6)
     state = described.state_dict()
     delivered: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_share, "stretch_positions", lambda *_: positions)
+        patch.setattr(rank_share, "span_positions", lambda *_: positions)
         for leg in [*legs, last]:
             state, got = run(described, leg, state)
             delivered += got

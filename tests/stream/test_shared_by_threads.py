@@ -71,11 +71,11 @@ class Emptied(OrderedDict[int, Any]):
         return iter(found)
 
 
-def test_stretches_of_an_order_that_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_of_an_order_that_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     order = Window(2, 1).bind(np.full(400, 3), seed=0, epoch=0)
-    monkeypatch.setattr(order, "_make", lambda start, stop: (start // order.stretch, stop))
+    monkeypatch.setattr(order, "_make", lambda start, stop: (start // order.span, stop))
     monkeypatch.setattr(order, "_cache", Emptied({-3: (), -2: (), -1: ()}))
-    assert [order._stretch(number)[0] for number in range(5)] == [0, 1, 2, 3, 4]
+    assert [order._span(number)[0] for number in range(5)] == [0, 1, 2, 3, 4]
 
 
 def test_iterators_that_begin_at_once(tars: Dataset) -> None:

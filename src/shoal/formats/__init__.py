@@ -27,7 +27,7 @@ if _TYPE_CHECKING:
     from shoal.formats.litdata.tokens import LitDataTokens
     from shoal.formats.mds.reader import Mds
     from shoal.formats.records import BadRecordError, CutRecords, borders_in
-    from shoal.formats.shard_format import Format, ReadBytes, Records, Stretch
+    from shoal.formats.shard_format import Format, ReadBytes, Records, Span
     from shoal.formats.tables.arrow import Arrow
     from shoal.formats.tables.parquet import Parquet
     from shoal.formats.tar.reader import Tar
@@ -53,7 +53,7 @@ __all__ = [
     "RecordIO",
     "Records",
     "ShardScan",
-    "Stretch",
+    "Span",
     "TFRecord",
     "Tar",
     "Text",
@@ -72,7 +72,7 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.formats.litdata.tokens": "LitDataTokens",
         "shoal.formats.mds.reader": "Mds",
         "shoal.formats.records": "BadRecordError CutRecords borders_in",
-        "shoal.formats.shard_format": "Format ReadBytes Records Stretch",
+        "shoal.formats.shard_format": "Format ReadBytes Records Span",
         "shoal.formats.tables.arrow": "Arrow",
         "shoal.formats.tables.parquet": "Parquet",
         "shoal.formats.tar.reader": "Tar",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.field_columns import Columns
-from shoal.formats.shard_format import Sample, Stretch
+from shoal.formats.shard_format import Sample, Span
 from shoal.index.shard_scan import Buffer
 
 _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
@@ -42,27 +42,27 @@ class DecodeRecord(Protocol):
 
 
 def borders_in(
-    buffer: Buffer, stretch: Stretch, walk: Callable[[], Sequence[int]], *, what: str = "samples"
+    buffer: Buffer, span: Span, walk: Callable[[], Sequence[int]], *, what: str = "samples"
 ) -> Sequence[int]:
-    """Return the offsets where a stretch's samples begin and the last one ends: from the index, else from ``walk``.
+    """Return the offsets where a span's samples begin and the last one ends: from the index, else from ``walk``.
 
     Raises
     ------
     ShardError
-        They are not ``stretch.num_samples``, or lie outside the buffer.
+        They are not ``span.num_samples``, or lie outside the buffer.
     """
-    starts = stretch.sample_starts
+    starts = span.sample_starts
     if starts is None:
         starts = walk()
         whole = starts[-1] == len(buffer)
     else:
         whole = starts[-1] <= len(buffer)
-    if len(starts) != stretch.num_samples + 1 or not whole:
+    if len(starts) != span.num_samples + 1 or not whole:
         msg = (
-            f"the index says {stretch.num_samples} {what} in these {len(buffer)} bytes, and {len(starts) - 1} are found"
+            f"the index says {span.num_samples} {what} in these {len(buffer)} bytes, and {len(starts) - 1} are found"
             f" in {starts[-1]} bytes"
         )
-        raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_OTHER_FILE)
+        raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_FILE)
     return starts
 
 
@@ -88,14 +88,14 @@ class CutRecords:
         self,
         buffer: Buffer,
         starts: Sequence[int],
-        stretch: Stretch,
+        span: Span,
         *,
         decode: DecodeRecord,
         crcs: Callable[[], NDArray[np.uint32]],
         columns: Callable[[], Columns | None] | None = None,
     ) -> None:
         self._view, self._starts = memoryview(buffer), starts
-        self._shard, self._first_byte = stretch.shard, stretch.first_byte
+        self._shard, self._first_byte = span.shard, span.first_byte
         self._decode, self._crcs = decode, crcs
         self._columns = columns
 

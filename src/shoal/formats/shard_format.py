@@ -54,7 +54,7 @@ class ColumnRecords(Protocol):
         ...
 
 
-class Stretch(NamedTuple):
+class Span(NamedTuple):
     """Some consecutive samples of one shard, as the index knows them: passed to `Format.parse` with their bytes.
 
     ``shard`` is the name of the shard, ``first_byte`` the position of the bytes in it, and ``head`` what `Format.scan`
@@ -87,7 +87,7 @@ class Format(Protocol):
         """Find the samples of a shard of ``num_bytes`` bytes; raises `ShardError` with the byte where it cannot."""
         ...
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
+    def parse(self, buffer: Buffer, span: Span) -> Records:
         """Open the bytes of some consecutive samples.
 
         Raises `ShardError`, with the byte counted from the start of the shard, if the bytes are not what the index
@@ -119,8 +119,8 @@ class RecordFormat(Protocol):
 class PiecemealFormat(Protocol):
     """A format that reads one sample by several reads where that saves copying a large payload."""
 
-    def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
-        """Read the one sample of ``stretch``, which ends at ``end_byte`` of the shard.
+    def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
+        """Read the one sample of ``span``, which ends at ``end_byte`` of the shard.
 
         Returns and raises what `Format.parse` of these bytes would.
         """
@@ -131,7 +131,7 @@ class PiecemealFormat(Protocol):
 class ViewingFormat(Protocol):
     """A format whose values can be views of the bytes they were parsed from."""
 
-    def parse_views(self, buffer: Buffer, payloads: memoryview, stretch: Stretch) -> Records:
+    def parse_views(self, buffer: Buffer, payloads: memoryview, span: Span) -> Records:
         """Parse like `Format.parse`, but with bytes as slices of ``payloads``, which has the bytes of ``buffer``."""
         ...
 
@@ -171,15 +171,15 @@ class SpillingFormat(Protocol):
         """Key that distinguishes pieces decoded in different ways: the format, and which of its columns."""
         ...
 
-    def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
-        """Decode the piece of ``stretch``, which ends at ``end_byte`` of the shard, holding little of it at a time.
+    def spill(self, read: ReadBytes, end_byte: int, span: Span, aside: Aside) -> Spilled:
+        """Decode the piece of ``span``, which ends at ``end_byte`` of the shard, holding little of it at a time.
 
         Raises what `Format.parse` of its bytes would.
         """
         ...
 
-    def parse_part(self, data: bytes, stretch: Stretch) -> Records:
-        """Open one part; ``stretch`` has its offset in the whole, its samples and the ``head`` of `Spilled`."""
+    def parse_part(self, data: bytes, span: Span) -> Records:
+        """Open one part; ``span`` has its offset in the whole, its samples and the ``head`` of `Spilled`."""
         ...
 
 
@@ -205,8 +205,8 @@ class FrontFormat(Protocol):
 class ReadSample(Protocol):
     """A function that reads one sample alone."""
 
-    def __call__(self, read: ReadBytes, end_byte: int, stretch: Stretch, /) -> Sample:
-        """Read the one sample of ``stretch``, which ends at ``end_byte`` of the shard."""
+    def __call__(self, read: ReadBytes, end_byte: int, span: Span, /) -> Sample:
+        """Read the one sample of ``span``, which ends at ``end_byte`` of the shard."""
         ...
 
 
@@ -214,7 +214,7 @@ def reading_alone(format: Format) -> ReadSample:  # noqa: A002
     """Return the function that reads one sample: the format's own, else one that reads its bytes whole."""
     itself: ReadSample | None = getattr(format, "read_sample", None)
 
-    def whole(read: ReadBytes, end_byte: int, stretch: Stretch, /) -> Sample:
-        return format.parse(read(stretch.first_byte, end_byte), stretch).sample(0)
+    def whole(read: ReadBytes, end_byte: int, span: Span, /) -> Sample:
+        return format.parse(read(span.first_byte, end_byte), span).sample(0)
 
     return whole if itself is None else itself

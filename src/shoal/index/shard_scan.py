@@ -24,7 +24,7 @@ class ShardScan:
     ``head`` holds what `Format.parse` needs from elsewhere in the shard; JSON types only, small.
     ``notes`` counts what the scan met and did not index (``{"links": 3}``), for display.
 
-    If no bytes belong to a single sample (a row group, a compressed shard), the stretches between two ``sample_starts``
+    If no bytes belong to a single sample (a row group, a compressed shard), the spans between two ``sample_starts``
     are *pieces* instead, each of which is an extent: ``piece_samples``, shape (num_pieces,), int64, positive, is the
     number of samples in each, ``piece_decoded_bytes`` the bytes it takes in memory, and ``layout_crcs`` has one value
     per piece. If a piece needs bytes with which the next one begins, ``piece_ends``, shape (num_pieces,), int64,

@@ -27,7 +27,7 @@ class _ChecksumStore(ReadRange, Advise, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Span:
     """Consecutive extents ``[first, end)`` of one shard that one read covers, or a single extent larger than a read."""
 
     shard: int
@@ -61,20 +61,20 @@ def extent_checksums(
     total_bytes = int(new_bytes.sum())
     num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _FAR_THREADS
     done_bytes = 0
-    under_way: deque[tuple[_Stretch, Future[list[int]]]] = deque()
+    under_way: deque[tuple[_Span, Future[list[int]]]] = deque()
 
     def finish_oldest() -> None:
         nonlocal done_bytes
-        stretch, answer = under_way.popleft()
-        checksums[stretch.first : stretch.end] = answer.result()
-        done_bytes += int(new_bytes[stretch.first : stretch.end].sum())
+        span, answer = under_way.popleft()
+        checksums[span.first : span.end] = answer.result()
+        done_bytes += int(new_bytes[span.first : span.end].sum())
         if progress is not None:
             progress(done_bytes, total_bytes)
 
     with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-checksum") as threads:
         try:
-            for stretch in _stretches(index):
-                under_way.append((stretch, threads.submit(_checksums_of, index, paths, store, check, stretch)))
+            for span in _spans(index):
+                under_way.append((span, threads.submit(_checksums_of, index, paths, store, check, span)))
                 if len(under_way) >= 3 * num_threads:
                     finish_oldest()
             while under_way:
@@ -93,10 +93,10 @@ def record_checksums(index: Index, paths: Sequence[str], *, store: ReadRange) ->
     if index.sample_bytes is None:
         return None
     checksums = np.zeros(index.num_samples, dtype=np.uint32)
-    for stretch in _stretches(index):
-        begin, end = int(index.extent_first_byte[stretch.first]), int(index.extent_end_byte[stretch.end - 1])
-        view = memoryview(store.read_range(paths[stretch.shard], begin, end))
-        for extent in range(stretch.first, stretch.end):
+    for span in _spans(index):
+        begin, end = int(index.extent_first_byte[span.first]), int(index.extent_end_byte[span.end - 1])
+        view = memoryview(store.read_range(paths[span.shard], begin, end))
+        for extent in range(span.first, span.end):
             first, after = index.extent_first_sample[[extent, extent + 1]].tolist()
             at = int(index.extent_first_byte[extent]) - begin
             for sample, num_bytes in enumerate(index.sample_bytes[first:after].tolist(), first):
@@ -105,7 +105,7 @@ def record_checksums(index: Index, paths: Sequence[str], *, store: ReadRange) ->
     return checksums
 
 
-def _stretches(index: Index) -> Iterator[_Stretch]:
+def _spans(index: Index) -> Iterator[_Span]:
     shard_first = index.shard_first_extent.tolist()
     for shard in range(index.num_shards):
         first, end = shard_first[shard], shard_first[shard + 1]
@@ -114,17 +114,17 @@ def _stretches(index: Index) -> Iterator[_Stretch]:
         while at < end:
             limit = int(index.extent_first_byte[at]) + _READ_BYTES
             after = max(at + 1, first + int(np.searchsorted(ends, limit, side="right")))
-            yield _Stretch(shard, at, after)
+            yield _Span(shard, at, after)
             at = after
 
 
 def _checksums_of(
-    index: Index, paths: Sequence[str], store: ReadRange, check: Callable[[int], None], stretch: _Stretch
+    index: Index, paths: Sequence[str], store: ReadRange, check: Callable[[int], None], span: _Span
 ) -> list[int]:
-    check(stretch.shard)
-    path = paths[stretch.shard]
-    starts = index.extent_first_byte[stretch.first : stretch.end].tolist()
-    ends = index.extent_end_byte[stretch.first : stretch.end].tolist()
+    check(span.shard)
+    path = paths[span.shard]
+    starts = index.extent_first_byte[span.first : span.end].tolist()
+    ends = index.extent_end_byte[span.first : span.end].tolist()
     if ends[-1] - starts[0] > _READ_BYTES:
         crc = 0
         for first_byte in range(starts[0], ends[-1], _READ_BYTES):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute_each, unpermute_each
 from shoal.order.permuted_chunks import ChunkLine
-from shoal.order.protocol import as_ids, as_stretch, as_whole, check_chunk_samples
+from shoal.order.protocol import as_ids, as_span, as_whole, check_chunk_samples
 from shoal.order.seeds import check_epoch, check_seed, key, keys
 
 _STRETCH = 1 << 16
@@ -49,11 +49,11 @@ class Block:
         return 0
 
     def making_bytes(self, num_samples: int) -> int:  # noqa: ARG002
-        """Return the bytes needed beside them to make a stretch: none, since there are no stretches."""
+        """Return the bytes needed beside them to make a span: none, since there are no spans."""
         return 0
 
     def makings(self, num_samples: int) -> range:  # noqa: ARG002
-        """Return the positions of stretches that are made while samples are delivered: none."""
+        """Return the positions of spans that are made while samples are delivered: none."""
         return range(0)
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BlockEpoch:
@@ -69,7 +69,7 @@ class BlockEpoch:
 
     version = Block.version
     num_canonical_nodes = 1
-    stretch = _STRETCH
+    span = _STRETCH
 
     def __init__(self, order: Block, line: ChunkLine, epoch_key: int) -> None:
         self._line = line
@@ -90,7 +90,7 @@ class BlockEpoch:
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids at positions ``[start, stop)`` and the chunk of each."""
-        positions = np.arange(*as_stretch(start, stop, self.num_samples))
+        positions = np.arange(*as_span(start, stop, self.num_samples))
         begin, size, block_keys = self._block(positions)
         return self._line.locate(begin + permute_each(positions - begin, size, block_keys))
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute, unpermute
 from shoal.order.permuted_chunks import ChunkLine
-from shoal.order.protocol import as_ids, as_stretch, as_whole, check_chunk_samples
+from shoal.order.protocol import as_ids, as_span, as_whole, check_chunk_samples
 from shoal.order.seeds import check_epoch, check_seed, draws, key
 
 _TILE = 1 << 16
@@ -85,8 +85,8 @@ class BufferEpoch:
         self._slot_key, self._end_key = slot_key, end_key
         # Contents of the buffer before step `_at`; only a cache: any step can be reached without it.
         self._at, self._contents = 0, np.arange(self._slots)
-        # Samples linger: the remaining samples of a chunk are known only over a stretch of many buffers.
-        self.stretch = min(max(_TILE, 8 * self._slots), 1 << 22)
+        # Samples linger: the remaining samples of a chunk are known only over a span of many buffers.
+        self.span = min(max(_TILE, 8 * self._slots), 1 << 22)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the ids at positions ``[start, stop)``; O(samples) memory, O(samples log samples) time for a seek."""
@@ -94,7 +94,7 @@ class BufferEpoch:
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids at positions ``[start, stop)`` and the chunk of each."""
-        first, end = as_stretch(start, stop, self.num_samples)
+        first, end = as_span(start, stop, self.num_samples)
         steps_end = min(end, self._steps)
         parts = [self._steps_from(i, min(i + _TILE, steps_end)) for i in range(first, steps_end, _TILE)]
         if end > self._steps:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.sorting import distinct
-from shoal.order.protocol import BoundOrder, as_stretch
+from shoal.order.protocol import BoundOrder, as_span
 
 
 class ChosenPositions:
@@ -18,7 +18,7 @@ class ChosenPositions:
     def __init__(self, order: BoundOrder, chosen: Runs) -> None:
         self._order, self._chosen = order, chosen
         self.num_samples = len(chosen)
-        self.stretch = order.stretch
+        self.span = order.span
         self.version = order.version
         self.parameters = order.parameters
 
@@ -33,16 +33,16 @@ class ChosenPositions:
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids at the chosen positions ``[start, stop)`` and the chunk of each."""
-        first, end = as_stretch(start, stop, self.num_samples)
+        first, end = as_span(start, stop, self.num_samples)
         positions = self._chosen.members(np.arange(first, end))
         ids, chunks = np.empty_like(positions), np.empty_like(positions)
-        # Ask stretch by stretch of the order, from the first to the last chosen position in each.
-        numbers = positions // self.stretch
+        # Ask span by span of the order, from the first to the last chosen position in each.
+        numbers = positions // self.span
         for number in distinct(numbers):
             mine = np.flatnonzero(numbers == number)
             low, high = int(positions[mine[0]]), int(positions[mine[-1]]) + 1
-            stretch_ids, stretch_chunks = self._order.locate(low, high)
-            ids[mine], chunks[mine] = stretch_ids[positions[mine] - low], stretch_chunks[positions[mine] - low]
+            span_ids, span_chunks = self._order.locate(low, high)
+            ids[mine], chunks[mine] = span_ids[positions[mine] - low], span_chunks[positions[mine] - low]
         return ids, chunks
 
     def positions(self, ids: Any) -> NDArray[np.int64]:

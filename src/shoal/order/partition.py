@@ -218,7 +218,7 @@ def check_rank(rank: int, world_size: int) -> None:
 def _locate_some(order: BoundOrder, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return ids and chunks at ascending positions that are few, close to each other, or both."""
     ids, chunks = np.empty_like(positions), np.empty_like(positions)
-    breaks = np.flatnonzero(np.diff(positions) > order.stretch) + 1
+    breaks = np.flatnonzero(np.diff(positions) > order.span) + 1
     for part in np.split(np.arange(len(positions)), breaks):
         if part.size:
             low, high = int(positions[part[0]]), int(positions[part[-1]]) + 1

@@ -19,7 +19,7 @@ from shoal.errors import UsageError
 class BoundOrder(Protocol):
     """The order of one epoch of one dataset under one seed.
 
-    `locate` costs the least per sample in consecutive calls for multiples of `stretch` positions.
+    `locate` costs the least per sample in consecutive calls for multiples of `span` positions.
     """
 
     @property
@@ -28,7 +28,7 @@ class BoundOrder(Protocol):
         ...
 
     @property
-    def stretch(self) -> int:
+    def span(self) -> int:
         """Number of positions that are cheap to request at once."""
         ...
 
@@ -124,8 +124,8 @@ def as_whole(name: str, value: object) -> int:
         raise UsageError(msg) from None
 
 
-def as_stretch(start: int, stop: int, num_samples: int) -> tuple[int, int]:
-    """Return the half-open stretch as ints, or raise an error if it leaves ``[0, num_samples)``."""
+def as_span(start: int, stop: int, num_samples: int) -> tuple[int, int]:
+    """Return the half-open span as ints, or raise an error if it leaves ``[0, num_samples)``."""
     first, end = operator.index(start), operator.index(stop)
     if not 0 <= first <= end <= num_samples:
         msg = f"positions [{first}, {end}) were asked for; an epoch has positions [0, {num_samples})"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.arrays.permutation import permute, unpermute
-from shoal.order.protocol import as_ids, as_stretch, check_chunk_samples, chunk_starts
+from shoal.order.protocol import as_ids, as_span, check_chunk_samples, chunk_starts
 from shoal.order.seeds import check_epoch, check_seed, key
 
 _STRETCH = 1 << 16
@@ -67,7 +67,7 @@ class SequentialEpoch:
     version = Sequential.version
     parameters: ClassVar[dict[str, int]] = {}
     num_canonical_nodes = 1
-    stretch = _STRETCH
+    span = _STRETCH
 
     def __init__(self, chunk_samples: NDArray[np.int64]) -> None:
         self._chunk_first_id = chunk_starts(chunk_samples)
@@ -75,7 +75,7 @@ class SequentialEpoch:
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the positions themselves."""
-        return np.arange(*as_stretch(start, stop, self.num_samples), dtype=np.int64)
+        return np.arange(*as_span(start, stop, self.num_samples), dtype=np.int64)
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids at positions ``[start, stop)`` and the chunk of each."""
@@ -93,7 +93,7 @@ class FullEpoch:
     version = Full.version
     parameters: ClassVar[dict[str, int]] = {}
     num_canonical_nodes = 1
-    stretch = _STRETCH
+    span = _STRETCH
 
     def __init__(self, chunk_samples: NDArray[np.int64], epoch_key: int) -> None:
         self._key = epoch_key
@@ -102,7 +102,7 @@ class FullEpoch:
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the ids at positions ``[start, stop)``; O(1) memory beyond them."""
-        first, end = as_stretch(start, stop, self.num_samples)
+        first, end = as_span(start, stop, self.num_samples)
         return permute(np.arange(first, end), self.num_samples, self._key)
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.protocol import BoundOrder, as_stretch, chunk_starts
+from shoal.order.protocol import BoundOrder, as_span, chunk_starts
 
 MOST_GAPS = 12
 """Most gaps of a run; a state lists all of them in less than 1 KB."""
@@ -108,7 +108,7 @@ class WithoutGaps:
         self.untouched = untouched
         self._left = left
         self.num_samples = len(left)
-        self.stretch = untouched.stretch
+        self.span = untouched.span
         self.version = untouched.version
         self.parameters = untouched.parameters
         self.num_canonical_nodes = untouched.num_canonical_nodes
@@ -123,7 +123,7 @@ class WithoutGaps:
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids at ``[start, stop)`` of the positions that are left, and the chunk of each."""
-        first, end = as_stretch(start, stop, self.num_samples)
+        first, end = as_span(start, stop, self.num_samples)
         found = [self.untouched.locate(low, high) for low, high in self._spans(first, end)]
         if not found:
             return self.untouched.locate(0, 0)
@@ -134,7 +134,7 @@ class WithoutGaps:
         return self._left.numbers(self.untouched.positions(ids))
 
     def _spans(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Return the stretches of original positions that make up a stretch of numbers."""
+        """Return the spans of original positions that make up a span of numbers."""
         left = self._left
         cuts = [first, *left.before[(left.before > first) & (left.before < end)].tolist(), end]
         spans = []

@@ -29,7 +29,7 @@ _NEARLY = 0.98  # share of the samples of the fullest rank
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverTime:
-    """The simulated stretch, in 50 parts of equal length.
+    """The simulated span, in 50 parts of equal length.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class ClusterReads:
     held_error
         Relative error of ``held_chunks``: the effect of thinning.
     over_time
-        Holdings, reads and samples over the simulated stretch.
+        Holdings, reads and samples over the simulated span.
     meetings
         Meetings of ranks and chunks, if the whole epoch was simulated.
     """

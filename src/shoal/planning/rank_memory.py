@@ -11,14 +11,14 @@ from dataclasses import dataclass, fields
 
 from shoal.order.block import Block
 from shoal.order.window.order import Window
-from shoal.reading.schedule.lifetimes import stretch_positions
+from shoal.reading.schedule.lifetimes import span_positions
 
 BYTES_OF_A_CHUNK = 80
 """Bytes per chunk of the dataset, in columns of eight bytes: seven of the chunk table, three of the order."""
-# In the current stretch and the next, each sample has an id and a unit in a list (an integer and a pointer to it: 40
+# In the current span and the next, each sample has an id and a unit in a list (an integer and a pointer to it: 40
 # bytes), a flag for the last of its unit, its hash, and numbers in arrays.
 _BYTES_OF_A_COMING_SAMPLE = 200
-# While a stretch is dealt there are six more arrays of its samples, and those of the samples of other ranks.
+# While a span is dealt there are six more arrays of its samples, and those of the samples of other ranks.
 _BYTES_OF_A_CHOSEN_SAMPLE = 100
 _BYTES_OF_A_DEALT_SAMPLE = 66
 # Start of each sample of a chunk in use: an integer in a list.
@@ -28,7 +28,7 @@ _BYTES_OF_A_START = 40
 _BYTES_OF_A_STACK = 32 << 10
 _MOST_IN_A_HEAP_BYTES = 128 << 10
 _MOST_THREADS = 32
-# Reads are planned for the current stretch and the next.
+# Reads are planned for the current span and the next.
 _STRETCHES_AHEAD = 2
 # The user still holds the last batch while the next one is made.
 _BATCHES = 2
@@ -49,7 +49,7 @@ class RankMemory:
     batches
         The last batch delivered, and the one being made.
     order
-        Data for making ids: the table of all chunks, and stretches of the order.
+        Data for making ids: the table of all chunks, and spans of the order.
     coming
         Lists of upcoming samples, and the starts of those of the chunks in use.
     spare
@@ -77,9 +77,9 @@ class RankMemory:
 def planned_ahead_bytes(
     order: Window | Block, limit: float, *, num_samples: int, dataset_bytes: float, world_size: int
 ) -> float:
-    """Return how much of the read-ahead limit is used: reads are planned one stretch ahead of the current one."""
-    stretch = min(num_samples, stretch_positions(order.parameters, world_size))
-    return min(limit, _STRETCHES_AHEAD * stretch / world_size * dataset_bytes / num_samples)
+    """Return how much of the read-ahead limit is used: reads are planned one span ahead of the current one."""
+    span = min(num_samples, span_positions(order.parameters, world_size))
+    return min(limit, _STRETCHES_AHEAD * span / world_size * dataset_bytes / num_samples)
 
 
 def rank_memory(
@@ -109,10 +109,10 @@ def rank_memory(
     314
     """
     sample_bytes = chunk_bytes * num_chunks / num_samples
-    stretch = min(num_samples, max(global_batch, stretch_positions(order.parameters, world_size)))
-    coming = stretch * _BYTES_OF_A_COMING_SAMPLE / world_size
+    span = min(num_samples, max(global_batch, span_positions(order.parameters, world_size)))
+    coming = span * _BYTES_OF_A_COMING_SAMPLE / world_size
     if not is_making:
-        coming += stretch * (_BYTES_OF_A_DEALT_SAMPLE + _BYTES_OF_A_CHOSEN_SAMPLE / world_size)
+        coming += span * (_BYTES_OF_A_DEALT_SAMPLE + _BYTES_OF_A_CHOSEN_SAMPLE / world_size)
     num_threads = min(_MOST_THREADS, ahead / chunk_bytes) if is_far else 0.0
     in_a_heap = chunk_bytes if chunk_bytes <= _MOST_IN_A_HEAP_BYTES else 0.0
     return RankMemory(

@@ -23,10 +23,10 @@ from shoal.reading.schedule.units import UnitRead, Units
 _MOST_READS = 1 << 15  # grouped to count their requests: 6 us each
 
 
-def count_requests(stretches: Iterable[Sequence[UnitRead]], sizes: RequestSizes) -> int:
-    """Count the requests of a rank for its reads, given by stretch and in the order of their first use; O(n log n).
+def count_requests(spans: Iterable[Sequence[UnitRead]], sizes: RequestSizes) -> int:
+    """Count the requests of a rank for its reads, given by span and in the order of their first use; O(n log n).
 
-    The reads of a stretch are planned before the samples of the previous stretch are delivered, and each makes room for
+    The reads of a span are planned before the samples of the previous span are delivered, and each makes room for
     others when it is used.
     """
     ledger = MemoryBudget(ahead_limit_bytes=sizes.ahead_bytes)
@@ -60,7 +60,7 @@ def count_requests(stretches: Iterable[Sequence[UnitRead]], sizes: RequestSizes)
             read_ahead()
 
     before = 0
-    for reads in stretches:
+    for reads in spans:
         waiting.extend(reads)
         read_ahead()
         use(before)
@@ -81,8 +81,8 @@ class _Asked:
         return not self._num_takers
 
 
-def requests_for_each_read(met: Meetings, units: Units, sizes: RequestSizes, *, stretch_positions: int) -> float:
-    """Return the requests per chunk that a rank meets, in an epoch with stretches of ``stretch_positions`` positions.
+def requests_for_each_read(met: Meetings, units: Units, sizes: RequestSizes, *, span_positions: int) -> float:
+    """Return the requests per chunk that a rank meets, in an epoch with spans of ``span_positions`` positions.
 
     Ranks are sampled evenly, until 32,768 reads are counted.
     """
@@ -91,9 +91,9 @@ def requests_for_each_read(met: Meetings, units: Units, sizes: RequestSizes, *, 
     for rank in _from_all_over(len(met.samples_of_rank)):
         mine = slice(borders[rank], borders[rank + 1])
         in_turn = np.argsort(met.first[mine])
-        chunks, stretch = met.chunks[mine][in_turn], met.first[mine][in_turn] // stretch_positions
-        num_stretches = int(stretch[-1]) + 1 if len(stretch) else 0
-        parts = np.split(chunks, np.searchsorted(stretch, np.arange(1, num_stretches)))
+        chunks, span = met.chunks[mine][in_turn], met.first[mine][in_turn] // span_positions
+        num_spans = int(span[-1]) + 1 if len(span) else 0
+        parts = np.split(chunks, np.searchsorted(span, np.arange(1, num_spans)))
         num_requests += count_requests(map(units.reads, parts), sizes)
         num_reads += len(chunks)
         if num_reads >= _MOST_READS:

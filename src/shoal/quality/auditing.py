@@ -138,7 +138,7 @@ def audit(
     ids
         The number of each sample in storage order, from 0, in the order of delivery: an array of shape (N,) or
         (num_epochs, N), memory-mapped if large; or an iterable of ids or of batches of ids. Above 2**24 samples, counts
-        and the heat map cover all samples, and the tests four stretches of 2**22.
+        and the heat map cover all samples, and the tests four spans of 2**22.
     num_samples
         Number of samples of the dataset; default one more than the largest id.
     keys

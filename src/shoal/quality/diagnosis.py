@@ -65,7 +65,7 @@ ADVICE: Mapping[str, Advice] = {
     ),
     "displacement": Advice(0.8, "samples stay near their place", "a buffer or blocks over storage order", _WIDER),
     "storage order": Advice(
-        0.8, "stretches are in storage order", "a tail or remainder that is not shuffled, or no shuffle at all", _WIDER
+        0.8, "spans are in storage order", "a tail or remainder that is not shuffled, or no shuffle at all", _WIDER
     ),
     "in step": Advice(
         0.7, "orders are in step", "shards or sources come in one order in every epoch or seed", _SET_EPOCH
@@ -80,6 +80,6 @@ ADVICE: Mapping[str, Advice] = {
     "parts of the dataset": Advice(0.5, "batches come from few parts", _FEW_CHUNKS, _WIDER),
     "echo": Advice(0.5, "an echo of the order", _CIPHER, _ROUNDS),
     "parity": Advice(0.5, "ids take turns", _CIPHER, _ROUNDS),
-    "runs": Advice(0.5, "ids go up or down in a row", "stretches that are only merged, not mixed", _WIDER),
+    "runs": Advice(0.5, "ids go up or down in a row", "spans that are only merged, not mixed", _WIDER),
     "steps": Advice(0.4, "the same steps over and over", _CIPHER, _ROUNDS),
 }

@@ -1,4 +1,4 @@
-"""Statistical tests of one epoch; of a long one, only stretches from its start to its end are tested."""
+"""Statistical tests of one epoch; of a long one, only spans from its start to its end are tested."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Epoch:
 
     @staticmethod
     def of(row: NDArray[np.int64], num_samples: int, labels: Keys | None, batch: int) -> Epoch:
-        """Survey an epoch and select the part to test: all of it, or stretches from the start to the end."""
+        """Survey an epoch and select the part to test: all of it, or spans from the start to the end."""
         found = survey(row, num_samples)
         if len(row) <= _LOOKED_AT:
             ids = np.asarray(row)
         else:
-            ids = np.concatenate([np.asarray(row[start:stop]) for start, stop in _stretches(len(row))])
+            ids = np.concatenate([np.asarray(row[start:stop]) for start, stop in _spans(len(row))])
         inside = np.clip(ids, 0, num_samples - 1)
         keys = Keys(ids.astype(np.float64) - found.mean, None, found.variance) if found.variance > 0 else None
         if labels is not None:
@@ -64,12 +64,12 @@ class Epoch:
         """Compute the positions of the tested samples anew each time: 8 bytes per sample are too many to keep."""
         if self.is_whole:
             return np.arange(len(self.ids))
-        return np.concatenate([np.arange(start, stop) for start, stop in _stretches(self.survey.num_delivered)])
+        return np.concatenate([np.arange(start, stop) for start, stop in _spans(self.survey.num_delivered)])
 
     def curve(self, keys: Keys) -> VarianceCurve:
         """Return the variance ratios of all batch sizes."""
-        stretch = len(self.ids) if self.is_whole else len(self.ids) // _STRETCHES
-        return variance_curve(keys, batch_sizes(self.batch, stretch), population=self._population)
+        span = len(self.ids) if self.is_whole else len(self.ids) // _STRETCHES
+        return variance_curve(keys, batch_sizes(self.batch, span), population=self._population)
 
     @property
     def _population(self) -> int | None:
@@ -130,7 +130,7 @@ class Epoch:
             yield from permutation_looks(self.ids, ranks, batch=self.batch)
 
 
-def _stretches(num_delivered: int) -> list[tuple[int, int]]:
+def _spans(num_delivered: int) -> list[tuple[int, int]]:
     """Return the ranges of positions of a long epoch that are tested."""
     length = _LOOKED_AT // _STRETCHES
     starts = [number * (num_delivered - length) // (_STRETCHES - 1) for number in range(_STRETCHES)]

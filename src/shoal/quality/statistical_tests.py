@@ -145,14 +145,14 @@ def _differences(ranks: NDArray[np.int64]) -> Iterator[Look]:
 
 
 def _runs(ranks: NDArray[np.int64]) -> Iterator[Look]:
-    """Test stretches in storage order, and the longest monotonic runs."""
+    """Test spans in storage order, and the longest monotonic runs."""
     size = len(ranks)
     steps = np.diff(ranks)
     kept = int(np.count_nonzero((steps == 1) | (steps == -1)))
     length, first = _longest(steps == 1)
     text = (
         f"{kept:,} of {size:,} samples are delivered beside a neighbour of storage, and about 2 in a perfect shuffle; "
-        f"the longest stretch in storage order has {length + 1:,} samples, from position {first:,}"
+        f"the longest span in storage order has {length + 1:,} samples, from position {first:,}"
     )
     yield Look("storage order", kept, 2.0, poisson_tail(kept, 2.0), kept >= 0.001 * size, kept / size, text)
     for name, going in (("up", steps > 0), ("down", steps < 0)):
@@ -172,7 +172,7 @@ def _usual_run(size: int) -> int:
 
 
 def _longest(true: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return the length of the longest stretch of true values, and its start."""
+    """Return the length of the longest span of true values, and its start."""
     breaks = np.flatnonzero(~np.concatenate([[False], true, [False]]))
     lengths = np.diff(breaks)
     at = int(lengths.argmax())

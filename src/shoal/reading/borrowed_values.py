@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.shard_format import ReadBytes, Records, Sample, Stretch, ViewingFormat, reading_alone
+from shoal.formats.shard_format import ReadBytes, Records, Sample, Span, ViewingFormat, reading_alone
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.indexing.open_source import Opened
 from shoal.stats.pinned_views import Pins
@@ -36,17 +36,17 @@ class _Viewing:
         found: ShardScan = self._format.scan(read, num_bytes, shard=shard)
         return found
 
-    def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
+    def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
         """Read a sample as the wrapped format does; values are views of bytes that belong to them alone."""
-        sample = self._alone(read, end_byte, stretch)
+        sample = self._alone(read, end_byte, span)
         return {name: memoryview(value) if type(value) is bytes else value for name, value in sample.items()}
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
+    def parse(self, buffer: Buffer, span: Span) -> Records:
         """Parse records whose values are views."""
         data = bytes(buffer) if isinstance(buffer, bytearray) else buffer
         # An array between the bytes and their views, since bytes objects cannot be weakly referenced.
         array = np.frombuffer(data, dtype=np.uint8) if data else np.zeros(0, dtype=np.uint8)
-        found: Records = self._format.parse_views(data, array.data, stretch)
+        found: Records = self._format.parse_views(data, array.data, span)
         return _ViewedRecords(found, weakref.ref(array), self._pins)
 
 

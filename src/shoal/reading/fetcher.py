@@ -30,7 +30,7 @@ from shoal.reading.schedule.units import UnitRead, Units
 from shoal.reading.spilled.spilled_readers import with_spills
 from shoal.stats.counters import Counters
 
-_PLANNED_AT_ONCE = 256  # units; a stretch of the order may have one for every sample
+_PLANNED_AT_ONCE = 256  # units; a span of the order may have one for every sample
 
 
 _Records = Records | ForgivingRecords

@@ -34,7 +34,7 @@ class PlanFigures:
     heat
         Samples from each part of the dataset at each time, shape (times, parts).
     is_whole
-        True if the time is the whole epoch, False if it is a stretch that represents it.
+        True if the time is the whole epoch, False if it is a span that represents it.
     """
 
     batch: int
@@ -170,7 +170,7 @@ def _heat(drawn: PlanFigures) -> Figure:
 
 
 def _time(drawn: PlanFigures) -> Axis:
-    label = "time in the epoch" if drawn.is_whole else "time in the simulated stretch"
+    label = "time in the epoch" if drawn.is_whole else "time in the simulated span"
     return Axis(label, 0.0, 1.0, [(0.0, "start"), (1.0, "end")])
 
 

@@ -112,7 +112,7 @@ def _different(arrangement: ResolvedOrder, batch: int, borders: NDArray[np.int64
     if not num_batches:
         return float("nan"), float("nan")
     wanted = max(1, min(num_batches, _MOST_COUNTED // batch))
-    # Stretches of whole batches from the start, the middle and the end.
+    # Spans of whole batches from the start, the middle and the end.
     each = -(-wanted // 4)
     firsts = sorted({number * max(0, num_batches - each) // 3 for number in range(4)})
     found = []

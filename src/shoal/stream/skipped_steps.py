@@ -40,9 +40,9 @@ def gaps_of(described: DatasetSpec, arrangement: ResolvedOrder, steps: Any, posi
         raise UsageError(msg, hint="steps count from the start of the epoch; epoch= says of which")
     left = arrangement.gaps.left(epoch, arrangement.num_samples) or Runs.span(0, arrangement.num_samples)
     ranges = []
-    for stretch in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):
-        first = int(stretch[0]) * partition.global_batch
-        stop = partition.end_of(int(stretch[-1]), num_samples)
+    for span in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):
+        first = int(span[0]) * partition.global_batch
+        stop = partition.end_of(int(span[-1]), num_samples)
         runs = left.of_members(Runs.span(first, stop))
         ranges += [(epoch, start, end) for start, end in zip(runs.starts.tolist(), runs.stops.tolist(), strict=True)]
     return Gaps.of(ranges)

@@ -1,4 +1,4 @@
-"""Damaged bytes: truncation, flipped bits, wrong numbers, repeated, removed and inserted stretches."""
+"""Damaged bytes: truncation, flipped bits, wrong numbers, repeated, removed and inserted spans."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import ColumnRecords, Format, Records, Sample, Stretch, ViewingFormat, reading_alone
+from shoal.formats.shard_format import ColumnRecords, Format, Records, Sample, Span, ViewingFormat, reading_alone
 from shoal.formats.tables.arrow_columns import value_in
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.testing.format_damage import DamageCount, check_damage
@@ -22,11 +22,11 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FormatReport:
-    """Counts of what a check covered: shards, samples, stretches of pieces, and damaged shards."""
+    """Counts of what a check covered: shards, samples, spans of pieces, and damaged shards."""
 
     num_shards: int
     num_samples: int
-    num_stretches: int
+    num_spans: int
     damage: DamageCount
 
 
@@ -47,7 +47,7 @@ def check_format(
     format has checksums of all its bytes, so that no flipped bit may ever lead to a wrong sample. Scans, including
     those of damaged shards, may take ``memory_limit_bytes`` beyond four times the shard's size in memory.
 
-    Checks the arrays and head of a scan; that any stretch of pieces gives the samples and CRCs of the scan, with and
+    Checks the arrays and head of a scan; that any span of pieces gives the samples and CRCs of the scan, with and
     without ``sample_starts``, in any kind of buffer; that samples own their bytes; that a sample read alone, views and
     columns are equal; that wrong counts, cut shards and flipped bits lead only to the right samples or to a
     `ShardError` that names the shard and a byte inside it.
@@ -89,8 +89,8 @@ def _check_shard(format: Format, known: KnownShard, memory_limit_bytes: int, sam
         piece_ends=found.piece_ends,
     )
     count = 0
-    for first, end in _stretches(len(found.sample_starts) - 1):
-        _check_stretch(format, known, found, first, end)
+    for first, end in _spans(len(found.sample_starts) - 1):
+        _check_span(format, known, found, first, end)
         count += 1
     _check_wrong_count(format, known, found)
     _check_single_samples(format, known, found)
@@ -145,7 +145,7 @@ def _check_same_scan(known: KnownShard, one: ShardScan, other: ShardScan) -> Non
         require(same(a, b), known, f"{what} of two scans differ: {a!r:.200} and {b!r:.200}")
 
 
-def _check_stretch(format: Format, known: KnownShard, found: ShardScan, first: int, end: int) -> None:  # noqa: A002
+def _check_span(format: Format, known: KnownShard, found: ShardScan, first: int, end: int) -> None:  # noqa: A002
     """Parse some consecutive pieces in every way, and compare with the scan and the samples."""
     begin, stop = int(found.sample_starts[first]), int(found.ends[end - 1])
     before = found.samples_before()
@@ -156,7 +156,7 @@ def _check_stretch(format: Format, known: KnownShard, found: ShardScan, first: i
     for given in options:
         for buffer in _buffers(known.data[begin:stop]):
             label = f"{what}, {'with' if given else 'without'} starts, in {type(buffer).__name__}"
-            records = format.parse(buffer, Stretch(known.name, begin, len(expected), given, found.head))
+            records = format.parse(buffer, Span(known.name, begin, len(expected), given, found.head))
             _check_records(records, known, expected, found.layout_crcs[first:end].tolist(), label)
             samples = [records.sample(number) for number in range(len(expected))]
             if isinstance(buffer, bytearray):
@@ -165,8 +165,8 @@ def _check_stretch(format: Format, known: KnownShard, found: ShardScan, first: i
             require(fine, known, f"{label}: a sample does not own its bytes, they change with the buffer")
         if isinstance(format, ViewingFormat):
             whole = known.data[begin:stop]
-            stretch = Stretch(known.name, begin, len(expected), given, found.head)
-            views = format.parse_views(whole, memoryview(whole), stretch)
+            span = Span(known.name, begin, len(expected), given, found.head)
+            views = format.parse_views(whole, memoryview(whole), span)
             fine = all(_as_bytes(views.sample(number)) == expected[number] for number in range(len(expected)))
             require(fine, known, f"{what}: samples of views differ from those of copies")
 
@@ -198,7 +198,7 @@ def _check_wrong_count(format: Format, known: KnownShard, found: ShardScan) -> N
     begin, stop = int(found.sample_starts[0]), int(found.sample_starts[-1])
     for wrong in {len(known.samples) + 1, len(known.samples) - 1} - {0}:
         try:
-            records = format.parse(known.data[begin:stop], Stretch(known.name, begin, wrong, None, found.head))
+            records = format.parse(known.data[begin:stop], Span(known.name, begin, wrong, None, found.head))
             for number in range(wrong):
                 records.sample(number)
         except ShardError:
@@ -216,14 +216,14 @@ def _check_single_samples(format: Format, known: KnownShard, found: ShardScan) -
         if before[piece + 1] - before[piece] != 1:
             continue
         begin, end = int(found.sample_starts[piece]), int(found.ends[piece])
-        sample = reading_alone(format)(known.read, end, Stretch(known.name, begin, 1, None, found.head))
+        sample = reading_alone(format)(known.read, end, Span(known.name, begin, 1, None, found.head))
         expected = known.samples[before[piece]]
         fine = same(sample, expected)
-        require(fine, known, f"alone it is {sample!r:.300} for sample {before[piece]}, in a stretch {expected!r:.300}")
+        require(fine, known, f"alone it is {sample!r:.300} for sample {before[piece]}, in a span {expected!r:.300}")
 
 
-def _stretches(num_pieces: int) -> Iterator[tuple[int, int]]:
-    """Yield all stretches of a few pieces; of many, those between borders at both ends and in the middle."""
+def _spans(num_pieces: int) -> Iterator[tuple[int, int]]:
+    """Yield all spans of a few pieces; of many, those between borders at both ends and in the middle."""
     borders = range(num_pieces + 1)
     if num_pieces > 6:
         borders_chosen = sorted({0, 1, num_pieces // 2, num_pieces // 2 + 1, num_pieces - 1, num_pieces})

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import Format, Records, Sample, Stretch
+from shoal.formats.shard_format import Format, Records, Sample, Span
 from shoal.index.shard_scan import ShardScan
 from shoal.testing.damage import Damage, damaged
 from shoal.testing.known_shards import KnownShard, measured, require, same
@@ -132,8 +132,8 @@ def _parsed(
     num_bytes = max(len(broken.data), end)  # by its index, a truncated shard had this many
     starts = (found.sample_starts - begin).tolist() if with_starts else None
     try:
-        stretch = Stretch(broken.name, begin, found.num_samples, starts, found.head)
-        records = format.parse(broken.data[begin:end], stretch)
+        span = Span(broken.name, begin, found.num_samples, starts, found.head)
+        records = format.parse(broken.data[begin:end], span)
         records.layout_crcs()
     except ShardError as error:
         _check_error(error, broken, where, num_bytes)

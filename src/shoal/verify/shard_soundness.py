@@ -1,7 +1,7 @@
 """Check of shards against their index that finds every damage of a dataset, not only the first.
 
 Each shard is stat'ed, scanned by its format, and read completely: extents with a checksum in the index are compared
-with it, the others are parsed sample by sample. Several shards, and several stretches of a shard, are checked at the
+with it, the others are parsed sample by sample. Several shards, and several spans of a shard, are checked at the
 same time.
 """
 
@@ -34,7 +34,7 @@ from shoal.storage.stat_many import find_all
 from shoal.storage.store import ObjectInfo
 from shoal.verify.damage_report import Damage, Soundness, words_of, words_without_path
 
-_READ_BYTES = 4 << 20  # a stretch of extents read at once; a larger extent is read alone
+_READ_BYTES = 4 << 20  # a span of extents read at once; a larger extent is read alone
 _MOST_THREADS = 8
 _FAR_THREADS = 16  # remote: threads wait for responses, not for the processor
 
@@ -89,8 +89,8 @@ def _works(
         return
     yield lambda: _or_broken(opened, shard, lambda: _scanned(opened, shard, info, costs))
     yield lambda: _or_broken(opened, shard, lambda: _framed(opened, shard, info))
-    for stretch in _stretches(opened, shard, *extents):
-        yield lambda stretch=stretch: _read_or_lost(opened, stretch, info)  # type: ignore[misc]  # bind now, not later
+    for span in _spans(opened, shard, *extents):
+        yield lambda span=span: _read_or_lost(opened, span, info)  # type: ignore[misc]  # bind now, not later
 
 
 def _missing(opened: Opened, shard: int) -> Soundness:
@@ -119,21 +119,21 @@ def _or_broken(opened: Opened, shard: int, look: Callable[[], Soundness]) -> Sou
         return Soundness([Damage("unreadable", opened.index.shard_names[shard], None, None, what)])
 
 
-def _read_or_lost(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
-    """Check a stretch; if the disk cannot read it, check it extent by extent."""
+def _read_or_lost(opened: Opened, span: UnitRead, info: ObjectInfo) -> Soundness:
+    """Check a span; if the disk cannot read it, check it extent by extent."""
     try:
-        return _read(opened, stretch, info)
+        return _read(opened, span, info)
     except StorageError as error:
         if not is_broken(error):
             raise
         broken = error
-    end_extent = _end_extent(opened.index, stretch)
-    if end_extent == stretch.unit + 1:
-        what = words_without_path(broken, opened.paths[stretch.shard])
-        lost = _lost(stretch, "unreadable", opened.index.shard_names[stretch.shard], what)
-        return Soundness([lost], num_bytes=_new_bytes(opened.index, stretch))
+    end_extent = _end_extent(opened.index, span)
+    if end_extent == span.unit + 1:
+        what = words_without_path(broken, opened.paths[span.shard])
+        lost = _lost(span, "unreadable", opened.index.shard_names[span.shard], what)
+        return Soundness([lost], num_bytes=_new_bytes(opened.index, span))
     found = Soundness()
-    for extent in range(stretch.unit, end_extent):
+    for extent in range(span.unit, end_extent):
         found.include(_read_or_lost(opened, extent_read(opened.index, extent), info))
     return found
 
@@ -197,8 +197,8 @@ def _has_grown(opened: Opened, shard: int, info: ObjectInfo, scan: ShardScan) ->
     return info.num_bytes > int(index.shard_bytes[shard]) and scan.num_samples >= end - first
 
 
-def _stretches(opened: Opened, shard: int, first: int, end: int) -> Iterator[UnitRead]:
-    """Yield stretches of consecutive extents, each to be read at once."""
+def _spans(opened: Opened, shard: int, first: int, end: int) -> Iterator[UnitRead]:
+    """Yield spans of consecutive extents, each to be read at once."""
     index = opened.index
     ends = index.extent_end_byte[first:end]
     at = first
@@ -210,20 +210,20 @@ def _stretches(opened: Opened, shard: int, first: int, end: int) -> Iterator[Uni
         at = after
 
 
-def _read(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
-    """Check the extents of a stretch, each by its checksum or sample by sample."""
-    index, name = opened.index, opened.index.shard_names[stretch.shard]
-    found = Soundness(num_bytes=_new_bytes(index, stretch))
-    end_byte = min(stretch.end_byte, info.num_bytes)
+def _read(opened: Opened, span: UnitRead, info: ObjectInfo) -> Soundness:
+    """Check the extents of a span, each by its checksum or sample by sample."""
+    index, name = opened.index, opened.index.shard_names[span.shard]
+    found = Soundness(num_bytes=_new_bytes(index, span))
+    end_byte = min(span.end_byte, info.num_bytes)
     data = b""
-    if end_byte > stretch.first_byte:
-        data = opened.store.read_range(opened.paths[stretch.shard], stretch.first_byte, end_byte)
-    for extent in range(stretch.unit, _end_extent(index, stretch)):
+    if end_byte > span.first_byte:
+        data = opened.store.read_range(opened.paths[span.shard], span.first_byte, end_byte)
+    for extent in range(span.unit, _end_extent(index, span)):
         read = extent_read(opened.index, extent)
         if read.end_byte > info.num_bytes:
             found.damages.append(_lost(read, "cut", name, f"the shard ends at byte {info.num_bytes}"))
             continue
-        begin = read.first_byte - stretch.first_byte
+        begin = read.first_byte - span.first_byte
         part = data[begin : begin + read.num_bytes]
         try:
             if index.extent_checksum is None:
@@ -238,8 +238,8 @@ def _read(opened: Opened, stretch: UnitRead, info: ObjectInfo) -> Soundness:
     return found
 
 
-def _end_extent(index: Index, stretch: UnitRead) -> int:
-    return int(np.searchsorted(index.extent_first_sample, stretch.first_sample + stretch.num_samples))
+def _end_extent(index: Index, span: UnitRead) -> int:
+    return int(np.searchsorted(index.extent_first_sample, span.first_sample + span.num_samples))
 
 
 def _lost(read: UnitRead, kind: str, shard: str, what: str) -> Damage:
@@ -248,11 +248,11 @@ def _lost(read: UnitRead, kind: str, shard: str, what: str) -> Damage:
     return Damage(kind, shard, read.first_byte, read.end_byte, what, samples, (None,) * read.num_samples)
 
 
-def _new_bytes(index: Index, stretch: UnitRead) -> int:
-    """Return the number of bytes of a stretch that the previous stretch does not cover."""
-    before = stretch.unit - 1
-    is_first = before < 0 or int(index.extent_shard[before]) != stretch.shard
-    return stretch.num_bytes if is_first else stretch.end_byte - int(index.extent_end_byte[before])
+def _new_bytes(index: Index, span: UnitRead) -> int:
+    """Return the number of bytes of a span that the previous span does not cover."""
+    before = span.unit - 1
+    is_first = before < 0 or int(index.extent_shard[before]) != span.shard
+    return span.num_bytes if is_first else span.end_byte - int(index.extent_end_byte[before])
 
 
 def _by_checksum(opened: Opened, read: UnitRead, data: bytes) -> Damage:

@@ -10,7 +10,7 @@ from shoal.planning.cluster import ClusterReads
 from shoal.planning.rank_memory import RankMemory, planned_ahead_bytes, rank_memory
 from shoal.planning.request_model import likely_requests_for_each_read, requests_for_each_read
 from shoal.planning.sizing import Cluster
-from shoal.reading.schedule.lifetimes import stretch_positions
+from shoal.reading.schedule.lifetimes import span_positions
 from shoal.reading.schedule.read_ahead import ahead_limit_bytes
 from shoal.reading.schedule.request_sizes import RequestSizes, request_sizes
 from shoal.reading.schedule.units import ChunkUnits
@@ -34,8 +34,8 @@ def requests_of_a_read(data: PlannedData, cluster: Cluster, reads: ClusterReads)
     sizes = sizes_of(data, cluster)
     if reads.meetings is None or data.table is None:
         return likely_requests_for_each_read(data.chunk_bytes, data.num_chunks, sizes)
-    positions = _stretch(data, cluster)
-    return requests_for_each_read(reads.meetings, ChunkUnits(data.table), sizes, stretch_positions=positions)
+    positions = _span(data, cluster)
+    return requests_for_each_read(reads.meetings, ChunkUnits(data.table), sizes, span_positions=positions)
 
 
 def held_by_a_rank(
@@ -77,13 +77,13 @@ def memory_of_a_rank(
 
 
 def makings(data: PlannedData, cluster: Cluster) -> NDArray[np.int64]:
-    """Return the positions reached when ids of the order are computed; reads are planned one stretch ahead."""
-    stretch = _stretch(data, cluster)
+    """Return the positions reached when ids of the order are computed; reads are planned one span ahead."""
+    span = _span(data, cluster)
     positions = np.array(data.order.makings(data.num_samples), dtype=np.int64)
-    return np.maximum(0, positions // stretch - 1) * stretch
+    return np.maximum(0, positions // span - 1) * span
 
 
-def _stretch(data: PlannedData, cluster: Cluster) -> int:
-    """Return the positions in a stretch of whole global batches."""
-    batches = stretch_positions(data.order.parameters, cluster.world_size) // cluster.global_batch
+def _span(data: PlannedData, cluster: Cluster) -> int:
+    """Return the positions in a span of whole global batches."""
+    batches = span_positions(data.order.parameters, cluster.world_size) // cluster.global_batch
     return max(1, batches) * cluster.global_batch

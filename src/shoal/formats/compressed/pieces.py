@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.compressed.decompressed import FrameBorders, Members
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.formats.writing.joined_checksums import joined_crcs
 from shoal.index.cutting import EXTENT_BYTES
 
@@ -213,8 +213,8 @@ class Held(NamedTuple):
     places: list[tuple[int, int]]
 
 
-def held(stretch: Stretch, end_byte: int, *, limit_bytes: int) -> Held:
-    """Return the content of a stretch's pieces, by the head of their shard, which may have ``limit_bytes`` of content.
+def held(span: Span, end_byte: int, *, limit_bytes: int) -> Held:
+    """Return the content of a span's pieces, by the head of their shard, which may have ``limit_bytes`` of content.
 
     If the first piece does not begin with the shard, ``origin`` of the head is where it does.
 
@@ -223,20 +223,20 @@ def held(stretch: Stretch, end_byte: int, *, limit_bytes: int) -> Held:
     ShardError
         No pieces lie there, or the head is damaged or from a newer version.
     """
-    first_byte = stretch.first_byte
+    first_byte = span.first_byte
     try:
-        pieces = _unpacked(stretch.head, limit_bytes)
-        origin = int(stretch.head.get("origin", 0))
+        pieces = _unpacked(span.head, limit_bytes)
+        origin = int(span.head.get("origin", 0))
     except (ValueError, LookupError, TypeError, ArithmeticError, zlib.error) as error:
         msg = f"what the index says of the pieces of this shard cannot be used: {error}"
         hint = "the index is damaged, or of a newer version: update shoal, or index the shards again"
-        raise ShardError(msg, shard=stretch.shard, byte=first_byte, hint=hint) from None
+        raise ShardError(msg, shard=span.shard, byte=first_byte, hint=hint) from None
     begin, end = first_byte - origin, end_byte - origin
     first, last = np.searchsorted(pieces.first_byte, begin), np.searchsorted(pieces.end_byte, end)
     inside = first <= last < len(pieces)
     if not inside or pieces.first_byte[first] != begin or pieces.end_byte[last] != end:
         msg = f"by the index no pieces of this shard lie at bytes [{first_byte}, {end_byte})"
-        raise ShardError(msg, shard=stretch.shard, byte=first_byte, hint=HINT)
+        raise ShardError(msg, shard=span.shard, byte=first_byte, hint=HINT)
     firsts, ends = ((of[first : last + 1] - begin).tolist() for of in (pieces.first_byte, pieces.end_byte))
     places = zip(firsts, ends, strict=True)
     low, high = (int(border) for border in pieces.borders[[first, last + 1]])

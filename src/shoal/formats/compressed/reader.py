@@ -21,7 +21,7 @@ from shoal.formats.compressed.decompressed import DecompressedContent, FrameBord
 from shoal.formats.compressed.pieces import HINT, Held, WhereToCut, cut_pieces, held, may_cut, packed
 from shoal.formats.forward_scan import About, ForwardFormat, forward_borders
 from shoal.formats.records import compact
-from shoal.formats.shard_format import Aside, Format, ReadBytes, Records, Sample, Spilled, Stretch
+from shoal.formats.shard_format import Aside, Format, ReadBytes, Records, Sample, Span, Spilled
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _LIMIT_BYTES = 4 << 30
@@ -122,7 +122,7 @@ class Compressed:
         )
         return replace(scan, piece_ends=pieces.end_byte) if pieces.share_frames else scan
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> CompressedRecords:
+    def parse(self, buffer: Buffer, span: Span) -> CompressedRecords:
         """Decompress a shard, or some consecutive pieces of one, and parse the content.
 
         Raises
@@ -130,24 +130,24 @@ class Compressed:
         ShardError
             It cannot be decompressed, or does not hold that many samples.
         """
-        if "pieces" in stretch.head:
-            return self._parse_pieces(buffer, stretch)
-        shard = stretch.shard
+        if "pieces" in span.head:
+            return self._parse_pieces(buffer, span)
+        shard = span.shard
         inside = self._decompressed(buffer, shard, self.limit_bytes)
         borders = forward_borders(self.inner, _reading(inside), len(inside), shard=shard)
-        _check_samples(borders, stretch)
+        _check_samples(borders, span)
         begin, end = int(borders[0]), int(borders[-1])
         borders -= begin
         starts = compact(borders)
-        within = Stretch(shard, begin, stretch.num_samples, starts, stretch.head.get("inner", {}))
+        within = Span(shard, begin, span.num_samples, starts, span.head.get("inner", {}))
         return CompressedRecords(self.inner.parse(memoryview(inside)[begin:end], within), [crc32(buffer)])
 
-    def _parse_pieces(self, buffer: Buffer, stretch: Stretch) -> CompressedRecords:
-        known = held(stretch, stretch.first_byte + len(buffer), limit_bytes=self.limit_bytes)
+    def _parse_pieces(self, buffer: Buffer, span: Span) -> CompressedRecords:
+        known = held(span, span.first_byte + len(buffer), limit_bytes=self.limit_bytes)
         begin, low, high = known.begin, known.low, known.high
-        inside = self._decompressed(buffer, stretch.shard, known.end - begin, stretch.first_byte)
-        _check_size(len(inside), known, stretch)
-        within = Stretch(stretch.shard, low, stretch.num_samples, None, stretch.head.get("inner", {}))
+        inside = self._decompressed(buffer, span.shard, known.end - begin, span.first_byte)
+        _check_size(len(inside), known, span)
+        within = Span(span.shard, low, span.num_samples, None, span.head.get("inner", {}))
         view = memoryview(buffer)
         crcs = [crc32(view[first:end]) for first, end in known.places]
         return CompressedRecords(self.inner.parse(memoryview(inside)[low - begin : high - begin], within), crcs)
@@ -157,7 +157,7 @@ class Compressed:
         """Name of the format; the content is spilled as it was before compression."""
         return self.name
 
-    def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
+    def spill(self, read: ReadBytes, end_byte: int, span: Span, aside: Aside) -> Spilled:
         """Decompress some consecutive pieces, or a whole shard, into scratch space; each sample is a part.
 
         Memory: some MiB, and what `scan` of the inner format holds, 20 bytes a sample; for snappy, all of it; for
@@ -168,8 +168,8 @@ class Compressed:
         ShardError
             As `parse` does.
         """
-        shard, first_byte = stretch.shard, stretch.first_byte
-        known = held(stretch, end_byte, limit_bytes=self.limit_bytes) if "pieces" in stretch.head else None
+        shard, first_byte = span.shard, span.first_byte
+        known = held(span, end_byte, limit_bytes=self.limit_bytes) if "pieces" in span.head else None
         limit_bytes = self.limit_bytes if known is None else known.end - known.begin
         num_bytes = 0
         try:
@@ -180,27 +180,27 @@ class Compressed:
             raise self._undecodable(error, end_byte - first_byte, shard, first_byte) from None
         begin = low = 0
         if known is not None:
-            _check_size(num_bytes, known, stretch)
+            _check_size(num_bytes, known, span)
             begin, low, num_bytes = known.begin, known.low - known.begin, known.high - known.begin
 
         def inside(first: int, end: int, /) -> bytes:
             return aside.read(low + first, low + end)
 
-        head: dict[str, Any] = {"inner": dict(stretch.head.get("inner", {})), "begin": begin}
+        head: dict[str, Any] = {"inner": dict(span.head.get("inner", {})), "begin": begin}
         if known is not None and getattr(self.inner, "needs_front", False):
-            within = Stretch(shard, known.low, stretch.num_samples, None, head["inner"])
+            within = Span(shard, known.low, span.num_samples, None, head["inner"])
             records = self.inner.parse(inside(0, num_bytes - low), within)
             starts = np.asarray(records.starts, dtype=np.int64)  # type: ignore[attr-defined]  # see `FrontFormat`
         else:
             starts = forward_borders(self.inner, inside, num_bytes - low, shard=shard)
-            _check_samples(starts, stretch)
-        return Spilled(starts + low, stretch.num_samples, 1, head)
+            _check_samples(starts, span)
+        return Spilled(starts + low, span.num_samples, 1, head)
 
-    def parse_part(self, data: bytes, stretch: Stretch) -> Records:
+    def parse_part(self, data: bytes, span: Span) -> Records:
         """Open one sample of what was spilled."""
-        head = stretch.head
-        first_byte = int(head["begin"]) + stretch.first_byte
-        within = Stretch(stretch.shard, first_byte, stretch.num_samples, [0, len(data)], head["inner"])
+        head = span.head
+        first_byte = int(head["begin"]) + span.first_byte
+        within = Span(span.shard, first_byte, span.num_samples, [0, len(data)], head["inner"])
         return self.inner.parse(data, within)
 
     def _decompressed(self, stored: Buffer, shard: str, limit_bytes: int, first_byte: int = 0) -> bytearray:
@@ -221,16 +221,16 @@ def _in_parts(read: ReadBytes, first_byte: int, end_byte: int) -> Iterator[Buffe
         yield read(step, min(step + _AT_ONCE_BYTES, end_byte))
 
 
-def _check_size(num_bytes: int, known: Held, stretch: Stretch) -> None:
+def _check_size(num_bytes: int, known: Held, span: Span) -> None:
     if num_bytes != known.end - known.begin:
         msg = f"these bytes hold {num_bytes}, and by the index {known.end - known.begin}"
-        raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=HINT)
+        raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=HINT)
 
 
-def _check_samples(borders: NDArray[np.int64], stretch: Stretch) -> None:
-    if len(borders) - 1 != stretch.num_samples:
-        msg = f"the index says {stretch.num_samples} samples in this shard, and {len(borders) - 1} are inside"
-        raise ShardError(msg, shard=stretch.shard, hint=HINT)
+def _check_samples(borders: NDArray[np.int64], span: Span) -> None:
+    if len(borders) - 1 != span.num_samples:
+        msg = f"the index says {span.num_samples} samples in this shard, and {len(borders) - 1} are inside"
+        raise ShardError(msg, shard=span.shard, hint=HINT)
 
 
 class CompressedRecords:

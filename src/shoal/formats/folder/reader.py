@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import SourceError
 from shoal.formats.records import CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl")
@@ -110,15 +110,15 @@ class Folder:
         starts = np.array([0, num_bytes], dtype=np.int64)
         return ShardScan(starts, size_crcs(starts[1:]))
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+    def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of a file; raises `ShardError` if their number changed since the file was indexed."""
-        starts = borders_in(buffer, stretch, lambda: [0, len(buffer)], what="files")
+        starts = borders_in(buffer, span, lambda: [0, len(buffer)], what="files")
         sizes = np.array([len(buffer)], dtype=np.int64)
         return CutRecords(
             buffer,
             starts,
-            stretch,
-            decode=partial(self._decode, stretch.shard, stretch.head),
+            span,
+            decode=partial(self._decode, span.shard, span.head),
             crcs=lambda: size_crcs(sizes),
         )
 

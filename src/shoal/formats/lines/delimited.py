@@ -19,7 +19,7 @@ from shoal.formats.forward_scan import About, Content, FoundSamples, SampleBorde
 from shoal.formats.lines.delimited_fields import SMALL_BYTES, column_names, split_fields, split_small
 from shoal.formats.lines.line_borders import BOM, WHITE, LineEnds, LineScan, line_records, scan_lines
 from shoal.formats.records import BadRecordError, CutRecords
-from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.hints import did_you_mean
 from shoal.index.shard_scan import Buffer, ShardScan
 
@@ -152,7 +152,7 @@ class Delimited:
             raise ShardError(msg, shard=shard, byte=byte, hint=hint)
         return column_names(columns)
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+    def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive records; each is parsed when its sample is requested.
 
         Raises
@@ -160,8 +160,8 @@ class Delimited:
         ShardError
             The bytes are not cut at line ends, or hold another number of lines than the index says.
         """
-        columns = tuple(stretch.head.get("columns", ()) if self.columns is None else self.columns)
-        return line_records(buffer, stretch, self._lines(stretch.shard), partial(self._decode, columns))
+        columns = tuple(span.head.get("columns", ()) if self.columns is None else self.columns)
+        return line_records(buffer, span, self._lines(span.shard), partial(self._decode, columns))
 
     def _decode(self, columns: Sequence[str], data: bytes) -> Sample:
         """Return the fields of a record by column."""

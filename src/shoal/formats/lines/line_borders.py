@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.forward_scan import About, Content, FoundSamples, SampleBorders, StoredContent
 from shoal.formats.records import CutRecords, DecodeRecord, compact
-from shoal.formats.shard_format import Stretch
+from shoal.formats.shard_format import Span
 from shoal.index.shard_scan import Buffer
 
 BOM = b"\xef\xbb\xbf"
@@ -58,7 +58,7 @@ def _window(content: Content, first_byte: int, num_bytes: int) -> Buffer:
     return window
 
 
-def line_records(buffer: Buffer, stretch: Stretch, lines: LineScan, decode: DecodeRecord) -> CutRecords:
+def line_records(buffer: Buffer, span: Span, lines: LineScan, decode: DecodeRecord) -> CutRecords:
     """Return consecutive lines, each decoded when its sample is requested; layout CRCs are those of their bytes.
 
     Raises
@@ -66,11 +66,11 @@ def line_records(buffer: Buffer, stretch: Stretch, lines: LineScan, decode: Deco
     ShardError
         As `lines_in` does.
     """
-    starts = compact(lines_in(buffer, stretch, lines))
-    return CutRecords(buffer, starts, stretch, decode=decode, crcs=partial(line_crcs, buffer, starts))
+    starts = compact(lines_in(buffer, span, lines))
+    return CutRecords(buffer, starts, span, decode=decode, crcs=partial(line_crcs, buffer, starts))
 
 
-def lines_in(buffer: Buffer, stretch: Stretch, lines: LineScan) -> NDArray[np.int64]:
+def lines_in(buffer: Buffer, span: Span, lines: LineScan) -> NDArray[np.int64]:
     """Return where the lines of a buffer begin, and the last one ends, checked; shape (num_samples + 1,).
 
     Raises
@@ -78,8 +78,8 @@ def lines_in(buffer: Buffer, stretch: Stretch, lines: LineScan) -> NDArray[np.in
     ShardError
         The bytes are not cut at line ends, or hold another number of lines than the index says.
     """
-    num_samples = stretch.num_samples
-    if stretch.sample_starts is None:
+    num_samples = span.num_samples
+    if span.sample_starts is None:
         found, view = SampleBorders(), memoryview(buffer)
         for window, is_last in _windows(StoredContent(lambda a, b: view[a:b], len(buffer)), 0, _PARSE_WINDOW_BYTES):
             found.add(*lines.add(window, is_last=is_last, with_crcs=False))
@@ -87,13 +87,13 @@ def lines_in(buffer: Buffer, stretch: Stretch, lines: LineScan) -> NDArray[np.in
         starts[0] = 0
         whole = int(starts[-1]) == len(buffer) or num_samples == 0
     else:
-        starts = np.asarray(stretch.sample_starts, dtype=np.int64)
+        starts = np.asarray(span.sample_starts, dtype=np.int64)
         whole = len(starts) == num_samples + 1 and starts[0] >= 0 and starts[-1] <= len(buffer)
         whole = bool(whole and (starts[1:] > starts[:-1]).all())
     if len(starts) != num_samples + 1 or not whole:
         msg = f"the index says {num_samples} samples in these {len(buffer)} bytes, and {len(starts) - 1} are there"
-        raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_OTHER_FILE)
-    lines.check_cuts(buffer, starts, stretch)
+        raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_FILE)
+    lines.check_cuts(buffer, starts, span)
     return starts
 
 
@@ -196,7 +196,7 @@ class LineScan:
         """Return the counts of lines that are no samples."""
         return {"blank_lines": self._num_blank} if self._num_blank else {}
 
-    def check_cuts(self, buffer: Buffer, starts: NDArray[np.int64], stretch: Stretch) -> None:
+    def check_cuts(self, buffer: Buffer, starts: NDArray[np.int64], span: Span) -> None:
         """Check that each sample ends with a line; the last one of a shard may lack its line end."""
         data = np.frombuffer(buffer, dtype=np.uint8) if len(buffer) else np.zeros(0, dtype=np.uint8)
         inner = starts[1:-1] - 1
@@ -204,7 +204,7 @@ class LineScan:
         wrong = inner[(last != _NEWLINE) & ((last != _RETURN) | (not self._ends.or_return))]
         if wrong.size:
             msg = "by the index a line ends here, and none does"
-            raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte + int(wrong[0]), hint=_OTHER_FILE)
+            raise ShardError(msg, shard=span.shard, byte=span.first_byte + int(wrong[0]), hint=_OTHER_FILE)
 
     def _newlines(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
         found = np.flatnonzero(data == _NEWLINE)

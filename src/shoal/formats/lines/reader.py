@@ -12,7 +12,7 @@ from shoal.errors import ShardError
 from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.formats.lines.line_borders import BOM, WHITE, LineScan, line_records, scan_lines
 from shoal.formats.records import BadRecordError, CutRecords
-from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _FRONT_BYTES = 4096
@@ -50,7 +50,7 @@ class JsonLines:
         _refuse_one_value(bytes(content.read(0, _FRONT_BYTES)), shard)
         return scan_lines(content, found, LineScan(shard, self.line_limit_bytes), window_bytes=self.window_bytes)
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+    def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive lines; a line is parsed when its sample is requested.
 
         Raises
@@ -58,7 +58,7 @@ class JsonLines:
         ShardError
             The bytes are not cut at line ends, or hold another number of lines than the index says.
         """
-        return line_records(buffer, stretch, LineScan(stretch.shard, self.line_limit_bytes), _decode)
+        return line_records(buffer, span, LineScan(span.shard, self.line_limit_bytes), _decode)
 
 
 def _refuse_one_value(front: bytes, shard: str) -> None:

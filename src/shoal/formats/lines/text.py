@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.formats.lines.line_borders import LineScan, line_records, scan_lines
 from shoal.formats.records import BadRecordError, CutRecords
-from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _LINE_LIMIT_BYTES = 1 << 30
@@ -28,9 +28,9 @@ class Text:
         """Scan content whose size is not known yet; see `scan`."""
         return scan_lines(content, found, LineScan(shard, _LINE_LIMIT_BYTES), window_bytes=self.window_bytes)
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+    def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive lines; raises `ShardError` if they are not cut at line ends."""
-        return line_records(buffer, stretch, LineScan(stretch.shard, _LINE_LIMIT_BYTES), _decode)
+        return line_records(buffer, span, LineScan(span.shard, _LINE_LIMIT_BYTES), _decode)
 
 
 def _decode(data: bytes) -> Sample:

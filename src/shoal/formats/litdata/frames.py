@@ -19,7 +19,7 @@ from shoal.formats.compressed.decompressed import DecompressedContent, FrameBord
 from shoal.formats.compressed.pieces import HINT, WhereToCut, cut_pieces, held, packed
 from shoal.formats.offset_table import walk_sizes
 from shoal.formats.records import BadRecordError, CutRecords, DecodeRecord, borders_in
-from shoal.formats.shard_format import ReadBytes, Stretch
+from shoal.formats.shard_format import ReadBytes, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 FRAMES_MAGIC = b"LDFZ01\0\0"
@@ -73,7 +73,7 @@ def scan_frames(read: ReadBytes, num_bytes: int, *, shard: str, num_leaves: int)
     )
 
 
-def parse_frames(buffer: Buffer, stretch: Stretch, *, num_leaves: int, decode: DecodeRecord) -> CutRecords:
+def parse_frames(buffer: Buffer, span: Span, *, num_leaves: int, decode: DecodeRecord) -> CutRecords:
     """Decompress some consecutive pieces and open their items. Errors of items name bytes of the content.
 
     Raises
@@ -81,8 +81,8 @@ def parse_frames(buffer: Buffer, stretch: Stretch, *, num_leaves: int, decode: D
     ShardError
         They cannot be decompressed, or do not hold that many items.
     """
-    shard, first_byte = stretch.shard, stretch.first_byte
-    known = held(stretch, first_byte + len(buffer), limit_bytes=_LIMIT_BYTES)
+    shard, first_byte = span.shard, span.first_byte
+    known = held(span, first_byte + len(buffer), limit_bytes=_LIMIT_BYTES)
     try:
         content = DecompressedContent("zst", [buffer], limit_bytes=known.end - known.begin)
         inside = content.read(0, known.end - known.begin)
@@ -95,8 +95,8 @@ def parse_frames(buffer: Buffer, stretch: Stretch, *, num_leaves: int, decode: D
     if borders[-1] != known.end - known.begin or -1 in borders:
         msg = f"the frames in these bytes hold {len(inside)}, and by the index {known.end - known.begin}"
         raise ShardError(msg, shard=shard, byte=first_byte, hint=HINT)
-    within = Stretch(shard, known.begin, stretch.num_samples)
-    starts = borders_in(inside, within, partial(walk_sizes, inside, stretch.num_samples, num_sizes=num_leaves))
+    within = Span(shard, known.begin, span.num_samples)
+    starts = borders_in(inside, within, partial(walk_sizes, inside, span.num_samples, num_sizes=num_leaves))
 
     def crcs() -> NDArray[np.uint32]:
         offsets = np.asarray(starts, dtype=np.int64)

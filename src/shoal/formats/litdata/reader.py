@@ -22,7 +22,7 @@ from shoal.formats.litdata.leaves import leaf_decoder
 from shoal.formats.litdata.rows_of_leaves import is_rows, parse_rows, scan_rows
 from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Records, Sample, Stretch
+from shoal.formats.shard_format import ReadBytes, Records, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 TOKENS_LOADER = "TokensLoader"
@@ -107,7 +107,7 @@ class LitData:
             raise ShardError(msg, shard=shard, byte=4, hint=NO_CHUNK)
         return ShardScan(starts, offset_crcs(starts))
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> Records:
+    def parse(self, buffer: Buffer, span: Span) -> Records:
         """Open the bytes of consecutive items; each is decoded on request.
 
         Raises
@@ -115,22 +115,22 @@ class LitData:
         ShardError
             The bytes do not hold that many items.
         """
-        if is_rows(stretch.head):
-            return parse_rows(buffer, stretch)
+        if is_rows(span.head):
+            return parse_rows(buffer, span)
         decoders = [leaf_decoder(leaf, allow_pickle=self.allow_pickle) for leaf in self.leaves]
         decode = partial(_decode, self.leaves, decoders, _builder(self.tree))
-        if stretch.head:
-            return parse_frames(buffer, stretch, num_leaves=len(self.leaves), decode=decode)
-        walk = partial(walk_sizes, buffer, stretch.num_samples, num_sizes=len(self.leaves))
+        if span.head:
+            return parse_frames(buffer, span, num_leaves=len(self.leaves), decode=decode)
+        walk = partial(walk_sizes, buffer, span.num_samples, num_sizes=len(self.leaves))
         if self._is_packed:
-            walk = partial(frame_ends, buffer, stretch.num_samples)
-        starts = borders_in(buffer, stretch, walk, what="items")
+            walk = partial(frame_ends, buffer, span.num_samples)
+        starts = borders_in(buffer, span, walk, what="items")
         return CutRecords(
             buffer,
             starts,
-            stretch,
+            span,
             decode=partial(_inflated, decode) if self._is_packed else decode,
-            crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + stretch.first_byte),
+            crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + span.first_byte),
         )
 
 

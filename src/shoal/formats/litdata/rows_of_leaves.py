@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.errors import ShardError
 from shoal.formats.packed_heads import unusable
-from shoal.formats.shard_format import ReadBytes, Stretch
+from shoal.formats.shard_format import ReadBytes, Span
 from shoal.formats.tables.arrow import Arrow, scan_messages
 from shoal.formats.tables.rows import TableRecords
 from shoal.formats.tables.values import python_value
@@ -54,7 +54,7 @@ def is_rows(head: Mapping[str, Any]) -> bool:
     return _ROWS in head
 
 
-def parse_rows(buffer: Buffer, stretch: Stretch) -> TableRecords:
+def parse_rows(buffer: Buffer, span: Span) -> TableRecords:
     """Open some record batches.
 
     Raises
@@ -62,11 +62,11 @@ def parse_rows(buffer: Buffer, stretch: Stretch) -> TableRecords:
     ShardError
         They are invalid, or have another number of rows.
     """
-    rows = stretch.head.get(_ROWS)
+    rows = span.head.get(_ROWS)
     if not isinstance(rows, Mapping):
-        raise unusable(_ROWS, f"{rows!r:.40} says nothing of rows", shard=stretch.shard)
-    table, crcs = Arrow().opened(buffer, stretch._replace(head=rows))
-    return TableRecords(table, crcs, shard=stretch.shard, byte=stretch.first_byte, getter_of=_python_values)
+        raise unusable(_ROWS, f"{rows!r:.40} says nothing of rows", shard=span.shard)
+    table, crcs = Arrow().opened(buffer, span._replace(head=rows))
+    return TableRecords(table, crcs, shard=span.shard, byte=span.first_byte, getter_of=_python_values)
 
 
 def _python_values(array: Any) -> Callable[[int], Any]:

@@ -20,7 +20,7 @@ from shoal.formats.litdata.leaves import array_type
 from shoal.formats.litdata.reader import NO_CHUNK, TOKENS_LOADER, config_of, whole_codec
 from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _FIELD = "tokens"
@@ -93,7 +93,7 @@ class LitDataTokens:
         """Return the layout of a block."""
         return self._record
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+    def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive blocks.
 
         Raises
@@ -102,13 +102,13 @@ class LitDataTokens:
             The bytes do not hold that many of them.
         """
         walk = partial(range, 0, len(buffer) + 1, self._record.layout.itemsize)
-        starts = borders_in(buffer, stretch, walk, what="blocks")
+        starts = borders_in(buffer, span, walk, what="blocks")
         return CutRecords(
             buffer,
             starts,
-            stretch,
+            span,
             decode=self._decode,
-            crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + stretch.first_byte),
+            crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + span.first_byte),
             columns=partial(self._columns, buffer, starts),
         )
 

@@ -28,7 +28,7 @@ from shoal.formats.mds.decode_values import (
 )
 from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _DESCRIPTION_LIMIT_BYTES = 16 << 20
@@ -91,7 +91,7 @@ class Mds:
             msg = f"the index does not say which columns this shard has ({error!r})"
             raise ShardError(msg, shard=shard, hint="index it again") from None
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+    def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive samples; each is decoded on request.
 
         Raises
@@ -99,17 +99,17 @@ class Mds:
         ShardError
             The bytes do not hold that many samples.
         """
-        columns = self._columns(stretch.head, stretch.shard)
+        columns = self._columns(span.head, span.shard)
         num_sizes = sum(column.fixed_bytes is None for column in columns)
         fixed_bytes = sum(column.fixed_bytes or 0 for column in columns)
-        walk = partial(walk_sizes, buffer, stretch.num_samples, num_sizes=num_sizes, fixed_bytes=fixed_bytes)
-        starts = borders_in(buffer, stretch, walk)
+        walk = partial(walk_sizes, buffer, span.num_samples, num_sizes=num_sizes, fixed_bytes=fixed_bytes)
+        starts = borders_in(buffer, span, walk)
         return CutRecords(
             buffer,
             starts,
-            stretch,
+            span,
             decode=partial(_decode, columns, num_sizes),
-            crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + stretch.first_byte),
+            crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + span.first_byte),
             columns=partial(_gathered, columns, buffer, starts),
         )
 

@@ -18,7 +18,7 @@ from shoal.errors import ShardError
 from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
 from shoal.formats.packed_heads import packed, unpacked, unusable
-from shoal.formats.shard_format import Aside, ReadBytes, Spilled, Stretch
+from shoal.formats.shard_format import Aside, ReadBytes, Span, Spilled
 from shoal.formats.tables.arrow_columns import check_values
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tables.rows import TableRecords, check_names, partition_fields
@@ -76,7 +76,7 @@ class Arrow:
         """
         return scan_messages(read, 0, num_bytes, shard=shard)
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> TableRecords:
+    def parse(self, buffer: Buffer, span: Span) -> TableRecords:
         """Open the record batches in these bytes; memory O(their size).
 
         Raises
@@ -84,16 +84,16 @@ class Arrow:
         ShardError
             They are not record batches, or have another number of rows.
         """
-        table, crcs = self.opened(buffer, stretch)
-        constants = partition_fields(stretch.shard)
-        return TableRecords(table, crcs, shard=stretch.shard, byte=stretch.first_byte, constants=constants)
+        table, crcs = self.opened(buffer, span)
+        constants = partition_fields(span.shard)
+        return TableRecords(table, crcs, shard=span.shard, byte=span.first_byte, constants=constants)
 
     @property
     def spilled_as(self) -> str:
         """Name of the format, with the decoded columns."""
         return f"{self.name} {self._wanted}"
 
-    def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
+    def spill(self, read: ReadBytes, end_byte: int, span: Span, aside: Aside) -> Spilled:
         """Spill the rows of some record batches, a few to a part; memory O(the batches), each decoded as a whole.
 
         Raises
@@ -101,34 +101,34 @@ class Arrow:
         ShardError
             As `parse` does.
         """
-        table, _ = self.opened(read(stretch.first_byte, end_byte), stretch)
+        table, _ = self.opened(read(span.first_byte, end_byte), span)
         num_rows = rows_of_part(table.num_rows, table.nbytes, table.schema)
         return spilled_rows(table.to_batches(), num_rows, aside)
 
-    def parse_part(self, data: bytes, stretch: Stretch) -> TableRecords:
+    def parse_part(self, data: bytes, span: Span) -> TableRecords:
         """Open a few rows of what was spilled."""
-        return TableRecords(table_of_part(data), [], shard=stretch.shard, constants=partition_fields(stretch.shard))
+        return TableRecords(table_of_part(data), [], shard=span.shard, constants=partition_fields(span.shard))
 
-    def opened(self, buffer: Buffer, stretch: Stretch) -> tuple[Any, list[int]]:
+    def opened(self, buffer: Buffer, span: Span) -> tuple[Any, list[int]]:
         """Return the table of the record batches in these bytes, and the CRC of each batch; raises as `parse` does."""
-        shard, first_byte = stretch.shard, stretch.first_byte
+        shard, first_byte = span.shard, span.first_byte
         pa = arrow_library("Arrow")
         view = memoryview(buffer)
 
         def read(first: int, end: int, /) -> Buffer:
             return view[first - first_byte : end - first_byte]
 
-        is_old = bool(stretch.head.get("old"))
+        is_old = bool(span.head.get("old"))
         found = list(_messages(read, first_byte, first_byte + len(view), shard, is_old=is_old))
-        if stretch.head.get("late"):  # dictionaries between these batches, which the head already has
+        if span.head.get("late"):  # dictionaries between these batches, which the head already has
             found = [message for message in found if message.kind != _DICTIONARY]
             view = memoryview(b"".join(read(message.first_byte, message.end_byte) for message in found))
         batches = [message for message in found if message.num_rows]
         num_rows = sum(message.num_rows for message in batches)
-        if num_rows != stretch.num_samples or any(message.kind != _BATCH for message in found):
-            msg = f"the index says {stretch.num_samples} rows in these {len(view)} bytes, and {num_rows} are there"
+        if num_rows != span.num_samples or any(message.kind != _BATCH for message in found):
+            msg = f"the index says {span.num_samples} rows in these {len(view)} bytes, and {num_rows} are there"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
-        stream = unpacked(stretch.head, _PREFIX, shard=shard) + view + _END
+        stream = unpacked(span.head, _PREFIX, shard=shard) + view + _END
         try:
             with pa.ipc.open_stream(stream, options=self._options(pa, stream, shard)) as reader:
                 table = reader.read_all()

@@ -20,7 +20,7 @@ from shoal.errors import ShardError
 from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
 from shoal.formats.packed_heads import number_of, packed, unpacked, unusable
-from shoal.formats.shard_format import Aside, ReadBytes, Spilled, Stretch
+from shoal.formats.shard_format import Aside, ReadBytes, Span, Spilled
 from shoal.formats.tables.parquet_footer import GroupPlace, groups_in
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tables.rows import TableRecords, partition_fields
@@ -96,7 +96,7 @@ class Parquet:
             piece_decoded_bytes=np.array([group.decoded_bytes for group in groups], dtype=np.int64),
         )
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> TableRecords:
+    def parse(self, buffer: Buffer, span: Span) -> TableRecords:
         """Decode the row groups in these bytes; memory O(their decoded size).
 
         Raises
@@ -104,10 +104,10 @@ class Parquet:
         ShardError
             They cannot be decoded, or have another number of rows.
         """
-        shard, first_byte = stretch.shard, stretch.first_byte
+        shard, first_byte = span.shard, span.first_byte
         pa = arrow_library("Parquet")
-        num_bytes, end_byte = number_of(stretch.head, "num_bytes", shard=shard), first_byte + len(buffer)
-        kept, groups = _groups_at(stretch, end_byte)
+        num_bytes, end_byte = number_of(span.head, "num_bytes", shard=shard), first_byte + len(buffer)
+        kept, groups = _groups_at(span, end_byte)
         try:
             part, opened = kept.opened(num_bytes)
             part.show(buffer, first_byte)
@@ -118,8 +118,8 @@ class Parquet:
             part.show(b"", 0)
             kept.at_hand.append((part, opened))  # not after an error, which leaves its state unknown
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise _undecodable(groups, error, stretch) from None
-        _check_rows(table.num_rows, stretch, end_byte)
+            raise _undecodable(groups, error, span) from None
+        _check_rows(table.num_rows, span, end_byte)
         return self._records(table, [group.crc for group in groups], shard, first_byte)
 
     @property
@@ -127,7 +127,7 @@ class Parquet:
         """Name of the format, with the decoded columns."""
         return f"{self.name} {self.columns} {self._wanted}"
 
-    def spill(self, read: ReadBytes, end_byte: int, stretch: Stretch, aside: Aside) -> Spilled:
+    def spill(self, read: ReadBytes, end_byte: int, span: Span, aside: Aside) -> Spilled:
         """Spill the rows of some row groups, a few to a part; memory: some pages of each column.
 
         Raises
@@ -136,25 +136,25 @@ class Parquet:
             As `parse` does.
         """
         pa = arrow_library("Parquet")
-        kept, groups = _groups_at(stretch, end_byte)
-        file = _RangesOfFile(read, number_of(stretch.head, "num_bytes", shard=stretch.shard))
+        kept, groups = _groups_at(span, end_byte)
+        file = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
         numbers, decoded_bytes = [group.number for group in groups], sum(group.decoded_bytes for group in groups)
         buffer_bytes = min(max(_BUFFERS_BYTES // max(1, kept.metadata.num_columns), 64 << 10), 1 << 20)
         try:
             opened = _library().ParquetFile(file, metadata=kept.metadata, pre_buffer=False, buffer_size=buffer_bytes)
-            rows = rows_of_part(stretch.num_samples, decoded_bytes, opened.schema_arrow)
-            batches = opened.iter_batches(rows, numbers, columns=self._chosen(opened, stretch.shard), use_threads=False)
+            rows = rows_of_part(span.num_samples, decoded_bytes, opened.schema_arrow)
+            batches = opened.iter_batches(rows, numbers, columns=self._chosen(opened, span.shard), use_threads=False)
             spilled = spilled_rows(batches, rows, aside)
         except (pa.ArrowException, OSError, ValueError) as error:
             if file.failure is not None:
                 raise file.failure from None
-            raise _undecodable(groups, error, stretch) from None
-        _check_rows(spilled.num_samples, stretch, end_byte)
+            raise _undecodable(groups, error, span) from None
+        _check_rows(spilled.num_samples, span, end_byte)
         return spilled
 
-    def parse_part(self, data: bytes, stretch: Stretch) -> TableRecords:
+    def parse_part(self, data: bytes, span: Span) -> TableRecords:
         """Open a few rows of what was spilled."""
-        return self._records(table_of_part(data), [], stretch.shard, None)
+        return self._records(table_of_part(data), [], span.shard, None)
 
     def _records(self, table: Any, crcs: Sequence[int], shard: str, byte: int | None) -> TableRecords:
         constants = {k: v for k, v in partition_fields(shard).items() if self.columns is None or k in self.columns}
@@ -269,11 +269,11 @@ class _PartOfFile(_Seekable):
         return bytes(self._part[first:last]).ljust(last - first, b"\0")
 
 
-def _groups_at(stretch: Stretch, end_byte: int) -> tuple[_Footer, list[_Group]]:
-    """Return the footer of a shard, and the row groups of a stretch."""
-    head, shard = stretch.head, stretch.shard
+def _groups_at(span: Span, end_byte: int) -> tuple[_Footer, list[_Group]]:
+    """Return the footer of a shard, and the row groups of a span."""
+    head, shard = span.head, span.shard
     kept = _kept_footer(str(head.get(_KEPT)), number_of(head, "num_bytes", shard=shard), shard)
-    first_byte = stretch.first_byte
+    first_byte = span.first_byte
     return kept, [group for group in kept.groups if first_byte <= group.first_byte and group.end_byte <= end_byte]
 
 
@@ -288,17 +288,17 @@ def _rows_of(pa: Any, opened: Any, numbers: Sequence[int], columns: Sequence[str
         return pa.concat_tables([opened.read_row_group(one, columns=columns, use_threads=False) for one in numbers])
 
 
-def _undecodable(groups: Sequence[_Group], error: Exception, stretch: Stretch) -> ShardError:
+def _undecodable(groups: Sequence[_Group], error: Exception, span: Span) -> ShardError:
     msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
     hint = _NOT_BY_PYARROW if isinstance(error, NotImplementedError) else _OTHER_FILE
-    return ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=hint)
+    return ShardError(msg, shard=span.shard, byte=span.first_byte, hint=hint)
 
 
-def _check_rows(num_rows: int, stretch: Stretch, end_byte: int) -> None:
-    if num_rows != stretch.num_samples:
-        where = f"bytes [{stretch.first_byte}, {end_byte})"
-        msg = f"the index says {stretch.num_samples} rows in {where}, and {num_rows} are there"
-        raise ShardError(msg, shard=stretch.shard, byte=stretch.first_byte, hint=_OTHER_FILE)
+def _check_rows(num_rows: int, span: Span, end_byte: int) -> None:
+    if num_rows != span.num_samples:
+        where = f"bytes [{span.first_byte}, {end_byte})"
+        msg = f"the index says {span.num_samples} rows in {where}, and {num_rows} are there"
+        raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_FILE)
 
 
 def _library() -> Any:

@@ -215,16 +215,16 @@ class _ArrowWriter:
 
 
 class _Sink(io.RawIOBase):
-    """The file that pyarrow writes to. Keeps what a scan will read, and the CRC of each stretch between cuts.
+    """The file that pyarrow writes to. Keeps what a scan will read, and the CRC of each span between cuts.
 
-    A scan reads the schema and the head of each batch (Arrow), or the footer (Parquet): of each stretch the first 64
-    KiB are kept, or a message head that is larger, and the last stretch is kept whole.
+    A scan reads the schema and the head of each batch (Arrow), or the footer (Parquet): of each span the first 64
+    KiB are kept, or a message head that is larger, and the last span is kept whole.
     """
 
     def __init__(self) -> None:
         self.position = 0
         self._waiting: list[Buffer] = []
-        self._stretches: list[list[Any]] = [[0, 0, bytearray()]]  # first byte, CRC, beginning
+        self._spans: list[list[Any]] = [[0, 0, bytearray()]]  # first byte, CRC, beginning
 
     def writable(self) -> bool:
         return True
@@ -233,17 +233,17 @@ class _Sink(io.RawIOBase):
         copied = bytes(data)
         self._waiting.append(copied)
         self.position += len(copied)
-        stretch = self._stretches[-1]
-        stretch[1] = crc32(copied, stretch[1])
-        stretch[2] += copied
+        span = self._spans[-1]
+        span[1] = crc32(copied, span[1])
+        span[2] += copied
         return len(copied)
 
     def cut(self) -> None:
-        """End the current stretch here."""
-        last = self._stretches[-1]
+        """End the current span here."""
+        last = self._spans[-1]
         if self.position > last[0]:
             last[2] = last[2][: _kept_bytes(last[2])]
-            self._stretches.append([self.position, 0, bytearray()])
+            self._spans.append([self.position, 0, bytearray()])
 
     def taken(self) -> list[Buffer]:
         """Return what was written since the last call."""
@@ -253,27 +253,27 @@ class _Sink(io.RawIOBase):
     def read(self, first_byte: int, end_byte: int, /) -> bytes:  # type: ignore[override]  # as a scan reads
         """Return bytes of the shard; those that were not kept are zeros, which no scan reads."""
         found = bytearray(end_byte - first_byte)
-        for begin, _, kept in self._stretches:
+        for begin, _, kept in self._spans:
             first, end = max(begin, first_byte), min(begin + len(kept), end_byte)
             if first < end:
                 found[first - first_byte : end - first_byte] = kept[first - begin : end - begin]
         return bytes(found)
 
     def crcs(self, scan: ShardScan) -> np.ndarray[Any, np.dtype[np.uint32]]:
-        """Return the CRC of each piece; pieces are stretches."""
-        known = {begin: crc for begin, crc, _ in self._stretches}
+        """Return the CRC of each piece; pieces are spans."""
+        known = {begin: crc for begin, crc, _ in self._spans}
         return np.array([known[begin] for begin in scan.sample_starts[:-1].tolist()], dtype=np.uint32)
 
     def frame_crc(self, scan: ShardScan) -> int | None:
-        """Return the CRC of all that is in no piece; None if pieces do not end with stretches."""
-        begins = [begin for begin, _, _ in self._stretches]
+        """Return the CRC of all that is in no piece; None if pieces do not end with spans."""
+        begins = [begin for begin, _, _ in self._spans]
         pieces, end = set(scan.sample_starts[:-1].tolist()), int(scan.sample_starts[-1])
         if end not in begins:
             return None
         ends = [*begins[1:], self.position]
         around = [
             (crc, after - begin)
-            for (begin, crc, _), after in zip(self._stretches, ends, strict=True)
+            for (begin, crc, _), after in zip(self._spans, ends, strict=True)
             if begin not in pieces
         ]
         crcs, sizes = (np.array(column) for column in zip(*around, strict=True))

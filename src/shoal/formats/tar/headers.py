@@ -1,8 +1,8 @@
-"""Tar headers: the members of a stretch of a tar archive, found without touching their payloads.
+"""Tar headers: the members of a span of a tar archive, found without touching their payloads.
 
 A tar archive is a chain: each 512-byte header gives the size of its payload, and so the position of the next header.
 The chain must be followed header by header, about half a microsecond of Python per member; all else (checksums, names,
-types) is done with numpy over all headers of a stretch at once: summing the bytes of one header in Python costs 3 us,
+types) is done with numpy over all headers of a span at once: summing the bytes of one header in Python costs 3 us,
 of a thousand at once in numpy 0.12 us each.
 
 Supported are old v7 headers, ustar with its prefix, GNU long names (types ``L`` and ``K``), PAX records of one member
@@ -73,7 +73,7 @@ _NO_GLOBALS = PaxGlobals()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TarMembers:
-    """The members of a stretch of a tar archive, in their order; byte positions count from the start of ``buffer``.
+    """The members of a span of a tar archive, in their order; byte positions count from the start of ``buffer``.
 
     ``starts``, ``headers``, ``ends`` and ``sizes`` have shape (num_members,), int64: a member's extended headers begin
     at ``starts`` (its own header, if it has none), its own header lies at ``headers``, its payload of ``sizes`` bytes

@@ -62,7 +62,7 @@ def note_of(kind: int, name: str) -> str:
 
 
 class Grouping:
-    """The grouping of members into samples, over all the stretches of one shard passed to `add`.
+    """The grouping of members into samples, over all the spans of one shard passed to `add`.
 
     ``layout_crcs`` cover the headers of all members between a sample's first and last byte. Members between two samples
     belong to the later one; since it is not known at once whether the sample continues after them, two CRCs are kept:
@@ -95,7 +95,7 @@ class Grouping:
         self.notes: dict[str, int] = {}
 
     def add(self, members: TarMembers) -> None:
-        """Group the members of the next stretch; about 1.5 us each.
+        """Group the members of the next span; about 1.5 us each.
 
         Raises
         ------

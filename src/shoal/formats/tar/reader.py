@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.forward_scan import About, Content, FoundSamples, StoredContent, forward_scan
 from shoal.formats.metadata.third_party_index import wrong_border
-from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.formats.tar.borders import cut_sample
 from shoal.formats.tar.fast_path import Pieces, Sliced, read_plain_sample
 from shoal.formats.tar.header_fields import BLOCK_BYTES, text
@@ -129,7 +129,7 @@ class Tar:
             return _SMALL_WINDOW_BYTES
         return min(4 * window_bytes, self.window_bytes)
 
-    def read_sample(self, read: ReadBytes, end_byte: int, stretch: Stretch) -> Sample:
+    def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
         """Read one sample, headers and payloads separately: a payload of 100 KB takes two thirds of the time.
 
         Raises
@@ -137,16 +137,16 @@ class Tar:
         ShardError
             As `parse` and `TarRecords.sample` do.
         """
-        first_byte = stretch.first_byte
-        if not stretch.head.get("pax_globals"):
+        first_byte = span.first_byte
+        if not span.head.get("pax_globals"):
             pieces: Any = read if hasattr(read, "__getitem__") else Pieces(read)
             sample = read_plain_sample(pieces, first_byte, end_byte)
             if sample is not None:
                 return sample
-        whole = stretch._replace(sample_starts=[0, end_byte - first_byte])
+        whole = span._replace(sample_starts=[0, end_byte - first_byte])
         return self.parse(read(first_byte, end_byte), whole).sample(0)
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> TarRecords:
+    def parse(self, buffer: Buffer, span: Span) -> TarRecords:
         """Open the bytes of consecutive samples; O(1) if the index has their borders.
 
         Raises
@@ -155,9 +155,9 @@ class Tar:
             ``sample_starts`` do not lie in the buffer; or, without them, the bytes are no chain of members with that
             many samples.
         """
-        return TarRecords(buffer, stretch)
+        return TarRecords(buffer, span)
 
-    def parse_views(self, buffer: Buffer, payloads: memoryview, stretch: Stretch) -> TarRecords:
+    def parse_views(self, buffer: Buffer, payloads: memoryview, span: Span) -> TarRecords:
         """Open samples like `parse`; values are slices of ``payloads``, which has the bytes of ``buffer``.
 
         Raises
@@ -165,7 +165,7 @@ class Tar:
         ShardError
             As `parse` does.
         """
-        return TarRecords(buffer, stretch, payloads)
+        return TarRecords(buffer, span, payloads)
 
 
 class TarRecords:
@@ -187,17 +187,17 @@ class TarRecords:
         "_walked",
     )
 
-    def __init__(self, buffer: Buffer, stretch: Stretch, payloads: memoryview | None = None) -> None:
+    def __init__(self, buffer: Buffer, span: Span, payloads: memoryview | None = None) -> None:
         self._payloads = payloads
         self._slices = _sliceable(buffer)
         self._buffer = self._slices if isinstance(self._slices, bytes) else buffer
-        self._shard, self._first_byte, self._num_samples, sample_starts, head = stretch
+        self._shard, self._first_byte, self._num_samples, sample_starts, head = span
         self._head = head
         self._walked: WalkedRecords | None = None
         self._starts = sample_starts
-        if sample_starts is None or (head and _in_force(head, stretch.first_byte, stretch.shard) != PaxGlobals()):
+        if sample_starts is None or (head and _in_force(head, span.first_byte, span.shard) != PaxGlobals()):
             self._walked = self._walk()
-        elif len(sample_starts) != stretch.num_samples + 1 or sample_starts[0] < 0 or sample_starts[-1] > len(buffer):
+        elif len(sample_starts) != span.num_samples + 1 or sample_starts[0] < 0 or sample_starts[-1] > len(buffer):
             raise self._wrong_borders()
         elif may_be_cut(head) and (cut := cut_sample(buffer, sample_starts)) is not None:
             number, key = cut
@@ -374,7 +374,7 @@ class WalkedRecords:
 
 
 def _group_starts(members: TarMembers, num_samples: int, shard: str) -> NDArray[np.int64]:
-    """Return where the samples of a stretch begin, by the names; they must fill it and match the expected count."""
+    """Return where the samples of a span begin, by the names; they must fill it and match the expected count."""
     grouping = Grouping(shard=shard)
     grouping.add(members)
     starts = np.concatenate([grouping.taken()[0], grouping.last()[0]]) - members.first_byte

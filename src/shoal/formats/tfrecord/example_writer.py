@@ -41,18 +41,18 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
     for name, value in features.items():
         try:
             if _is_list_of_lists(name, value):
-                steps = b"".join(_stretch(b"\x0a", _feature(name, step)) for step in value)
-                lists.append(_stretch(b"\x0a", _named(name, steps)))
+                steps = b"".join(_span(b"\x0a", _feature(name, step)) for step in value)
+                lists.append(_span(b"\x0a", _named(name, steps)))
             else:
-                context.append(_stretch(b"\x0a", _named(name, _feature(name, value))))
+                context.append(_span(b"\x0a", _named(name, _feature(name, value))))
         except UnicodeEncodeError as error:
             raise _refused(name, f"no text that could be written ({error.reason}),") from None
         except ValueError as error:
             if isinstance(error, UsageError):
                 raise
             raise _refused(name, f"nothing flat ({error}),") from None
-    written = _stretch(b"\x0a", b"".join(context)) if context or not lists else b""
-    return written + (_stretch(b"\x12", b"".join(lists)) if lists else b"")
+    written = _span(b"\x0a", b"".join(context)) if context or not lists else b""
+    return written + (_span(b"\x12", b"".join(lists)) if lists else b"")
 
 
 def _is_list_of_lists(name: str, value: Any) -> bool:
@@ -65,12 +65,12 @@ def _is_list_of_lists(name: str, value: Any) -> bool:
 
 
 def _named(name: str, value: bytes) -> bytes:
-    return _stretch(b"\x0a", name.encode("utf-8")) + _stretch(b"\x12", value)
+    return _span(b"\x0a", name.encode("utf-8")) + _span(b"\x12", value)
 
 
 def _feature(name: str, value: Any) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview | str):
-        return _list(_BYTES, _stretch(b"\x0a", _as_bytes(value)))
+        return _list(_BYTES, _span(b"\x0a", _as_bytes(value)))
     if isinstance(value, np.timedelta64):  # which numpy counts among its integers
         raise _refused(name, str(value.dtype))
     if isinstance(value, int | np.integer | np.bool_):
@@ -83,7 +83,7 @@ def _feature(name: str, value: Any) -> bytes:
         return _array(name, value)
     if isinstance(value, Sequence):
         if all(isinstance(element, bytes | str) for element in value):
-            return _list(_BYTES, b"".join(_stretch(b"\x0a", _as_bytes(element)) for element in value))
+            return _list(_BYTES, b"".join(_span(b"\x0a", _as_bytes(element)) for element in value))
         numbers = np.array(value)
         return _array(name, np.array(value, dtype=object) if numbers.dtype == np.uint64 else numbers)
     raise _refused(name, type(value).__name__)
@@ -128,14 +128,14 @@ def _varints(values: NDArray[np.int64]) -> bytes:
 
 
 def _packed(data: bytes) -> bytes:
-    return _stretch(b"\x0a", data) if data else b""
+    return _span(b"\x0a", data) if data else b""
 
 
 def _list(kind: bytes, data: bytes) -> bytes:
-    return _stretch(kind, data)
+    return _span(kind, data)
 
 
-def _stretch(tag: bytes, data: bytes) -> bytes:
+def _span(tag: bytes, data: bytes) -> bytes:
     return tag + _length(len(data)) + data
 
 

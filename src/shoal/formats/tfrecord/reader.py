@@ -19,7 +19,7 @@ from shoal.errors import ShardError
 from shoal.formats.compressed.codecs import packed_hint
 from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.formats.tfrecord.crc32c import crc32c, crc32c_of_rows, masked
 from shoal.formats.tfrecord.example_reader import FIELD_HEAD_BYTES, NotAnExampleError, field_ends, parse_example
 from shoal.index.shard_scan import Buffer, ShardScan
@@ -84,7 +84,7 @@ class TFRecord:
             raise _beyond(first, position, content.num_bytes or 0, shard)
         return About({"records": "examples"} if are_examples else {})
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+    def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive records; each is checked when its sample is requested.
 
         Raises
@@ -92,12 +92,12 @@ class TFRecord:
         ShardError
             The bytes are no chain of that many records.
         """
-        starts = borders_in(buffer, stretch, partial(_walk, buffer, stretch), what="records")
-        examples = self.examples and stretch.head.get("records") == "examples"
+        starts = borders_in(buffer, span, partial(_walk, buffer, span), what="records")
+        examples = self.examples and span.head.get("records") == "examples"
         return CutRecords(
             buffer,
             starts,
-            stretch,
+            span,
             decode=_decode_example if examples else _decode_record,
             crcs=partial(_header_crcs, buffer, starts),
         )
@@ -129,12 +129,12 @@ def _header_crcs(buffer: Buffer, starts: Sequence[int]) -> NDArray[np.uint32]:
     return np.array([crc32(view[start : start + _HEADER_BYTES]) for start in starts[:-1]], dtype=np.uint32)
 
 
-def _walk(buffer: Buffer, stretch: Stretch) -> list[int]:
+def _walk(buffer: Buffer, span: Span) -> list[int]:
     """Return where records begin and the last one ends, by their lengths."""
     starts = [0]
-    while starts[-1] < len(buffer) and len(starts) <= stretch.num_samples:
+    while starts[-1] < len(buffer) and len(starts) <= span.num_samples:
         rest = memoryview(buffer)[starts[-1] :]
-        _headers_in(rest, starts, len(buffer), stretch.shard, before=stretch.first_byte)
+        _headers_in(rest, starts, len(buffer), span.shard, before=span.first_byte)
     return starts
 
 

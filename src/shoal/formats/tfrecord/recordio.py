@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Sample, Stretch
+from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _MAGIC = 0xCED7230A
@@ -76,7 +76,7 @@ class RecordIO:
             raise error.placed(shard, 0) from None
         return About()
 
-    def parse(self, buffer: Buffer, stretch: Stretch) -> CutRecords:
+    def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive records; each is checked when its sample is requested.
 
         Raises
@@ -90,10 +90,10 @@ class RecordIO:
             try:
                 return _walked(view[:end])
             except BadRecordError as error:
-                raise error.placed(stretch.shard, stretch.first_byte) from None
+                raise error.placed(span.shard, span.first_byte) from None
 
-        starts = borders_in(buffer, stretch, lambda: walked().starts, what="records")
-        return CutRecords(buffer, starts, stretch, decode=self._decode, crcs=lambda: walked(starts[-1]).layout_crcs())
+        starts = borders_in(buffer, span, lambda: walked().starts, what="records")
+        return CutRecords(buffer, starts, span, decode=self._decode, crcs=lambda: walked(starts[-1]).layout_crcs())
 
     def _decode(self, record: bytes) -> Sample:
         payloads: list[tuple[int, int]] = []

@@ -1,7 +1,7 @@
 """The default order: a window of chunks drawn from the whole dataset, close to a perfect shuffle.
 
 `shoal.order.window.canonical_nodes` decides which chunks mix with which, and `shoal.order.window.timeline_slabs` when
-each sample comes. This module turns positions into offsets of nodes, and caches stretches of them.
+each sample comes. This module turns positions into offsets of nodes, and caches spans of them.
 
 On chunks that each hold one class, the variance of the mean of a batch of ``b`` samples is ``max(1, b / chunks)``
 times that of a perfect shuffle: with as many chunks in the window as samples in a global batch, the shuffle is as
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute, unpermute
 from shoal.order.arrays.sorting import distinct
-from shoal.order.protocol import as_ids, as_stretch, as_whole, check_chunk_samples
+from shoal.order.protocol import as_ids, as_span, as_whole, check_chunk_samples
 from shoal.order.seeds import check_epoch, check_seed, key
 from shoal.order.window.canonical_nodes import CanonicalNodes
 from shoal.order.window.timeline_slabs import Timeline
@@ -90,29 +90,29 @@ class Window:
         return {"chunks": self.chunks, "num_canonical_nodes": self.resolved_nodes}
 
     @property
-    def stretch(self) -> int:
+    def span(self) -> int:
         """Number of positions made at a time; a multiple of the number of canonical nodes."""
-        stretch = min(max(_LEAST_STRETCH, 32 * self.chunks), _MOST_STRETCH)  # 16 costs a fifth more at 16,384
-        return -(-stretch // self.resolved_nodes) * self.resolved_nodes
+        span = min(max(_LEAST_STRETCH, 32 * self.chunks), _MOST_STRETCH)  # 16 costs a fifth more at 16,384
+        return -(-span // self.resolved_nodes) * self.resolved_nodes
 
     def kept_bytes(self, num_samples: int) -> int:
-        """Return the bytes a bound order keeps beside its chunk tables: stretches of ids and chunks."""
-        return min(num_samples, _CACHED_STRETCHES * self.stretch) * _KEPT_BYTES
+        """Return the bytes a bound order keeps beside its chunk tables: spans of ids and chunks."""
+        return min(num_samples, _CACHED_STRETCHES * self.span) * _KEPT_BYTES
 
     def making_bytes(self, num_samples: int) -> int:
-        """Return the peak bytes while a stretch after the first is made; 0 if one stretch holds all samples.
+        """Return the peak bytes while a span after the first is made; 0 if one span holds all samples.
 
-        Includes the kept stretches, the new one, and the temporaries of some nodes' samples until they are in place.
+        Includes the kept spans, the new one, and the temporaries of some nodes' samples until they are in place.
         """
-        most, together = 0, max(_EMITTED, self.stretch // self.resolved_nodes)
+        most, together = 0, max(_EMITTED, self.span // self.resolved_nodes)
         for begin in self.makings(num_samples)[:_CACHED_STRETCHES]:
-            made = min(self.stretch, num_samples - begin)
+            made = min(self.span, num_samples - begin)
             most = max(most, (begin + made) * _KEPT_BYTES + min(made, together) * _EMITTED_BYTES)
         return most
 
     def makings(self, num_samples: int) -> range:
-        """Return the first positions of the stretches made while samples are delivered: all but the first stretch."""
-        return range(self.stretch, num_samples, self.stretch)
+        """Return the first positions of the spans made while samples are delivered: all but the first span."""
+        return range(self.span, num_samples, self.span)
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> WindowEpoch:
         """Return the order of one epoch; O(num_chunks) time (0.2 us each) and memory (24 bytes each)."""
@@ -141,23 +141,23 @@ class WindowEpoch:
         self._windowed = np.flatnonzero(~whole)
         self._whole = [int(node) for node in np.flatnonzero(whole)]
         self._whole_key = {node: key(seed, epoch, "whole", node) for node in self._whole}
-        self.stretch = order.stretch
+        self.span = order.span
         self._cache: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions ``[start, stop)``; about 100 ns each, O(stretch) memory beyond them."""
+        """Return the sample ids at positions ``[start, stop)``; about 100 ns each, O(span) memory beyond them."""
         return self.locate(start, stop)[0]
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the sample ids at positions ``[start, stop)`` and the chunk of each."""
-        start, stop = as_stretch(start, stop, self.num_samples)
+        start, stop = as_span(start, stop, self.num_samples)
         ids, chunks = np.empty(stop - start, dtype=np.int64), np.empty(stop - start, dtype=np.int64)
-        for number in range(start // self.stretch, -(-stop // self.stretch)):
-            begin = number * self.stretch
-            low, high = max(start, begin), min(stop, begin + self.stretch)
-            stretch_ids, stretch_chunks = self._stretch(number)
-            ids[low - start : high - start] = stretch_ids[low - begin : high - begin]
-            chunks[low - start : high - start] = stretch_chunks[low - begin : high - begin]
+        for number in range(start // self.span, -(-stop // self.span)):
+            begin = number * self.span
+            low, high = max(start, begin), min(stop, begin + self.span)
+            span_ids, span_chunks = self._span(number)
+            ids[low - start : high - start] = span_ids[low - begin : high - begin]
+            chunks[low - start : high - start] = span_chunks[low - begin : high - begin]
         return ids, chunks
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
@@ -183,13 +183,13 @@ class WindowEpoch:
     def _lanes(self) -> NDArray[np.uint16]:
         return self._timeline.lanes()
 
-    # ---- stretches of positions
+    # ---- spans of positions
 
-    def _stretch(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ids and chunks of a stretch, cached or made; without a lock, at worst a stretch is made twice."""
+    def _span(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids and chunks of a span, cached or made; without a lock, at worst a span is made twice."""
         found = self._cache.get(number)
         if found is None:
-            found = self._make(number * self.stretch, min((number + 1) * self.stretch, self.num_samples))
+            found = self._make(number * self.span, min((number + 1) * self.span, self.num_samples))
             self._cache[number] = found
             for oldest in list(self._cache)[:-_CACHED_STRETCHES]:
                 self._cache.pop(oldest, None)  # another thread may have just removed it
@@ -203,7 +203,7 @@ class WindowEpoch:
         grid = np.empty((2, int(counts.max(initial=0)), num_nodes), dtype=np.int64)
         self._fill_windowed(grid, begin, counts)
         for node in self._whole:
-            grid[:, : counts[node], node] = self._whole_stretch(node, begin, begin + int(counts[node]))
+            grid[:, : counts[node], node] = self._whole_span(node, begin, begin + int(counts[node]))
         flat = grid.reshape(2, -1)[:, : stop - start]
         return flat[0], flat[1]
 
@@ -213,12 +213,12 @@ class WindowEpoch:
             return
         together = max(1, _EMITTED // int(counts.max()))
         for part in (rows[i : i + together] for i in range(0, len(rows), together)):
-            emitted = self._timeline.stretch(part, np.full(len(part), begin), begin + counts[part])
+            emitted = self._timeline.span(part, np.full(len(part), begin), begin + counts[part])
             for node, first, end in zip(part, emitted.row_first, emitted.row_first[1:], strict=False):
                 grid[0, : counts[node], node] = emitted.ids[first:end]
                 grid[1, : counts[node], node] = emitted.chunks[first:end]
 
-    def _whole_stretch(self, node: int, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _whole_span(self, node: int, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Make offsets ``[begin, end)`` of a node whose window holds all its chunks: a permutation of its samples."""
         samples = self._node_samples(node)
         line = permute(np.arange(begin, end), samples, self._whole_key[node]) if samples else np.zeros(0, np.int64)

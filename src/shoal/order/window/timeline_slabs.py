@@ -6,7 +6,7 @@ lives for ``width`` units around its place and delivers its ``r``-th sample at::
 
     time(j, r) = j - width / 2 + width * (r + phase) / m
 
-with one random phase in [0, 1) for each chunk. Even spacing makes every stretch of time a fair sample of the live
+with one random phase in [0, 1) for each chunk. Even spacing makes every span of time a fair sample of the live
 chunks; without the phases all chunks would deliver in step. The time line is folded back at both ends, so that at most
 ``width`` chunks are alive there too. A random permutation inside each chunk turns ranks into samples.
 
@@ -209,7 +209,7 @@ class Timeline:
             number_of_steps += 1
         return (high if after else low), delivered
 
-    def stretch(self, rows: NDArray[np.int64], begin: NDArray[np.int64], end: NDArray[np.int64]) -> Emission:
+    def span(self, rows: NDArray[np.int64], begin: NDArray[np.int64], end: NDArray[np.int64]) -> Emission:
         """Return the samples at offsets ``[begin[i], end[i])`` of node ``rows[i]``; no range may be empty."""
         first_slab, before = self._slab_beside(rows, begin, after=False)
         end_slab, _ = self._slab_beside(rows, end, after=True)

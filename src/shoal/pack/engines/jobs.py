@@ -1,4 +1,4 @@
-"""Jobs for any process: making a shard, or inspecting a stretch of samples for their columns."""
+"""Jobs for any process: making a shard, or inspecting a span of samples for their columns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Repacking: shards rewritten in another format or size, or mixed once; values stay the same, and order unless mixed.
 
 The samples are read through the stream, so from any store and in any format it knows. Without mixing, each new shard
-reads its own stretch of the source and several processes share the work. With mixing (Corgi^2), the samples come in the
+reads its own span of the source and several processes share the work. With mixing (Corgi^2), the samples come in the
 order of one window shuffle, whose window is the memory it takes: afterwards neighbouring samples come from all over
 that window, and similar samples of a chunk are spread thin.
 
@@ -49,7 +49,7 @@ from shoal.pack.from_shards.schema_carry_over import (
     suffixed_images,
     with_files,
 )
-from shoal.pack.from_shards.stream_source import SAMPLE, Numbered, StretchReader, StretchSamples
+from shoal.pack.from_shards.stream_source import SAMPLE, Numbered, SpanReader, SpanSamples
 from shoal.pack.from_shards.table_schemas import Schema, schema_of_all, schema_of_tars
 from shoal.pack.output_guard import check_apart
 from shoal.pack.shard_plan import PackPlan, plan_shards
@@ -253,7 +253,7 @@ def repack_opened(
         if needs_look:
             looked = _looked_at(opened, request, format_name, out, plan, several, tally)
             options["schema"] = looked.schema
-        with closing(StretchReader(work, needs_keys=to_tar, goes_on=False)) as alone:
+        with closing(SpanReader(work, needs_keys=to_tar, goes_on=False)) as alone:
             options |= options_of_first(format_name, options, alone.one_by_one(index.num_samples))
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
         # In many datasets keys restart in each shard.
@@ -262,10 +262,10 @@ def repack_opened(
         workers = min(request.num_workers or (1 if request.mix else several), plan.num_shards)
         renamed = suffixed_images(opened) if to_tar else {}
         cuts = plan.cuts.tolist()
-        with closing(StretchReader(work, needs_keys=to_tar, renamed=renamed)) as reader:
+        with closing(SpanReader(work, needs_keys=to_tar, renamed=renamed)) as reader:
             made = made_shards(_jobs(reader, shards, plan), out, num_workers=workers, tally=tally)
-        stretches = [ids[first:stop] for first, stop in pairwise(cuts)]
-        parts = [_with_columns(part, index, numbers) for part, numbers in zip(made.parts, stretches, strict=True)]
+        spans = [ids[first:stop] for first, stop in pairwise(cuts)]
+        parts = [_with_columns(part, index, numbers) for part, numbers in zip(made.parts, spans, strict=True)]
         joined = finish(out, parts, about=_classes(index, [column.name for column in columns]))
         summary = PackSummary(out.url, joined.format, made.summaries, joined.fingerprint)
         num_looked_at, peak = (0, 0) if looked is None else (looked.num_looked_at, looked.peak_bytes)
@@ -323,7 +323,7 @@ def _looked_at(
                 return found
     as_stored = replace(request, mix=False)
     work = _work(opened, _arranged(opened.index, as_stored), as_stored)
-    with closing(StretchReader(work, needs_keys=False)) as reader:
+    with closing(SpanReader(work, needs_keys=False)) as reader:
         found = schema_of_all(
             reader,
             out,
@@ -338,10 +338,10 @@ def _looked_at(
     return found
 
 
-def _jobs(reader: StretchReader, shards: Sequence[Shard], plan: PackPlan) -> Iterator[Job]:
+def _jobs(reader: SpanReader, shards: Sequence[Shard], plan: PackPlan) -> Iterator[Job]:
     cuts, record_bytes = plan.cuts.tolist(), plan.shard_record_bytes.tolist()
     for number, (shard, first, stop) in enumerate(zip(shards, cuts[:-1], cuts[1:], strict=True)):
-        yield Job(number, shard, StretchSamples(reader, first, stop), stop - first, record_bytes[number])
+        yield Job(number, shard, SpanSamples(reader, first, stop), stop - first, record_bytes[number])
 
 
 def _work(opened: Opened, source: ResolvedOrder, request: RepackRequest) -> WorkerSpec:

@@ -1,4 +1,4 @@
-"""Samples of a dataset, read through the stream in stretches of an order, for processes that repack them."""
+"""Samples of a dataset, read through the stream in spans of an order, for processes that repack them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SAMPLE = "sample "
 """Prefix of the name of a sample that was left out, followed by its number in the source."""
 
 
-class StretchReader:
-    """Reader of stretches of an order, one after the other; continuing where the last one ended costs nothing extra.
+class SpanReader:
+    """Reader of spans of an order, one after the other; continuing where the last one ended costs nothing extra.
 
     The stages of ``work`` end with `Numbered`. With ``needs_keys`` samples without a key get their number as key;
     ``renamed`` maps fields to new names.
 
-    A pickled reader is for another process, and reads each stretch independently.
+    A pickled reader is for another process, and reads each span independently.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class StretchReader:
         self._work, self._needs_keys, self._goes_on = work, needs_keys, goes_on
         self._renamed = dict(renamed or {})
         self._iteration: Iteration | None = None
-        self._pending: tuple[int, Sample] | None = None  # already read, for a later stretch
+        self._pending: tuple[int, Sample] | None = None  # already read, for a later span
         self._at = -1
         self._packed: bytes | None = None
 
@@ -74,7 +74,7 @@ class StretchReader:
     def _begun(self, first: int, stop: int) -> Iteration:
         work = self._work
         if not self._goes_on:
-            # No read-ahead beyond the stretch.
+            # No read-ahead beyond the span.
             delivered = replace(work.arrangement, delivered=Runs.span(first, stop), _epochs={})
             work, first = replace(work, arrangement=delivered), 0
         return work.iterate(Counters(), epoch=0, start=first, ended=_nothing, state=_no_state)
@@ -94,8 +94,8 @@ class StretchReader:
         return Unreadable(f"{SAMPLE}{sample_id}", error, error.message)
 
 
-def _arrived(packed: bytes, needs_keys: bool, renamed: dict[str, str]) -> StretchReader:  # noqa: FBT001  # by pickle
-    return StretchReader(unpack(packed), needs_keys=needs_keys, renamed=renamed, goes_on=False)
+def _arrived(packed: bytes, needs_keys: bool, renamed: dict[str, str]) -> SpanReader:  # noqa: FBT001  # by pickle
+    return SpanReader(unpack(packed), needs_keys=needs_keys, renamed=renamed, goes_on=False)
 
 
 class Numbered:
@@ -109,10 +109,10 @@ class Numbered:
 
 
 @dataclass(frozen=True, slots=True)
-class StretchSamples:
+class SpanSamples:
     """Samples of one new shard."""
 
-    reader: StretchReader
+    reader: SpanReader
     first: int
     stop: int
 

@@ -22,7 +22,7 @@ from shoal.indexing.scan.ranges import reading_one
 from shoal.pack.destination import Output
 from shoal.pack.engines.jobs import CameTo, Looked, SchemaLook, peak_bytes
 from shoal.pack.engines.running import done_jobs
-from shoal.pack.from_shards.stream_source import StretchReader, StretchSamples
+from shoal.pack.from_shards.stream_source import SpanReader, SpanSamples
 
 _NOTE = "schema"
 
@@ -37,7 +37,7 @@ class Schema:
 
 
 def schema_of_all(
-    reader: StretchReader,
+    reader: SpanReader,
     out: Output,
     *,
     cuts: list[int],
@@ -102,6 +102,6 @@ def schema_of_tars(opened: Opened) -> Schema | None:
     return Schema(schema_of_kinds(joined_kinds({}, kinds, skips=False)), index.num_samples, peak_bytes())
 
 
-def _looks(reader: StretchReader, cuts: list[int], format_name: str, *, skips: bool) -> Iterator[SchemaLook]:
+def _looks(reader: SpanReader, cuts: list[int], format_name: str, *, skips: bool) -> Iterator[SchemaLook]:
     for number, (first, stop) in enumerate(pairwise(cuts)):
-        yield SchemaLook(number, StretchSamples(reader, first, stop), stop - first, first, format_name, skips)
+        yield SchemaLook(number, SpanSamples(reader, first, stop), stop - first, first, format_name, skips)

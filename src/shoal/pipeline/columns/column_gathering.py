@@ -39,7 +39,7 @@ class _Held(NamedTuple):
 
 
 class Gathering:
-    """The batches of one rank, gathered stretch by stretch.
+    """The batches of one rank, gathered span by span.
 
     Parameters
     ----------
@@ -72,43 +72,43 @@ class Gathering:
         self._gapped: set[str] = set()  # columns without a common kind at some point, stored as cells from then on
 
     def batches(self, share: Share, units: NDArray[np.int64], last: NDArray[np.bool_]) -> Iterator[Any]:
-        """Yield the batches of a stretch whose samples lie in ``units``; ``last`` marks the last use of a unit.
+        """Yield the batches of a span whose samples lie in ``units``; ``last`` marks the last use of a unit.
 
         A batch is a dict of columns, or a list of samples if these are not all columns of one kind.
         """
-        stretch = RowLifetimes(share.ids, units, last, num_units=self._num_units, held=list(self._held))
+        span = RowLifetimes(share.ids, units, last, num_units=self._num_units, held=list(self._held))
         for unit, held in self._held.items():
-            stretch.lies(unit, held.table, held.first, held.first_sample)
-        rows_in_use = int(stretch.num_live * self._unit_rows)
+            span.lies(unit, held.table, held.first, held.first_sample)
+        rows_in_use = int(span.num_live * self._unit_rows)
         most = max(_LEAST_PART, rows_in_use // _PARTS)
         firsts = share.batch_first.tolist()
         for begin, end in itertools.pairwise(firsts):
-            yield self._batch(stretch, begin, end, most, rows_in_use)
+            yield self._batch(span, begin, end, most, rows_in_use)
 
-    def _batch(self, stretch: RowLifetimes, begin: int, end: int, most: int, rows_in_use: int) -> Any:
+    def _batch(self, span: RowLifetimes, begin: int, end: int, most: int, rows_in_use: int) -> Any:
         rows: Rows | None = None
         samples: list[Sample | Damaged] | None = None
         for at in range(begin, end, most):
             stop = min(at + most, end)
-            for unit in stretch.arrivals(stop):
-                self._take(unit, stretch, rows_in_use)
-            number = stretch.table(at, stop)
+            for unit in span.arrivals(stop):
+                self._take(unit, span, rows_in_use)
+            number = span.table(at, stop)
             if number >= 0 and samples is None and (rows is None or rows.table is self._tables[number]):
                 if rows is None:
                     rows = self._tables[number].rows(end - begin, self._allocate)
-                firsts = stretch.firsts(at, stop) if rows.table.has_cells else None
-                rows.gather(at - begin, stretch.rows(at, stop), firsts)
+                firsts = span.firsts(at, stop) if rows.table.has_cells else None
+                rows.gather(at - begin, span.rows(at, stop), firsts)
             else:
                 if samples is None:
                     samples = [] if rows is None else list(rows.samples(at - begin))
-                samples += [self._sample(unit, sample_id) for unit, sample_id in stretch.pairs(at, stop)]
-            for unit in stretch.departures(stop):
+                samples += [self._sample(unit, sample_id) for unit, sample_id in span.pairs(at, stop)]
+            for unit in span.departures(stop):
                 self._let_go(unit)
         if samples is None and rows is not None:
             return self._formatting.columns(rows.table.kinds, rows.arrays())
         return samples
 
-    def _take(self, unit: int, stretch: RowLifetimes, rows_in_use: int) -> None:
+    def _take(self, unit: int, span: RowLifetimes, rows_in_use: int) -> None:
         placed: list[_Held] = []
 
         def place(read: UnitRead) -> memoryview | None:
@@ -122,7 +122,7 @@ class Gathering:
         read, records = self._fetch.take(unit, place)
         held = placed[0] if records is None else self._put(read, records, rows_in_use)
         self._held[unit] = held
-        stretch.lies(unit, held.table, held.first, held.first_sample)
+        span.lies(unit, held.table, held.first, held.first_sample)
 
     def _put(self, read: UnitRead, records: Records | ForgivingRecords, rows_in_use: int) -> _Held:
         num_rows = len(records)

@@ -1,4 +1,4 @@
-"""Lifetimes of the units of a stretch of samples, and the place in memory of each sample meanwhile."""
+"""Lifetimes of the units of a span of samples, and the place in memory of each sample meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST_NUMBERED = 1 << 18  # units; if a dataset has more, those of the stretch are renumbered
+_MOST_NUMBERED = 1 << 18  # units; if a dataset has more, those of the span are renumbered
 
 
 class RowLifetimes:

@@ -21,7 +21,7 @@ _LEAST_ROWS = 64
 
 
 class Table:
-    """Rows of one set of kinds, stored in stretches that are identified by the number of their first row.
+    """Rows of one set of kinds, stored in spans that are identified by the number of their first row.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Table:
         # With spare room, which takes no memory until it is written: growing costs 5 ms for 16 MiB.
         self._capacity = max(num_rows + num_rows // _GROWTH, _LEAST_ROWS)
         self._end = 0  # no row from here on has ever been used
-        self._free: dict[int, list[int]] = {}  # first rows of free stretches, by their length
+        self._free: dict[int, list[int]] = {}  # first rows of free spans, by their length
         self.arrays: list[Any] = []
         self._layout = layout
         self._records = np.empty(self._capacity if layout is not None else 0, layout)
@@ -104,18 +104,18 @@ class Table:
         return first
 
     def _joined_free(self, num_rows: int) -> int | None:
-        """Join adjacent free stretches, and take rows from the smallest that has enough; None if none has."""
-        stretches: list[list[int]] = []
+        """Join adjacent free spans, and take rows from the smallest that has enough; None if none has."""
+        spans: list[list[int]] = []
         for first, length in sorted((first, length) for length, firsts in self._free.items() for first in firsts):
-            if stretches and sum(stretches[-1]) == first:
-                stretches[-1][1] += length
+            if spans and sum(spans[-1]) == first:
+                spans[-1][1] += length
             else:
-                stretches.append([first, length])
+                spans.append([first, length])
         self._free = {}
-        enough = [stretch for stretch in stretches if stretch[1] >= num_rows]
-        taken = min(enough, key=lambda stretch: stretch[1], default=None)
-        for stretch in stretches:
-            first, length = stretch if stretch is not taken else (stretch[0] + num_rows, stretch[1] - num_rows)
+        enough = [span for span in spans if span[1] >= num_rows]
+        taken = min(enough, key=lambda span: span[1], default=None)
+        for span in spans:
+            first, length = span if span is not taken else (span[0] + num_rows, span[1] - num_rows)
             if length:
                 self._free.setdefault(length, []).append(first)
         return None if taken is None else taken[0]

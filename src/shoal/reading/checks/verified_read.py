@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, StorageError
 from shoal.formats.field_columns import Columns
-from shoal.formats.shard_format import Records, Sample, Stretch
+from shoal.formats.shard_format import Records, Sample, Span
 from shoal.index.shard_scan import Buffer
 from shoal.indexing.open_source import Opened
 from shoal.reading.cached_ranges import read_cached
@@ -35,7 +35,7 @@ def parse_unit(opened: Opened, read: UnitRead, data: Buffer) -> Records:
     index = opened.index
     return opened.format.parse(
         data,
-        Stretch(
+        Span(
             index.shard_names[read.shard],
             read.first_byte,
             read.num_samples,

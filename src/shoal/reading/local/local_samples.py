@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import Sample, Stretch, reading_alone
+from shoal.formats.shard_format import Sample, Span, reading_alone
 from shoal.indexing.open_source import Opened
 from shoal.reading.checks.checked_readers import ShardReaders
 from shoal.reading.checks.damaged import Damaged, sound_or_lost
@@ -73,7 +73,7 @@ class LocalSingles:
                     else:
                         reader, name, head = readers[shard]
                         # Same as calling the class, in a third of the time.
-                        sample = alone(reader, end_byte, _new(Stretch, (name, first_byte, 1, None, head)))
+                        sample = alone(reader, end_byte, _new(Span, (name, first_byte, 1, None, head)))
                         reader.confirm()
                 except ShardError as error:
                     if not self._skips:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from shoal.reading.schedule.lifetimes import first_uses, last_uses
 
 
-class StretchPlan(NamedTuple):
-    """The reads and releases of a stretch of samples.
+class SpanPlan(NamedTuple):
+    """The reads and releases of a span of samples.
 
     ``reads`` are the units to read, in this order, one perhaps several times; ``last``, of the shape of the samples,
     is True where the unit is released after the sample; ``drops`` are released before the first sample.
@@ -33,7 +33,7 @@ class StretchPlan(NamedTuple):
 
 
 class Keeping:
-    """Planner of consecutive stretches, such that the units in use never take more than ``keep_bytes``.
+    """Planner of consecutive spans, such that the units in use never take more than ``keep_bytes``.
 
     A larger unit is kept alone. ``bytes_of`` returns the sizes of units. If the units do not fit, O(samples) in Python,
     a microsecond each; vectorised if they do.
@@ -41,17 +41,17 @@ class Keeping:
 
     def __init__(self, keep_bytes: int, bytes_of: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> None:
         self._keep_bytes, self._bytes_of = keep_bytes, bytes_of
-        self._held: dict[int, int] = {}  # units kept from the stretch before, with their bytes
+        self._held: dict[int, int] = {}  # units kept from the span before, with their bytes
 
-    def plan(self, units: NDArray[np.int64], after: NDArray[np.int64]) -> StretchPlan:
-        """Plan a stretch of samples with these ``units``, followed by one with ``after``, both in the order of use."""
+    def plan(self, units: NDArray[np.int64], after: NDArray[np.int64]) -> SpanPlan:
+        """Plan a span of samples with these ``units``, followed by one with ``after``, both in the order of use."""
         held = np.fromiter(self._held, dtype=np.int64, count=len(self._held))
         if self._peak_bytes(units, held, after) <= self._keep_bytes:
             reads, last = first_uses(units, held), last_uses(units, after)
             kept = np.intersect1d(np.union1d(units, held), after)
             self._held = dict(zip(kept.tolist(), self._bytes_of(kept).tolist(), strict=True))
             drops = held[~np.isin(held, units) & ~np.isin(held, after)].tolist()
-            return StretchPlan(reads, last, drops)
+            return SpanPlan(reads, last, drops)
         return self._choose(units, after)
 
     def _peak_bytes(self, units: NDArray[np.int64], held: NDArray[np.int64], after: NDArray[np.int64]) -> int:
@@ -68,7 +68,7 @@ class Keeping:
         np.add.at(change, end, -sizes)
         return int(np.cumsum(change).max(initial=0))
 
-    def _choose(self, units: NDArray[np.int64], after: NDArray[np.int64]) -> StretchPlan:
+    def _choose(self, units: NDArray[np.int64], after: NDArray[np.int64]) -> SpanPlan:
         num_samples = len(units)
         both = np.concatenate([units, after])
         next_use = _next_uses(both)
@@ -108,7 +108,7 @@ class Keeping:
                 held_bytes -= let_go(unit)
             else:
                 heapq.heappush(farthest, (-at, unit))
-        return StretchPlan(np.array(reads, dtype=np.int64), last, drops)
+        return SpanPlan(np.array(reads, dtype=np.int64), last, drops)
 
 
 def _next_uses(units: NDArray[np.int64]) -> NDArray[np.int64]:

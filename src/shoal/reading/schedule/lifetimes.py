@@ -1,6 +1,6 @@
-"""Lifetimes of units: when to read and release each in a stretch of samples, given the stretches before and after.
+"""Lifetimes of units: when to read and release each in a span of samples, given the spans before and after.
 
-A unit is kept from its first use until its last, and across the border of two stretches if both use it. A stretch is
+A unit is kept from its first use until its last, and across the border of two spans if both use it. A span is
 so long that a unit with samples left is nearly always used again within one; if not, it is read again, and that is
 counted. So no order has to say when it is done with a chunk, and a rank keeps only what it needs itself.
 """
@@ -22,11 +22,11 @@ _MOST_POSITIONS = 1 << 22
 _REACHES = 8
 
 
-def stretch_positions(parameters: Mapping[str, int], world_size: int = 1) -> int:
-    """Return the number of positions in a stretch of an order with these parameters, shared by ``world_size`` ranks.
+def span_positions(parameters: Mapping[str, int], world_size: int = 1) -> int:
+    """Return the number of positions in a span of an order with these parameters, shared by ``world_size`` ranks.
 
-    Reads are planned a stretch ahead, and a rank has only its share of it: with as many positions for 64 ranks as for
-    one, it would read less than a chunk of small samples ahead, and wait for each. So a stretch is longer for many
+    Reads are planned a span ahead, and a rank has only its share of it: with as many positions for 64 ranks as for
+    one, it would read less than a chunk of small samples ahead, and wait for each. So a span is longer for many
     ranks, up to eight times: positions of other ranks take 66 bytes each.
     """
     reach = max(parameters.get("chunks", 0), parameters.get("samples", 0))
@@ -35,7 +35,7 @@ def stretch_positions(parameters: Mapping[str, int], world_size: int = 1) -> int
 
 
 def first_uses(units: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the units of a stretch that the one before does not use, in the order of their first use; O(n log n).
+    """Return the units of a span that the one before does not use, in the order of their first use; O(n log n).
 
     >>> first_uses(np.array([4, 2, 4, 7]), before=np.array([2, 9])).tolist()
     [4, 7]
@@ -45,7 +45,7 @@ def first_uses(units: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[n
 
 
 def last_uses(units: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return True for each sample that is the last use of its unit, in this stretch and the next; O(n log n).
+    """Return True for each sample that is the last use of its unit, in this span and the next; O(n log n).
 
     >>> last_uses(np.array([4, 2, 4, 7]), after=np.array([7])).tolist()
     [False, True, True, False]

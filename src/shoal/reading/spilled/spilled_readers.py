@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.field_columns import Columns
-from shoal.formats.shard_format import ReadBytes, Records, Sample, Spilled, SpillingFormat, Stretch
+from shoal.formats.shard_format import ReadBytes, Records, Sample, Span, Spilled, SpillingFormat
 from shoal.index.shard_scan import Buffer
 from shoal.indexing.open_source import Opened
 from shoal.reading.cached_ranges import place_key
@@ -183,7 +183,7 @@ class _Pieces:
         except ShardError as error:
             self._damaged[extent] = error
             raise
-        return self._format.parse_part(part.data, self._stretch(piece, part)), part.number
+        return self._format.parse_part(part.data, self._span(piece, part)), part.number
 
     def close(self) -> None:
         """Release what is in memory, and give up retries."""
@@ -218,13 +218,13 @@ class _Pieces:
     def _comes_in_turn(self, piece: UnitRead) -> bool:
         return self._is_far and piece.num_bytes > _WHOLE_BYTES
 
-    def _stretch(self, piece: UnitRead, part: SpilledPart | None = None) -> Stretch:
-        """Return the `Stretch` that describes a piece, or a part of one, to its format."""
+    def _span(self, piece: UnitRead, part: SpilledPart | None = None) -> Span:
+        """Return the `Span` that describes a piece, or a part of one, to its format."""
         index = self._opened.index
         name = index.shard_names[piece.shard]
         if part is None:
-            return Stretch(name, piece.first_byte, piece.num_samples, None, index.shard_heads.get(piece.shard, {}))
-        return Stretch(name, part.first_byte, part.num_samples, None, part.head)
+            return Span(name, piece.first_byte, piece.num_samples, None, index.shard_heads.get(piece.shard, {}))
+        return Span(name, part.first_byte, part.num_samples, None, part.head)
 
     def _spill(self, piece: UnitRead, file: SpillFile) -> Spilled:
         """Decode a piece into a file; from a remote store with retries, since bytes may be damaged in transit."""
@@ -232,7 +232,7 @@ class _Pieces:
         num_left = MOST_PARSES - 1 if self._is_far else 0
         while True:
             try:
-                return self._format.spill(self._ranges(piece, file), piece.end_byte, self._stretch(piece), file)
+                return self._format.spill(self._ranges(piece, file), piece.end_byte, self._span(piece), file)
             except ShardError:
                 if not num_left:
                     raise

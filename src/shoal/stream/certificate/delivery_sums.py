@@ -2,7 +2,7 @@
 
 Each delivered sample is hashed together with its position, and the hashes are added modulo 2^64: so the sum does not
 depend on which rank or worker delivered a sample, or when, and it changes if a sample is missing, duplicated, moved or
-replaced. design/certificate.md has the reasons. The hashes of a stretch of batches are computed at once, and the part
+replaced. design/certificate.md has the reasons. The hashes of a span of batches are computed at once, and the part
 of it that was delivered follows from the iterator's position, which is counted anyway.
 """
 
@@ -92,7 +92,7 @@ class _Extents:
 
 @dataclass(slots=True)
 class _Noted:
-    """A stretch of batches at these steps: the hash of each sample, and counts and sums before each batch."""
+    """A span of batches at these steps: the hash of each sample, and counts and sums before each batch."""
 
     steps: range
     hashes: NDArray[np.uint64]
@@ -116,7 +116,7 @@ class DeliverySums:
     def __init__(self, hashes: RecordHashes, epoch: int) -> None:
         self._hashes, self._epoch = hashes, epoch
         self._noted: deque[_Noted] = deque()
-        self._before = Proof()  # of finished stretches
+        self._before = Proof()  # of finished spans
 
     def noting(self, shares: Iterator[tuple[Share, range]]) -> Iterator[tuple[Share, range]]:
         """Yield the shares unchanged, noting each on its way."""
@@ -129,7 +129,7 @@ class DeliverySums:
             np.cumsum(~share.repeated, out=counts[1:])
             first = share.batch_first
             while len(self._noted) > _MOST_NOTED:
-                # Shares are requested one stretch ahead, so anything before the last two is finished.
+                # Shares are requested one span ahead, so anything before the last two is finished.
                 over = self._noted.popleft()
                 self._before = self._before.plus(over.up_to(over.steps.stop))
             self._noted.append(_Noted(steps, hashes, first, counts[first], sums[first]))
@@ -144,7 +144,7 @@ class DeliverySums:
                     noted.dropped.append((step, Proof(1, lost)))
 
     def up_to(self, step: int) -> Proof:
-        """Sum all deliveries before this step, which must not lie further back than two stretches."""
+        """Sum all deliveries before this step, which must not lie further back than two spans."""
         so_far = self._before
         for noted in self._noted:
             so_far = so_far.plus(noted.up_to(step))

@@ -40,9 +40,9 @@ class BatchContext:
     skips: Skips | None
     decoders: Decoders | None
 
-    def samples(self, stretch: ReadSpan) -> Iterator[Any]:
-        """Iterate over the samples of a stretch, after the stages that run in threads."""
-        return stretch.samples if self.decoders is None else self.decoders.samples(stretch.samples, stretch.ids)
+    def samples(self, span: ReadSpan) -> Iterator[Any]:
+        """Iterate over the samples of a span, after the stages that run in threads."""
+        return span.samples if self.decoders is None else self.decoders.samples(span.samples, span.ids)
 
     @property
     def made(self) -> Callable[[Any, int], Any] | None:
@@ -58,15 +58,15 @@ class BatchContext:
 # alive when nothing else does.
 
 
-def samples_made(stretches: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield sample after sample, without those that a filter dropped or that are damaged."""
     made, counters, place = source.made, source.counters, source.place
     formatting = source.recipe.formatting
     formatted = None if formatting.name is None else formatting.sample
-    for stretch in stretches:
-        after = stretch.steps.stop
+    for span in spans:
+        after = span.steps.stop
         # The last position of an epoch may have no sample for this rank.
-        for step, sample_id, sample in zip(stretch.steps, stretch.ids, source.samples(stretch), strict=False):
+        for step, sample_id, sample in zip(span.steps, span.ids, source.samples(span), strict=False):
             result = made(sample, sample_id) if made else sample
             place.num_yielded = step + 1
             if result is SKIPPED or result is DROPPED:
@@ -78,35 +78,33 @@ def samples_made(stretches: Iterator[ReadSpan], source: BatchContext) -> Iterato
         place.num_yielded = after
 
 
-def batches_made(stretches: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of samples."""
     made, place = source.made, source.place
-    for stretch in stretches:
-        stored = source.samples(stretch)
-        for step, (begin, end) in zip(stretch.steps, itertools.pairwise(stretch.batch_first), strict=True):
+    for span in spans:
+        stored = source.samples(span)
+        for step, (begin, end) in zip(span.steps, itertools.pairwise(span.batch_first), strict=True):
             place.num_yielded = step
             samples: list[Any] = list(itertools.islice(stored, end - begin))
             if made:
-                named = zip(samples, stretch.ids[begin:end], strict=True)
+                named = zip(samples, span.ids[begin:end], strict=True)
                 samples = [made(sample, sample_id) for sample, sample_id in named if not place.is_over]
             if place.is_over:
                 msg = "the stream was closed while a batch was made"
                 raise StoppedError(msg)
-            batch = _collated(samples, stretch.repeated[begin:end], source)
+            batch = _collated(samples, span.repeated[begin:end], source)
             place.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield batch
 
 
-def batches_gathered(stretches: Iterator[Gathered], source: BatchContext) -> Iterator[Any]:
+def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of columns."""
     stages = source.recipe.stages
-    for stretch in stretches:
-        ids, repeated = stretch.share.ids, stretch.share.repeated
-        for step, (begin, end) in zip(
-            stretch.steps, itertools.pairwise(stretch.share.batch_first.tolist()), strict=True
-        ):
+    for span in spans:
+        ids, repeated = span.share.ids, span.share.repeated
+        for step, (begin, end) in zip(span.steps, itertools.pairwise(span.share.batch_first.tolist()), strict=True):
             source.place.num_yielded = step
-            batch = next(stretch.batches)
+            batch = next(span.batches)
             if isinstance(batch, list):
                 named = zip(batch, ids[begin:end].tolist(), strict=True)
                 index = source.opened.index

@@ -1,4 +1,4 @@
-"""A rank's samples stretch by stretch, with their reads planned one stretch ahead."""
+"""A rank's samples span by span, with their reads planned one span ahead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReadSpan:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A stretch whose batches are made of columns; ids and marks of repeats as in `Share`."""
+    """A span whose batches are made of columns; ids and marks of repeats as in `Share`."""
 
     batches: Iterator[Any]
     share: Share
@@ -48,7 +48,7 @@ class Gathered:
 def planned(
     shares: Iterator[tuple[Share, range]], budget: Budget, fetch: Fetch, skips: Skips | None
 ) -> Iterator[ReadSpan]:
-    """Yield stretch after stretch, planning the reads of the next before the samples of this one are given out.
+    """Yield span after span, planning the reads of the next before the samples of this one are given out.
 
     If memory is limited, only those of this one: which of its units stay depends on those that the next one needs.
     """
@@ -70,14 +70,14 @@ def planned(
                 fetch.follow(reads)
             wanted = _wanted(share, skips)
             samples = fetch.samples(share.ids[wanted].tolist(), units.tolist(), last.tolist(), drops)
-            yield _stretch(share, steps, samples, wanted)
+            yield _span(share, steps, samples, wanted)
         current, units = following, units_after
 
 
 def gathered(
     shares: Iterator[tuple[Share, range]], budget: Budget, fetch: Fetch, gathering: Gathering
 ) -> Iterator[Gathered]:
-    """Yield stretch after stretch of batches made of columns, planned as in `planned`."""
+    """Yield span after span of batches made of columns, planned as in `planned`."""
     current, units = None, _NOTHING
     for following in itertools.chain(shares, [None]):
         units_after = _NOTHING
@@ -93,12 +93,12 @@ def gathered(
 def unplanned(
     shares: Iterator[tuple[Share, range]], budget: Budget, singles: Singles, skips: Skips | None
 ) -> Iterator[ReadSpan]:
-    """Yield stretch after stretch of samples that have a read of their own."""
+    """Yield span after span of samples that have a read of their own."""
     for share, steps in shares:
         wanted = _wanted(share, skips)
         ids = share.ids[wanted]
         samples = singles.samples(ids.tolist(), budget.units_of(ids, share.chunks[wanted]))
-        yield _stretch(share, steps, samples, wanted)
+        yield _span(share, steps, samples, wanted)
 
 
 def _wanted(share: Share, skips: Skips | None) -> slice | NDArray[np.bool_]:
@@ -106,7 +106,7 @@ def _wanted(share: Share, skips: Skips | None) -> slice | NDArray[np.bool_]:
     return slice(None) if skips is None or not len(skips.known) else ~skips.among(share.ids)
 
 
-def _stretch(share: Share, steps: range, samples: Iterator[Any], wanted: slice | NDArray[np.bool_]) -> ReadSpan:
+def _span(share: Share, steps: range, samples: Iterator[Any], wanted: slice | NDArray[np.bool_]) -> ReadSpan:
     if not isinstance(wanted, slice):
         samples = _with_gaps(samples, wanted.tolist())
     return ReadSpan(samples, share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), steps)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.order.partition import Share
 from shoal.order.protocol import BoundOrder
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.reading.schedule.lifetimes import stretch_positions
+from shoal.reading.schedule.lifetimes import span_positions
 from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
@@ -19,11 +19,11 @@ from shoal.stream.iterating.pipeline_spec import PipelineSpec
 def shares_of(
     order: BoundOrder, arrangement: ResolvedOrder, recipe: PipelineSpec, place: Position
 ) -> Iterator[tuple[Share, range]]:
-    """Yield the shares of a rank, or of one of its workers, stretch by stretch, with stored ids; and their steps."""
+    """Yield the shares of a rank, or of one of its workers, span by span, with stored ids; and their steps."""
     partition, num_workers = recipe.partition, recipe.num_workers
     start, begin = place.start, place.num_yielded
     num_batches = partition.num_batches(order.num_samples, start)
-    batches = max(1, stretch_positions(order.parameters, partition.world_size) // partition.global_batch)
+    batches = max(1, span_positions(order.parameters, partition.world_size) // partition.global_batch)
     for first in range(begin, num_batches, batches):
         stop = min(first + batches, num_batches)
         share = partition.share(order, recipe.rank, first, stop, start)
