@@ -280,6 +280,13 @@ def test_heads_that_cannot_be(pieces: Any, match: str) -> None:
             format_named("jsonl.zst").parse(data, Span("a", 0, 1, None, wrong))
 
 
+def test_the_piece_that_is_wrong_is_named() -> None:
+    rows = np.array([[10, 10, 10], [10, 10, 10], [0, 15, 0], [0, 0, 0], [0, 0, 0]])  # piece 1 ends behind piece 2
+    head = {**head_with({"pieces": {"form": 2}}, rows), "begin": 0, "end": 30}
+    with pytest.raises(ShardError, match="piece 1 does not"):
+        format_named("jsonl.zst").parse(b"", Span("a", 0, 1, None, head))
+
+
 def test_no_more_is_decompressed_than_the_head_says_or_the_limit_allows() -> None:
     inside, _ = shard_of("jsonl", [3000] * 70)
     frames = in_frames(inside, [8192], "gz")

@@ -62,15 +62,15 @@ def check(name: str, data: bytes, *, shard: str = "a") -> int:
         first, end = found.sample_starts[piece : piece + 2].tolist()
         span = Span(shard, first, num_samples, None, found.head)
         whole = format.parse(data[first:end], span)
-        aside = Held()
-        spilled = format.spill(read, end, span, aside)
+        space = Held()
+        spilled = format.spill(read, end, span, space)
         borders, at_once = spilled.borders.tolist(), spilled.samples_per_part
-        assert (spilled.num_samples, borders[-1]) == (num_samples, len(aside.data) if at_once > 1 else borders[-1])
+        assert (spilled.num_samples, borders[-1]) == (num_samples, len(space.data) if at_once > 1 else borders[-1])
         assert len(borders) - 1 == -(-num_samples // at_once)
         head = json.loads(json.dumps(dict(spilled.head)))  # as it is kept
         for part, (begin, stop) in enumerate(pairwise(borders)):
             held = min(at_once, num_samples - part * at_once)
-            records = format.parse_part(aside.read(begin, stop), Span(shard, begin, held, None, head))
+            records = format.parse_part(space.read(begin, stop), Span(shard, begin, held, None, head))
             for number in range(held):
                 assert plain(records.sample(number)) == plain(whole.sample(part * at_once + number))
         num_parts += len(borders) - 1

@@ -19,7 +19,7 @@ from shoal.formats.lines.text import Text
 from shoal.formats.litdata.reader import LitData
 from shoal.formats.litdata.tokens import LitDataTokens
 from shoal.formats.mds.reader import Mds
-from shoal.formats.shard_format import Format
+from shoal.formats.shard_format import CodecFormat, Format, OptionsFormat
 from shoal.formats.tables.arrow import Arrow
 from shoal.formats.tables.parquet import Parquet
 from shoal.formats.tar.reader import Tar
@@ -90,8 +90,7 @@ def options_of(format: Format) -> dict[str, Any]:  # noqa: A002
     >>> options_of(Delimited(delimiter=";"))
     {'delimiter': ';'}
     """
-    options: Mapping[str, Any] = getattr(format, "options", {})
-    return dict(options)
+    return dict(format.options) if isinstance(format, OptionsFormat) else {}
 
 
 def format_given(format: str | Format) -> Format:  # noqa: A002
@@ -104,7 +103,7 @@ def format_given(format: str | Format) -> Format:  # noqa: A002
     """
     if isinstance(format, str):
         return format_named(format)
-    codec: str = getattr(format, "whole_codec", "")
+    codec = format.whole_codec if isinstance(format, CodecFormat) else ""
     return Compressed(format, codec) if codec else format
 
 

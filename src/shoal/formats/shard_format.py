@@ -1,11 +1,14 @@
 """The interface of a shard format: find the samples of a shard, and decode them from a range of its bytes.
 
-A format is one file in this package. It sees a shard twice:
+A format sees a shard twice:
 
 * once when the index is built, through `Format.scan`, which may read any byte of the shard and returns where each
   sample begins and ends (formats that can skip the payloads do);
 * later, any number of times, through `Format.parse`, which gets the bytes of some consecutive samples and hands out
   the samples one by one.
+
+Whatever else a format may be able to do is one of the protocols below `Format`, and code asks for it by
+``isinstance(format, SpillingFormat)``; `shoal.formats.forward_scan.ForwardFormat` is one more.
 """
 
 from __future__ import annotations
@@ -97,6 +100,49 @@ class Format(Protocol):
 
 
 @runtime_checkable
+class OptionsFormat(Protocol):
+    """A format with options that determine how it finds samples."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Options that differ from those implied by the name of the format, as JSON; an index keeps them."""
+        ...
+
+
+@runtime_checkable
+class VersionedFormat(Protocol):
+    """A format with a cutting rule of its own; scans cached under another version are not used."""
+
+    @property
+    def scan_rule(self) -> int:
+        """Version of the rule by which samples or pieces are cut, increased with each change."""
+        ...
+
+
+@runtime_checkable
+class CodecFormat(Protocol):
+    """A format whose options say how its shards are compressed as a whole, since their names do not."""
+
+    @property
+    def whole_codec(self) -> str:
+        """Codec of the shards; "" if they are not compressed."""
+        ...
+
+
+@runtime_checkable
+class SchemaFormat(Protocol):
+    """A format of tables, whose heads keep a schema."""
+
+    def schema(self, head: Mapping[str, Any]) -> Any:
+        """Return the Arrow schema that the head of a shard keeps."""
+        ...
+
+    def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the features that Hugging Face's ``datasets`` declares for the columns; None if it wrote none."""
+        ...
+
+
+@runtime_checkable
 class ColumnarFormat(Protocol):
     """A format whose records may be `ColumnRecords`; only such formats are asked for columns when batching."""
 
@@ -108,6 +154,7 @@ class ColumnarFormat(Protocol):
         ...
 
 
+@runtime_checkable
 class RecordFormat(Protocol):
     """A columnar format with shards whose records all have one length, which need not be parsed."""
 
@@ -116,6 +163,7 @@ class RecordFormat(Protocol):
         ...
 
 
+@runtime_checkable
 class PiecemealFormat(Protocol):
     """A format that reads one sample by several reads where that saves copying a large payload."""
 
@@ -136,7 +184,7 @@ class ViewingFormat(Protocol):
         ...
 
 
-class Aside(Protocol):
+class SpillSpace(Protocol):
     """Local scratch space that decoded bytes are appended to and read back from."""
 
     def append(self, data: Buffer, /) -> None:
@@ -171,7 +219,7 @@ class SpillingFormat(Protocol):
         """Key that distinguishes pieces decoded in different ways: the format, and which of its columns."""
         ...
 
-    def spill(self, read: ReadBytes, end_byte: int, span: Span, aside: Aside) -> Spilled:
+    def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Decode the piece of ``span``, which ends at ``end_byte`` of the shard, holding little of it at a time.
 
         Raises what `Format.parse` of its bytes would.
@@ -192,6 +240,7 @@ class RecutFormat(Protocol):
         ...
 
 
+@runtime_checkable
 class FrontFormat(Protocol):
     """A format of which only whole shards can be scanned, since their front describes the rest.
 
@@ -203,18 +252,19 @@ class FrontFormat(Protocol):
 
 
 class ReadSample(Protocol):
-    """A function that reads one sample alone."""
+    """A function that reads the one sample of ``span``, which ends at ``end_byte`` of the shard."""
 
     def __call__(self, read: ReadBytes, end_byte: int, span: Span, /) -> Sample:
-        """Read the one sample of ``span``, which ends at ``end_byte`` of the shard."""
+        """Read the sample; see `PiecemealFormat.read_sample`."""
         ...
 
 
 def reading_alone(format: Format) -> ReadSample:  # noqa: A002
     """Return the function that reads one sample: the format's own, else one that reads its bytes whole."""
-    itself: ReadSample | None = getattr(format, "read_sample", None)
+    if isinstance(format, PiecemealFormat):
+        return format.read_sample
 
     def whole(read: ReadBytes, end_byte: int, span: Span, /) -> Sample:
         return format.parse(read(span.first_byte, end_byte), span).sample(0)
 
-    return whole if itself is None else itself
+    return whole

@@ -22,12 +22,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from shoal.errors import ShoalError, UsageError
+from shoal.formats.compressed.reader import Compressed
 from shoal.formats.folder.folder_index import index_of_files
 from shoal.formats.folder.reader import Folder
 from shoal.formats.known_formats import format_named, options_of
 from shoal.formats.metadata.manifests import Expected
 from shoal.formats.metadata.scanning import STALE_INDEXES, checked_scan
-from shoal.formats.shard_format import Format, ReadBytes
+from shoal.formats.shard_format import Format, ReadBytes, VersionedFormat
 from shoal.index.cutting import EXTENT_BYTES, ScannedShard, assemble
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.index.table import Index
@@ -156,9 +157,8 @@ def build_index(
 
 def scan_rules(format: Format) -> list[int]:  # noqa: A002
     """Return the versions of the scan rules for this format; scans kept or cached under other versions are not used."""
-    # For a compressed format, also the rule of the format inside.
-    rules = [getattr(each, "scan_rule", None) for each in (format, getattr(format, "inner", None))]
-    return [SCAN_RULE, *(rule for rule in rules if rule is not None)]
+    formats = (format, format.inner) if isinstance(format, Compressed) else (format,)
+    return [SCAN_RULE, *(each.scan_rule for each in formats if isinstance(each, VersionedFormat))]
 
 
 def _entry(task: ScanTask) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.formats.shard_format import SchemaFormat
 from shoal.indexing.open_source import Opened
 
 
@@ -34,7 +35,7 @@ def class_labels(opened: Opened) -> dict[str, Sequence[str]]:
 
 
 def _found(opened: Opened) -> dict[str, Any] | None:
-    describe = getattr(opened.format, "features", None)
+    if not isinstance(opened.format, SchemaFormat):
+        return None
     heads = opened.index.shard_heads
-    found = next((describe(head) for _, head in sorted(heads.items())), None) if describe is not None else None
-    return None if found is None else dict(found)
+    return opened.format.features(heads[min(heads)]) if heads else None

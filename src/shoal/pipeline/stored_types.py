@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from shoal.formats.shard_format import SchemaFormat
 from shoal.formats.tables.rows import partition_fields
 from shoal.formats.tables.typed_arrays import types_of
 from shoal.indexing.open_source import Opened
@@ -19,13 +20,12 @@ def stored_types(opened: Opened, stages: Sequence[Stage]) -> StoredTypes:
 
     A function given to `map` may put anything under a name: the caller must check that values still have the type.
     """
-    describe = getattr(opened.format, "schema", None)
     heads = opened.index.shard_heads
-    if describe is None or not heads:
+    if not isinstance(opened.format, SchemaFormat) or not heads:
         return {}
     shard = min(heads)
     constants = dict.fromkeys(partition_fields(opened.index.shard_names[shard]))
-    types: StoredTypes = constants | types_of(describe(heads[shard]))
+    types: StoredTypes = constants | types_of(opened.format.schema(heads[shard]))
     for stage in stages:
         if isinstance(types, tuple):
             break

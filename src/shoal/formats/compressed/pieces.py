@@ -284,14 +284,15 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
 
 def _check(pieces: CompressedPieces, limit_bytes: int) -> None:
     """Check that each piece ends in the next one at the latest, and holds its samples."""
-    in_next = (pieces.end_byte[:-1] < pieces.end_byte[1:]) & (pieces.content_end[:-1] < pieces.content_end[1:])
-    samples = (
+    ends_first = (pieces.end_byte[:-1] < pieces.end_byte[1:]) & (pieces.content_end[:-1] < pieces.content_end[1:])
+    holds_samples = (
         (pieces.content_first <= pieces.borders[:-1])
         & (pieces.borders[:-1] < pieces.borders[1:])
         & (pieces.borders[1:] <= pieces.content_end)
     )
-    if not in_next.all() or not samples.all():
-        msg = f"piece {int(np.argmin(samples))} does not hold its samples, or one ends behind the next"
+    wrong = np.flatnonzero(~(np.append(ends_first, True) & holds_samples))
+    if wrong.size:
+        msg = f"piece {wrong[0]} does not hold its samples, or ends behind the next one"
         raise ValueError(msg)
     if int(pieces.content_end[-1]) > limit_bytes:
         msg = f"they hold {int(pieces.content_end[-1])} bytes, and {limit_bytes} are allowed"

@@ -21,7 +21,17 @@ from shoal.formats.compressed.decompressed import DecompressedContent, FrameBord
 from shoal.formats.compressed.pieces import HINT, Held, WhereToCut, cut_pieces, held, may_cut, packed
 from shoal.formats.forward_scan import About, ForwardFormat, forward_borders
 from shoal.formats.records import compact
-from shoal.formats.shard_format import Aside, Format, ReadBytes, Records, Sample, Span, Spilled
+from shoal.formats.shard_format import (
+    Format,
+    FrontFormat,
+    OptionsFormat,
+    ReadBytes,
+    Records,
+    Sample,
+    Span,
+    Spilled,
+    SpillSpace,
+)
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _LIMIT_BYTES = 4 << 30
@@ -46,7 +56,7 @@ class Compressed:
     @property
     def options(self) -> Mapping[str, Any]:
         """Options of the inner format."""
-        return getattr(self.inner, "options", {})
+        return self.inner.options if isinstance(self.inner, OptionsFormat) else {}
 
     scan_rule = 1
     """Version of the rule by which shards are cut, increased with each change."""
@@ -157,7 +167,7 @@ class Compressed:
         """Name of the format; the content is spilled as it was before compression."""
         return self.name
 
-    def spill(self, read: ReadBytes, end_byte: int, span: Span, aside: Aside) -> Spilled:
+    def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Decompress some consecutive pieces, or a whole shard, into scratch space; each sample is a part.
 
         Memory: some MiB, and what `scan` of the inner format holds, 20 bytes a sample; for snappy, all of it; for
@@ -174,7 +184,7 @@ class Compressed:
         num_bytes = 0
         try:
             for piece in decompress_parts(self.codec, _in_parts(read, first_byte, end_byte), limit_bytes=limit_bytes):
-                aside.append(piece)
+                space.append(piece)
                 num_bytes += len(piece)
         except CodecError as error:
             raise self._undecodable(error, end_byte - first_byte, shard, first_byte) from None
@@ -184,10 +194,10 @@ class Compressed:
             begin, low, num_bytes = known.begin, known.low - known.begin, known.high - known.begin
 
         def inside(first: int, end: int, /) -> bytes:
-            return aside.read(low + first, low + end)
+            return space.read(low + first, low + end)
 
         head: dict[str, Any] = {"inner": dict(span.head.get("inner", {})), "begin": begin}
-        if known is not None and getattr(self.inner, "needs_front", False):
+        if known is not None and isinstance(self.inner, FrontFormat) and self.inner.needs_front:
             within = Span(shard, known.low, span.num_samples, None, head["inner"])
             records = self.inner.parse(inside(0, num_bytes - low), within)
             starts = np.asarray(records.starts, dtype=np.int64)  # type: ignore[attr-defined]  # see `FrontFormat`

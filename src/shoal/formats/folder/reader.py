@@ -46,7 +46,6 @@ class Folder:
     """
 
     name: str = "folder"
-    head_lies_beside = True  # in the tables, which a scan does not see
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.errors import ShardError
+from shoal.formats.folder.reader import Folder
 from shoal.formats.metadata.manifests import STALE, Expected, Hashes
 from shoal.formats.metadata.third_party_index import by_borders, scan_by_index
 from shoal.formats.shard_format import Format, ReadBytes, RecutFormat
@@ -88,6 +89,6 @@ def scan_again(
     if isinstance(format, RecutFormat):
         return format.scan_as(head, read, num_bytes, shard=shard)
     found = format.scan(read, num_bytes, shard=shard)
-    if getattr(format, "head_lies_beside", False):
+    if isinstance(format, Folder):  # its head comes from the tables beside the files, which a scan does not see
         return replace(found, head=head)
     return by_borders(found, told=told_of_borders(head)) if is_by_borders(head) else found

@@ -18,7 +18,7 @@ from shoal.errors import ShardError
 from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
 from shoal.formats.packed_heads import packed, unpacked, unusable
-from shoal.formats.shard_format import Aside, ReadBytes, Span, Spilled
+from shoal.formats.shard_format import ReadBytes, Span, Spilled, SpillSpace
 from shoal.formats.tables.arrow_columns import check_values
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tables.rows import TableRecords, check_names, partition_fields
@@ -93,7 +93,7 @@ class Arrow:
         """Name of the format, with the decoded columns."""
         return f"{self.name} {self._wanted}"
 
-    def spill(self, read: ReadBytes, end_byte: int, span: Span, aside: Aside) -> Spilled:
+    def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Spill the rows of some record batches, a few to a part; memory O(the batches), each decoded as a whole.
 
         Raises
@@ -103,7 +103,7 @@ class Arrow:
         """
         table, _ = self.opened(read(span.first_byte, end_byte), span)
         num_rows = rows_of_part(table.num_rows, table.nbytes, table.schema)
-        return spilled_rows(table.to_batches(), num_rows, aside)
+        return spilled_rows(table.to_batches(), num_rows, space)
 
     def parse_part(self, data: bytes, span: Span) -> TableRecords:
         """Open a few rows of what was spilled."""

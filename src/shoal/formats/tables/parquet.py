@@ -20,7 +20,7 @@ from shoal.errors import ShardError
 from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
 from shoal.formats.packed_heads import number_of, packed, unpacked, unusable
-from shoal.formats.shard_format import Aside, ReadBytes, Span, Spilled
+from shoal.formats.shard_format import ReadBytes, Span, Spilled, SpillSpace
 from shoal.formats.tables.parquet_footer import GroupPlace, groups_in
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tables.rows import TableRecords, partition_fields
@@ -127,7 +127,7 @@ class Parquet:
         """Name of the format, with the decoded columns."""
         return f"{self.name} {self.columns} {self._wanted}"
 
-    def spill(self, read: ReadBytes, end_byte: int, span: Span, aside: Aside) -> Spilled:
+    def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Spill the rows of some row groups, a few to a part; memory: some pages of each column.
 
         Raises
@@ -144,7 +144,7 @@ class Parquet:
             opened = _library().ParquetFile(file, metadata=kept.metadata, pre_buffer=False, buffer_size=buffer_bytes)
             rows = rows_of_part(span.num_samples, decoded_bytes, opened.schema_arrow)
             batches = opened.iter_batches(rows, numbers, columns=self._chosen(opened, span.shard), use_threads=False)
-            spilled = spilled_rows(batches, rows, aside)
+            spilled = spilled_rows(batches, rows, space)
         except (pa.ArrowException, OSError, ValueError) as error:
             if file.failure is not None:
                 raise file.failure from None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.formats.shard_format import Aside, Spilled
+from shoal.formats.shard_format import Spilled, SpillSpace
 from shoal.formats.tables.arrow_columns import joined
 from shoal.formats.tables.pyarrow_library import arrow_library
 
@@ -21,8 +21,8 @@ def rows_of_part(num_rows: int, decoded_bytes: int, schema: Any) -> int:
     return max(1, min(num_rows, wanted_bytes * num_rows // max(1, decoded_bytes)))
 
 
-def spilled_rows(batches: Iterable[Any], num_rows: int, aside: Aside) -> Spilled:
-    """Append record batches to ``aside``, ``num_rows`` to a part."""
+def spilled_rows(batches: Iterable[Any], num_rows: int, space: SpillSpace) -> Spilled:
+    """Append record batches to ``space``, ``num_rows`` to a part."""
     pa = arrow_library("Arrow")
     borders, num_samples = [0], 0
     for table in _tables(pa, batches, num_rows):
@@ -33,7 +33,7 @@ def spilled_rows(batches: Iterable[Any], num_rows: int, aside: Aside) -> Spilled
         with pa.ipc.new_stream(sink, plain.schema) as writer:
             writer.write_table(plain)
         part = sink.getvalue()
-        aside.append(memoryview(part))
+        space.append(memoryview(part))
         borders.append(borders[-1] + part.size)
         num_samples += plain.num_rows
     return Spilled(np.array(borders, dtype=np.int64), num_samples, num_rows)

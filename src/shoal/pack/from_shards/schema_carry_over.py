@@ -13,7 +13,7 @@ from shoal.formats.mds.decode_values import array_of, files_of, is_list
 from shoal.formats.mds.encode_values import is_written
 from shoal.formats.mds.reader import Mds
 from shoal.formats.mds.writer import MdsEncoder
-from shoal.formats.shard_format import Format, Sample
+from shoal.formats.shard_format import Format, Sample, SchemaFormat
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tables.rows import partition_fields
 from shoal.formats.writing.encoders import TABLE_FORMATS, options_of_shard
@@ -32,7 +32,7 @@ def options_like(opened: Opened, format_name: str) -> dict[str, Any]:
     """
     source, target = (name.partition(".")[0] for name in (opened.index.format, format_name))
     heads = [head for _, head in sorted(opened.index.shard_heads.items())]
-    if source in TABLE_FORMATS and target in TABLE_FORMATS and hasattr(opened.format, "schema"):
+    if source in TABLE_FORMATS and target in TABLE_FORMATS and isinstance(opened.format, SchemaFormat):
         schema = _schema(map(opened.format.schema, heads), opened)
         return {} if schema is None else {"schema": schema}
     if source == target == "mds" and heads:

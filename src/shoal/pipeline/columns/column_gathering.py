@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.field_columns import Columns, Kind
-from shoal.formats.shard_format import Records, Sample
+from shoal.formats.shard_format import ColumnRecords, RecordFormat, Records, Sample
 from shoal.formats.tables.arrow_columns import arrow_array
 from shoal.order.partition import Share
 from shoal.pipeline.columns.lifetimes_of_rows import RowLifetimes
@@ -126,7 +126,7 @@ class Gathering:
 
     def _put(self, read: UnitRead, records: Records | ForgivingRecords, rows_in_use: int) -> _Held:
         num_rows = len(records)
-        columns = records.columns() if hasattr(records, "columns") else None
+        columns = records.columns() if isinstance(records, ColumnRecords) else None
         if columns is None:
             return _Held(-1, 0, num_rows, read.first_sample, records)
         number, columns = self._table_of(columns, rows_in_use)
@@ -140,7 +140,7 @@ class Gathering:
     def _met(self, shard: int, rows_in_use: int) -> tuple[int | None, int]:
         """Remember for a shard the table of its records, if it holds records, and the bytes of one; return both."""
         name, head = self._index.shard_names[shard], self._index.shard_heads.get(shard, {})
-        record = self._format.record(head, shard=name) if hasattr(self._format, "record") else None
+        record = self._format.record(head, shard=name) if isinstance(self._format, RecordFormat) else None
         number, record_bytes = None, 0
         if record is not None:
             number, record_bytes = self._numbers.get(record.kinds), record.layout.itemsize

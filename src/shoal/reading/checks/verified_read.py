@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, StorageError
 from shoal.formats.field_columns import Columns
-from shoal.formats.shard_format import Records, Sample, Span
+from shoal.formats.shard_format import ColumnRecords, Records, Sample, Span
 from shoal.index.shard_scan import Buffer
 from shoal.indexing.open_source import Opened
 from shoal.reading.cached_ranges import read_cached
@@ -187,7 +187,7 @@ class _ReadAgain:
         """Return the samples as columns; None if the records have none."""
         while True:
             try:
-                return self._records.columns() if hasattr(self._records, "columns") else None
+                return self._records.columns() if isinstance(self._records, ColumnRecords) else None
             except ShardError as error:
                 self._read_again(error)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.field_columns import Columns
-from shoal.formats.shard_format import ReadBytes, Records, Sample, Span, Spilled, SpillingFormat
+from shoal.formats.shard_format import ColumnRecords, ReadBytes, Records, Sample, Span, Spilled, SpillingFormat
 from shoal.index.shard_scan import Buffer
 from shoal.indexing.open_source import Opened
 from shoal.reading.cached_ranges import place_key
@@ -122,7 +122,7 @@ class _One:
 
     def columns(self) -> Columns | None:
         """Return the row of the sample in the columns of all; None if the records have no columns."""
-        found: Columns | None = self._records.columns() if hasattr(self._records, "columns") else None
+        found = self._records.columns() if isinstance(self._records, ColumnRecords) else None
         number = self._number
         return found and Columns(found.kinds, tuple(array[number : number + 1] for array in found.arrays))
 
