@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from shoal.quality.auditing import Audit, audit
 from shoal.quality.findings import Finding
-from shoal.quality.outlook import ShuffleQuality
+from shoal.quality.prediction import ShuffleQuality
 
 __all__ = ["Audit", "Finding", "ShuffleQuality", "audit"]

@@ -9,8 +9,7 @@ True
 
 from __future__ import annotations
 
-from shoal.order.block import Block
-from shoal.order.buffer import Buffer
+from shoal.order.block_and_buffer import Block, Buffer
 from shoal.order.protocol import BoundOrder, Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window

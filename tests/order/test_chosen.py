@@ -9,8 +9,8 @@ from tests.order.datasets import chunk_of, datasets, orders, scan
 
 from shoal.errors import UsageError
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.delivered_subset import ChosenPositions
 from shoal.order.partition import Partition
+from shoal.order.position_subsets import ChosenPositions
 from shoal.orders import Order, Window
 
 

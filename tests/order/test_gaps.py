@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from shoal.errors import UsageError
 from shoal.order.partition import Partition
+from shoal.order.position_subsets import MOST_GAPS, NO_GAPS, Gaps, WithoutGaps
 from shoal.order.protocol import BoundOrder
-from shoal.order.skipped_positions import MOST_GAPS, NO_GAPS, Gaps, WithoutGaps
 from shoal.orders import Buffer, Full, Window
 
 NUM_SAMPLES = 600

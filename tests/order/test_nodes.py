@@ -17,8 +17,8 @@ from shoal.order.window.canonical_nodes import CanonicalNodes
 def naive_nodes(samples: NDArray[np.int64], seed: int, num_nodes: int) -> list[list[int]]:
     """The sample ids of each node, along the line of permuted chunks."""
     first = np.concatenate([[0], np.cumsum(samples)])
-    places = permute(np.arange(len(samples)), len(samples), key(seed, 0, "assign"))
-    line = [sample for chunk in places for sample in range(first[chunk], first[chunk + 1])]
+    slots = permute(np.arange(len(samples)), len(samples), key(seed, 0, "assign"))
+    line = [sample for chunk in slots for sample in range(first[chunk], first[chunk + 1])]
     each, more = divmod(len(line), num_nodes)
     cuts = [node * each + min(node, more) for node in range(num_nodes + 1)]
     return [line[begin:end] for begin, end in itertools.pairwise(cuts)]
@@ -32,16 +32,16 @@ def test_nodes_are_spans_of_the_permuted_chunks(samples: NDArray[np.int64], seed
     nodes = CanonicalNodes(samples, seed=seed, num_nodes=num_nodes)
     naive = naive_nodes(samples, seed, num_nodes)
     for node, expected in enumerate(naive):
-        pieces = np.arange(nodes.node_first_piece[node], nodes.node_end_piece[node])
-        begins = nodes.piece_first_id(np.full(len(pieces), node), pieces)
-        counts = nodes.piece_samples[pieces].astype(np.int64)
+        parts = np.arange(nodes.node_first_part[node], nodes.node_end_part[node])
+        begins = nodes.part_first_id(np.full(len(parts), node), parts)
+        counts = nodes.part_samples[parts].astype(np.int64)
         assert (counts > 0).all()
         found = [i for begin, count in zip(begins, counts, strict=True) for i in range(begin, begin + count)]
         assert found == expected
         if expected:
-            in_nodes, in_pieces = nodes.pieces_of(np.array(expected))
+            in_nodes, in_parts = nodes.parts_of(np.array(expected))
             assert (in_nodes == node).all()
-            assert in_pieces.tolist() == np.repeat(pieces, counts).tolist()
+            assert in_parts.tolist() == np.repeat(parts, counts).tolist()
     sizes = [len(ids) for ids in naive]
     assert np.diff(nodes.node_first_sample).tolist() == sizes
     assert max(sizes) - min(sizes) <= 1
@@ -53,16 +53,16 @@ def test_tiles_of_the_line_make_no_difference(num_chunks: int) -> None:
     samples = np.random.default_rng(0).integers(0, 4, num_chunks)
     samples[0] = 5
     nodes = CanonicalNodes(samples, seed=1, num_nodes=3)
-    places = permute(np.arange(num_chunks), num_chunks, key(1, 0, "assign"))
-    chunks = places[samples[places] > 0]
-    kept = np.ones(len(nodes.piece_chunk), dtype=bool)
-    kept[1:] = nodes.piece_chunk[1:] != nodes.piece_chunk[:-1]
-    assert np.array_equal(nodes.piece_chunk[kept], chunks)
-    whole = np.bincount(nodes.piece_chunk.astype(np.int64), nodes.piece_samples, num_chunks)
+    slots = permute(np.arange(num_chunks), num_chunks, key(1, 0, "assign"))
+    chunks = slots[samples[slots] > 0]
+    kept = np.ones(len(nodes.part_chunk), dtype=bool)
+    kept[1:] = nodes.part_chunk[1:] != nodes.part_chunk[:-1]
+    assert np.array_equal(nodes.part_chunk[kept], chunks)
+    whole = np.bincount(nodes.part_chunk.astype(np.int64), nodes.part_samples, num_chunks)
     assert np.array_equal(whole, samples)
 
 
 def test_nodes_do_not_depend_on_the_epoch_and_do_on_the_seed() -> None:
     samples = np.full(100, 10)
     one, other = (CanonicalNodes(samples, seed=seed, num_nodes=4) for seed in (0, 1))
-    assert not np.array_equal(one.piece_chunk, other.piece_chunk)
+    assert not np.array_equal(one.part_chunk, other.part_chunk)

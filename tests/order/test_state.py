@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import StateError
+from shoal.order.position_subsets import Gaps
 from shoal.order.seeds import MAX_SEED
-from shoal.order.skipped_positions import Gaps
 from shoal.order.state import MAX_POSITION, STATE_VERSION, State, sealed
 
 ORDER = {"name": "window", "version": 1, "chunks": 256, "num_canonical_nodes": 16, "extents_per_chunk": 4}

@@ -62,7 +62,7 @@ def test_any_chunks_keep_the_window(samples: NDArray[np.int64], order: Window, s
         chunks = chunks_of_node(order, samples, node, seed)
         if len(chunks):
             num_chunks, num_samples = len(np.unique(chunks)), len(chunks)
-            slab = max(2, width // 4) * (num_chunks + 2) / num_samples  # in chunks; two are pieces or folded
+            slab = max(2, width // 4) * (num_chunks + 2) / num_samples  # in chunks; two are parts or folded
             assert alive(chunks).max() <= min(num_chunks, width + 2 * slab + 3)
 
 

@@ -120,22 +120,22 @@ def naive_window(
     width = chunks // num_nodes
     lines: list[list[int]] = []
     for node in range(num_nodes):
-        first, count = int(nodes.node_first_piece[node]), int(nodes.node_end_piece[node] - nodes.node_first_piece[node])
-        place_key, chunk_key = (np.uint64(key(seed, epoch, what, node)) for what in ("place", "chunk"))
+        first, count = int(nodes.node_first_part[node]), int(nodes.node_end_part[node] - nodes.node_first_part[node])
+        slot_key, chunk_key = (np.uint64(key(seed, epoch, what, node)) for what in ("place", "chunk"))
         end, found = count << bits, []
         slab = max(1, max(2, width // 4) * end // int(np.diff(nodes.node_first_sample)[node]))
-        for place in range(count):
-            piece = first + int(permute(np.array([place]), count, int(place_key))[0])
-            size = int(nodes.piece_samples[piece])
-            its_key = draws(np.array([chunk_key]), np.array([place]))
+        for slot in range(count):
+            part = first + int(permute(np.array([slot]), count, int(slot_key))[0])
+            size = int(nodes.part_samples[part])
+            its_key = draws(np.array([chunk_key]), np.array([slot]))
             phase = int(draws(its_key, np.array([0]))[0]) >> (64 - bits)
             inside = permute_each(np.arange(size), np.full(size, size), draws(its_key.repeat(size), np.full(size, 1)))
-            begin = int(nodes.piece_first_id(np.array([node]), np.array([piece]))[0])
+            begin = int(nodes.part_first_id(np.array([node]), np.array([part]))[0])
             for rank in range(size):
-                time = place * 2**bits - width * 2 ** (bits - 1) + width * (rank * 2**bits + phase) // size
+                time = slot * 2**bits - width * 2 ** (bits - 1) + width * (rank * 2**bits + phase) // size
                 folded = -1 - time if time < 0 else 2 * end - 1 - time if time >= end else time
                 random = int(draws(its_key, np.array([rank + 2]))[0]) >> 40
-                found.append((folded // slab, random, place, rank, begin + int(inside[rank])))
+                found.append((folded // slab, random, slot, rank, begin + int(inside[rank])))
         lines.append([row[-1] for row in sorted(found)])
     return [lines[position % num_nodes][position // num_nodes] for position in range(int(samples.sum()))]
 
@@ -182,8 +182,8 @@ def test_a_window_of_all_chunks_is_a_full_permutation(samples: NDArray[np.int64]
     if order.resolved_nodes == 1 and bound.num_samples:
         nodes = CanonicalNodes(samples, seed=seed, num_nodes=1)
         line = permute(np.arange(bound.num_samples), bound.num_samples, key(seed, 0, "whole", 0))
-        pieces = np.repeat(np.arange(len(nodes.piece_samples)), nodes.piece_samples.astype(np.int64))[line]
-        assert np.array_equal(chunk_of(samples, ids), nodes.piece_chunk[pieces])
+        parts = np.repeat(np.arange(len(nodes.part_samples)), nodes.part_samples.astype(np.int64))[line]
+        assert np.array_equal(chunk_of(samples, ids), nodes.part_chunk[parts])
 
 
 def test_epochs_share_their_nodes_and_nothing_else() -> None:

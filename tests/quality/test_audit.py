@@ -18,8 +18,7 @@ from shoal.quality import epoch_tests
 from shoal.quality.curves import Keys, batch_sizes, variance_curve
 from shoal.quality.findings import FALSE_ALARMS, findings_of
 from shoal.quality.metrics import distinct_per_batch, variance_ratio
-from shoal.quality.p_values import poisson_tail, ratio_tail
-from shoal.quality.statistical_tests import Look
+from shoal.quality.statistical_tests import Outcome, poisson_tail, ratio_tail
 
 DATA = Path(__file__).parent / "data"
 
@@ -59,16 +58,16 @@ def test_perfect_shuffles_raise_findings_in_less_than_one_percent() -> None:
 
 
 def test_looks_are_as_rare_as_they_say() -> None:
-    """Of each kind of look, about 1 % have a probability below 1 %; bounds, which are not exact, fewer."""
+    """Of each kind of outcome, about 1 % have a probability below 1 %; bounds, which are not exact, fewer."""
     rng = np.random.default_rng(1)
-    looks: dict[str, list[float]] = {}
+    outcomes: dict[str, list[float]] = {}
     for _ in range(150):
         first, second = (epoch_tests.Epoch.of(rng.permutation(3000), 3000, None, 16) for _ in range(2))
-        taken = [*first.looks(), *(look for _, look in epoch_tests.compared(first, second, ("a", "b")))]
-        for look in taken:
-            looks.setdefault(look.name, []).append(look.probability)
-    assert len(looks) >= 9
-    for name, probabilities in looks.items():
+        taken = [*first.outcomes(), *(outcome for _, outcome in epoch_tests.compared(first, second, ("a", "b")))]
+        for outcome in taken:
+            outcomes.setdefault(outcome.name, []).append(outcome.probability)
+    assert len(outcomes) >= 9
+    for name, probabilities in outcomes.items():
         rare = np.count_nonzero(np.array(probabilities) < 0.01)
         assert poisson_tail(int(rare), 0.01 * len(probabilities)) > 1e-4 or name == "same order", name
 
@@ -83,9 +82,9 @@ def test_the_orders_of_shoal_that_are_permutations_are_perfect() -> None:
 
 
 def test_more_looks_make_each_of_them_stricter() -> None:
-    look = Look("echo", 1.0, 0.0, FALSE_ALARMS / 50, False, 0.1, "a")
-    assert len(findings_of([("here", look)] * 10)) == 1
-    assert findings_of([("here", look)] * 100) == []
+    outcome = Outcome("echo", 1.0, 0.0, FALSE_ALARMS / 50, False, 0.1, "a")
+    assert len(findings_of([("here", outcome)] * 10)) == 1
+    assert findings_of([("here", outcome)] * 100) == []
 
 
 # ---- known answers

@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
-from shoal.order.arrays.sorting import order_by
+from shoal.order.arrays.vectorized import order_by
+from shoal.order.position_subsets import WithoutGaps
 from shoal.order.protocol import BoundOrder, Laned
 from shoal.order.seeds import draws, key
-from shoal.order.skipped_positions import WithoutGaps
 
 REMAINDERS = ("keep", "pad", "drop")
 

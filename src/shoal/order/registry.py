@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shoal.order.block import Block
-from shoal.order.buffer import Buffer
+from shoal.order.block_and_buffer import Block, Buffer
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
 

@@ -12,7 +12,7 @@ from shoal.order.arrays.permutation import permute, unpermute
 from shoal.order.protocol import as_ids, as_span, check_chunk_samples, chunk_starts
 from shoal.order.seeds import check_epoch, check_seed, key
 
-_STRETCH = 1 << 16
+_SPAN = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class SequentialEpoch:
     version = Sequential.version
     parameters: ClassVar[dict[str, int]] = {}
     num_canonical_nodes = 1
-    span = _STRETCH
+    span = _SPAN
 
     def __init__(self, chunk_samples: NDArray[np.int64]) -> None:
         self._chunk_first_id = chunk_starts(chunk_samples)
@@ -93,7 +93,7 @@ class FullEpoch:
     version = Full.version
     parameters: ClassVar[dict[str, int]] = {}
     num_canonical_nodes = 1
-    span = _STRETCH
+    span = _SPAN
 
     def __init__(self, chunk_samples: NDArray[np.int64], epoch_key: int) -> None:
         self._key = epoch_key

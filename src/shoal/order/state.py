@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from shoal.errors import StateError, UsageError
+from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.seeds import MAX_SEED
-from shoal.order.skipped_positions import NO_GAPS, Gaps
 
 STATE_VERSION = 3
 _WITHOUT_CHECKSUM = (1, 2)
@@ -135,7 +135,7 @@ def order_in(what: str, value: Any) -> dict[str, Any]:
         found = _plain(value)
         if not all(abs(number) <= MAX_POSITION for number in found.values() if isinstance(number, int)):
             msg = f"a number is larger than {MAX_POSITION}"
-            raise ValueError(msg)  # noqa: TRY301  # said in one place below
+            raise ValueError(msg)  # noqa: TRY301  # reported once, below
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
         msg = f"the {what}'s order is no dict of names and numbers: {shown(error)}"
         raise StateError(msg, hint=f"the {what} was changed after it was saved") from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.order.arrays.sorting import order_by
+from shoal.order.arrays.vectorized import order_by
 from shoal.order.partition import Partition, dealing_order
 from shoal.order.protocol import BoundOrder
 

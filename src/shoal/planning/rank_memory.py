@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from shoal.order.block import Block
+from shoal.order.block_and_buffer import Block
 from shoal.order.window.order import Window
 from shoal.reading.schedule.lifetimes import span_positions
 
@@ -120,7 +120,7 @@ def rank_memory(
         ahead=ahead + num_threads * (_BYTES_OF_A_STACK + in_a_heap) if is_far else 0.0,
         batches=_BATCHES * -(-global_batch // world_size) * sample_bytes,
         order=num_chunks * BYTES_OF_A_CHUNK
-        + (order.making_bytes(num_samples) if is_making else order.kept_bytes(num_samples)),
+        + (order.span_bytes(num_samples) if is_making else order.kept_bytes(num_samples)),
         coming=coming + in_use / sample_bytes * _BYTES_OF_A_START,
         spare=_CODE_BYTES + (0.0 if is_far else min(chunk_bytes, in_use)),
     )

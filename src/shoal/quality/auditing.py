@@ -13,13 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from shoal.errors import UsageError
 from shoal.quality.cross_epoch import remet_neighbours
 from shoal.quality.curves import Keys, variance_curve
+from shoal.quality.emitted_ids import KeyTable, as_epochs, as_stream
 from shoal.quality.epoch_counts import TIME_PARTS, Survey
-from shoal.quality.epoch_tests import PARTS, Epoch, compared, end_distances, rank_correlation, start_distances
+from shoal.quality.epoch_tests import PARTS, Epoch, compared, end_distances, start_distances
 from shoal.quality.findings import Finding, findings_of, headline_of, heaviest_first, verdict_of
-from shoal.quality.id_arrays import as_epochs, as_stream
-from shoal.quality.keyed_samples import KeyTable
 from shoal.quality.metrics import expected_distinct_of
-from shoal.quality.statistical_tests import Look
+from shoal.quality.statistical_tests import Outcome, correlation
 
 _MOST_SPARSE = 1000
 _MOST_COUNTED = 4096  # samples of the largest batches whose labels are counted
@@ -189,19 +188,19 @@ def audit(
         raise UsageError(msg)
     codes = _label_keys(labels, total)
     parts = [Epoch.of(row, total, codes, batch) for row in rows]
-    looks = [(f"epoch {number}", look) for number, part in enumerate(parts) for look in part.looks()]
+    outcomes = [(f"epoch {number}", outcome) for number, part in enumerate(parts) for outcome in part.outcomes()]
     for number in range(len(parts) - 1):
-        looks += compared(parts[number], parts[number + 1], (f"epoch {number}", f"epoch {number + 1}"))
+        outcomes += compared(parts[number], parts[number + 1], (f"epoch {number}", f"epoch {number + 1}"))
     for name, stream in (others or {}).items():
         cut = _cut_alike(stream, len(rows[0]), table)
         for index, row in enumerate(cut):
             other = Epoch.of(row, total, codes, batch)
             title = name if len(cut) == 1 else f"{name}, epoch {index}"
             for number, part in enumerate(parts):
-                looks += compared(part, other, (f"epoch {number}", title))
+                outcomes += compared(part, other, (f"epoch {number}", title))
     counted = _counted([part.survey for part in parts], total, is_part=is_part)
-    findings = heaviest_first([*counted, *findings_of(looks)])
-    return _summed(parts, looks, findings, total, is_part=is_part)
+    findings = heaviest_first([*counted, *findings_of(outcomes)])
+    return _summed(parts, outcomes, findings, total, is_part=is_part)
 
 
 def _cut_alike(stream: Any, num_delivered: int, keys: KeyTable | None) -> list[NDArray[np.int64]]:
@@ -266,7 +265,7 @@ def _part(count: int, total: int) -> float:
 
 def _summed(
     epochs: list[Epoch],
-    looks: list[tuple[str, Look]],
+    outcomes: list[tuple[str, Outcome]],
     findings: list[Finding],
     num_samples: int,
     *,
@@ -285,15 +284,15 @@ def _summed(
     counts = np.bincount(counted.values.astype(np.int64, copy=False))
     ends = [[epoch.end(first=at) for epoch in epochs] for at in (True, False)]
     start, end = (float(np.mean([c.ratios[0] for c in curve if c])) if any(curve) else math.nan for curve in ends)
-    places, positions = first.places(), first.positions()
-    low, middle, high = np.quantile((positions - places) / first.survey.num_delivered, (0.01, 0.5, 0.99)).tolist()
+    ranks, positions = first.storage_ranks(), first.positions()
+    low, middle, high = np.quantile((positions - ranks) / first.survey.num_delivered, (0.01, 0.5, 0.99)).tolist()
     again = remet_neighbours(first.ids, epochs[1].ids, batch) if len(epochs) > 1 else (math.nan, math.nan, 0)
     verdict = verdict_of(
-        findings, ratios, spread, batch=batch, num_looks=len(looks), num_samples=num_samples, is_part=is_part
+        findings, ratios, spread, batch=batch, num_looks=len(outcomes), num_samples=num_samples, is_part=is_part
     )
     heat = np.sum([epoch.survey.heat for epoch in epochs], axis=0).reshape(TIME_PARTS, PARTS, -1).sum(axis=2)
     part_of = float(np.mean(heat.any(axis=0))) if is_part else None
-    grade, headline = headline_of(findings, ratios, batch=batch, num_looks=len(looks), part_of=part_of)
+    grade, headline = headline_of(findings, ratios, batch=batch, num_looks=len(outcomes), part_of=part_of)
     return Audit(
         num_samples=num_samples,
         num_epochs=len(epochs),
@@ -315,8 +314,8 @@ def _summed(
         remet=again[0] if again[2] else math.nan,
         expected_remet=again[1] if again[2] else math.nan,
         displacement=(low, middle, high),
-        rank_correlation=rank_correlation(places, positions),
-        num_looks=len(looks),
+        rank_correlation=correlation(ranks, positions),
+        num_looks=len(outcomes),
         findings=tuple(findings),
         grade=grade,
         headline=headline,

@@ -12,20 +12,19 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.quality.p_values import normal_tail, poisson_tail
-from shoal.quality.statistical_tests import Look
+from shoal.quality.statistical_tests import Outcome, correlation, normal_tail, poisson_tail
 
 _SHIFTS = 8
 
 
-def looks_between(
+def comparison_tests(
     first: NDArray[np.int64],
     second: NDArray[np.int64],
     codes: tuple[NDArray[np.int64], NDArray[np.int64]],
     *,
     names: tuple[str, str],
     batch: int,
-) -> Iterator[Look]:
+) -> Iterator[Outcome]:
     """Run all tests on two streams, position by position.
 
     Parameters
@@ -44,8 +43,8 @@ def looks_between(
     yield from _equal(first, second, pair)
     yield from _shifted(first, second, pair)
     yield _in_step(first, second, pair)
-    if (look := _labels_agree(codes[0][:size], codes[1][:size], pair)) is not None:
-        yield look
+    if (outcome := _labels_agree(codes[0][:size], codes[1][:size], pair)) is not None:
+        yield outcome
     found, expected, pairs = remet_neighbours(first, second, batch)
     if pairs:
         text = (
@@ -53,7 +52,9 @@ def looks_between(
             f"again, and {expected:.3%} after a perfect shuffle"
         )
         rare = poisson_tail(round(found * pairs), expected * pairs)
-        yield Look("neighbours met again", found, expected, rare, found >= 2 * expected + 0.01, found - expected, text)
+        yield Outcome(
+            "neighbours met again", found, expected, rare, found >= 2 * expected + 0.01, found - expected, text
+        )
 
 
 def remet_neighbours(first: NDArray[np.int64], second: NDArray[np.int64], batch: int) -> tuple[float, float, int]:
@@ -80,7 +81,7 @@ def remet_neighbours(first: NDArray[np.int64], second: NDArray[np.int64], batch:
     return again / pairs, float(after @ (after - 1)) / (size * (size - 1.0)), int(pairs)
 
 
-def _equal(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Iterator[Look]:
+def _equal(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Iterator[Outcome]:
     size = len(first)
     same = int(np.count_nonzero(first == second))
     text = f"{pair} have the same sample at {same:,} of {size:,} positions"
@@ -89,13 +90,13 @@ def _equal(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> It
     yield _sameness(same, size, text)
 
 
-def _shifted(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Iterator[Look]:
-    """Test for equal orders that start at different places."""
+def _shifted(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Iterator[Outcome]:
+    """Test for equal orders that start at different positions."""
     size = len(first)
     tried = set()
-    for place in range(0, size, max(1, size // _SHIFTS)):
-        found = np.flatnonzero(second == first[place])
-        if len(found) and (shift := int(found[0]) - place) and shift not in tried:
+    for position in range(0, size, max(1, size // _SHIFTS)):
+        found = np.flatnonzero(second == first[position])
+        if len(found) and (shift := int(found[0]) - position) and shift not in tried:
             tried.add(shift)
             same = int(np.count_nonzero(first == np.roll(second, -shift)))
             text = f"{pair} have the same order, shifted by {shift:,}, at {same:,} of {size:,} positions"
@@ -103,27 +104,26 @@ def _shifted(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> 
             yield _sameness(same - 1, size, text)
 
 
-def _sameness(same: int, size: int, text: str) -> Look:
+def _sameness(same: int, size: int, text: str) -> Outcome:
     """Judge equal positions: a few come from being in the same part of the dataset, many from equal orders."""
     serious = same >= 0.001 * size
-    return Look("same order" if serious else "in step", same, 1.0, poisson_tail(same, 1.0), serious, same / size, text)
+    return Outcome(
+        "same order" if serious else "in step", same, 1.0, poisson_tail(same, 1.0), serious, same / size, text
+    )
 
 
-def _in_step(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Look:
+def _in_step(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Outcome:
     """Test if both are in the same part of the dataset at the same time."""
-    size = len(first)
-    one, two = first - first.mean(), second - second.mean()
-    power = math.sqrt(float(one @ one) * float(two @ two))
-    correlation = float(one @ two) / power if power > 0.0 else 0.0
+    size, found = len(first), correlation(first, second)
     text = (
-        f"{pair} are in the same parts of the dataset at the same time: the correlation is {correlation:.3f}, and 0 "
+        f"{pair} are in the same parts of the dataset at the same time: the correlation is {found:.3f}, and 0 "
         f"give or take {1 / math.sqrt(size):.3f} for unrelated orders"
     )
-    return Look("in step", correlation, 0.0, normal_tail(correlation * math.sqrt(size - 1.0)),
-                abs(correlation) >= 0.05, abs(correlation), text)  # fmt: skip
+    rare = normal_tail(found * math.sqrt(size - 1.0))
+    return Outcome("in step", found, 0.0, rare, abs(found) >= 0.05, abs(found), text)
 
 
-def _labels_agree(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Look | None:
+def _labels_agree(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Outcome | None:
     """Test if labels (sources, files, parts of the dataset) come in the same order, even if samples do not."""
     size = len(first)
     num_labels = int(max(first.max(initial=0), second.max(initial=0))) + 1
@@ -141,4 +141,4 @@ def _labels_agree(first: NDArray[np.int64], second: NDArray[np.int64], pair: str
         f"unrelated orders at {mean / size:.1%}"
     )
     more = (same - mean) / size
-    return Look("in step", same / size, mean / size, normal_tail(score), more >= 0.05, abs(more), text)
+    return Outcome("in step", same / size, mean / size, normal_tail(score), more >= 0.05, abs(more), text)

@@ -117,11 +117,11 @@ def variance_curve(keys: Keys, sizes: list[int], *, population: int | None = Non
 def _of_labels(keys: Keys, by_label: NDArray[np.integer[Any]], size: int, num_batches: int) -> tuple[float, float]:
     """Return the mean over batches of ``sum_c (share_c - p_c)^2``, and the mean number of labels in a batch."""
     assert keys.shares is not None  # noqa: S101  # the caller has looked
-    places = by_label[by_label < num_batches * size]
-    # Sorted by label, then by place: the samples of a label in one batch are adjacent.
-    batches, codes = places // size, keys.values[places]
+    positions = by_label[by_label < num_batches * size]
+    # Sorted by label, then by position: the samples of a label in one batch are adjacent.
+    batches, codes = positions // size, keys.values[positions]
     first = np.flatnonzero(np.concatenate([[True], (batches[1:] != batches[:-1]) | (codes[1:] != codes[:-1])]))
-    counts = np.diff(first, append=len(places)).astype(np.float64)
+    counts = np.diff(first, append=len(positions)).astype(np.float64)
     inside = float(counts @ counts) / size**2 / num_batches
     crossed = float(keys.shares[codes].sum()) / size / num_batches
     return inside - 2.0 * crossed + float(keys.shares @ keys.shares), len(first) / num_batches

@@ -58,7 +58,7 @@ def survey(ids: NDArray[np.int64], num_samples: int) -> Survey:
             seen[block[(block >= low) & (block < low + len(seen))] - low] = True
         distinct += int(np.count_nonzero(seen))
         if len(missing) < _EXAMPLES:
-            missing += [low + int(place) for place in np.flatnonzero(~seen)[: _EXAMPLES - len(missing)]]
+            missing += [low + int(index) for index in np.flatnonzero(~seen)[: _EXAMPLES - len(missing)]]
     unknown, total, squares = 0, 0.0, 0.0
     heat = np.zeros(TIME_PARTS * SOURCE_PARTS, dtype=np.int64)
     centre = num_samples / 2.0

@@ -9,18 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.quality.cross_epoch import looks_between
+from shoal.quality.cross_epoch import comparison_tests
 from shoal.quality.curves import Keys, VarianceCurve, batch_sizes, variance_curve
 from shoal.quality.epoch_counts import SOURCE_PARTS, TIME_PARTS, Survey, survey
-from shoal.quality.p_values import normal_tail, ratio_tail
-from shoal.quality.statistical_tests import Look, permutation_looks
+from shoal.quality.statistical_tests import Outcome, correlation, normal_tail, permutation_tests, ratio_tail
 
 PARTS = 64
 """Number of parts of the dataset that serve as labels if there are none."""
 
 _LEAST = 200  # samples: with fewer, chance hides everything
 _LOOKED_AT = 1 << 24
-_STRETCHES = 4
+_SPANS = 4
 _LEAST_PAIRS = 50.0
 _PREFIXES = (2, 10, 20, 100)  # in 200ths of an epoch
 _SUFFIXES = (2, 10, 20)
@@ -68,7 +67,7 @@ class Epoch:
 
     def curve(self, keys: Keys) -> VarianceCurve:
         """Return the variance ratios of all batch sizes."""
-        span = len(self.ids) if self.is_whole else len(self.ids) // _STRETCHES
+        span = len(self.ids) if self.is_whole else len(self.ids) // _SPANS
         return variance_curve(keys, batch_sizes(self.batch, span), population=self._population)
 
     @property
@@ -78,22 +77,22 @@ class Epoch:
     def end(self, *, first: bool) -> VarianceCurve | None:
         """Return the variance ratio over the first or the last twentieth."""
         size = self.survey.num_delivered // 20
-        size = min(size, len(self.ids) // _STRETCHES) // self.batch * self.batch
+        size = min(size, len(self.ids) // _SPANS) // self.batch * self.batch
         if self.keys is None or size < 20 * self.batch:
             return None
         values = self.keys.values[:size] if first else self.keys.values[-size:]
         part = Keys(values, self.keys.shares, self.keys.variance)
         return variance_curve(part, [self.batch], population=self.survey.num_delivered)
 
-    def places(self) -> NDArray[np.float64]:
-        """Return the place of each sample among those delivered, in storage order."""
+    def storage_ranks(self) -> NDArray[np.float64]:
+        """Return the rank of each sample among those delivered, in storage order."""
         sums = self.survey.heat.sum(axis=0)
         before = np.concatenate([[0], np.cumsum(sums)]).astype(np.float64)
         borders = np.arange(SOURCE_PARTS + 1) * (self.num_samples / SOURCE_PARTS)
-        places: NDArray[np.float64] = np.interp(self.ids + 0.5, borders, before) - 0.5
-        return places
+        storage_ranks: NDArray[np.float64] = np.interp(self.ids + 0.5, borders, before) - 0.5
+        return storage_ranks
 
-    def looks(self) -> Iterator[Look]:
+    def outcomes(self) -> Iterator[Outcome]:
         """Run all tests of this epoch alone."""
         if self.survey.num_delivered < _LEAST:
             return
@@ -101,39 +100,32 @@ class Epoch:
         if self.keys is not None:
             curve = self.curve(self.keys)
             overall = [*curve.ratios[:1].tolist(), 1.0][0]
-            yield from _variance_looks("variance", curve, self.keys, self)
+            yield from _variance_tests("variance", curve, self.keys, self)
         if self.parts.variance > 0.0:
-            yield from _variance_looks("parts of the dataset", self.curve(self.parts), self.parts, self)
+            yield from _variance_tests("parts of the dataset", self.curve(self.parts), self.parts, self)
         for first, name in ((True, "first"), (False, "last")):
             if (end := self.end(first=first)) is not None:
                 ratio = float(end.ratios[0])
                 text = f"over the {name} twentieth of the epoch batches vary {ratio:.2f} times as much"
                 text += f" as in a perfect shuffle, and {overall:.2f} times over all of it"
                 rare = ratio_tail(ratio, float(end.freedom[0]))
-                # A window of few chunks has twice the ratio in some places by chance.
-                yield Look(
-                    "start and end",
-                    ratio,
-                    1.0,
-                    rare,
-                    ratio > 3.0 * max(1.0, overall),
-                    _loss(ratio / max(1.0, overall)),
-                    text,
-                )
-        yield from _prefix_looks(self.survey)
+                # A window of few chunks has twice the ratio in some spans by chance.
+                relative = ratio / max(1.0, overall)
+                yield Outcome("start and end", ratio, 1.0, rare, relative > 3.0, _loss(relative), text)
+        yield from _prefix_tests(self.survey)
         if self.is_whole:
-            yield from _displacement_looks(self.places(), self.positions())
+            yield from _displacement_tests(self.storage_ranks(), self.positions())
         ranks = self.ids
         if self.survey.num_missing or self.survey.num_repeated or self.survey.num_unknown or not self.is_whole:
             ranks = _ranks(self.ids)
         if len(ranks) >= _LEAST:
-            yield from permutation_looks(self.ids, ranks, batch=self.batch)
+            yield from permutation_tests(self.ids, ranks, batch=self.batch)
 
 
 def _spans(num_delivered: int) -> list[tuple[int, int]]:
     """Return the ranges of positions of a long epoch that are tested."""
-    length = _LOOKED_AT // _STRETCHES
-    starts = [number * (num_delivered - length) // (_STRETCHES - 1) for number in range(_STRETCHES)]
+    length = _LOOKED_AT // _SPANS
+    starts = [number * (num_delivered - length) // (_SPANS - 1) for number in range(_SPANS)]
     return [(start, start + length) for start in starts]
 
 
@@ -154,7 +146,7 @@ def _ranks(ids: NDArray[np.int64]) -> NDArray[np.int64]:
     return ranks if kept.all() else ranks[kept]
 
 
-def _variance_looks(name: str, curve: VarianceCurve, keys: Keys, epoch: Epoch) -> Iterator[Look]:
+def _variance_tests(name: str, curve: VarianceCurve, keys: Keys, epoch: Epoch) -> Iterator[Outcome]:
     columns = (curve.sizes.tolist(), curve.ratios.tolist(), curve.freedom.tolist())
     for size, ratio, freedom in zip(*columns, strict=True):
         num_batches = len(epoch.ids) // size
@@ -164,7 +156,7 @@ def _variance_looks(name: str, curve: VarianceCurve, keys: Keys, epoch: Epoch) -
         what = "" if name == "variance" else " in the parts of the dataset that they come from"
         text = f"batches of {size:,} vary {ratio:.2f} times as much{what} as in a perfect shuffle"
         serious = ratio > 1.2 and size == epoch.batch
-        yield Look(name, ratio, 1.0, ratio_tail(ratio, freedom), serious, _loss(ratio), text)
+        yield Outcome(name, ratio, 1.0, ratio_tail(ratio, freedom), serious, _loss(ratio), text)
 
 
 def _loss(ratio: float) -> float:
@@ -198,7 +190,7 @@ def _rows(rows: int, *, at_end: bool) -> slice:
     return slice(TIME_PARTS - rows, None) if at_end else slice(0, rows)
 
 
-def _prefix_looks(found: Survey) -> Iterator[Look]:
+def _prefix_tests(found: Survey) -> Iterator[Outcome]:
     """Compare the first and the last samples with all."""
     parts = [(rows, False) for rows in _PREFIXES] + [(rows, True) for rows in _SUFFIXES]
     for rows, at_end in parts:
@@ -211,31 +203,24 @@ def _prefix_looks(found: Survey) -> Iterator[Look]:
                 f"the {name} {size / total:.1%} of the epoch come from some parts of the dataset more than from others "
                 f"(Kolmogorov-Smirnov distance {distance:.3f}, {by_chance:.3f} by chance)"
             )
-            # The distance of an epoch of a few hundred pieces in random order; its first 1 % are too few to matter.
+            # The distance of an epoch of a few hundred chunks in random order; its first 1 % are too few to matter.
             serious = distance * math.sqrt(size / total) >= _SERIOUS_DISTANCE and size >= total // 25
-            yield Look("start and end", distance, by_chance, rare, serious, distance, text)
+            yield Outcome("start and end", distance, by_chance, rare, serious, distance, text)
 
 
-def _displacement_looks(places: NDArray[np.float64], positions: NDArray[np.int64]) -> Iterator[Look]:
+def _displacement_tests(storage_ranks: NDArray[np.float64], positions: NDArray[np.int64]) -> Iterator[Outcome]:
     """Test how far samples move (Spearman's footrule), and the rank correlation."""
-    size = len(places)
-    moved = float(np.abs(places - positions).mean()) / size
+    size = len(storage_ranks)
+    moved = float(np.abs(storage_ranks - positions).mean()) / size
     text = f"samples are moved {moved:.1%} of the epoch on average, and 33.3% in a perfect shuffle"
     score = (moved - 1.0 / 3.0) / math.sqrt(2.0 / 45.0 / size)
-    yield Look(
+    yield Outcome(
         "displacement", moved, 1.0 / 3.0, normal_tail(score), abs(moved - 1 / 3) >= 0.02, abs(3 * moved - 1), text
     )
-    correlation = rank_correlation(places, positions)
-    text = f"the order still follows storage: their rank correlation is {correlation:.3f}"
-    rare = normal_tail(correlation * math.sqrt(size - 1.0))
-    yield Look("displacement", correlation, 0.0, rare, abs(correlation) >= 0.05, abs(correlation), text)
-
-
-def rank_correlation(places: NDArray[np.float64], positions: NDArray[np.int64]) -> float:
-    """Correlate the storage ranks of samples with their delivery order; 0 if one of the two is constant."""
-    one, two = places - places.mean(), positions - positions.mean()
-    power = math.sqrt(float(one @ one) * float(two @ two))
-    return float(one @ two) / power if power > 0.0 else 0.0
+    found = correlation(storage_ranks, positions)
+    text = f"the order still follows storage: their rank correlation is {found:.3f}"
+    rare = normal_tail(found * math.sqrt(size - 1.0))
+    yield Outcome("displacement", found, 0.0, rare, abs(found) >= 0.05, abs(found), text)
 
 
 def _delivered_keys(labels: Keys, ids: NDArray[np.int64], *, whole: bool) -> Keys | None:
@@ -250,7 +235,7 @@ def _delivered_keys(labels: Keys, ids: NDArray[np.int64], *, whole: bool) -> Key
     return Keys(values, shares, 1.0 - float(shares @ shares)) if float(shares.max()) < 1.0 else None
 
 
-def compared(mine: Epoch, other: Epoch, names: tuple[str, str]) -> list[tuple[str, Look]]:
+def compared(mine: Epoch, other: Epoch, names: tuple[str, str]) -> list[tuple[str, Outcome]]:
     """Run all tests on two epochs, or streams, and return them with the names of the two."""
     if min(len(mine.ids), len(other.ids)) < _LEAST:
         return []
@@ -258,5 +243,5 @@ def compared(mine: Epoch, other: Epoch, names: tuple[str, str]) -> list[tuple[st
     for epoch in (mine, other):
         labelled = epoch.keys is not None and epoch.keys.shares is not None
         codes.append(np.asarray(epoch.keys.values if labelled and epoch.keys else epoch.parts.values, dtype=np.int64))
-    looks = looks_between(mine.ids, other.ids, (codes[0], codes[1]), names=names, batch=mine.batch)
-    return [(" and ".join(names), look) for look in looks]
+    outcomes = comparison_tests(mine.ids, other.ids, (codes[0], codes[1]), names=names, batch=mine.batch)
+    return [(" and ".join(names), outcome) for outcome in outcomes]

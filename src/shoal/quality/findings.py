@@ -1,4 +1,4 @@
-"""Conversion of test results to findings, and of findings to words."""
+"""Findings of an audit: test results that chance does not explain, their weights, causes and cures, and words."""
 
 from __future__ import annotations
 
@@ -6,8 +6,87 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.quality.diagnosis import ADVICE
-from shoal.quality.statistical_tests import Look
+from shoal.quality.statistical_tests import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Advice on all findings of one name.
+
+    Parameters
+    ----------
+    importance
+        Weight of the worst finding of this name; the others weigh less, by their size.
+    brief
+        The finding in a few words.
+    cause, cure
+        Usual cause, and remedy.
+    """
+
+    importance: float
+    brief: str
+    cause: str
+    cure: str
+
+
+_FEW_CHUNKS = "few chunks or whole shards are mixed at a time, of data that lie sorted"
+_WIDER = (
+    "mix as many chunks at a time as a global batch has samples: a larger window, smaller chunks, more shards read at "
+    "once; or shuffle the data once when they are written"
+)
+_EPOCH = "the epoch is never told to the loader, or its seed does not reach all that is random"
+_SET_EPOCH = "call set_epoch() for every epoch, and derive all randomness from seed and epoch by hashing, not by adding"
+_CIPHER = "the permutation is computed with too few rounds, or by a linear function; or mixing is poor altogether"
+_ROUNDS = "mend the mixing first; if that is fine, use more rounds or another permutation"
+
+ADVICE: Mapping[str, Advice] = {
+    "missing": Advice(
+        1.6,
+        "samples are missing",
+        "a dropped remainder, a run or worker that ended early, a resume that skips, or ids of one rank only",
+        "keep the remainder, deal evenly, resume exactly; audit the ids of one rank as a part",
+    ),
+    "repeated": Advice(
+        1.6,
+        "samples are repeated",
+        "padding to equal ranks, sampling with replacement, every worker reading all, or a resume from too early",
+        "deal each sample to one rank and worker, mark or drop padding, resume exactly",
+    ),
+    "unknown": Advice(
+        1.6,
+        "ids are unknown",
+        "ids are not numbered from 0 in storage order, or belong to another dataset",
+        "give the number of samples, or the keys of this dataset",
+    ),
+    "same order": Advice(1.5, "the same order comes again", _EPOCH, _SET_EPOCH),
+    "variance": Advice(1.0, "batches vary too much", _FEW_CHUNKS, _WIDER),
+    "start and end": Advice(
+        0.8,
+        "the ends of the epoch are not mixed",
+        "a buffer that is still filling at the start, or a tail that is not shuffled",
+        "an order over the whole epoch instead of a buffer over a stream, or chunks in random order beneath the buffer",
+    ),
+    "displacement": Advice(0.8, "samples hardly move", "a buffer or blocks over storage order", _WIDER),
+    "storage order": Advice(
+        0.8, "spans are in storage order", "a tail or remainder that is not shuffled, or no shuffle at all", _WIDER
+    ),
+    "in step": Advice(
+        0.7, "orders are in step", "shards or sources come in one order in every epoch or seed", _SET_EPOCH
+    ),
+    "locality": Advice(0.7, "neighbours stay together", _FEW_CHUNKS, _WIDER),
+    "neighbours met again": Advice(
+        0.6,
+        "batches stay together",
+        "groups or batches are fixed, and only their order changes",
+        "shuffle samples inside of groups anew in every epoch",
+    ),
+    "parts of the dataset": Advice(0.5, "batches come from few parts", _FEW_CHUNKS, _WIDER),
+    "echo": Advice(0.5, "an echo of the order", _CIPHER, _ROUNDS),
+    "parity": Advice(0.5, "ids take turns", _CIPHER, _ROUNDS),
+    "runs": Advice(0.5, "ids go up or down in a row", "spans that are only merged, not mixed", _WIDER),
+    "steps": Advice(0.4, "the same steps over and over", _CIPHER, _ROUNDS),
+}
+
 
 FALSE_ALARMS = 0.001
 """Probability that an audit of perfect shuffles finds anything at all."""
@@ -75,25 +154,23 @@ class Finding:
         return {name: getattr(self, name) for name in (*self.__slots__, "weight", "cause", "cure")}
 
 
-def findings_of(looks: Sequence[tuple[str, Look]]) -> list[Finding]:
+def findings_of(outcomes: Sequence[tuple[str, Outcome]]) -> list[Finding]:
     """Return a finding for each name among the test results that chance does not explain, heaviest first.
 
-    Each result comes with the place where it was taken. Bonferroni's bound: a result counts if its probability is below
-    `FALSE_ALARMS` over the number of tests. Whatever the dependence between tests, at most that share of audits of
-    perfect shuffles then finds anything.
+    Each result comes with the name of its epoch or pair of streams. Bonferroni's bound: a result counts if its
+    probability is below `FALSE_ALARMS` over the number of tests. Whatever the dependence between tests, at most that
+    share of audits of perfect shuffles then finds anything.
     """
-    limit = FALSE_ALARMS / max(1, len(looks))
-    found: dict[str, list[tuple[str, Look]]] = {}
-    for where, look in looks:
-        if look.probability < limit:
-            found.setdefault(look.name, []).append((where, look))
+    limit = FALSE_ALARMS / max(1, len(outcomes))
+    found: dict[str, list[tuple[str, Outcome]]] = {}
+    for where, outcome in outcomes:
+        if outcome.probability < limit:
+            found.setdefault(outcome.name, []).append((where, outcome))
     findings = []
     for name, these in found.items():
         # Serious ones first, then the least probable; of equally rare ones the largest, roughly,
         # and of these the first: the lowest bit, the shortest lag.
-        where, worst = min(
-            these, key=lambda item: (not item[1].is_serious, item[1].probability, -round(_far(item[1]), 1))
-        )
+        where, worst = min(these, key=lambda item: _clarity(item[1]))
         findings.append(
             Finding(
                 name,
@@ -108,6 +185,10 @@ def findings_of(looks: Sequence[tuple[str, Look]]) -> list[Finding]:
             )
         )
     return heaviest_first(findings)
+
+
+def _clarity(outcome: Outcome) -> tuple[bool, float, float]:
+    return not outcome.is_serious, outcome.probability, -round(abs(outcome.found - outcome.expected), 1)
 
 
 def heaviest_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -221,10 +302,6 @@ def _mixing(ratios: Mapping[int, float], errors: Mapping[int, float], batch: int
         f"Batches of {batch:,} samples vary {here:.1f} times as much as in a perfect shuffle, as if they had "
         f"{batch / here:,.0f}."
     )
-
-
-def _far(look: Look) -> float:
-    return abs(look.found - look.expected)
 
 
 def as_sentence(text: str) -> str:

@@ -59,7 +59,7 @@ def variance_ratio(keys: ArrayLike, batch: int) -> float:
     """
     epochs = _epochs(keys)
     num_samples = int(epochs.shape[1])
-    _check_batch(batch, num_samples)
+    check_batch(batch, num_samples)
     scale = batch * (num_samples - 1) / (num_samples - batch)
     if epochs.dtype.kind == "f":
         mean, variance = float(epochs[0].mean()), float(epochs[0].var())
@@ -89,7 +89,7 @@ def distinct_per_batch(labels: ArrayLike, batch: int) -> float:
     """
     epochs = _epochs(labels)
     num_samples = int(epochs.shape[1])
-    _check_batch(batch, num_samples)
+    check_batch(batch, num_samples)
     num_labels, codes = _codes(epochs)
     number, _, _ = _label_counts(_batches(codes, batch), num_labels)
     return len(number) / (len(epochs) * (num_samples // batch))
@@ -115,7 +115,7 @@ def expected_distinct_of(counts: ArrayLike, batch: int) -> float:
     1.6667
     """
     num_samples = int(np.sum(counts))
-    _check_batch(batch, num_samples, whole=True)
+    check_batch(batch, num_samples, whole=True)
     sizes, times = np.unique(counts, return_counts=True)
     left = num_samples - np.arange(batch, dtype=np.int64)
     # max: the product is 0 as soon as fewer samples are left than carry the label, and stays so.
@@ -171,11 +171,6 @@ def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
     return min(1.0, max(-1.0, together / pairs / variance))
 
 
-def chunk_borders(chunk_samples: ArrayLike) -> NDArray[np.float64]:
-    """Return the number of samples before each chunk, then the total; shape (num_chunks + 1,)."""
-    return np.concatenate([[0.0], np.cumsum(np.asarray(chunk_samples, dtype=np.float64))])
-
-
 def check_correlation(rho: float) -> None:
     """Raise an error unless this is a correlation."""
     if not -1.0 <= rho <= 1.0:
@@ -211,7 +206,8 @@ def _epochs(keys: ArrayLike) -> NDArray[Any]:
     return np.atleast_2d(array)
 
 
-def _check_batch(batch: int, num_samples: int, *, whole: bool = False) -> None:
+def check_batch(batch: int, num_samples: int, *, whole: bool = False) -> None:
+    """Raise an error unless batches of this size can be cut; only a ``whole`` one may hold all samples."""
     if not 1 <= batch < num_samples + whole:
         msg = f"batches of {batch} cannot be cut from {num_samples} samples and compared"
         raise UsageError(msg, hint=f"a batch of 1 to {num_samples - 1 + whole} samples")

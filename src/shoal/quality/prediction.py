@@ -18,19 +18,20 @@ W. G. Cochran, "Sampling Techniques", 3rd edition, 1977, section 8.3, for system
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UsageError
-from shoal.order.block import Block
-from shoal.order.buffer import Buffer
+from shoal.order.block_and_buffer import Block, Buffer
 from shoal.order.protocol import Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
 from shoal.order.window.timeline_slabs import slab_samples
-from shoal.quality.metrics import check_correlation, chunk_borders
+from shoal.quality.metrics import check_batch, check_correlation
 
 _MOST_BORDERS = 1 << 20
 _MOST_SIZES = 64  # of chunks: more distinct sizes are grouped
@@ -139,7 +140,7 @@ def variance_ratio_of(
     layout = ChunkLayout.of(chunk_samples)
     check_correlation(rho)
     total, pairs = layout.num_samples, layout.num_pairs
-    _check_batch(batch, total)
+    check_batch(batch, int(total))
     if pairs >= total * (total - 1.0):  # one chunk: any random order inside it is perfect
         return 1.0
     apart = -(total + rho * pairs) / (total * (total - 1.0) - pairs)
@@ -164,7 +165,7 @@ def companions(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int)
     """
     layout = ChunkLayout.of(chunk_samples)
     samples, total = layout.samples, layout.num_samples
-    _check_batch(batch, total)
+    check_batch(batch, int(total))
     perfect = (batch - 1.0) * layout.num_pairs / total / max(1.0, total - 1.0)
     if isinstance(order, Full):
         return perfect
@@ -182,7 +183,7 @@ def companions(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int)
 
 def _in_chunks(samples: NDArray[np.int64], batch: int) -> float:
     """Return the companions for batches cut from chunks one after the other."""
-    lengths = _overlaps(chunk_borders(samples), batch)
+    lengths = _overlaps(_chunk_borders(samples), batch)
     return float(lengths @ (lengths - 1.0)) / float(lengths.sum())
 
 
@@ -196,9 +197,9 @@ def _in_blocks(layout: ChunkLayout, batch: int, chunks: int) -> float:
         return max(0.0, overlap - 1.0) * min(1.0, inside / max(1.0, size - 1.0))
     counts = np.full(-(-len(samples) // chunks), chunks)
     counts[-1] -= len(counts) * chunks - len(samples)
-    borders = chunk_borders(counts * mean)
+    borders = _chunk_borders(counts * mean)
     lengths = _overlaps(borders, batch)
-    # The block of each piece matters, because the last block is smaller and its chunks meet more often.
+    # The block of each part matters, because the last block is smaller and its chunks meet more often.
     block = np.minimum(np.searchsorted(borders[1:], np.cumsum(lengths)), len(counts) - 1)
     together = np.minimum(1.0, inside / np.maximum(1.0, counts[block] * mean - 1.0))
     return float((lengths * (lengths - 1.0)) @ together) / float(lengths.sum())
@@ -229,7 +230,7 @@ def _same_batch_after_buffer(apart: NDArray[np.float64], batch: int, slots: int)
         return slots / 2.0 * np.expm1(-np.abs(steps) / slots) + np.abs(steps) / 2.0
 
     around = twice_integrated(apart - batch) - 2 * twice_integrated(apart) + twice_integrated(apart + batch)
-    # Subtract a sample's own place: no two samples leave at one step.
+    # Subtract the sample itself: no two samples leave at one step.
     return np.maximum(0.0, around / batch - np.exp(-apart / slots) / (2.0 * slots))
 
 
@@ -264,8 +265,13 @@ def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
     return min(inside, found + folded)
 
 
+def _chunk_borders(chunk_samples: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the number of samples before each chunk, then the total; shape (num_chunks + 1,)."""
+    return np.concatenate([[0.0], np.cumsum(chunk_samples, dtype=np.float64)])
+
+
 def _overlaps(borders: NDArray[np.float64], batch: int) -> NDArray[np.float64]:
-    """Return the lengths of the pieces into which batches and these borders cut an epoch, or a part of a long one."""
+    """Return the lengths of the parts into which batches and these borders cut an epoch, or a part of a long one."""
     end = min(float(borders[-1]), float(_MOST_BORDERS) * batch)
     end = min(end, float(borders[min(len(borders) - 1, _MOST_BORDERS)]))
     end -= end % batch  # full batches only
@@ -273,7 +279,65 @@ def _overlaps(borders: NDArray[np.float64], batch: int) -> NDArray[np.float64]:
     return np.diff(cuts)
 
 
-def _check_batch(batch: int, num_samples: float) -> None:
-    if not 1 <= batch < num_samples:
-        msg = f"batches of {batch} cannot be cut from {num_samples:.0f} samples and compared"
-        raise UsageError(msg, hint=f"a batch of 1 to {num_samples - 1:.0f} samples")
+@dataclass(frozen=True, slots=True)
+class ShuffleQuality:
+    """Expected mixing of batches.
+
+    Attributes
+    ----------
+    order
+        The order, as Python code.
+    batch
+        Samples of a global batch.
+    key
+        Key of which VR is taken: its name or kind, or "worst case" if none was given.
+    rho
+        Correlation of the key inside chunks: 1 if the samples of a chunk are all alike.
+    is_measured
+        True if ``vr`` was measured on the order and the key because no formula predicts it.
+    vr
+        Variance ratio by batch size, doubling from ``batch`` to half of the samples; 1 is a perfect shuffle.
+    effective_batch
+        ``batch / VR(batch)``: the batch size at which a perfect shuffle varies as much.
+    distinct_chunks, perfect_chunks
+        Distinct chunks in a batch, counted in the order of epoch 0, and in one of a perfect shuffle.
+    distinct_shards, perfect_shards
+        Distinct shards, likewise.
+    """
+
+    order: str
+    batch: int
+    key: str
+    rho: float
+    is_measured: bool
+    vr: Mapping[int, float]
+    effective_batch: float
+    distinct_chunks: float
+    perfect_chunks: float
+    distinct_shards: float
+    perfect_shards: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the quality as JSON types."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def __str__(self) -> str:
+        """Return a readable summary of a few lines."""
+        how = "measured" if self.is_measured else "predicted"
+        curve = "   ".join(f"{size:,}: {_ratio(ratio)}" for size, ratio in self.vr.items())
+        chunks = f"{self.distinct_chunks:,.1f} of {self.perfect_chunks:,.1f} in a perfect shuffle"
+        shards = f"{self.distinct_shards:,.1f} of {self.perfect_shards:,.1f}"
+        here = f"batches of {self.batch:,} vary {_ratio(self.vr[self.batch])} times as much as in a perfect shuffle"
+        return "\n".join(
+            [
+                self.order,
+                f"key: {self.key}, rho = {self.rho:.3g} inside chunks",
+                f"{here}, as batches of {self.effective_batch:,.0f} would",
+                f"chunks in a batch: {chunks}; shards: {shards}",
+                f"VR by batch size, {how}: {curve}",
+            ]
+        )
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:,.0f}"

@@ -9,11 +9,59 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.quality.p_values import normal_tail, poisson_tail
+
+def correlation(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """Return Pearson's correlation of two arrays; 0 if one of them is constant."""
+    one, two = first - first.mean(), second - second.mean()
+    power = math.sqrt(float(one @ one) * float(two @ two))
+    return float(one @ two) / power if power > 0.0 else 0.0
+
+
+def normal_tail(score: float) -> float:
+    """Return the two-sided tail probability of a standard normal variable.
+
+    >>> round(normal_tail(1.96), 3), normal_tail(0.0)
+    (0.05, 1.0)
+    """
+    return math.erfc(abs(score) / math.sqrt(2.0))
+
+
+def poisson_tail(count: int, mean: float) -> float:
+    """Return the probability of at least ``count`` rare events if ``mean`` are expected.
+
+    >>> round(poisson_tail(3, 1.0), 4), poisson_tail(0, 5.0)
+    (0.0803, 1.0)
+    """
+    if count <= mean or mean <= 0.0:
+        return 1.0 if count <= mean else 0.0
+    if mean > 1e6:  # nearly normal, and the sum below would be long
+        return normal_tail((count - mean) / math.sqrt(mean)) / 2.0
+    term = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1.0))
+    total = 0.0
+    while term > total * 1e-16:
+        total += term
+        count += 1
+        term *= mean / count
+    return min(1.0, total)
+
+
+def ratio_tail(ratio: float, freedom: float) -> float:
+    """Return the two-sided tail probability of a mean square with expectation 1.
+
+    For ``freedom`` independent squares: chi-square over its degrees of freedom, by the cube root approximation of
+    E. B. Wilson and M. M. Hilferty, "The distribution of chi-square", 1931.
+
+    >>> round(ratio_tail(2.0, 10.0), 2), ratio_tail(1.0, 1e12) > 0.9
+    (0.06, True)
+    """
+    spread = 2.0 / (9.0 * freedom)
+    return normal_tail((ratio ** (1.0 / 3.0) - 1.0 + spread) / math.sqrt(spread))
+
 
 _LAGS = (*range(1, 33), 64, 100, 128, 256, 512, 1000, 1024, 2048, 4096, 1 << 13, 1 << 14, 1 << 15, 1 << 16)
 _MOST_BITS = 16
@@ -21,7 +69,7 @@ _LEAST_OF_EACH_BIT = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Outcome:
     """The result of one test: a number, its expectation, and its probability.
 
     Parameters
@@ -49,7 +97,7 @@ class Look:
     text: str
 
 
-def permutation_looks(ids: NDArray[np.int64], ranks: NDArray[np.int64], *, batch: int) -> Iterator[Look]:
+def permutation_tests(ids: NDArray[np.int64], ranks: NDArray[np.int64], *, batch: int) -> Iterator[Outcome]:
     """Run all tests on the ids of one epoch in the order of delivery.
 
     Parameters
@@ -67,7 +115,7 @@ def permutation_looks(ids: NDArray[np.int64], ranks: NDArray[np.int64], *, batch
     yield from _runs(ranks)
 
 
-def _echoes(ids: NDArray[np.int64], batch: int) -> Iterator[Look]:
+def _echoes(ids: NDArray[np.int64], batch: int) -> Iterator[Outcome]:
     """Test the correlation of the storage positions of samples at several lags."""
     size = len(ids)
     centred = ids - ids.mean()
@@ -85,10 +133,10 @@ def _echoes(ids: NDArray[np.int64], batch: int) -> Iterator[Look]:
             )
             # Samples farther apart than a batch are seldom in the same one.
             serious = abs(correlation) >= 0.05 and lag < batch
-            yield Look("echo", correlation, 0.0, normal_tail(score), serious, abs(correlation), text)
+            yield Outcome("echo", correlation, 0.0, normal_tail(score), serious, abs(correlation), text)
 
 
-def _bits(ids: NDArray[np.int64]) -> Iterator[Look]:
+def _bits(ids: NDArray[np.int64]) -> Iterator[Outcome]:
     """Test runs of equal low bits (A. Wald and J. Wolfowitz, 1940): even and odd ids, pairs, fours ..."""
     size = len(ids)
     for bit in range(min(_MOST_BITS, int(ids.max(initial=0)).bit_length())):
@@ -103,10 +151,10 @@ def _bits(ids: NDArray[np.int64]) -> Iterator[Look]:
         share, usual = (runs - 1) / (size - 1), (mean - 1) / (size - 1)
         text = f"{what} take turns in {share:.1%} of all steps, and in {usual:.1%} in a perfect shuffle"
         serious = not 0.9 <= runs / mean <= 1.1
-        yield Look("parity", runs / mean, 1.0, normal_tail(score), serious, abs(runs / mean - 1), text)
+        yield Outcome("parity", runs / mean, 1.0, normal_tail(score), serious, abs(runs / mean - 1), text)
 
 
-def _differences(ranks: NDArray[np.int64]) -> Iterator[Look]:
+def _differences(ranks: NDArray[np.int64]) -> Iterator[Outcome]:
     """Test steps from one sample to the next, which seldom repeat in a random permutation."""
     size = len(ranks)
     steps = np.diff(ranks)
@@ -117,15 +165,15 @@ def _differences(ranks: NDArray[np.int64]) -> Iterator[Look]:
     score = (distinct - mean) / math.sqrt(size * (math.exp(-1.0) - 2.0 * math.exp(-2.0)))
     text = f"{distinct:,} different steps lead from a sample to the next, and about {mean:,.0f} in a perfect shuffle"
     fewer = abs(distinct / mean - 1)
-    yield Look("steps", distinct / mean, 1.0, normal_tail(score), fewer >= 0.05, fewer, text)
+    yield Outcome("steps", distinct / mean, 1.0, normal_tail(score), fewer >= 0.05, fewer, text)
     most = int(counts.max())
     text = f"one step between ids, {int(counts.argmax()):,}, is taken {most:,} times"
     often = size * poisson_tail(most, 1.0)
-    yield Look("steps", most, 1.0, min(1.0, often), most >= 0.01 * size, most / size, text)
+    yield Outcome("steps", most, 1.0, min(1.0, often), most >= 0.01 * size, most / size, text)
     for lag in (1, 2, 3, 7):
         again = int(np.count_nonzero(steps[lag:] == steps[:-lag]))
         text = f"the step between ids is the same as {lag} before {again:,} times, and about once in a perfect shuffle"
-        yield Look("steps", again, 1.0, poisson_tail(again, 1.0), again >= 0.01 * size, again / size, text)
+        yield Outcome("steps", again, 1.0, poisson_tail(again, 1.0), again >= 0.01 * size, again / size, text)
     del steps, counts
     nearby = np.abs(np.diff(ranks))
     for part in (1024, 64):
@@ -141,10 +189,10 @@ def _differences(ranks: NDArray[np.int64]) -> Iterator[Look]:
                 f"from the last one, and in {share:.2%} in a perfect shuffle"
             )
             rare = poisson_tail(close, (size - 1) * share) if close > share * size else normal_tail(score)
-            yield Look("locality", found, share, rare, abs(found - share) >= 0.05, abs(found - share), text)
+            yield Outcome("locality", found, share, rare, abs(found - share) >= 0.05, abs(found - share), text)
 
 
-def _runs(ranks: NDArray[np.int64]) -> Iterator[Look]:
+def _runs(ranks: NDArray[np.int64]) -> Iterator[Outcome]:
     """Test spans in storage order, and the longest monotonic runs."""
     size = len(ranks)
     steps = np.diff(ranks)
@@ -154,13 +202,13 @@ def _runs(ranks: NDArray[np.int64]) -> Iterator[Look]:
         f"{kept:,} of {size:,} samples are delivered beside a neighbour of storage, and about 2 in a perfect shuffle; "
         f"the longest span in storage order has {length + 1:,} samples, from position {first:,}"
     )
-    yield Look("storage order", kept, 2.0, poisson_tail(kept, 2.0), kept >= 0.001 * size, kept / size, text)
+    yield Outcome("storage order", kept, 2.0, poisson_tail(kept, 2.0), kept >= 0.001 * size, kept / size, text)
     for name, going in (("up", steps > 0), ("down", steps < 0)):
         longest = _longest(going)[0] + 1
-        # A run of this length begins at each of `size` places with probability 1 / longest!.
+        # A run of this length begins at each of `size` positions with probability 1 / longest!.
         often = size * math.exp(-math.lgamma(longest + 1.0))
         text = f"{longest:,} samples in a row have ids that only go {name}"
-        yield Look("runs", longest, _usual_run(size), min(1.0, often), longest >= 64, longest / size, text)
+        yield Outcome("runs", longest, _usual_run(size), min(1.0, often), longest >= 64, longest / size, text)
 
 
 def _usual_run(size: int) -> int:

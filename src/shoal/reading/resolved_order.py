@@ -14,11 +14,10 @@ from shoal.errors import StateError, UsageError
 from shoal.index.chunks import ChunkTable, cut_chunks
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.buffer import Buffer
-from shoal.order.delivered_subset import ChosenPositions
+from shoal.order.block_and_buffer import Buffer
+from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, WithoutGaps
 from shoal.order.protocol import BoundOrder, Order
 from shoal.order.sequential_and_full import Full, Sequential
-from shoal.order.skipped_positions import NO_GAPS, Gaps, WithoutGaps
 from shoal.order.state import State
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window

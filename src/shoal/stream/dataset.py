@@ -21,7 +21,7 @@ from shoal.pipeline.collate import collate
 from shoal.pipeline.features import features_of
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, ToTuple, WithIds
-from shoal.quality.outlook import ShuffleQuality
+from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.cached_ranges import cache_counts
 from shoal.reading.options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.buffer import Buffer
+from shoal.order.block_and_buffer import Buffer
 from shoal.order.sequential_and_full import Sequential
 from shoal.quality.curves import batch_sizes
 from shoal.quality.metrics import (
@@ -18,8 +18,7 @@ from shoal.quality.metrics import (
     expected_distinct_of,
     variance_ratio,
 )
-from shoal.quality.outlook import ShuffleQuality
-from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
+from shoal.quality.prediction import ChunkLayout, ShuffleQuality, predicted_variance_ratio
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.index_columns import key_column
 

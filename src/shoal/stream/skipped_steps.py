@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.skipped_positions import Gaps
+from shoal.order.position_subsets import Gaps
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.spec import DatasetSpec

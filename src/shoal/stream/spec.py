@@ -11,8 +11,8 @@ from shoal.errors import UsageError
 from shoal.indexing.open_source import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
+from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sequential_and_full import Sequential
-from shoal.order.skipped_positions import NO_GAPS, Gaps
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage
 from shoal.reading.options import ReadingOptions

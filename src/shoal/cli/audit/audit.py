@@ -20,7 +20,7 @@ from shoal.cli.options.source_options import add_json_argument, add_source_argum
 from shoal.cli.pages import check_picture, typed_command, write_page, write_picture
 from shoal.errors import UsageError
 from shoal.index.table import Index
-from shoal.order.buffer import Buffer
+from shoal.order.block_and_buffer import Buffer
 from shoal.order.seeds import MAX_SEED
 from shoal.order.sequential_and_full import Sequential
 from shoal.quality.auditing import Audit, audit

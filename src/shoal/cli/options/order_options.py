@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import StateError, UsageError
-from shoal.order.block import Block
-from shoal.order.buffer import Buffer
+from shoal.order.block_and_buffer import Block, Buffer
 from shoal.order.registry import ORDERS
 from shoal.order.state import State
 from shoal.order.window.order import Window

@@ -15,7 +15,7 @@ from shoal.errors import UsageError
 from shoal.index.chunks import ChunkTable
 from shoal.index.table import own_bytes
 from shoal.indexing.open_source import Opened
-from shoal.order.block import Block
+from shoal.order.block_and_buffer import Block
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import bytes_text, parse_bytes
 from shoal.planning.sizing import Cluster, recommend

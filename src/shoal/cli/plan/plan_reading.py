@@ -79,7 +79,7 @@ def memory_of_a_rank(
 def makings(data: PlannedData, cluster: Cluster) -> NDArray[np.int64]:
     """Return the positions reached when ids of the order are computed; reads are planned one span ahead."""
     span = _span(data, cluster)
-    positions = np.array(data.order.makings(data.num_samples), dtype=np.int64)
+    positions = np.array(data.order.span_starts(data.num_samples), dtype=np.int64)
     return np.maximum(0, positions // span - 1) * span
 
 

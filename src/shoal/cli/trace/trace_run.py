@@ -10,7 +10,7 @@ from shoal.cli.options.source_options import open_with_samples
 from shoal.errors import UsageError
 from shoal.indexing.open_source import Opened
 from shoal.order.partition import Partition, Share, check_rank
-from shoal.order.skipped_positions import NO_GAPS
+from shoal.order.position_subsets import NO_GAPS
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import request_of_state
 

@@ -4,10 +4,10 @@ All chunks are permuted once for all epochs (so that a machine's cache serves it
 out in one line, and the line is cut into C nodes whose sizes differ by at most one. The sample at global position ``p``
 is the sample at offset ``p // C`` of node ``p % C``.
 
-A chunk on a cut belongs in part to either node. Such a part is a *piece*; every other chunk is one piece. Pieces are
-numbered along the line, so those of a node are consecutive.
+A cut inside a chunk splits it into *parts*; every other chunk is one part. Parts are numbered along the line, so those
+of a node are consecutive.
 
-Only the chunk and samples of each piece (8 bytes per chunk) and one running sum per tile of the line are kept: at ten
+Only the chunk and samples of each part (8 bytes per chunk) and one running sum per tile of the line are kept: at ten
 million chunks the time goes into touching fresh memory.
 
 The idea of nodes independent of the machines is from MosaicML Streaming; there they must divide the machines.
@@ -28,18 +28,18 @@ _TILE = 1 << 16
 
 
 class CanonicalNodes:
-    """The pieces of each canonical node, for one dataset and seed; made in about 0.1 us per chunk.
+    """The parts of each canonical node, for one dataset and seed; made in about 0.1 us per chunk.
 
     Attributes
     ----------
     node_first_sample
         Start of each node on the line of all samples; shape (num_nodes + 1,).
-    node_first_piece, node_end_piece
-        Range ``[first, end)`` of each node's pieces; shape (num_nodes,). A node without samples has none.
+    node_first_part, node_end_part
+        Range ``[first, end)`` of each node's parts; shape (num_nodes,). A node without samples has none.
     node_first_offset
-        Start of each node's first piece inside its chunk; shape (num_nodes,).
-    piece_chunk, piece_samples
-        Chunk and number of samples of each piece; shape (num_pieces,), uint32 if that is enough.
+        Start of each node's first part inside its chunk; shape (num_nodes,).
+    part_chunk, part_samples
+        Chunk and number of samples of each part; shape (num_parts,), uint32 if that is enough.
     """
 
     def __init__(self, chunk_samples: NDArray[np.int64], *, seed: int, num_nodes: int) -> None:
@@ -52,83 +52,83 @@ class CanonicalNodes:
         self._num_chunks = len(chunk_samples)
         self._key = key(seed, 0, "assign")
         empty = np.flatnonzero(chunk_samples == 0)
-        self._empty_places = np.sort(unpermute(empty, self._num_chunks, self._key)) if empty.size else empty
+        self._empty_slots = np.sort(unpermute(empty, self._num_chunks, self._key)) if empty.size else empty
         self._cut(*self._line(chunk_samples))
 
     def _line(self, chunk_samples: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
-        """Return chunk and samples at each place of the line, without empty chunks, and the sum before each tile."""
-        num_places = self._num_chunks - len(self._empty_places)
-        chunk_at = np.empty(num_places, dtype=_unsigned(self._num_chunks))
-        samples_at = np.empty(num_places, dtype=_unsigned(self.num_samples))
+        """Return chunk and samples at each slot of the line, without empty chunks, and the sum before each tile."""
+        num_slots = self._num_chunks - len(self._empty_slots)
+        chunk_at = np.empty(num_slots, dtype=_unsigned(self._num_chunks))
+        samples_at = np.empty(num_slots, dtype=_unsigned(self.num_samples))
         filled = 0
         for begin in range(0, self._num_chunks, _TILE):
             numbers = np.arange(begin, min(begin + _TILE, self._num_chunks))
             chunks = permute(numbers, self._num_chunks, self._key)
             samples = chunk_samples[chunks]
-            if self._empty_places.size:
+            if self._empty_slots.size:
                 chunks, samples = chunks[samples > 0], samples[samples > 0]
             chunk_at[filled : filled + len(chunks)] = chunks
             samples_at[filled : filled + len(chunks)] = samples
             filled += len(chunks)
-        tiles = [int(samples_at[i : i + _TILE].sum(dtype=np.int64)) for i in range(0, num_places, _TILE)]
+        tiles = [int(samples_at[i : i + _TILE].sum(dtype=np.int64)) for i in range(0, num_slots, _TILE)]
         return chunk_at, samples_at, chunk_starts(np.array(tiles, dtype=np.int64))
 
     def _cut(self, chunk_at: NDArray[Any], samples_at: NDArray[Any], tile_first: NDArray[np.int64]) -> None:
-        """Cut the line at every node's first sample; each cut inside a chunk adds a piece."""
+        """Cut the line at every node's first sample; each cut inside a chunk adds a part."""
         points = [_point(int(sample), samples_at, tile_first) for sample in self.node_first_sample]
-        places, offsets = np.array(points, dtype=np.int64).T
-        inner = np.stack([places, offsets])[:, offsets > 0]
+        slots, offsets = np.array(points, dtype=np.int64).T
+        inner = np.stack([slots, offsets])[:, offsets > 0]
         inner = inner[:, np.concatenate([[True], (np.diff(inner) != 0).any(axis=0)])[: inner.shape[1]]]  # each once
-        self._cut_places, self._cut_offsets = inner[0], inner[1]
-        self.piece_chunk = np.insert(chunk_at, inner[0], chunk_at[inner[0]])
-        self.piece_samples = np.insert(samples_at, inner[0], samples_at[inner[0]])
-        self._shorten_cut_pieces()
-        border = places + self._cuts_up_to(places, offsets)
-        self.node_first_piece, self.node_first_offset = border[:-1], offsets[:-1]
-        self.node_end_piece = border[1:]
+        self._cut_slots, self._cut_offsets = inner[0], inner[1]
+        self.part_chunk = np.insert(chunk_at, inner[0], chunk_at[inner[0]])
+        self.part_samples = np.insert(samples_at, inner[0], samples_at[inner[0]])
+        self._shorten_cut_parts()
+        border = slots + self._cuts_up_to(slots, offsets)
+        self.node_first_part, self.node_first_offset = border[:-1], offsets[:-1]
+        self.node_end_part = border[1:]
 
-    def _shorten_cut_pieces(self) -> None:
-        """Move the samples after each cut from the piece that it ends to the piece that it begins."""
-        for number, (place, offset) in enumerate(zip(self._cut_places, self._cut_offsets, strict=True)):
-            piece = place + number
-            again = number > 0 and self._cut_places[number - 1] == place
+    def _shorten_cut_parts(self) -> None:
+        """Move the samples after each cut from the part that it ends to the part that it begins."""
+        for number, (slot, offset) in enumerate(zip(self._cut_slots, self._cut_offsets, strict=True)):
+            part = slot + number
+            again = number > 0 and self._cut_slots[number - 1] == slot
             begin = self._cut_offsets[number - 1] if again else 0
-            whole = int(self.piece_samples[piece])
-            self.piece_samples[piece] = offset - begin
-            self.piece_samples[piece + 1] = whole - (offset - begin)
+            whole = int(self.part_samples[part])
+            self.part_samples[part] = offset - begin
+            self.part_samples[part + 1] = whole - (offset - begin)
 
-    def _cuts_up_to(self, places: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Count the cuts at or before each point of the line, given as place and offset inside its chunk."""
-        count = np.zeros(len(places), dtype=np.int64)
-        for place, offset in zip(self._cut_places, self._cut_offsets, strict=True):
-            count += (places > place) | ((places == place) & (offsets >= offset))
+    def _cuts_up_to(self, slots: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count the cuts at or before each point of the line, given as slot and offset inside its chunk."""
+        count = np.zeros(len(slots), dtype=np.int64)
+        for slot, offset in zip(self._cut_slots, self._cut_offsets, strict=True):
+            count += (slots > slot) | ((slots == slot) & (offsets >= offset))
         return count
 
-    def piece_first_id(self, nodes: NDArray[np.int64], pieces: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first sample id of each piece, given with its node; the ids of a piece are consecutive."""
-        offsets = np.where(pieces == self.node_first_piece[nodes], self.node_first_offset[nodes], 0)
-        first: NDArray[np.int64] = self.chunk_first_id[self.piece_chunk[pieces]] + offsets
+    def part_first_id(self, nodes: NDArray[np.int64], parts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the first sample id of each part, given with its node; the ids of a part are consecutive."""
+        offsets = np.where(parts == self.node_first_part[nodes], self.node_first_offset[nodes], 0)
+        first: NDArray[np.int64] = self.chunk_first_id[self.part_chunk[parts]] + offsets
         return first
 
-    def pieces_of(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the node and the piece that hold each sample id; O(log num_chunks + num_nodes) each."""
+    def parts_of(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the node and the part that hold each sample id; O(log num_chunks + num_nodes) each."""
         chunks = np.searchsorted(self.chunk_first_id, ids, side="right") - 1
-        places = unpermute(chunks, self._num_chunks, self._key)
-        places -= np.searchsorted(self._empty_places, places)
-        pieces = places + self._cuts_up_to(places, ids - self.chunk_first_id[chunks])
+        slots = unpermute(chunks, self._num_chunks, self._key)
+        slots -= np.searchsorted(self._empty_slots, slots)
+        parts = slots + self._cuts_up_to(slots, ids - self.chunk_first_id[chunks])
         # Nodes without samples, all at the end, begin past the last sample.
-        used = self.node_first_piece[: min(self.num_nodes, self.num_samples)]
-        return np.searchsorted(used, pieces, side="right") - 1, pieces
+        used = self.node_first_part[: min(self.num_nodes, self.num_samples)]
+        return np.searchsorted(used, parts, side="right") - 1, parts
 
 
 def _point(sample: int, samples_at: NDArray[Any], tile_first: NDArray[np.int64]) -> tuple[int, int]:
-    """Return the place on the line that holds a sample, counted along the line, and its offset there."""
+    """Return the slot on the line that holds a sample, counted along the line, and its offset there."""
     tile = int(np.searchsorted(tile_first, sample, side="right")) - 1
     tile = max(min(tile, len(tile_first) - 2), 0)  # the end of the line is the end of its last tile
     inside = samples_at[tile * _TILE : (tile + 1) * _TILE]
     line = tile_first[tile] + chunk_starts(inside)
-    place = int(np.searchsorted(line, sample, side="right")) - 1
-    return tile * _TILE + place, sample - int(line[place])
+    slot = int(np.searchsorted(line, sample, side="right")) - 1
+    return tile * _TILE + slot, sample - int(line[slot])
 
 
 def _unsigned(bound: int) -> type[np.unsignedinteger[Any]]:

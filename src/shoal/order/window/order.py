@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute, unpermute
-from shoal.order.arrays.sorting import distinct
+from shoal.order.arrays.vectorized import distinct
 from shoal.order.protocol import as_ids, as_span, as_whole, check_chunk_samples
 from shoal.order.seeds import check_epoch, check_seed, key
 from shoal.order.window.canonical_nodes import CanonicalNodes
 from shoal.order.window.timeline_slabs import Timeline
 
-_LEAST_STRETCH = 1 << 17  # positions: with fewer, calls cost more than the arrays; 12 MB of temporaries
-_MOST_STRETCH = 1 << 21
-_CACHED_STRETCHES = 2
+_LEAST_SPAN = 1 << 17  # positions: with fewer, calls cost more than the arrays; 12 MB of temporaries
+_MOST_SPAN = 1 << 21
+_CACHED_SPANS = 2
 _EMITTED = 1 << 16  # samples made at a time: a fifth faster than twice as many, whose arrays need fresh pages
 _KEPT_BYTES, _EMITTED_BYTES = 16, 112  # per position: two columns, and fourteen while it is made
 
@@ -92,25 +92,25 @@ class Window:
     @property
     def span(self) -> int:
         """Number of positions made at a time; a multiple of the number of canonical nodes."""
-        span = min(max(_LEAST_STRETCH, 32 * self.chunks), _MOST_STRETCH)  # 16 costs a fifth more at 16,384
+        span = min(max(_LEAST_SPAN, 32 * self.chunks), _MOST_SPAN)  # 16 costs a fifth more at 16,384
         return -(-span // self.resolved_nodes) * self.resolved_nodes
 
     def kept_bytes(self, num_samples: int) -> int:
         """Return the bytes a bound order keeps beside its chunk tables: spans of ids and chunks."""
-        return min(num_samples, _CACHED_STRETCHES * self.span) * _KEPT_BYTES
+        return min(num_samples, _CACHED_SPANS * self.span) * _KEPT_BYTES
 
-    def making_bytes(self, num_samples: int) -> int:
+    def span_bytes(self, num_samples: int) -> int:
         """Return the peak bytes while a span after the first is made; 0 if one span holds all samples.
 
-        Includes the kept spans, the new one, and the temporaries of some nodes' samples until they are in place.
+        Includes the kept spans, the new one, and the temporaries of some nodes' samples until they are laid out.
         """
         most, together = 0, max(_EMITTED, self.span // self.resolved_nodes)
-        for begin in self.makings(num_samples)[:_CACHED_STRETCHES]:
+        for begin in self.span_starts(num_samples)[:_CACHED_SPANS]:
             made = min(self.span, num_samples - begin)
             most = max(most, (begin + made) * _KEPT_BYTES + min(made, together) * _EMITTED_BYTES)
         return most
 
-    def makings(self, num_samples: int) -> range:
+    def span_starts(self, num_samples: int) -> range:
         """Return the first positions of the spans made while samples are delivered: all but the first span."""
         return range(self.span, num_samples, self.span)
 
@@ -135,9 +135,9 @@ class WindowEpoch:
         self.num_canonical_nodes = nodes.num_nodes
         width = chunks // nodes.num_nodes
         self._timeline = Timeline(nodes, width=width, seed=seed, epoch=epoch)
-        num_pieces = nodes.node_end_piece - nodes.node_first_piece
+        num_parts = nodes.node_end_part - nodes.node_first_part
         # A node whose chunks all fit into its window needs no window.
-        whole = (num_pieces <= width) | (chunks >= len(nodes.chunk_first_id) - 1)
+        whole = (num_parts <= width) | (chunks >= len(nodes.chunk_first_id) - 1)
         self._windowed = np.flatnonzero(~whole)
         self._whole = [int(node) for node in np.flatnonzero(whole)]
         self._whole_key = {node: key(seed, epoch, "whole", node) for node in self._whole}
@@ -163,15 +163,15 @@ class WindowEpoch:
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the position of each sample id; O(log num_chunks + window / num_canonical_nodes) each."""
         array = as_ids(ids, self.num_samples)
-        nodes, pieces = self._nodes.pieces_of(array)
+        nodes, parts = self._nodes.parts_of(array)
         offsets = np.empty(len(array), dtype=np.int64)
         windowed = np.isin(nodes, self._windowed)
-        offsets[windowed] = self._windowed_offsets(nodes[windowed], pieces[windowed], array[windowed])
+        offsets[windowed] = self._windowed_offsets(nodes[windowed], parts[windowed], array[windowed])
         for node in distinct(nodes[~windowed]):
             mine = nodes == node
-            first = self._nodes.node_first_piece[node]
-            inside = array[mine] - self._nodes.piece_first_id(nodes[mine], pieces[mine])
-            line = self._piece_line(int(node))[pieces[mine] - first] + inside
+            first = self._nodes.node_first_part[node]
+            inside = array[mine] - self._nodes.part_first_id(nodes[mine], parts[mine])
+            line = self._part_line(int(node))[parts[mine] - first] + inside
             offsets[mine] = unpermute(line, self._node_samples(int(node)), self._whole_key[int(node)])
         return offsets * self.num_canonical_nodes + nodes
 
@@ -191,7 +191,7 @@ class WindowEpoch:
         if found is None:
             found = self._make(number * self.span, min((number + 1) * self.span, self.num_samples))
             self._cache[number] = found
-            for oldest in list(self._cache)[:-_CACHED_STRETCHES]:
+            for oldest in list(self._cache)[:-_CACHED_SPANS]:
                 self._cache.pop(oldest, None)  # another thread may have just removed it
         return found
 
@@ -212,9 +212,9 @@ class WindowEpoch:
         if not rows.size:
             return
         together = max(1, _EMITTED // int(counts.max()))
-        for part in (rows[i : i + together] for i in range(0, len(rows), together)):
-            emitted = self._timeline.span(part, np.full(len(part), begin), begin + counts[part])
-            for node, first, end in zip(part, emitted.row_first, emitted.row_first[1:], strict=False):
+        for some in (rows[i : i + together] for i in range(0, len(rows), together)):
+            emitted = self._timeline.span(some, np.full(len(some), begin), begin + counts[some])
+            for node, first, end in zip(some, emitted.row_first, emitted.row_first[1:], strict=False):
                 grid[0, : counts[node], node] = emitted.ids[first:end]
                 grid[1, : counts[node], node] = emitted.chunks[first:end]
 
@@ -222,24 +222,24 @@ class WindowEpoch:
         """Make offsets ``[begin, end)`` of a node whose window holds all its chunks: a permutation of its samples."""
         samples = self._node_samples(node)
         line = permute(np.arange(begin, end), samples, self._whole_key[node]) if samples else np.zeros(0, np.int64)
-        borders = self._piece_line(node)
+        borders = self._part_line(node)
         numbers = np.searchsorted(borders, line, side="right") - 1
-        pieces = self._nodes.node_first_piece[node] + numbers
-        ids = self._nodes.piece_first_id(np.full(len(line), node), pieces) + line - borders[numbers]
-        return ids, self._nodes.piece_chunk[pieces].astype(np.int64)
+        parts = self._nodes.node_first_part[node] + numbers
+        ids = self._nodes.part_first_id(np.full(len(line), node), parts) + line - borders[numbers]
+        return ids, self._nodes.part_chunk[parts].astype(np.int64)
 
     # ---- offsets from ids
 
     def _windowed_offsets(
-        self, nodes: NDArray[np.int64], pieces: NDArray[np.int64], ids: NDArray[np.int64]
+        self, nodes: NDArray[np.int64], parts: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Find offsets by making each slab that holds one of the samples once, and looking the samples up in it."""
         timeline = self._timeline
-        slabs = timeline.slab_of_ids(nodes, pieces, ids)
+        slabs = timeline.slab_of_ids(nodes, parts, ids)
         wanted, which = np.unique(np.stack([nodes, slabs]), axis=1, return_inverse=True)
         which = which.reshape(-1)
         offsets = np.empty(len(ids), dtype=np.int64)
-        most = max(1, _LEAST_STRETCH // timeline.width)  # rows at a time, each with the chunks of a window
+        most = max(1, _LEAST_SPAN // timeline.width)  # rows at a time, each with the chunks of a window
         for begin in range(0, wanted.shape[1], most):
             rows, slab = wanted[0, begin : begin + most], wanted[1, begin : begin + most]
             emitted = timeline.emit(rows, slab, slab + 1)
@@ -253,9 +253,9 @@ class WindowEpoch:
     def _node_samples(self, node: int) -> int:
         return int(self._nodes.node_first_sample[node + 1] - self._nodes.node_first_sample[node])
 
-    def _piece_line(self, node: int) -> NDArray[np.int64]:
-        """Return the number of samples before each piece of a node."""
-        first, end = self._nodes.node_first_piece[node], self._nodes.node_end_piece[node]
+    def _part_line(self, node: int) -> NDArray[np.int64]:
+        """Return the number of samples before each part of a node."""
+        first, end = self._nodes.node_first_part[node], self._nodes.node_end_part[node]
         line = np.zeros(int(end - first) + 1, dtype=np.int64)
-        np.cumsum(self._nodes.piece_samples[first:end], out=line[1:])
+        np.cumsum(self._nodes.part_samples[first:end], out=line[1:])
         return line

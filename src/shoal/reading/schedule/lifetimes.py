@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.order.arrays.sorting import order_by
+from shoal.order.arrays.vectorized import order_by
 
 _LEAST_POSITIONS = 1 << 13  # each takes 350 bytes for a moment: more would be noticeable beside a small window
 _LEAST_OF_RANKS = 1 << 16

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import StateError, UsageError
+from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.seeds import MAX_SEED
-from shoal.order.skipped_positions import NO_GAPS, Gaps
 from shoal.order.state import MAX_POSITION, State, count_in, order_in, shown
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.certificate.delivery_sums import Proof, RecordHashes

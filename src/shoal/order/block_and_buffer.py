@@ -1,15 +1,18 @@
-"""The well-known shuffle buffer, made seekable: a reservoir whose every step can be computed in advance.
+"""Block and buffer shuffles of other loaders, exact and seekable: for comparison with the window.
 
-The chunks come in random order, one after the other. The first ``B`` samples fill the slots of a buffer; from then on
-step ``t`` picks a slot at random, emits its sample and puts the next sample of the stream, number ``B + t``, there. At
-the end the slots are emptied in random order.
+*Tumbling blocks* (annbatch, Marin): groups of permuted chunks, each group permuted as a whole.
+
+*The shuffle buffer*: a reservoir whose every step can be computed in advance. The chunks come in random order, one
+after the other. The first ``B`` samples fill the slots of a buffer; from then on step ``t`` picks a slot at random,
+emits its sample and puts the next sample of the stream, number ``B + t``, there. At the end the slots are emptied in
+random order.
 
 The slot that step ``t`` picks is a pure function of ``t``. So its output is known without holding a buffer: the sample
 written by the last step before ``t`` that picked the same slot, or the slot's first sample. A seek goes back until it
 has met each slot it needs, which takes about ``B log B`` steps of arithmetic and no data.
 
-Contrary to common belief, a reservoir may move a sample by more than ``B`` places: a sample can leave up to ``B``
-places earlier, but stays for ``B`` steps only on average, with an exponential tail.
+Contrary to common belief, a reservoir may move a sample by more than ``B`` positions: a sample can leave up to ``B``
+positions earlier, but stays for ``B`` steps only on average, with an exponential tail.
 
 References
 ----------
@@ -26,10 +29,130 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.arrays.permutation import permute, unpermute
-from shoal.order.permuted_chunks import ChunkLine
-from shoal.order.protocol import as_ids, as_span, as_whole, check_chunk_samples
-from shoal.order.seeds import check_epoch, check_seed, draws, key
+from shoal.order.arrays.permutation import permute, permute_each, unpermute, unpermute_each
+from shoal.order.protocol import as_ids, as_span, as_whole, check_chunk_samples, chunk_starts
+from shoal.order.seeds import check_epoch, check_seed, draws, key, keys
+
+
+class ChunkLine:
+    """Chunks in an order drawn from a key, and their samples along that line; 24 bytes per chunk.
+
+    ``starts`` has shape (num_chunks + 1,): the number of samples before each chunk of the line.
+    """
+
+    def __init__(self, chunk_samples: NDArray[np.int64], line_key: int) -> None:
+        self._key = line_key
+        self._first_id = chunk_starts(chunk_samples)
+        self._chunk_at = permute(np.arange(len(chunk_samples)), len(chunk_samples), line_key)
+        self.starts = chunk_starts(chunk_samples[self._chunk_at])
+        self.num_samples = int(self.starts[-1])
+
+    def locate(self, line: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the sample id at each point of the line, and its chunk; O(log num_chunks) each."""
+        at = np.searchsorted(self.starts, line, side="right") - 1
+        chunks = self._chunk_at[at]
+        return self._first_id[chunks] + line - self.starts[at], chunks
+
+    def line_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the point on the line of each sample id; O(log num_chunks) each."""
+        chunks = np.searchsorted(self._first_id, ids, side="right") - 1
+        at = unpermute(chunks, len(self._chunk_at), self._key)
+        line: NDArray[np.int64] = self.starts[at] + ids - self._first_id[chunks]
+        return line
+
+
+_SPAN = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Groups of ``chunks`` random chunks, one after the other, all samples of a group permuted.
+
+    With the memory of a window of as many chunks it mixes half as well, and while one block is in use the next has to
+    be read beside it.
+
+    >>> sorted(Block(chunks=2).bind([2, 3, 4]).ids(0, 9).tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    """
+
+    name: ClassVar[str] = "block"
+    version: ClassVar[int] = 1
+
+    chunks: int = 256
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "chunks", as_whole("chunks", self.chunks))
+        if self.chunks < 1:
+            msg = f"a block needs at least 1 chunk; got chunks={self.chunks}"
+            raise UsageError(msg)
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """Parameters of this order that a state keeps."""
+        return {"chunks": self.chunks}
+
+    def kept_bytes(self, num_samples: int) -> int:  # noqa: ARG002
+        """Return the bytes a bound order keeps beside its chunk tables: none; ids are computed on request."""
+        return 0
+
+    def span_bytes(self, num_samples: int) -> int:  # noqa: ARG002
+        """Return the bytes needed beside them to make a span: none, since there are no spans."""
+        return 0
+
+    def span_starts(self, num_samples: int) -> range:  # noqa: ARG002
+        """Return the positions of spans that are made while samples are delivered: none."""
+        return range(0)
+
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BlockEpoch:
+        """Return the order of one epoch; O(num_chunks) time and memory."""
+        samples = check_chunk_samples(chunk_samples)
+        seed, epoch = check_seed(seed), check_epoch(epoch)
+        line = ChunkLine(samples, key(seed, epoch, "block-place"))
+        return BlockEpoch(self, line, key(seed, epoch, "block"))
+
+
+class BlockEpoch:
+    """The order of tumbling blocks of one epoch."""
+
+    version = Block.version
+    num_canonical_nodes = 1
+    span = _SPAN
+
+    def __init__(self, order: Block, line: ChunkLine, epoch_key: int) -> None:
+        self._line = line
+        self.parameters = order.parameters
+        chunks = order.chunks
+        self.num_samples = line.num_samples
+        borders = np.arange(0, len(line.starts) - 1 + chunks, chunks)
+        self._starts = line.starts[np.minimum(borders, len(line.starts) - 1)]
+        self._keys = keys(epoch_key, np.arange(len(self._starts)))
+        largest = int(np.diff(self._starts).max(initial=0))
+        if largest >= 2**32:
+            msg = f"a block of {chunks} chunks holds up to {largest} samples; at most 2**32 - 1 can be permuted at once"
+            raise UsageError(msg, hint="fewer chunks in a block, or smaller chunks")
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the ids at positions ``[start, stop)``; O(log num_chunks) each."""
+        return self.locate(start, stop)[0]
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids at positions ``[start, stop)`` and the chunk of each."""
+        positions = np.arange(*as_span(start, stop, self.num_samples))
+        begin, size, block_keys = self._block(positions)
+        return self._line.locate(begin + permute_each(positions - begin, size, block_keys))
+
+    def positions(self, ids: Any) -> NDArray[np.int64]:
+        """Return the position of each id; O(log num_chunks) each."""
+        line = self._line.line_of(as_ids(ids, self.num_samples))
+        begin, size, block_keys = self._block(line)
+        return begin + unpermute_each(line - begin, size, block_keys)
+
+    def _block(self, points: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
+        """Return the first point, size and key of each point's block (a block's line points are its positions)."""
+        blocks = np.searchsorted(self._starts, points, side="right") - 1
+        begin = self._starts[blocks]
+        return begin, self._starts[blocks + 1] - begin, self._keys[blocks]
+
 
 _TILE = 1 << 16
 _MOST_SAMPLES = 2**32 - 1

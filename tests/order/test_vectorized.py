@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.order.arrays.sorting import distinct, order_by
+from shoal.order.arrays.vectorized import distinct, order_by
 
 COLUMNS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2**60)), max_size=30)
 

@@ -1,0 +1,138 @@
+"""Ids or keys emitted by any loader, as one array of sample numbers per epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shoal.errors import UsageError
+
+
+def as_epochs(ids: Any, epochs: int, keys: KeyTable | None = None) -> list[NDArray[np.int64]]:
+    """Return the ids of each epoch; views if an array is given.
+
+    Parameters
+    ----------
+    ids
+        An array of shape (N,), or (num_epochs, N); or an iterable of ids, or of batches of ids (arrays, tensors,
+        lists).
+    epochs
+        Number of epochs of equal length in a flat stream, one after the other.
+    keys
+        Table that numbers the ids, if they are keys.
+
+    Raises
+    ------
+    UsageError
+        If there are no ids, they are not integers, or they cannot be cut into epochs.
+    """
+    if not isinstance(ids, np.ndarray) and hasattr(ids, "__array__"):  # for example a tensor
+        ids = np.asarray(ids)
+    if isinstance(ids, np.ndarray) and ids.ndim == 2:
+        if epochs not in {1, len(ids)}:
+            msg = f"the ids of {len(ids)} epochs were given, and epochs={epochs}"
+            raise UsageError(msg, hint="an array of shape (num_epochs, N) says itself how many there are")
+        return [as_stream(row, keys) for row in ids]
+    stream = as_stream(ids, keys)
+    if epochs < 1 or len(stream) % epochs:
+        msg = f"{len(stream):,} ids cannot be cut into {epochs} epochs of one length"
+        raise UsageError(msg, hint="give an array of shape (num_epochs, N), or audit the epochs one by one")
+    return list(stream.reshape(epochs, -1))
+
+
+def as_stream(ids: Any, keys: KeyTable | None = None) -> NDArray[np.int64]:
+    """Return ids, or the ids of the samples with these keys, as one flat array of integers."""
+    array = ids if isinstance(ids, np.ndarray) else _gathered(iter(ids))
+    if array.ndim != 1 or not len(array):
+        msg = f"ids are a flat array with at least one of them; got shape {array.shape}"
+        raise UsageError(msg)
+    if keys is not None:
+        return keys.look_up(array)
+    if array.dtype.kind not in "iu":
+        msg = f"sample ids are integers; got {array.dtype}"
+        hint = "have the loader yield the number of each sample, from 0 in storage order"
+        raise UsageError(
+            msg, hint=f"{hint}; keys need keys=, those of the dataset" if array.dtype.kind in "US" else hint
+        )
+    return array if array.dtype == np.int64 else array.astype(np.int64)
+
+
+def _gathered(items: Iterator[Any]) -> NDArray[Any]:
+    first = next(items, None)
+    if first is None:
+        return np.zeros(0, dtype=np.int64)
+    if np.ndim(first) == 0:
+        return np.array(list(chain([first], items)))
+    return np.concatenate([np.asarray(batch).reshape(-1) for batch in _chained(first, items)])
+
+
+def _chained(first: Any, items: Iterable[Any]) -> Iterator[Any]:
+    yield first
+    yield from items
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyTable:
+    """The keys of a dataset in sorted order, and the number of each key's sample; both of shape (num_samples,)."""
+
+    ordered: NDArray[Any]
+    numbers: NDArray[np.int64]
+
+    @staticmethod
+    def of(keys: ArrayLike) -> KeyTable:
+        """Build a table from the key of each sample in storage order, texts or integers, shape (num_samples,).
+
+        O(N log N).
+
+        Raises
+        ------
+        UsageError
+            If they are neither, or two samples share a key, so that it identifies neither of them.
+        """
+        array = np.asarray(keys)
+        if array.ndim != 1 or not len(array) or array.dtype.kind not in "USiu":
+            msg = f"keys has the key of each sample in storage order; got {array.dtype} of shape {array.shape}"
+            raise UsageError(msg, hint="an array of texts or of integers, one for each sample")
+        array = _texts(array)
+        numbers = np.argsort(array, kind="stable")
+        ordered = array[numbers]
+        same = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if len(same):
+            first, second = numbers[same[0]], numbers[same[0] + 1]
+            key = str(ordered[same[0]])
+            msg = f"{len(same):,} keys come again in the dataset: {key!r} is sample {first} and {second}"
+            raise UsageError(msg, hint="keys that name one sample each, or have the loader yield sample numbers")
+        return KeyTable(ordered, numbers)
+
+    def __len__(self) -> int:
+        """Return the number of samples of the dataset."""
+        return len(self.ordered)
+
+    def look_up(self, delivered: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the numbers of the samples with these keys, -1 for keys not in the dataset; same shape.
+
+        Raises
+        ------
+        UsageError
+            If none of the keys is in the dataset.
+        """
+        given, ordered = _texts(delivered), self.ordered
+        if given.dtype.kind != ordered.dtype.kind:  # one side has numbers, the other their digits as text
+            return KeyTable.of(ordered[np.argsort(self.numbers)].astype(np.str_)).look_up(given.astype(np.str_))
+        at = np.minimum(np.searchsorted(ordered, given), len(ordered) - 1)
+        found = np.where(ordered[at] == given, self.numbers[at], -1)
+        if given.size and not (found >= 0).any():
+            msg = f"none of {given.size:,} delivered keys is one of the dataset's: "
+            msg += f"{str(given.flat[0])!r} was delivered, and the dataset has {str(ordered[0])!r}"
+            raise UsageError(msg, hint="keys are compared letter by letter, with directories and without suffix")
+        return found
+
+
+def _texts(array: NDArray[Any]) -> NDArray[Any]:
+    """Decode bytes to texts; leave integers and texts unchanged."""
+    return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
