@@ -49,7 +49,7 @@ ALSO_FACES = frozenset(("shoal.pack", "shoal.formats"))
 # Libraries that may be imported at all, and by whom; design/dependencies.md says why each is there.
 LIBRARIES = {
     "numpy": ("shoal",),
-    "matplotlib": ("shoal.reports.matplotlib_figures",),
+    "matplotlib": ("shoal.reports.rendering",),
     "torch": (
         "shoal.integrations",
         "shoal.pipeline.tensors",

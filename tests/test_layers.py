@@ -30,7 +30,7 @@ GOOD = {
         "import threading\nfrom shoal.reading import units\ndef open(x):\n    return x\nopen('x')\n"
     ),
     "shoal.reports": "",
-    "shoal.reports.matplotlib_figures": "import matplotlib\n",
+    "shoal.reports.rendering": "import matplotlib\n",
     "shoal.integrations": "",
     "shoal.integrations.torch": "import torch\nfrom shoal.stream.dataset import open\n",
     "shoal.torch": "from shoal.integrations.torch import open\n",

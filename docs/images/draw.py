@@ -13,7 +13,7 @@ from shoal.orders import Block, Buffer, Window
 from shoal.quality.metrics import distinct_per_batch, expected_distinct, variance_ratio
 from shoal.quality.prediction import predicted_variance_ratio
 from shoal.reports.audit_page import audit_picture
-from shoal.reports.matplotlib_figures import rendered
+from shoal.reports.rendering import rendered
 
 mpl.use("Agg")
 

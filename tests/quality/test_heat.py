@@ -10,13 +10,10 @@ import pytest
 
 from shoal.measure import Audit, audit
 from shoal.quality.epoch_counts import survey
-from shoal.reports.audit_figures import audit_figures
-from shoal.reports.audit_page import audit_page, audit_picture
+from shoal.reports.audit_page import audit_figures, audit_page, audit_picture
 from shoal.reports.heat_map import HeatMap, heat_map
-from shoal.reports.marks import Cells
-from shoal.reports.matplotlib_figures import rendered
-from shoal.reports.palette import LIGHT
-from shoal.reports.svg import svg_of
+from shoal.reports.marks import LIGHT, Cells
+from shoal.reports.rendering import rendered, svg_of
 
 
 def shuffled(size: int, seed: int = 0) -> Any:

@@ -14,8 +14,8 @@ from shoal.measure import audit
 from shoal.orders import Full
 from shoal.quality.findings import as_sentence
 from shoal.reports.audit_page import audit_page
+from shoal.reports.curve_figures import log_axis, plain_axis, size_axis
 from shoal.reports.page_document import document, table
-from shoal.reports.svg_figures import log_axis, plain_axis, size_axis
 
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=\"alert(2)\"> & 'quotes'"
 

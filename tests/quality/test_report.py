@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.reports.matplotlib_figures import has_matplotlib, rendered
 from shoal.reports.mixing_picture import MeasuredOrder, mixing_picture
+from shoal.reports.rendering import has_matplotlib, rendered
 
 
 def draw(path: Path) -> None:

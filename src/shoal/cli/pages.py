@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shoal.errors import UsageError
 from shoal.reports.marks import Drawing
-from shoal.reports.matplotlib_figures import PICTURES, rendered
+from shoal.reports.rendering import PICTURES, rendered
 from shoal.storage.urls import without_secrets
 
 

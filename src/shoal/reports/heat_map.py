@@ -13,8 +13,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.reports.curve_figures import ACROSS, HEIGHT, LEFT, LOW, RIGHT, TOP, WIDTH, Axis, Figure, label_marks
 from shoal.reports.marks import Cells, Drawing, Mark, Stroke, Text
-from shoal.reports.svg_figures import ACROSS, HEIGHT, LEFT, LOW, RIGHT, TOP, WIDTH, Axis, Figure, label_marks
 
 _LEAST = 25.0  # samples of a perfect shuffle in a field
 _CLASSES = 3  # shades of more, and as many of less
@@ -25,16 +25,11 @@ _SWATCH = 15.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeatMap:
-    """A map divided into fields, shape (num_times, num_sources).
+    """A map divided into fields.
 
-    Parameters
-    ----------
-    levels
-        Ratio to a perfect shuffle's count, in doublings from -3 to 3; 0 where chance explains it.
-    expected
-        Mean samples in a field of a perfect shuffle.
-    absent
-        True for sources that never come and are not expected to, shape (num_sources,).
+    ``levels`` has the ratio to a perfect shuffle's count, in doublings from -3 to 3, 0 where chance explains it; shape
+    (num_times, num_sources). ``expected`` is the mean count of a field in a perfect shuffle; ``absent`` is True for
+    sources that never come and are not expected to, shape (num_sources,).
     """
 
     levels: NDArray[np.int64]
@@ -54,13 +49,8 @@ class HeatMap:
 def heat_map(heat: NDArray[np.int64], shares: NDArray[np.float64] | None = None) -> HeatMap:
     """Compare counts of shape (times, sources) with a perfect shuffle, in fields large enough for that.
 
-    Parameters
-    ----------
-    heat
-        Samples delivered from each part of the dataset at each time.
-    shares
-        Share of the dataset in each part, shape (sources,): a part that never comes then has fewer samples than in
-        a perfect shuffle. None: each part is expected as often as it comes at all.
+    ``shares`` has the share of the dataset in each source, shape (sources,): one that never comes then has fewer
+    samples than in a perfect shuffle. Without it, each source is expected as often as it comes at all.
     """
     counts = _in_fields(heat)
     total = max(1.0, float(counts.sum()))
@@ -74,11 +64,13 @@ def heat_map(heat: NDArray[np.int64], shares: NDArray[np.float64] | None = None)
     usual = counts.sum(axis=1, keepdims=True, dtype=np.float64) * of_sources
     doublings = np.log2(np.maximum(counts, 0.05) / np.maximum(usual, 0.05))
     levels = np.rint(doublings).clip(-_CLASSES, _CLASSES).astype(np.int64)
-    levels[np.abs(counts - usual) <= _most_by_chance(counts.size) * np.sqrt(usual)] = 0
+    # Standard deviations that few maps of perfect shuffles exceed in any of their fields.
+    most_by_chance = NormalDist().inv_cdf(1.0 - _FALSE_FIELDS / counts.size / 2.0)
+    levels[np.abs(counts - usual) <= most_by_chance * np.sqrt(usual)] = 0
     return HeatMap(levels, float(usual.mean()), absent)
 
 
-def heat_figure(title: str, note: str, heat: HeatMap, *, x_label: str, y_label: str, says: str = "") -> Figure:
+def heat_figure(heat: HeatMap, *, note: str, time: str, says: str) -> Figure:
     """Draw a map whose shades are half, a quarter and an eighth, or 2, 4 and 8 times, a perfect shuffle's count."""
     levels = heat.levels
     wide, high = ACROSS / levels.shape[0], (LOW - TOP) / levels.shape[1]
@@ -94,11 +86,12 @@ def heat_figure(title: str, note: str, heat: HeatMap, *, x_label: str, y_label: 
     marks.append(Cells(unseen, "rule"))
     corners = [(LEFT, TOP), (WIDTH - RIGHT, TOP), (WIDTH - RIGHT, LOW), (LEFT, LOW), (LEFT, TOP)]
     marks.append(Stroke([corners], "rule"))
-    marks += label_marks(
-        Axis(x_label, 0, 1, [(0, "start"), (1, "end")]), Axis(y_label, 0, 1, [(0, "first"), (1, "last")])
-    )
+    up = Axis("position in the dataset", 0, 1, [(0, "first"), (1, "last")])
+    marks += label_marks(Axis(time, 0, 1, [(0, "start"), (1, "end")]), up)
     marks += _legend(is_part=bool(unseen))
-    return Figure(title, note, Drawing(WIDTH, HEIGHT, marks, f"{says} {heat.words}".strip()))
+    fields = f"Each part of the dataset at each time, in {levels.shape[0]} by {levels.shape[1]} fields."
+    drawing = Drawing(WIDTH, HEIGHT, marks, f"{says} {heat.words}")
+    return Figure("Where samples come from", f"{fields} {note}", drawing)
 
 
 def _legend(*, is_part: bool) -> list[Mark]:
@@ -133,11 +126,6 @@ def _in_fields(heat: NDArray[np.int64]) -> NDArray[np.int64]:
     across, up = max(shapes, key=lambda shape: (shape[0] * shape[1], -abs(shape[0] - shape[1])))
     found: NDArray[np.int64] = heat.reshape(across, times // across, up, sources // up).sum(axis=(1, 3))
     return found
-
-
-def _most_by_chance(num_fields: int) -> float:
-    """Return the standard deviations that few maps of perfect shuffles exceed in any of ``num_fields`` fields."""
-    return NormalDist().inv_cdf(1.0 - _FALSE_FIELDS / num_fields / 2.0)
 
 
 def _runs(chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -1,15 +1,48 @@
-"""Drawings as lists of marks, independent of their later form as a page or a picture.
+"""Drawings as lists of marks, in the colours of one palette, independent of their later form as a page or a picture.
 
-Coordinates count from the upper left corner. Colours are names of the palette.
+Coordinates count from the upper left corner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 Point: TypeAlias = tuple[float, float]
+
+LIGHT: Mapping[str, str] = {
+    "paper": "#ffffff",
+    "panel": "#f6f7f8",
+    "ink": "#1b1d1f",
+    "soft": "#555b61",
+    "rule": "#d5d9dd",
+    "data": "#0068a3",
+    "perfect": "#00724f",
+    "bad": "#b02a1c",
+    "fair": "#7d5a00",
+    "more": "#c25700",
+    "less": "#5a47a6",
+}
+"""Colours by meaning.
+
+Blue is measured or planned, green a perfect shuffle, red likely to do harm; orange is more than a perfect shuffle has,
+violet is less. They stay distinct for people who do not see red or green, and no meaning depends on colour alone:
+lines differ in their dashes, grades are words, and maps have a legend.
+"""
+DARK: Mapping[str, str] = {
+    "paper": "#14171a",
+    "panel": "#1d2125",
+    "ink": "#eceef0",
+    "soft": "#adb4bb",
+    "rule": "#3d444b",
+    "data": "#5cb8ee",
+    "perfect": "#45c69b",
+    "bad": "#ff8d78",
+    "fair": "#e3bd58",
+    "more": "#f59a45",
+    "less": "#a797f7",
+}
 
 _LETTER = 0.56  # of the font size, for an average letter; a little more than most fonts take
 
@@ -23,22 +56,14 @@ class Stroke:
     width: float = 1.0
     dash: tuple[float, ...] = ()
 
-    def moved(self, right: float, down: float) -> Stroke:
-        """Return a copy moved by an offset."""
-        return replace(self, lines=[_moved(line, right, down) for line in self.lines])
-
 
 @dataclass(frozen=True, slots=True)
 class Fill:
     """The area enclosed by points."""
 
-    outline: Sequence[Point]
+    points: Sequence[Point]
     colour: str
     opacity: float = 1.0
-
-    def moved(self, right: float, down: float) -> Fill:
-        """Return a copy moved by an offset."""
-        return replace(self, outline=_moved(self.outline, right, down))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +74,6 @@ class Cells:
     colour: str
     opacity: float = 1.0
 
-    def moved(self, right: float, down: float) -> Cells:
-        """Return a copy moved by an offset."""
-        boxes = [(left + right, top + down, wide, high) for left, top, wide, high in self.boxes]
-        return replace(self, boxes=boxes)
-
 
 @dataclass(frozen=True, slots=True)
 class Dots:
@@ -63,10 +83,6 @@ class Dots:
     colour: str
     radius: float = 3.0
     are_rings: bool = False
-
-    def moved(self, right: float, down: float) -> Dots:
-        """Return a copy moved by an offset."""
-        return replace(self, points=_moved(self.points, right, down))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +101,6 @@ class Text:
     is_bold: bool = False
     is_turned: bool = False
     most: float = 0.0
-
-    def moved(self, right: float, down: float) -> Text:
-        """Return a copy moved by an offset."""
-        return replace(self, x=self.x + right, y=self.y + down)
 
 
 Mark: TypeAlias = Stroke | Fill | Cells | Dots | Text
@@ -111,23 +123,3 @@ def text_width(text: str, size: float, *, is_bold: bool = False) -> float:
     39
     """
     return len(text) * size * _LETTER * (1.08 if is_bold else 1.0)
-
-
-def wrapped(text: str, *, width: float, size: float) -> list[str]:
-    """Wrap a text into lines of at most about ``width``.
-
-    >>> wrapped("a few short words", width=60.0, size=10.0)
-    ['a few', 'short', 'words']
-    """
-    lines = [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".lstrip()
-        if lines[-1] and text_width(longer, size) > width:
-            lines.append(word)
-        else:
-            lines[-1] = longer
-    return lines
-
-
-def _moved(points: Sequence[Point], right: float, down: float) -> list[Point]:
-    return [(x + right, y + down) for x, y in points]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.reports.curve_figures import HEIGHT, WIDTH, Figure, Line, curve_figure, log_axis, size_axis
 from shoal.reports.marks import Cells, Drawing, Mark, Stroke, Text
 from shoal.reports.sheet import sheet
-from shoal.reports.svg_figures import HEIGHT, WIDTH, Figure, Line, curve_figure, log_axis, size_axis
 
 # By name, so that an order has the same colour in all pictures; grey for the order that does nothing.
 _COLOURS = {"none": "soft", "buffer": "more", "window": "data", "perfect": "perfect"}
@@ -21,22 +21,10 @@ _NAMES, _BAR, _STEP = 62.0, 30.0, 46.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredOrder:
-    """One order in the picture.
+    """One order in the picture, which its name ("none", "buffer", "window" or "perfect") gives a colour.
 
-    Parameters
-    ----------
-    name
-        "none", "buffer", "window" or "perfect"; it gives the colour.
-    detail
-        A few words below the name, such as the memory held.
-    ids
-        The sample ids of one epoch in the order of delivery, shape (N,).
-    variance_ratios
-        Variance ratio by batch size.
-    distinct
-        Different labels in a batch.
-    correlation
-        Correlation between a sample's place in storage and its time in the epoch.
+    ``detail`` is a few words below the name, ``ids`` the samples of one epoch in the order of delivery, shape (N,).
+    ``distinct`` counts the labels in a batch; ``correlation`` is that of the positions in storage and in the epoch.
     """
 
     name: str
@@ -63,18 +51,8 @@ def mixing_picture(
 ) -> Drawing:
     """Draw the origin of each order's samples, the variance of its batches, and the labels they hold.
 
-    Parameters
-    ----------
-    orders
-        Up to four orders; one called "perfect" is the reference.
-    title, subtitle
-        Title of the picture, and the data it shows.
-    label
-        Plural noun for the labels of samples: "packages".
-    batch
-        Size of the batches in which labels were counted.
-    expected_distinct
-        Different labels in a batch of a perfect shuffle.
+    There may be up to four orders; one called "perfect" is the reference. ``label`` is the plural noun for the labels
+    of samples, counted in batches of ``batch`` samples, of which a perfect shuffle has ``expected_distinct``.
     """
     below = [_variance(orders), _distinct(orders, label, batch, expected_distinct)]
     panels = [_panel(order, first=number == 0) for number, order in enumerate(orders)]
@@ -102,17 +80,13 @@ def _panel(order: MeasuredOrder, *, first: bool) -> Figure:
 def _variance(orders: Sequence[MeasuredOrder]) -> Figure:
     """Plot the variance ratio against the batch size; 1 is perfect."""
     sizes = sorted(orders[0].variance_ratios)
-    lines = [
-        Line(
-            order.name,
-            sizes,
-            [order.variance_ratios[size] for size in sizes],
-            order.colour,
-            has_dots=order.name != "perfect",
-        )
-        for order in orders
-    ]
-    last = ", ".join(f"{line.name} {_short(line.ys[-1])}" for line in lines if line.name != "perfect")
+    lines = []
+    for order in orders:
+        ratios = [order.variance_ratios[size] for size in sizes]
+        lines.append(Line(order.name, sizes, ratios, order.colour, has_dots=order.name != "perfect"))
+    last = ", ".join(
+        f"{line.name} {line.ys[-1]:{'.0f' if line.ys[-1] >= 10 else '.1f'}}" for line in lines if line.name != "perfect"
+    )
     values = [ratio for order in orders for ratio in order.variance_ratios.values()]
     return curve_figure(
         "How much batches vary",
@@ -134,10 +108,8 @@ def _distinct(orders: Sequence[MeasuredOrder], label: str, batch: int, expected_
         wide, middle = order.distinct * unit, top + _BAR / 2 + 4
         marks.append(Cells([(_NAMES, top, wide, _BAR)], order.colour))
         marks.append(Text(_NAMES - 8, middle, order.name, order.colour, anchor="end", is_bold=True))
-        if wide > 60:
-            marks.append(Text(_NAMES + wide - 6, middle, f"{order.distinct:.1f}", "paper", "end", is_bold=True))
-        else:
-            marks.append(Text(_NAMES + wide + 6, middle, f"{order.distinct:.1f}", "ink", is_bold=True))
+        shift, colour, anchor = (-6, "paper", "end") if wide > 60 else (6, "ink", "start")
+        marks.append(Text(_NAMES + wide + shift, middle, f"{order.distinct:.1f}", colour, anchor, is_bold=True))
     at, end = _NAMES + expected_distinct * unit, 26.0 + _STEP * len(shown)
     marks.append(Stroke([[(at, 16.0), (at, end)]], "perfect", 2.0, (6.0, 4.0)))
     text = f"perfect {expected_distinct:.1f}"
@@ -146,7 +118,3 @@ def _distinct(orders: Sequence[MeasuredOrder], label: str, batch: int, expected_
     says = f"Different {label} in a batch of {batch}: {counts}, {text}."
     title = f"Different {label} in a batch of {batch}"
     return Figure(title, "On average; more is better mixed.", Drawing(WIDTH, HEIGHT, marks, says))
-
-
-def _short(ratio: float) -> str:
-    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from shoal.reports.palette import DARK, LIGHT, as_css
-from shoal.reports.svg import STYLE as DRAWINGS
-from shoal.reports.svg import svg_of
-from shoal.reports.svg_figures import Figure
+from shoal.reports.curve_figures import Figure
+from shoal.reports.marks import DARK, LIGHT
+from shoal.reports.rendering import STYLE, as_css, svg_of
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = (
@@ -49,8 +48,7 @@ white-space:nowrap}
 th{font-weight:600}
 thead th{color:var(--soft);font-weight:500;white-space:normal;line-height:1.25;vertical-align:bottom}
 th:last-child,td:last-child{padding-right:.2rem}
-td.words,th.words{text-align:left}
-td.text{text-align:left;white-space:normal;min-width:14rem;overflow-wrap:anywhere}
+th.words{text-align:left}
 tr.here{font-weight:600}
 dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(46%,11.5rem),1fr));gap:.9rem 1.5rem;margin:.8rem 0}
 dt{color:var(--soft);font-size:.87rem;line-height:1.3}
@@ -74,7 +72,7 @@ overflow-wrap:anywhere;display:flow-root}
 footer{margin-top:3rem;padding-top:1rem;padding-bottom:2.5rem;color:var(--soft);font-size:.87rem}
 img{max-width:100%;height:auto;border-radius:.2rem;display:block}
 @media print{:root{color-scheme:light}details>*{display:block}}
-""" + DRAWINGS
+""" + STYLE
 )
 
 
@@ -88,20 +86,11 @@ def document(
     body: Sequence[str],
     made_by: str,
 ) -> str:
-    """Return a whole page.
+    """Return a whole page with the given sections.
 
-    Parameters
-    ----------
-    title, lead, about
-        Title of the page, its message in a sentence or two, and a line about its data.
-    call
-        A line of code that the page is about.
-    headline
-        A grade ("good", "fair", "poor" or "unknown"), and the line in its colour.
-    body
-        Sections, made by `section`.
-    made_by
-        The command that recreates the page.
+    ``lead`` is its message in a sentence or two, ``about`` a line on its data, ``call`` the code that it is about,
+    ``headline`` a grade ("good", "fair", "poor" or "unknown") and the line in its colour, and ``made_by`` the command
+    that makes the page again.
     """
     return "\n".join(
         [
@@ -133,10 +122,13 @@ def document(
 
 def section(title: str, *parts: str) -> str:
     """Return a heading and the parts below it; the heading labels the region for navigation by regions."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in title.lower())
-    return f'<section aria-labelledby="{name}">\n<h2 id="{name}">{escape(title)}</h2>\n' + "\n".join(
-        [*parts, "</section>"]
-    )
+    name = _identifier(title)
+    opened = f'<section aria-labelledby="{name}">\n<h2 id="{name}">{escape(title)}</h2>'
+    return "\n".join([opened, *parts, "</section>"])
+
+
+def _identifier(title: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in title.lower())
 
 
 def paragraph(text: str, *, kind: str = "") -> str:
@@ -172,20 +164,13 @@ def figures(drawn: Sequence[Figure]) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    name = "figure-" + "".join(letter if letter.isalnum() else "-" for letter in figure.title.lower())
+    name = f"figure-{_identifier(figure.title)}"
     after = ""
     if (numbers := figure.numbers) is not None:
         after = fold("The numbers", table(numbers.caption, numbers.heads, numbers.rows, here=numbers.here))
     head = f'<h3 id="{name}">{escape(figure.title)}</h3><p>{escape(figure.note)}</p>'
-    return "\n".join(
-        [
-            f'<figure aria-labelledby="{name}">',
-            f"<figcaption>{head}</figcaption>",
-            svg_of(figure.drawing),
-            after,
-            "</figure>",
-        ]
-    )
+    opened = f'<figure aria-labelledby="{name}">\n<figcaption>{head}</figcaption>'
+    return "\n".join([opened, svg_of(figure.drawing), after, "</figure>"])
 
 
 def facts(pairs: Mapping[str, str]) -> str:
@@ -199,47 +184,20 @@ def fold(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>\n{content}\n</details>"
 
 
-def table(
-    caption: str,
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    here: int | None = None,
-    words: frozenset[int] = frozenset(),
-    markup: frozenset[int] = frozenset(),
-) -> str:
+def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, here: int | None = None) -> str:
     """Return a table whose first column names its rows, in a region that scrolls on its own if it is too wide.
 
-    Parameters
-    ----------
-    caption
-        Title of the table; it also names the region, which the keyboard can reach and scroll.
-    heads, rows
-        Texts.
-    here
-        The row to highlight.
-    words
-        Columns of words, aligned left.
-    markup
-        Columns whose cells are already HTML, made by this package.
+    ``caption`` also names the region, which the keyboard can reach and scroll; ``here`` is the row to highlight.
     """
-
-    def cell(at: int, text: str) -> str:
-        said = text if at in markup else escape(text)
-        if at == 0:
-            return f'<th scope="row" class="words">{said}</th>'
-        return f'<td class="text">{said}</td>' if at in words or at in markup else f"<td>{said}</td>"
-
-    left = {0, *words, *markup}
     head = "".join(
-        f'<th scope="col" class="{"words" if at in left else "number"}">{escape(text)}</th>'
-        for at, text in enumerate(heads)
+        f'<th scope="col" class="{"number" if at else "words"}">{escape(text)}</th>' for at, text in enumerate(heads)
     )
     lines = [
         ('<tr class="here">' if number == here else "<tr>")
-        + "".join(cell(at, text) for at, text in enumerate(row))
+        + f'<th scope="row" class="words">{escape(name)}</th>'
+        + "".join(f"<td>{escape(text)}</td>" for text in texts)
         + "</tr>"
-        for number, row in enumerate(rows)
+        for number, (name, *texts) in enumerate(rows)
     ]
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">\n<table>\n'

@@ -8,11 +8,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.reports.curve_figures import (
+    Axis,
+    Figure,
+    Line,
+    Numbers,
+    curve_figure,
+    log_axis,
+    perfect_line,
+    plain_axis,
+    size_axis,
+)
 from shoal.reports.heat_map import heat_figure, heat_map
 from shoal.reports.marks import Drawing
 from shoal.reports.page_document import document, facts, figures, paragraph, section, table
 from shoal.reports.sheet import in_pairs, sheet
-from shoal.reports.svg_figures import Axis, Figure, Line, Numbers, curve_figure, log_axis, plain_axis, size_axis
 
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
 
@@ -21,20 +31,10 @@ _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)
 class PlanFigures:
     """The numbers that the figures of a plan show.
 
-    Parameters
-    ----------
-    batch
-        Samples of a global batch.
-    vr
-        Predicted VR by batch size.
-    rank_bytes, node_bytes_per_second
-        Bytes held by the fullest rank, and the mean received by a node, over equal parts of the time.
-    node_limit
-        Bytes that a node can receive per second.
-    heat
-        Samples from each part of the dataset at each time, shape (times, parts).
-    is_whole
-        True if the time is the whole epoch, False if it is a span that represents it.
+    ``vr`` is predicted by batch size, ``batch`` the global batch. ``rank_bytes`` are held by the fullest rank, and
+    ``node_bytes_per_second`` received by a node, over equal parts of the time; ``node_limit`` is what it can receive.
+    ``heat`` counts samples of each part of the dataset at each time, shape (times, parts). The time is the whole
+    epoch if ``is_whole``, else a span that represents it.
     """
 
     batch: int
@@ -46,46 +46,26 @@ class PlanFigures:
     is_whole: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIf:
-    """A table of other settings: heads, and a row of texts per setting; the first row is the plan itself."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 def plan_page(
     drawn: PlanFigures,
     groups: Mapping[str, Mapping[str, str]],
-    what_if: WhatIf,
+    what_if: Sequence[Sequence[str]],
     *,
     title: str,
     about: str,
     call: str,
     lead: str,
-    notes: Sequence[str] = (),
-    made_by: str = "shoal plan",
+    notes: Sequence[str],
+    made_by: str,
 ) -> str:
     """Return the page of a plan as self-contained HTML.
 
-    Parameters
-    ----------
-    drawn
-        Numbers of the figures.
-    groups
-        Names and values, by heading.
-    what_if
-        Other settings.
-    title, about, call, lead
-        Head of the page; ``call`` is the order as code.
-    notes
-        Sentences at the end.
-    made_by
-        The command that recreates the page.
+    ``groups`` are names and values by heading, ``what_if`` a table of other settings (its heads, the plan itself, other
+    plans), ``call`` the order as code, and ``notes`` sentences at the end.
     """
     body = [
         section("In pictures", figures(_figures(drawn))),
-        section("What if", table("Each row changes one thing of the plan", what_if.heads, what_if.rows, here=0)),
+        section("What if", table("Each row changes one thing of the plan", what_if[0], what_if[1:], here=0)),
         *(section(name, facts(pairs)) for name, pairs in groups.items()),
         section("How far to trust it", *(paragraph(note) for note in notes)),
     ]
@@ -93,7 +73,7 @@ def plan_page(
 
 
 def plan_picture(drawn: PlanFigures, *, title: str, about: str, lead: str) -> Drawing:
-    """Return the figures as one drawing, for `shoal.reports.matplotlib_figures.rendered`."""
+    """Return the figures as one drawing, for `shoal.reports.rendering.rendered`."""
     return sheet(title, about=about, rows=in_pairs(_figures(drawn)), lead=lead)
 
 
@@ -103,13 +83,9 @@ def _figures(drawn: PlanFigures) -> list[Figure]:
 
 def _variance(drawn: PlanFigures) -> Figure:
     sizes, ratios = list(drawn.vr), list(drawn.vr.values())
-    lines = [
-        Line("predicted", sizes, ratios, "data", has_dots=True),
-        Line("perfect", [sizes[0], sizes[-1]], [1.0, 1.0], "perfect"),
-    ]
+    lines = [Line("predicted", sizes, ratios, "data", has_dots=True), perfect_line(sizes)]
     rows = [[f"{size:,}", f"{ratio:.2f}"] for size, ratio in drawn.vr.items()]
     here = sizes.index(drawn.batch)
-    numbers = Numbers("Predicted VR by samples in a batch", ["Batch", "VR"], rows, here)
     return curve_figure(
         "How much batches vary",
         "Variance of batches against a perfect shuffle.",
@@ -119,7 +95,7 @@ def _variance(drawn: PlanFigures) -> Figure:
         mark=(drawn.batch, "global batch"),
         says=f"Curve of the predicted VR: {ratios[here]:.2f} at the global batch of {drawn.batch:,}, from "
         f"{ratios[0]:.2f} at {sizes[0]:,} to {ratios[-1]:.2f} at {sizes[-1]:,} samples.",
-        numbers=numbers,
+        numbers=Numbers("Predicted VR by samples in a batch", ["Batch", "VR"], rows, here),
     )
 
 
@@ -161,12 +137,8 @@ def _traffic(drawn: PlanFigures) -> Figure:
 
 
 def _heat(drawn: PlanFigures) -> Figure:
-    heat = heat_map(drawn.heat)
-    across, up = heat.levels.shape
-    note = f"Each part of the dataset at each time, in {across} by {up} fields. Empty is a perfect shuffle."
-    x_label, y_label = _time(drawn).label, "place in the dataset"
     says = "Heat map of the dataset over time."
-    return heat_figure("Where samples come from", note, heat, x_label=x_label, y_label=y_label, says=says)
+    return heat_figure(heat_map(drawn.heat), note="Empty is a perfect shuffle.", time=_time(drawn).label, says=says)
 
 
 def _time(drawn: PlanFigures) -> Axis:

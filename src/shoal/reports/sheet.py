@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from textwrap import wrap
 
-from shoal.reports.marks import Drawing, Mark, Text, wrapped
-from shoal.reports.svg_figures import WIDTH, Figure
+from shoal.reports.curve_figures import WIDTH, Figure
+from shoal.reports.marks import Cells, Dots, Drawing, Fill, Mark, Point, Stroke, Text, text_width
 
 _MARGIN, _GAP = 20.0, 30.0
 _TITLE, _HEADLINE, _NOTE, _WORDS = 17.0, 15.0, 10.5, 11.0
@@ -21,18 +23,10 @@ def sheet(
     lead: str = "",
     notes: Sequence[tuple[str, bool, str]] = (),
 ) -> Drawing:
-    """Lay out a whole report as one drawing.
+    """Lay out a whole report: ``rows`` of figures side by side, then the paragraph ``lead`` and the notes.
 
-    Parameters
-    ----------
-    title, about
-        Title of the report, and a line about its data.
-    headline
-        A grade ("good", "fair", "poor" or "unknown"), and the line in its colour.
-    rows
-        Rows of figures, which stand side by side.
-    lead, notes
-        Texts below: a paragraph, then notes as name, whether it is bad, and text.
+    ``headline`` is a grade ("good", "fair", "poor" or "unknown") and the line in its colour; a note has a name, says
+    whether it is bad, and has a text.
     """
     most = 2 * WIDTH + _GAP
     marks: list[Mark] = [Text(_MARGIN, 32, title, "ink", size=_TITLE, is_bold=True, most=most)]
@@ -48,23 +42,21 @@ def sheet(
         gap = (most - sum(figure.drawing.width for figure in row)) / max(1, len(row) - 1)
         left = _MARGIN
         for figure, (words, _) in zip(row, heads, strict=True):
-            marks += [mark.moved(left, down) for mark in words]
-            marks += [mark.moved(left, below) for mark in figure.drawing.marks]
+            marks += [_moved(mark, left, down) for mark in words]
+            marks += [_moved(mark, left, below) for mark in figure.drawing.marks]
             left += figure.drawing.width + min(gap, _GAP)
         down = below + max(figure.drawing.height for figure in row) + 14
-    for line in wrapped(lead, width=most, size=_WORDS) if lead else []:
+    for line in _wrapped(lead, most, _WORDS):
         marks.append(Text(_MARGIN, down + 12, line, "ink", most=most))
         down += _LINE
     for name, is_bad, text in notes:
         marks.append(Text(_MARGIN, down + 22, name, "bad" if is_bad else "soft", is_bold=True))
         down += 10 + _LINE
-        for line in wrapped(text, width=most, size=_WORDS):
+        for line in _wrapped(text, most, _WORDS):
             marks.append(Text(_MARGIN, down + 12, line, "ink", most=most))
             down += _LINE
-    said = " ".join(
-        filter(None, [f"{title}.", headline[1], lead, *(figure.drawing.says for row in rows for figure in row)])
-    )
-    return Drawing(most + 2 * _MARGIN, down + _MARGIN, marks, said)
+    said = [f"{title}.", headline[1], lead, *(figure.drawing.says for row in rows for figure in row)]
+    return Drawing(most + 2 * _MARGIN, down + _MARGIN, marks, " ".join(filter(None, said)))
 
 
 def in_pairs(figures: Sequence[Figure]) -> list[Sequence[Figure]]:
@@ -76,6 +68,26 @@ def _head(figure: Figure) -> tuple[list[Mark], float]:
     """Return title and note of a figure, and their height."""
     width = figure.drawing.width
     marks: list[Mark] = [Text(0, 16, figure.title, figure.colour, size=12.5, is_bold=True, most=width)]
-    lines = wrapped(figure.note, width=width, size=_NOTE)
+    lines = _wrapped(figure.note, width, _NOTE)
     marks += [Text(0, 32 + 14 * number, line, size=_NOTE, most=width) for number, line in enumerate(lines)]
     return marks, 32.0 + 14.0 * len(lines)
+
+
+def _wrapped(text: str, width: float, size: float) -> list[str]:
+    """Wrap a text into lines of at most about ``width``."""
+    return wrap(text, int(width / text_width("x", size)), break_long_words=False, break_on_hyphens=False)
+
+
+def _moved(mark: Mark, right: float, down: float) -> Mark:
+    def moved(points: Sequence[Point]) -> list[Point]:
+        return [(x + right, y + down) for x, y in points]
+
+    match mark:
+        case Stroke():
+            return replace(mark, lines=[moved(line) for line in mark.lines])
+        case Fill() | Dots():
+            return replace(mark, points=moved(mark.points))
+        case Cells():
+            return replace(mark, boxes=[(left + right, top + down, wide, high) for left, top, wide, high in mark.boxes])
+        case Text():
+            return replace(mark, x=mark.x + right, y=mark.y + down)

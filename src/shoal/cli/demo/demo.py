@@ -28,8 +28,8 @@ from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.index_store import save_index
 from shoal.quality.metrics import expected_distinct
-from shoal.reports.matplotlib_figures import has_matplotlib
 from shoal.reports.mixing_picture import MeasuredOrder, mixing_picture
+from shoal.reports.rendering import has_matplotlib
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import expand

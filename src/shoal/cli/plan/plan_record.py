@@ -24,7 +24,7 @@ from shoal.planning.cluster import ClusterReads, simulate_reads
 from shoal.planning.rank_memory import RankMemory
 from shoal.planning.sizing import Cluster, PlannedTraffic, textbook, traffic
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
-from shoal.reports.plan_page import PlanFigures, WhatIf
+from shoal.reports.plan_page import PlanFigures
 
 _FEW_POSITIONS = 1 << 19  # positions simulated for each row of a table
 _MOST_SIZES = 12
@@ -192,8 +192,8 @@ def _within(wanted: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
     return received
 
 
-def what_if(plan: Planned) -> WhatIf:
-    """Return the plan with one thing changed at a time, as a table."""
+def what_if(plan: Planned) -> list[list[str]]:
+    """Return the plan with one thing changed at a time, as a table with its heads."""
     rows: list[tuple[str, dict[str, Any]]] = []
     for name, data, cluster in _changes(plan):
         if data is None or not cluster.world_size <= cluster.global_batch < data.num_samples // 2:
@@ -221,7 +221,7 @@ def what_if(plan: Planned) -> WhatIf:
         ]
         for name, record in rows
     ]
-    return WhatIf(["Change", *columns], texts)
+    return [["Change", *columns], *texts]
 
 
 def _changes(plan: Planned) -> list[tuple[str, PlannedData | None, Cluster]]:

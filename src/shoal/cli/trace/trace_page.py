@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -14,14 +15,16 @@ from shoal.cli.progress import Progress
 from shoal.cli.trace.trace_rows import Row
 from shoal.errors import ShoalError
 from shoal.figures import counted, format_bytes
+from shoal.formats.decoding.images import image_decoder
 from shoal.indexing.open_source import Opened
 from shoal.reports.page_document import cards, document, facts, paragraph, section
-from shoal.reports.thumbnails import is_image, thumbnail
 from shoal.stream.dataset import Dataset
 from shoal.stream.spec import DatasetSpec
 
 _KEY = "__key__"
 _LINE_LETTERS, _CELL_LETTERS = 100, 600
+_IMAGE_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
+_THUMBNAIL_PIXELS, _SHOWN_PIXELS = 160, 104  # of the longer side; sharp on high-density screens too
 
 
 @dataclass(slots=True)
@@ -157,13 +160,14 @@ def _unbroken(size: str) -> str:
 
 def _field(name: str, value: Any, sample: int) -> str:
     """Return a field as HTML: a thumbnail or a truncated text, with its size."""
-    if is_image(value):
-        small = thumbnail(value)
-        if small is None:
+    if _is_image(value):
+        try:
+            data, width, height = _thumbnail(value)
+        except Exception:  # noqa: BLE001  # any error of an image library on damaged bytes, or Pillow is missing
             return paragraph(f"{printable(name)}: image that cannot be shown, {size_of(value)}", kind="soft")
-        data = base64.b64encode(small.jpeg).decode("ascii")
-        wide, high = _fitted(small.width, small.height)
-        size = f"{small.width} by {small.height} pixels"
+        scale = _SHOWN_PIXELS / max(width, height, 1)
+        wide, high = max(1, round(width * scale)), max(1, round(height * scale))
+        size = f"{width} by {height} pixels"
         said = f"{printable(name)} of sample {sample}, {size}"
         image = f'<img src="data:image/jpeg;base64,{data}" alt="{escape(said)}" width="{wide}" height="{high}">'
         return image + paragraph(f"{printable(name)}: {size}, {_unbroken(size_of(value))}", kind="soft")
@@ -173,6 +177,19 @@ def _field(name: str, value: Any, sample: int) -> str:
     return f'<p class="text"><span class="soft">{escape(printable(name))}:</span> {escape(text)}</p>'
 
 
-def _fitted(width: int, height: int, most: int = 104) -> tuple[int, int]:
-    scale = most / max(width, height, 1)
-    return max(1, round(width * scale)), max(1, round(height * scale))
+def _is_image(value: Any) -> bool:
+    """Return True if these are the bytes of an image, judged by the first ones."""
+    if not isinstance(value, bytes):
+        return False
+    return value.startswith(_IMAGE_SIGNATURES) or (value[:4] == b"RIFF" and value[8:12] == b"WEBP")
+
+
+def _thumbnail(value: bytes) -> tuple[str, int, int]:
+    """Return a JPEG thumbnail of an image in base64, and the size of the image."""
+    image: Any = image_decoder("pil")(value)
+    width, height = image.size
+    image = image.convert("RGB")
+    image.thumbnail((_THUMBNAIL_PIXELS, _THUMBNAIL_PIXELS))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=80)
+    return base64.b64encode(file.getvalue()).decode("ascii"), width, height

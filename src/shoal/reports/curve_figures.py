@@ -83,7 +83,12 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
 
-def log_axis(label: str, values: Sequence[float], *, least: float, most: float, suffix: str = "") -> Axis:
+def perfect_line(sizes: Sequence[float]) -> Line:
+    """Return the VR of a perfect shuffle, which is 1 at all batch sizes."""
+    return Line("perfect", [sizes[0], sizes[-1]], [1.0, 1.0], "perfect")
+
+
+def log_axis(label: str, values: Sequence[float], *, least: float, most: float) -> Axis:
     """Return a logarithmic axis that covers the values and ``least`` to ``most``."""
     low = min([least, *(value * 0.8 for value in values if value > 0)])
     high = max([most, *(value * 1.25 for value in values)])
@@ -93,7 +98,7 @@ def log_axis(label: str, values: Sequence[float], *, least: float, most: float, 
         if len(marks) <= _MOST_TICKS:
             break
     marks = marks[:: math.ceil(len(marks) / _MOST_TICKS)] if len(marks) > _MOST_TICKS else marks
-    return Axis(label, low, high, [(mark, _short(mark) + suffix) for mark in marks], is_log=True)
+    return Axis(label, low, high, [(mark, _short(mark)) for mark in marks], is_log=True)
 
 
 def size_axis(label: str, sizes: Sequence[int]) -> Axis:
@@ -103,13 +108,13 @@ def size_axis(label: str, sizes: Sequence[int]) -> Axis:
     return Axis(label, sizes[0] * 0.85, sizes[-1] * 1.1, ticks, is_log=True)
 
 
-def plain_axis(label: str, values: Sequence[float], *, unit: float = 1.0, suffix: str = "") -> Axis:
+def plain_axis(label: str, values: Sequence[float], *, unit: float = 1.0) -> Axis:
     """Return an axis from 0 that covers the values, with round numbers of a unit at three to six places."""
     high = max([1e-12, *values]) / unit
     step = 10.0 ** math.floor(math.log10(high))
     step = next(step * times for times in (0.2, 0.5, 1.0, 2.0) if high / (step * times) <= 5.0)
     marks = [step * number for number in range(int(high / step) + 1)]
-    return Axis(label, 0.0, high * unit * 1.08, [(mark * unit, f"{mark:,.4g}{suffix}") for mark in marks])
+    return Axis(label, 0.0, high * unit * 1.08, [(mark * unit, f"{mark:,.4g}") for mark in marks])
 
 
 def curve_figure(
@@ -124,24 +129,13 @@ def curve_figure(
     says: str,
     numbers: Numbers | None = None,
 ) -> Figure:
-    """Draw curves over two axes.
+    """Draw curves over two axes, with a legend if there are several.
 
-    Parameters
-    ----------
-    title, note
-        Title of the figure, and how to read it.
-    lines
-        The curves; if there is more than one, a legend names them.
-    band
-        Range that chance allows: x, low and high.
-    mark
-        A notable x, and its name.
-    says
-        Description of the figure for screen readers.
-    numbers
-        The values as a table.
+    ``band`` is the range that chance allows, as x, low and high; ``mark`` a notable x and its name; ``says`` describes
+    the figure to screen readers.
     """
-    marks = frame_marks(x, y)
+    rules = [LOW - y.share(value) * (LOW - TOP) for value, _ in y.ticks]
+    marks: list[Mark] = [Stroke([[(LEFT, down), (WIDTH - RIGHT, down)] for down in rules], "rule"), *label_marks(x, y)]
     if band is not None:
         upper = [_place(x, y, at, value) for at, value in zip(band[0], band[2], strict=True)]
         lower = [_place(x, y, at, value) for at, value in zip(band[0], band[1], strict=True)]
@@ -156,12 +150,6 @@ def curve_figure(
     if len(lines) > 1:
         marks += _legend(lines)
     return Figure(title, note, Drawing(WIDTH, HEIGHT, marks, says), numbers)
-
-
-def frame_marks(x: Axis, y: Axis) -> list[Mark]:
-    """Return rules at the ticks of the vertical axis, and the texts of both axes."""
-    rules = [LOW - y.share(value) * (LOW - TOP) for value, _ in y.ticks]
-    return [Stroke([[(LEFT, down), (WIDTH - RIGHT, down)] for down in rules], "rule"), *label_marks(x, y)]
 
 
 def label_marks(x: Axis, y: Axis) -> list[Mark]:

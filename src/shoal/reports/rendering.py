@@ -1,19 +1,94 @@
-"""Drawings as files: SVG by shoal itself, PNG and PDF by matplotlib if it is installed (the extra ``report``)."""
+"""Drawings rendered: as SVG within pages, and as SVG, PNG and PDF files.
+
+SVG is written here, without a plotting library, whose drawings have fixed colours and texts as outlines: they neither
+turn dark with the page nor can be read aloud, and are ten times as large. PNG and PDF need matplotlib (the extra
+``report``).
+"""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator, Mapping
+from html import escape
 from typing import Any
 
 from shoal.errors import UsageError
 from shoal.hints import pip_install
-from shoal.reports.marks import Cells, Dots, Drawing, Fill, Mark, Stroke, Text
-from shoal.reports.palette import LIGHT
-from shoal.reports.svg import svg_file
+from shoal.reports.marks import LIGHT, Cells, Dots, Drawing, Fill, Mark, Stroke, Text, text_width
 
 PICTURES = (".svg", ".png", ".pdf")
 _PIXELS = 1200  # across
 _POINTS_AN_INCH, _DOTS_AN_INCH = 72.0, 120
+
+FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif'
+STYLE = f"""
+svg text{{font:11px {FONT}}}
+svg .bold{{font-weight:600}}
+svg .line{{fill:none;stroke-linejoin:round;stroke-linecap:round}}
+""" + "".join(f"svg .f-{name}{{fill:var(--{name})}}svg .s-{name}{{stroke:var(--{name})}}\n" for name in LIGHT)
+"""CSS rules for drawings, for the style of a page."""
+
+
+def as_css(colours: Mapping[str, str]) -> str:
+    """Return colours as variables of a style."""
+    return ";".join(f"--{name}:{colour}" for name, colour in colours.items())
+
+
+def svg_of(drawing: Drawing, *, attributes: str = "", below: str = "") -> str:
+    """Return the element ``svg``, for use within a page whose style sets the colours; ``below`` comes before marks."""
+    box = f"0 0 {drawing.width:.0f} {drawing.height:.0f}"
+    opened = f'<svg{attributes} viewBox="{box}" role="img" aria-label="{escape(drawing.says)}">{below}'
+    return "\n".join([opened, *(line for mark in drawing.marks for line in _elements(mark)), "</svg>"])
+
+
+def _svg_file(drawing: Drawing) -> str:
+    size = f'width="{drawing.width:.0f}" height="{drawing.height:.0f}"'
+    below = f'\n<style>:root{{{as_css(LIGHT)}}}{STYLE}</style>\n<rect class="f-paper" {size}/>'
+    return svg_of(drawing, attributes=f' xmlns="http://www.w3.org/2000/svg" {size}', below=below) + "\n"
+
+
+def _elements(mark: Mark) -> Iterator[str]:
+    match mark:
+        case Stroke():
+            path = "".join(f"M{' '.join(f'{x:.1f},{y:.1f}' for x, y in line)}" for line in mark.lines)
+            dash = f' stroke-dasharray="{" ".join(f"{each:g}" for each in mark.dash)}"' if mark.dash else ""
+            yield f'<path class="line s-{mark.colour}" stroke-width="{mark.width:g}"{dash} d="{path}"/>'
+        case Fill():
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in mark.points)
+            yield f'<path class="f-{mark.colour}"{_opacity(mark.opacity)} d="M{path}Z"/>'
+        case Cells():
+            path = "".join(
+                f"M{left:.1f} {top:.1f}h{wide:.1f}v{high:.1f}h{-wide:.1f}z" for left, top, wide, high in mark.boxes
+            )
+            if path:
+                # Edges that are antialiased separately leave seams between cells that touch.
+                crisp = ' shape-rendering="crispEdges"'
+                yield f'<path class="f-{mark.colour}"{_opacity(mark.opacity)}{crisp} d="{path}"/>'
+        case Dots():
+            look = f"f-paper s-{mark.colour}" if mark.are_rings else f"f-{mark.colour}"
+            wide = ' stroke-width="1.5"' if mark.are_rings else ""
+            for x, y in mark.points:
+                yield f'<circle class="{look}"{wide} cx="{x:.1f}" cy="{y:.1f}" r="{mark.radius:g}"/>'
+        case Text():
+            yield _text(mark)
+
+
+def _text(mark: Text) -> str:
+    weight = " bold" if mark.is_bold else ""
+    size = "" if mark.size == 11.0 else f' style="font-size:{mark.size:g}px"'
+    anchor = "" if mark.anchor == "start" else f' text-anchor="{mark.anchor}"'
+    turned = f' transform="rotate(-90 {mark.x:.0f} {mark.y:.0f})"' if mark.is_turned else ""
+    # The width of a font is unknown here: a text that may be too wide gets an explicit width.
+    tight = mark.most and text_width(mark.text, mark.size * 1.2, is_bold=mark.is_bold) > mark.most
+    fitted = f' textLength="{mark.most:.0f}" lengthAdjust="spacingAndGlyphs"' if tight else ""
+    return (
+        f'<text class="f-{mark.colour}{weight}" x="{mark.x:.1f}" y="{mark.y:.1f}"{size}{anchor}{turned}{fitted}>'
+        f"{escape(mark.text)}</text>"
+    )
+
+
+def _opacity(opacity: float) -> str:
+    return "" if opacity == 1.0 else f' opacity="{opacity:.2f}"'
 
 
 def has_matplotlib() -> bool:
@@ -34,7 +109,7 @@ def rendered(drawing: Drawing, suffix: str) -> bytes:
         The suffix is not in `PICTURES`, or matplotlib is needed and not installed.
     """
     if suffix == ".svg":
-        return svg_file(drawing).encode("utf-8", errors="backslashreplace")
+        return _svg_file(drawing).encode("utf-8", errors="backslashreplace")
     if suffix not in PICTURES:
         msg = f"pictures are {', '.join(PICTURES)}; got {suffix!r}"
         raise UsageError(msg)
@@ -76,7 +151,7 @@ def _draw(axes: Any, mark: Mark, points: float, layer: int) -> None:
                 caps: Any = {} if mark.dash else {"solid_capstyle": "round", "solid_joinstyle": "round"}
                 axes.plot(xs, ys, color=colour, linewidth=width, linestyle=style, zorder=layer, clip_on=False, **caps)
         case Fill():
-            xs, ys = zip(*mark.outline, strict=True)
+            xs, ys = zip(*mark.points, strict=True)
             axes.fill(xs, ys, color=colour, alpha=mark.opacity, linewidth=0, zorder=layer)
         case Cells():
             _draw_cells(axes, mark, colour, layer)
