@@ -18,7 +18,7 @@ from shoal.index.table import Index
 from shoal.order.partition import Share
 from shoal.stream.certificate.delivery_sums import NOTHING, DeliverySums, Proof, RecordHashes
 from shoal.stream.iterating import iterator
-from shoal.verify.shard_soundness import RECORD_CRCS
+from shoal.verify.shard_checks import RECORD_CRCS
 
 NUM_DOCS = 200_000
 ROUNDS = 5

@@ -24,9 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from shoal.testing.answers import Answer, answer
-from shoal.testing.messages import head_bytes, parse_request
-from shoal.testing.served import Directory
+from shoal.testing.answers import Answer, Directory, answer, head_bytes, parse_request
 
 PIECE_BYTES = 1 << 18
 MOST_REQUEST_BYTES = 1 << 16

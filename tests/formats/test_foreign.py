@@ -28,8 +28,8 @@ from shoal.index.shard_scan import ShardScan
 from shoal.indexing.build import build_index
 from shoal.indexing.index_store import save_index
 from shoal.storage.files.local_store import LocalStore
+from shoal.verify.index_repair import mend_index
 from shoal.verify.open_to_verify import open_to_verify, verify
-from shoal.verify.repair import mend_index
 
 
 def made_tar(num_samples: int) -> bytes:

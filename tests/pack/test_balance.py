@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.pack.inputs.balance import Repeats, balanced, oversampled, parse_factor
-from shoal.pack.inputs.repeat_keys import copy_of, refuse_copies
+from shoal.pack.inputs.repeats import Repeats, balanced, copy_of, oversampled, parse_factor, refuse_copies
 
 LABELS = st.lists(st.sampled_from(["a", "b", "ü", "", "a=b"]), min_size=1, max_size=80)
 SEEDS = st.integers(0, 2**64 - 1)

@@ -19,7 +19,7 @@ from shoal.errors import SourceError, StorageError, UsageError
 from shoal.index.table import Index
 from shoal.indexing.index_store import load_index
 from shoal.pack import PackSummary, pack
-from shoal.pack.engines.local_packing import inputs_of
+from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.shard_plan import plan_shards
 from shoal.storage.files.local_store import LocalStore
 

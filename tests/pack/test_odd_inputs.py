@@ -20,8 +20,9 @@ from shoal.errors import StorageError, UsageError
 from shoal.formats.lines.writer import JsonLinesEncoder
 from shoal.formats.writing.encoder import EncodedRecord
 from shoal.pack import PackSummary, pack
-from shoal.pack.engines.local_packing import PackRequest, inputs_of, pack_inputs
 from shoal.pack.from_shards.repacking import repack
+from shoal.pack.inputs.input_sources import inputs_of
+from shoal.pack.packing import PackRequest, pack_inputs
 from shoal.storage.files.small_files import read_small
 
 

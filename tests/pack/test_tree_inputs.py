@@ -18,10 +18,11 @@ from tests.pack.files import make_files
 from shoal.errors import ShoalError, StorageError
 from shoal.formats.writing.record_block import RecordBlock
 from shoal.pack import Shard, pack
-from shoal.pack.engines.local_packing import _worth_workers, inputs_of
 from shoal.pack.inputs import tree_inputs
+from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.listing import files_below
 from shoal.pack.inputs.tree_inputs import TreeSamples
+from shoal.pack.packing import _worth_workers
 from shoal.pack.shard_plan import plan_shards
 
 PARTS = st.text(st.sampled_from("abZ_.-é\u00a0\udc80 ~"), min_size=1, max_size=6).filter(lambda name: name[0] != ".")
@@ -95,7 +96,7 @@ def test_a_file_that_changes_after_it_was_listed_is_an_error(
         os.utime(victim, ns=(0, victim.stat().st_mtime_ns + 1))
         return found
 
-    monkeypatch.setattr("shoal.pack.engines.local_packing.tree_inputs", listed_and_touched)
+    monkeypatch.setattr("shoal.pack.inputs.input_sources.tree_inputs", listed_and_touched)
     with pytest.raises(StorageError, match=r"030.txt: this file changed while it was being packed"):
         pack(source, tmp_path / "out", num_workers=1, columns=columns)
     summary = pack(source, tmp_path / "skipping", num_workers=1, columns=columns, on_error="skip")
@@ -169,7 +170,7 @@ def test_parts_of_a_tree(tmp_path: Path) -> None:
 
 
 def test_processes_are_started_where_they_have_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.pack.engines.local_packing.usable_processors", lambda: 8)
+    monkeypatch.setattr("shoal.pack.packing.usable_processors", lambda: 8)
 
     def workers(num_files: int, num_bytes: int) -> int:
         return _worth_workers(plan_shards(np.full(num_files, num_bytes), shard_bytes=64 << 20))

@@ -26,8 +26,8 @@ from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.index_store import load_index, save_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
+from shoal.verify.index_repair import mend_index
 from shoal.verify.open_to_verify import open_to_verify, verify
-from shoal.verify.repair import mend_index
 
 pytest.importorskip("zstandard")
 

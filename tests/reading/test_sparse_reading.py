@@ -12,7 +12,7 @@ import shoal
 from shoal.orders import Full, Sequential
 from shoal.pack import Writer
 from shoal.pack.from_shards.repacking import RepackRequest, _work
-from shoal.pack.from_shards.stream_source import SpanReader
+from shoal.pack.from_shards.span_reader import SpanReader
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.stream.dataset import Dataset
 

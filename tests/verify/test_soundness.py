@@ -24,9 +24,9 @@ from shoal.pack.writer import Writer
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.files.local_store import LocalStore
 from shoal.testing import RangeServer
-from shoal.verify.damage_report import Damage, Soundness
+from shoal.verify.index_repair import mend_index
 from shoal.verify.open_to_verify import open_to_verify, verify
-from shoal.verify.repair import mend_index
+from shoal.verify.verify_report import Damage, Soundness
 
 
 def write_index(directory: Path, *, checksums: bool = True, records: bool = False, extent_bytes: int = 4096) -> Index:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.cli.preview import printable
-from shoal.pack.inputs.field_counts import SampleFields
+from shoal.pack.inputs.sample_fields import SampleFields
 
 
 def counts_text(fields: SampleFields) -> str:

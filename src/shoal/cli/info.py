@@ -22,7 +22,7 @@ from shoal.index.table import Index, own_bytes
 from shoal.indexing.open_source import Opened
 from shoal.indexing.shard_check import looks_indexed
 from shoal.order.window.order import Window
-from shoal.pack.inputs.field_counts import SampleFields
+from shoal.pack.inputs.sample_fields import SampleFields
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.stat_many import stat_all

@@ -19,11 +19,12 @@ from shoal.formats.writing.encoders import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.engines.local_packing import Packed, PackRequest, bytes_of, inputs_of, pack_inputs, repeats_of
-from shoal.pack.inputs.balance import ClassCount, Repeats, parse_factor
-from shoal.pack.inputs.numbered_inputs import InputTable
+from shoal.pack.destination import check_apart
+from shoal.pack.inputs.file_inputs import InputTable
+from shoal.pack.inputs.input_sources import inputs_of
+from shoal.pack.inputs.repeats import ClassCount, Repeats, parse_factor
 from shoal.pack.inputs.tree_inputs import TreeInputs
-from shoal.pack.output_guard import check_apart
+from shoal.pack.packing import Packed, PackRequest, bytes_of, pack_inputs, repeats_of
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
 
 _MOST_LISTED = 20

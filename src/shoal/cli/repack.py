@@ -25,9 +25,9 @@ from shoal.formats.writing.encoders import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pack.destination import check_apart
 from shoal.pack.from_shards.mixing_gain import mixedness
 from shoal.pack.from_shards.repacking import MIX_MEMORY_BYTES, Repacked, RepackRequest, repack_opened
-from shoal.pack.output_guard import check_apart
 from shoal.storage.stores import options_of_sides
 
 _MOST_LISTED = 20

@@ -26,9 +26,9 @@ from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.store import Store
 from shoal.stream.certificate.certificate import Certificate, differences, merge_certificates
 from shoal.stream.dataset_requests import request_of_state
-from shoal.verify.damage_report import Damage, Soundness
+from shoal.verify.index_repair import mend_index
 from shoal.verify.open_to_verify import Verification, open_to_verify, verify
-from shoal.verify.repair import mend_index
+from shoal.verify.verify_report import Damage, Soundness
 
 _MOST_SHOWN = 50
 _MOST_KEYS = 3

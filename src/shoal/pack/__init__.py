@@ -15,10 +15,10 @@ if _TYPE_CHECKING:
     from shoal.pack.column_values import Column
     from shoal.pack.destination import Output
     from shoal.pack.from_shards.repacking import Repacked, repack
-    from shoal.pack.inputs.field_counts import SampleFields
+    from shoal.pack.inputs.sample_fields import SampleFields
     from shoal.pack.packing import pack
     from shoal.pack.shard_sizes import ShardSizing, shard_sizing
-    from shoal.pack.unit import Shard, ShardSummary, Unreadable, pack_shard
+    from shoal.pack.shard_writer import Shard, ShardSummary, Unreadable, pack_shard
     from shoal.pack.writer import PackSummary, Writer
 
 __all__ = [
@@ -44,10 +44,10 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.pack.column_values": "Column",
         "shoal.pack.destination": "Output",
         "shoal.pack.from_shards.repacking": "Repacked repack",
-        "shoal.pack.inputs.field_counts": "SampleFields",
+        "shoal.pack.inputs.sample_fields": "SampleFields",
         "shoal.pack.packing": "pack",
         "shoal.pack.shard_sizes": "ShardSizing shard_sizing",
-        "shoal.pack.unit": "Shard ShardSummary Unreadable pack_shard",
+        "shoal.pack.shard_writer": "Shard ShardSummary Unreadable pack_shard",
         "shoal.pack.writer": "PackSummary Writer",
     },
 )

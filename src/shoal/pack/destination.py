@@ -31,6 +31,7 @@ from shoal.storage.index_cache.home import with_home
 from shoal.storage.retry import patient
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.named_files import INDEX_NAME, PACKING, PACKING_PLAN
+from shoal.storage.sources.source import SourceLike, texts_of
 from shoal.storage.store import ObjectInfo, PutIf, Store
 from shoal.storage.stores import open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
@@ -355,3 +356,25 @@ def names_of_shards(prefix: str, suffix: str, numbers: Sequence[int]) -> list[st
     ['train-000000.tar', 'train-000012.tar']
     """
     return [f"{prefix}-{number:06d}{suffix}" for number in numbers]
+
+
+def check_apart(source: SourceLike, url: str | os.PathLike[str]) -> None:
+    """Check that the output will not be taken for input.
+
+    Raises
+    ------
+    UsageError
+        The output is a directory that is read, or lies in one.
+    """
+    out = _place(os.fspath(url))
+    texts, _ = texts_of(source)
+    for text in texts:
+        place = _place(text)
+        if out == place or out.startswith(f"{place.rstrip('/')}/"):
+            msg = f"{without_secrets(os.fspath(url))} lies in {without_secrets(text)}, all of which is input"
+            raise UsageError(msg, hint="write into a directory beside it")
+
+
+def _place(text: str) -> str:
+    path = local_path(text)
+    return plain(path).rstrip("/") if scheme_of(path) else str(Path(with_home(path)).resolve())

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
+import numpy as np
+
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
+from shoal.formats.writing.encoders import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
+from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.column_values import Column
-from shoal.pack.engines.local_packing import PackRequest, bytes_of, inputs_of, pack_inputs, repeats_of
-from shoal.pack.engines.packing_progress import Progress
-from shoal.pack.inputs.required_fields import lacking_in
-from shoal.pack.output_guard import check_apart
+from shoal.pack.column_values import Column, as_columns
+from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards
+from shoal.pack.from_shards.new_schemas import options_of_first
+from shoal.pack.inputs.file_inputs import InputTable
+from shoal.pack.inputs.input_sources import inputs_of
+from shoal.pack.inputs.repeats import ClassCount, Repeats, balanced, oversampled
+from shoal.pack.inputs.sample_fields import FIELDS, counted_fields, lacking_in
+from shoal.pack.jobs import Job, Progress, Tally, made_shards, peak_bytes, usable_processors
+from shoal.pack.packed_dataset import finish
+from shoal.pack.shard_plan import Mix, PackPlan, plan_shards
 from shoal.pack.shard_sizes import shard_sizing
-from shoal.pack.writer import PackSummary, Writer
+from shoal.pack.shard_writer import Named, Shard, Unreadable
+from shoal.pack.writer import PackSummary, Writer, summary_of_finished
 
 
 def pack(
@@ -145,3 +158,207 @@ def _written(samples: Iterable[Sample], writer: Writer, require: Sequence[str]) 
                 raise UsageError(msg, hint=f"it has {', '.join(map(str, sample))}")
             writer.write(sample)
     return writer.close()
+
+
+_LEFT_OUT = "left_out"  # metadata key of the index: samples left out of each class
+# Rough cost of packing; rows of tables take more than files of a tar.
+_SAMPLE_SECONDS, _BYTE_SECONDS = 8e-6, 2e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PackRequest:
+    """Settings of a packing; all but ``num_workers`` affect the bytes that are written."""
+
+    format: str
+    shard_bytes: int
+    columns: Sequence[str | Column] = ()
+    prefix: str = "shard"
+    extent_bytes: int = EXTENT_BYTES
+    on_error: Literal["raise", "skip"] = "raise"
+    shuffle: bool = False
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    num_workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Result of a packing, with the peak memory of all processes together.
+
+    ``classes`` has the counts of each class if classes were repeated. ``num_workers`` is 0 if an earlier run had done
+    everything.
+    """
+
+    summary: PackSummary
+    num_inputs: int
+    num_workers: int
+    peak_bytes: int
+    classes: tuple[ClassCount, ...] = ()
+
+
+def repeats_of(
+    inputs: InputTable, *, oversample: Mapping[str, Fraction | int], balance: str | None, key: str, seed: int
+) -> Repeats | None:
+    """Return how often each input is packed; None for once each.
+
+    Raises
+    ------
+    UsageError
+        Both ``oversample`` and ``balance`` are given, or inputs have no such classes.
+    """
+    if oversample and balance is not None:
+        msg = "--oversample and --balance both say how often classes come"
+        raise UsageError(msg, hint="give one of them")
+    if balance is not None:
+        return balanced(inputs.labels(balance), seed=seed)
+    return oversampled(inputs.labels(key), oversample, seed=seed) if oversample else None
+
+
+def bytes_of(inputs: InputTable, repeats: Repeats | None) -> int:
+    """Return the approximate bytes of all samples in shards."""
+    sizes = inputs.record_bytes()
+    return int(sizes.sum() if repeats is None else (sizes * repeats.times).sum())
+
+
+def pack_inputs(
+    inputs: InputTable,
+    url: str | os.PathLike[str],
+    request: PackRequest,
+    *,
+    repeats: Repeats | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Packed:
+    """Pack inputs into shards with an index; shards that an earlier run of the same packing finished are kept.
+
+    Memory: the table of inputs, the order of one shard, and the needs of `pack_shard` in each process.
+
+    Raises
+    ------
+    UsageError
+        The output already holds something else, or an input cannot be packed as requested.
+    StorageError
+        An input cannot be read, or a shard cannot be written.
+    """
+    check_prefix(request.prefix)
+    if repeats is not None:
+        inputs.refuse_copies(repeats.times)
+    encoder = encoder_named(request.format, **request.options)
+    columns = _columns(inputs, request.columns)
+    asked = _asked(inputs, request, columns, repeats)
+    digest = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
+    out = Output(url, plan=digest, storage_options=storage_options)
+    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
+    if finished is not None:
+        classes = _counted(repeats, finished.metadata.get(_LEFT_OUT))
+        num_inputs = len(inputs) + len(inputs.left_out)
+        return Packed(summary_of_finished(out.url, finished), num_inputs, 0, peak_bytes(), classes)
+    try:
+        mix = None
+        if request.shuffle:
+            mix = Mix(len(inputs) if repeats is None else repeats.num_samples, request.seed)
+        plan = plan_shards(inputs.record_bytes(), shard_bytes=request.shard_bytes, repeats=repeats, mix=mix)
+        names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
+        options = dict(request.options)
+        if "schema" not in options:
+            options = {**inputs.options(skips=request.on_error == "skip"), **options}
+        options |= options_of_first(request.format, options, _one_by_one(inputs))
+        shards = [
+            Shard(name, request.format, options, columns, request.extent_bytes, request.on_error) for name in names
+        ]
+        workers = min(request.num_workers or _worth_workers(plan), plan.num_shards)
+        return _made(inputs, plan, shards, out, workers, progress)
+    finally:
+        out.release()
+
+
+def _one_by_one(inputs: InputTable) -> Iterator[Sample | Named | Unreadable]:
+    for number in range(len(inputs)):
+        yield from inputs.samples(np.array([number]), np.array([0]))
+
+
+def _worth_workers(plan: PackPlan) -> int:
+    """Return one process per processor, or fewer if some would have less than a second of work."""
+    seconds = int(plan.cuts[-1]) * _SAMPLE_SECONDS + int(plan.shard_record_bytes.sum()) * _BYTE_SECONDS
+    return max(1, min(usable_processors(), int(seconds)))
+
+
+def _made(
+    inputs: InputTable,
+    plan: PackPlan,
+    shards: Sequence[Shard],
+    out: Output,
+    workers: int,
+    progress: Progress | None,
+) -> Packed:
+    """Make all shards and the index."""
+    tally = Tally(plan.shard_record_bytes.tolist(), progress)
+    made = made_shards(_jobs(inputs, plan, shards), out, num_workers=workers, tally=tally)
+    left_out = _left_out(plan, made.parts)
+    fields = counted_fields(inputs.field_sets(), plan, made.parts, name=inputs.key)
+    about = {**inputs.about(), **({_LEFT_OUT: left_out} if any(left_out) else {})}
+    if fields is not None:
+        about[FIELDS] = fields.to_dict()
+    index = finish(out, made.parts, about=about, skipped=inputs.left_out)
+    summary = PackSummary(
+        out.url, index.format, made.summaries, index.fingerprint, skipped_before=inputs.left_out, fields=fields
+    )
+    num_inputs = len(inputs) + len(inputs.left_out)
+    return Packed(summary, num_inputs, workers, made.peak_bytes, _counted(plan.repeats, left_out))
+
+
+def _left_out(plan: PackPlan, parts: Sequence[Index]) -> list[int]:
+    """Count the samples of each class that were left out; empty if classes are not repeated."""
+    if plan.repeats is None:
+        return []
+    counts = np.zeros(len(plan.repeats.classes), dtype=np.int64)
+    for number, part in enumerate(parts):
+        if places := part.metadata["skipped_places"]:
+            inputs, _ = plan.inputs(number)
+            counts += np.bincount(plan.repeats.class_of[inputs[places]], minlength=len(counts))
+    found: list[int] = counts.tolist()
+    return found
+
+
+def _counted(repeats: Repeats | None, left_out: Sequence[int] | None) -> tuple[ClassCount, ...]:
+    """Return the classes with the number of samples left out of each."""
+    classes = () if repeats is None else repeats.classes
+    if not left_out:
+        return classes
+    return tuple(replace(entry, num_left_out=number) for entry, number in zip(classes, left_out, strict=True))
+
+
+def _jobs(inputs: InputTable, plan: PackPlan, shards: Sequence[Shard]) -> Iterator[Job]:
+    for number, shard in enumerate(shards):
+        chosen, copies = plan.inputs(number)
+        yield Job(number, shard, inputs.samples(chosen, copies), len(chosen), int(plan.shard_record_bytes[number]))
+
+
+def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column, ...]:
+    """Return the requested columns, at the paths that inputs know for them, plus the class if there is one."""
+    columns = tuple(replace(column, path=inputs.column_path(column.path)) for column in as_columns(asked))
+    label = inputs.label_column()
+    if label is not None and all(column.name != "label" for column in columns):
+        columns = (*columns, Column("label", label))
+    return columns
+
+
+def _asked(
+    inputs: InputTable, request: PackRequest, columns: Sequence[Column], repeats: Repeats | None
+) -> dict[str, Any]:
+    """Return every setting that affects the output, so that an unfinished packing can be recognised."""
+    counts = "" if repeats is None else hashlib.blake2b(repeats.times.tobytes(), digest_size=8).hexdigest()
+    return {
+        "inputs (names, sizes, times)": inputs.digest(),
+        "num_inputs": len(inputs),
+        "format": request.format,
+        "shard_bytes": request.shard_bytes,
+        "columns": [[column.name, column.path] for column in columns],
+        "prefix": request.prefix,
+        "extent_bytes": request.extent_bytes,
+        "shuffle": request.shuffle,
+        # A seed without an effect is left out.
+        **({"seed": request.seed} if request.shuffle or repeats is not None else {}),
+        "repeats": counts,
+        "options": {name: repr(value) for name, value in request.options.items()},
+    }

@@ -18,12 +18,12 @@ from shoal.formats.writing.encoders import encoder_named, options_of_shard
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.assemble_index import finish
 from shoal.pack.column_values import Column, as_columns, values_in
 from shoal.pack.destination import Output, check_prefix, names_of_shards
-from shoal.pack.inputs.field_counts import SampleFields
+from shoal.pack.inputs.sample_fields import SampleFields
+from shoal.pack.packed_dataset import finish
 from shoal.pack.shard_sizes import shard_sizing
-from shoal.pack.unit import Shard, ShardInMaking, ShardSummary, mark_of, summary_of
+from shoal.pack.shard_writer import Shard, ShardInMaking, ShardSummary, mark_of, summary_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,25 @@
 """Responses to requests, as a pure function of the request, the served objects, and the injected fault."""
 
+# Paths are text here, as in the stores.
+# ruff: noqa: PTH100, PTH118
+
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import posixpath
+import re
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from html import escape
+from http import HTTPStatus
+from urllib.parse import parse_qs, unquote, urlsplit
 
+from shoal.errors import StorageError
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.store import Buffer
 from shoal.testing.faults import Mishap
-from shoal.testing.messages import Request, resolve_range
-from shoal.testing.served import Served
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +151,126 @@ def _key_xml(key: str, objects: Served, path: str) -> str:
         f"<Contents><Key>{escape(key)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
         f"<ETag>&quot;{etag}&quot;</ETag><Size>{len(data)}</Size><StorageClass>STANDARD</StorageClass></Contents>"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request; ``path`` is decoded and has no leading slash, names of ``headers`` are in lower case."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+
+    @property
+    def keeps_alive(self) -> bool:
+        """True if the client wants to reuse the connection."""
+        return self.headers.get("connection", "").lower() != "close"
+
+    @property
+    def num_body_bytes(self) -> int:
+        """Number of bytes that follow the head."""
+        return int(self.headers.get("content-length", "0"))
+
+
+def parse_request(head: bytes) -> Request:
+    """Parse the head of a request, without the empty line at its end; raise ValueError if it is none."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, target, _ = first.split(" ")
+    url = urlsplit(target)
+    query = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return Request(method, unquote(url.path).lstrip("/"), query, headers)
+
+
+def resolve_range(header: str | None, num_bytes: int) -> tuple[int, int] | None:
+    """Return the bytes ``[first, end)`` that a Range header requests, or None if it requests the whole.
+
+    A header with several ranges, or an invalid one, is ignored, as the standard says. A range that starts beyond the
+    end gives ``first >= end``.
+
+    >>> resolve_range("bytes=2-4", 10), resolve_range("bytes=-3", 10), resolve_range("bytes=8-99", 10)
+    ((2, 5), (7, 10), (8, 10))
+    """
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
+    if match is None or match.groups() == ("", ""):
+        return None
+    first, last = match.groups()
+    if not first:
+        return max(0, num_bytes - int(last)), num_bytes
+    end = min(num_bytes, int(last) + 1) if last else num_bytes
+    return int(first), end
+
+
+def head_bytes(status: int, headers: Mapping[str, str]) -> bytes:
+    """Format the head of a response, with the empty line at its end."""
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = "Unknown"
+    lines = [f"HTTP/1.1 {status} {phrase}", *(f"{name}: {value}" for name, value in headers.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+# For objects that are not files.
+_SOME_TIME_NS = 1767225600 * 10**9
+
+
+class InMemory:
+    """Objects of a mapping from path to bytes; changes in the mapping take effect here, etag included."""
+
+    def __init__(self, objects: Mapping[str, Buffer]) -> None:
+        self._objects = objects
+        self._etags: dict[str, tuple[Buffer, str]] = {}
+
+    def get(self, path: str) -> tuple[memoryview, str, int] | None:
+        """Return the bytes, the etag and the time in nanoseconds of an object, or None."""
+        data = self._objects.get(path)
+        if data is None:
+            return None
+        known = self._etags.get(path)
+        if known is None or known[0] is not data:
+            known = self._etags[path] = data, f"{len(data):x}-{zlib.crc32(data):08x}"
+        return memoryview(data).cast("B"), known[1], _SOME_TIME_NS
+
+    def paths(self) -> Iterator[str]:
+        """Yield all paths, sorted."""
+        return iter(sorted(self._objects))
+
+
+class Directory:
+    """The files below a directory, mapped into memory; a replaced file is served anew, with another etag."""
+
+    def __init__(self, root: str) -> None:
+        self._root = os.path.abspath(root)
+        self._known: dict[str, tuple[str, memoryview]] = {}
+
+    def get(self, path: str) -> tuple[memoryview, str, int] | None:
+        """Return the bytes, the etag and the time in nanoseconds of a file, or None."""
+        if not path or posixpath.normpath(path) != path or path.startswith(("/", "..")):
+            return None
+        full = os.path.join(self._root, path)
+        try:
+            info = LocalStore().stat(full)
+            etag = f"{info.num_bytes:x}-{info.version}"
+            known = self._known.get(path)
+            if known is None or known[0] != etag:
+                known = self._known[path] = etag, LocalStore().map(full)
+        except StorageError:
+            return None
+        return known[1], etag, info.modified_ns or _SOME_TIME_NS
+
+    def paths(self) -> Iterator[str]:
+        """Yield all paths, sorted."""
+        return (os.path.relpath(info.path, self._root) for info in LocalStore().list(self._root))
+
+
+Served = InMemory | Directory
+
+
+def served(objects: Mapping[str, Buffer] | str | os.PathLike[str]) -> Served:
+    """Wrap a mapping, or the directory of that name, for serving."""
+    return InMemory(objects) if isinstance(objects, Mapping) else Directory(os.fspath(objects))

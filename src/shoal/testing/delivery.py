@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.testing.answers import Answer
+from shoal.testing.answers import Answer, Request, head_bytes, parse_request
 from shoal.testing.faults import Fault, FaultKind
-from shoal.testing.messages import Request, head_bytes, parse_request
 
 _PIECE_BYTES = 1 << 18
 _MAX_HEAD_BYTES = 1 << 16

@@ -14,11 +14,9 @@ from urllib.parse import quote
 
 from shoal.errors import UsageError
 from shoal.storage.store import Buffer
-from shoal.testing.answers import answer
+from shoal.testing.answers import Request, answer, resolve_range, served
 from shoal.testing.delivery import Delivery, Exchange, receive
 from shoal.testing.faults import Fault, FaultKind, FaultPlan
-from shoal.testing.messages import Request, resolve_range
-from shoal.testing.served import served
 
 
 class RangeServer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +11,9 @@ from pathlib import Path
 from posixpath import basename, splitext
 from typing import Any
 
-from shoal.errors import IndexFileError, ShardError, StorageError
-from shoal.formats.metadata.manifests import MANIFEST_NAME
+from shoal.errors import IndexFileError, ShardError, SourceError, StorageError
+from shoal.formats.mds.writer import mds_index_of
+from shoal.formats.metadata.manifests import MANIFEST_NAME, read_manifest
 from shoal.formats.shard_format import Format
 from shoal.index.cutting import subset
 from shoal.index.joining import joined
@@ -38,9 +40,8 @@ from shoal.storage.sources.source import Source, SourceLike, expand
 from shoal.storage.store import Store
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of
-from shoal.verify.damage_report import Damage, Soundness, words_of, words_without_path
-from shoal.verify.mds_manifest import has_manifest, manifest_damages
-from shoal.verify.shard_soundness import check_shards
+from shoal.verify.shard_checks import check_shards
+from shoal.verify.verify_report import Damage, Soundness, words_of, words_without_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def _without_manifests(found: Source) -> Source:
 
 
 def verify(asked: Verification, *, progress: Callable[[int, int], None] | None = None) -> Soundness:
-    """Find all damage of a dataset (`shoal.verify.shard_soundness.check_shards`)."""
+    """Find all damage of a dataset (`shoal.verify.shard_checks.check_shards`)."""
     found = Soundness() if asked.opened is None else check_shards(asked.opened, progress=progress)
     found.damages += asked.damages
     return found
@@ -237,3 +238,41 @@ def _paired(index: Index, found: Source) -> tuple[Index, tuple[str, ...], list[s
         msg = f"{found.asked}: the index knows none of these {len(there)} shards"
         raise IndexFileError(msg, hint="name its own shards, or make an index of these with `shoal index`")
     return subset(index, chosen), tuple(places[number] for number in chosen), unknown
+
+
+def has_manifest(index: Index) -> bool:
+    """Return True if shoal wrote an ``index.json`` beside these shards."""
+    return index.format == "mds" and "plan" in index.metadata
+
+
+def manifest_damages(index: Index, root: str, *, store: Store) -> tuple[Damage, ...]:
+    """Return the damage of the ``index.json`` in the directory ``root``: none or one."""
+    path = join(root, MANIFEST_NAME)
+    try:
+        info = store.find(path)
+    except StorageError as error:
+        if not is_broken(error):
+            raise
+        return (_damage(words_without_path(error, path)),)
+    if info is None:
+        return (_damage("it is not there"),)
+    try:
+        data = bytes(store.read_range(path, 0, info.num_bytes))
+        found = read_manifest(data, path=MANIFEST_NAME)
+    except SourceError as error:
+        return (_damage(error.message.removeprefix(f"{MANIFEST_NAME}: ")),)
+    if found is None:
+        return (_damage("it is some other JSON"),)
+    # Compare all of it: Streaming takes names and encodings of columns from here, not from the shards.
+    if json.loads(data).get("shards") != json.loads(mds_index_of(index))["shards"]:
+        return (_damage("it names other shards or columns, or says that shards have other bytes or samples"),)
+    return ()
+
+
+def write_manifest(index: Index, root: str, *, store: Store) -> None:
+    """Rewrite the ``index.json`` for the shards of this index."""
+    store.put(join(root, MANIFEST_NAME), mds_index_of(index))
+
+
+def _damage(what: str) -> Damage:
+    return Damage("index", MANIFEST_NAME, None, None, f"{what}; readers of MosaicML Streaming need it")

@@ -36,25 +36,24 @@ from shoal.indexing.open_source import Opened, open_source
 from shoal.order.partition import Partition
 from shoal.order.sequential_and_full import Sequential
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.assemble_index import finish
 from shoal.pack.column_values import Column, as_columns
-from shoal.pack.destination import Output, check_prefix, names_of_shards
-from shoal.pack.engines.jobs import Job, peak_bytes
-from shoal.pack.engines.packing_progress import Progress, Tally
-from shoal.pack.engines.running import made_shards, usable_processors
-from shoal.pack.from_shards.schema_carry_over import (
+from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards
+from shoal.pack.from_shards.new_schemas import (
+    Schema,
     options_like,
     options_of_first,
     refuse_unheld,
+    schema_of_all,
+    schema_of_tars,
     suffixed_images,
     with_files,
 )
-from shoal.pack.from_shards.stream_source import SAMPLE, Numbered, SpanReader, SpanSamples
-from shoal.pack.from_shards.table_schemas import Schema, schema_of_all, schema_of_tars
-from shoal.pack.output_guard import check_apart
+from shoal.pack.from_shards.span_reader import SAMPLE, Numbered, SpanReader, SpanSamples
+from shoal.pack.jobs import Job, Progress, Tally, made_shards, peak_bytes, usable_processors
+from shoal.pack.packed_dataset import finish
 from shoal.pack.shard_plan import PackPlan, plan_shards
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
-from shoal.pack.unit import Shard
+from shoal.pack.shard_writer import Shard
 from shoal.pack.writer import PackSummary, summary_of_finished
 from shoal.pipeline.stages import Decode, Stage
 from shoal.reading.checks.record_checksums import RECORD_CRCS

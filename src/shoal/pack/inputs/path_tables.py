@@ -12,8 +12,8 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
+from shoal.pack.inputs.file_inputs import FileInputs, file_inputs, refuse_taken
 from shoal.pack.inputs.file_samples import fields_beside
-from shoal.pack.inputs.numbered_inputs import FileInputs, file_inputs, refuse_taken
 from shoal.storage.files.small_files import files_named
 from shoal.storage.index_cache.home import with_home
 from shoal.storage.sources.local_patterns import local_path

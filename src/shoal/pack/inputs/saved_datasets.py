@@ -16,9 +16,9 @@ from shoal.errors import SourceError, UsageError
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.hints import did_you_mean
-from shoal.pack.from_shards.schema_carry_over import options_like
-from shoal.pack.inputs.repeat_keys import copy_of
-from shoal.pack.unit import Unreadable
+from shoal.pack.from_shards.new_schemas import options_like
+from shoal.pack.inputs.repeats import copy_of
+from shoal.pack.shard_writer import Unreadable
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.index_cache.home import with_home
 from shoal.stream.dataset import Dataset

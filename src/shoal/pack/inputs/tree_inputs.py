@@ -15,12 +15,11 @@ from shoal.formats.shard_format import Sample
 from shoal.formats.tar.member_blocks import laid_out
 from shoal.formats.tar.writer import is_safe_name
 from shoal.formats.writing.record_block import RecordBlock
-from shoal.pack.inputs.columns_of_files import columns_of_files
-from shoal.pack.inputs.field_counts import FieldSets, sets_of_fields
-from shoal.pack.inputs.file_samples import fields_beside
-from shoal.pack.inputs.numbered_inputs import FileSamples, label_field, name_of, refuse_collisions, refuse_taken
-from shoal.pack.inputs.repeat_keys import MARK, refuse_copies
-from shoal.pack.unit import Shard, Unreadable
+from shoal.pack.inputs.file_inputs import FileSamples, label_field, name_of, refuse_collisions, refuse_taken
+from shoal.pack.inputs.file_samples import columns_of_files, fields_beside
+from shoal.pack.inputs.repeats import MARK, refuse_copies
+from shoal.pack.inputs.sample_fields import FieldSets, sets_of_fields
+from shoal.pack.shard_writer import Shard, Unreadable
 from shoal.storage.files.file_tree import FileTree
 from shoal.storage.files.small_files import read_tree_into
 
@@ -103,7 +102,7 @@ class TreeInputs:
         return self.label_column() or name if name == "label" else name
 
     def refuse_copies(self, times: NDArray[np.int64]) -> None:
-        """Call `shoal.pack.inputs.repeat_keys.refuse_copies` for the keys of all inputs."""
+        """Call `shoal.pack.inputs.repeats.refuse_copies` for the keys of all inputs."""
         if MARK.encode() in self.files.joined:
             refuse_copies([name_of(name)[0] for name in self.files.names()], times)
 

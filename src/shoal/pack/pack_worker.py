@@ -1,6 +1,6 @@
 """Worker process that makes shards: a fresh interpreter that takes jobs over a connection and ends with its parent.
 
-Started as ``python -m shoal.pack.engines.pack_worker DESCRIPTOR``: it imports no user module, except that of a
+Started as ``python -m shoal.pack.pack_worker DESCRIPTOR``: it imports no user module, except that of a
 user-defined format, and inherits only the connection and the lock of the output.
 """
 

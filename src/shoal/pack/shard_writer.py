@@ -25,7 +25,7 @@ from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
 from shoal.pack.column_values import Column, ColumnValues, values_in
 from shoal.pack.destination import Output
-from shoal.pack.inputs.repeat_keys import copy_of
+from shoal.pack.inputs.repeats import copy_of
 from shoal.storage.atomic.atomic_objects import ObjectInMaking
 
 _AT_ONCE_BYTES, _LARGE_BYTES = 1 << 20, 8 << 20
@@ -38,7 +38,7 @@ class Shard:
 
     ``options`` are those of the format. With ``on_error="skip"`` inputs that cannot be read or written are left out and
     listed; otherwise the first of them is an error. With ``on_same_key="rename"`` a tar sample that directly follows
-    another with the same key gets the key of a copy (`shoal.pack.inputs.repeat_keys`), and is counted; otherwise it is
+    another with the same key gets the key of a copy (`shoal.pack.inputs.repeats`), and is counted; otherwise it is
     an error.
     """
 

@@ -32,7 +32,7 @@ from shoal.reading.schedule.units import UnitRead, extent_read, starts_in
 from shoal.storage.refusals import is_broken, is_missing
 from shoal.storage.stat_many import find_all
 from shoal.storage.store import ObjectInfo
-from shoal.verify.damage_report import Damage, Soundness, words_of, words_without_path
+from shoal.verify.verify_report import Damage, Soundness, words_of, words_without_path
 
 _READ_BYTES = 4 << 20  # a span of extents read at once; a larger extent is read alone
 _MOST_THREADS = 8

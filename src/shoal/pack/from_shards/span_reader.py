@@ -10,7 +10,7 @@ from shoal.errors import ShardError
 from shoal.formats.shard_format import Sample
 from shoal.index.table import locate
 from shoal.order.arrays.index_ranges import Runs
-from shoal.pack.unit import Named, Unreadable
+from shoal.pack.shard_writer import Named, Unreadable
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_spec import WorkerSpec

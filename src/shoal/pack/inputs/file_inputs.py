@@ -16,11 +16,10 @@ from shoal.errors import StorageError, UsageError
 from shoal.formats.shard_format import Sample
 from shoal.formats.tar.header_fields import padded
 from shoal.formats.tar.names import key_and_suffix
-from shoal.pack.inputs.columns_of_files import columns_of_files
-from shoal.pack.inputs.field_counts import FieldSets, sets_of_fields
-from shoal.pack.inputs.file_samples import fields_beside, maker_of
-from shoal.pack.inputs.repeat_keys import copy_of, refuse_copies
-from shoal.pack.unit import Unreadable
+from shoal.pack.inputs.file_samples import columns_of_files, fields_beside, maker_of
+from shoal.pack.inputs.repeats import copy_of, refuse_copies
+from shoal.pack.inputs.sample_fields import FieldSets, sets_of_fields
+from shoal.pack.shard_writer import Unreadable
 from shoal.storage.files.small_files import FileList, read_small
 
 _HEADER_BYTES = 512
@@ -208,7 +207,7 @@ class FileInputs:
         return f"json.{name}" if known else name
 
     def refuse_copies(self, times: NDArray[np.int64]) -> None:
-        """Call `shoal.pack.inputs.repeat_keys.refuse_copies` for the keys of all inputs."""
+        """Call `shoal.pack.inputs.repeats.refuse_copies` for the keys of all inputs."""
         refuse_copies(self.keys, times)
 
     def options(self, *, skips: bool) -> dict[str, Any]:

@@ -20,10 +20,9 @@ from shoal.reading.checks.record_checksums import FRAMES, RECORD_CRCS
 from shoal.storage.stat_many import stat_all
 from shoal.storage.store import Store
 from shoal.storage.urls import scheme_of
-from shoal.verify.damage_report import Damage, Soundness
-from shoal.verify.mds_manifest import has_manifest, write_manifest
-from shoal.verify.open_to_verify import Verification
-from shoal.verify.shard_soundness import check_shards
+from shoal.verify.open_to_verify import Verification, has_manifest, write_manifest
+from shoal.verify.shard_checks import check_shards
+from shoal.verify.verify_report import Damage, Soundness
 
 _OF_THESE_SHARDS = ("digests", "plan", "marks", FRAMES)  # metadata of a packing that describes exactly its shards
 

@@ -1,1 +1,0 @@
-"""WHO MAKES THE SHARDS? This process, or several of this machine."""
