@@ -20,7 +20,7 @@ from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.processes import ScanTask
 from shoal.indexing.scan.ranges import ScanReads
 from shoal.indexing.scan.threads import scan_in_threads
-from shoal.storage.retry import patient
+from shoal.storage.retry import with_retries
 from shoal.storage.sources.source import expand
 from shoal.storage.stores import open_store
 from shoal.testing import RangeServer
@@ -106,7 +106,7 @@ def scan(
 ) -> tuple[int, int, int, float]:
     """Requests, bytes read, bytes of the shards and seconds."""
     source = f"{url}/{{000..{NUM_SHARDS - 1:03d}}}.tar"
-    store = patient(open_store(source))
+    store = with_retries(open_store(source))
     found = expand(source, suffixes=(".tar",), store=store)
     tasks = []
     for number, path in enumerate(found.paths):

@@ -40,7 +40,7 @@ from shoal.reading.schedule.units import extent_read
 from shoal.stats.counters import Counters
 from shoal.storage.files import line_files
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.retry import Patience, patience
+from shoal.storage.retry import RetryControl, retry_control
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 
@@ -178,7 +178,10 @@ def test_what_lies_damaged_far_away_is_found_out_once(tar_shards: Shards, monkey
 
     def num_attempts() -> int:
         before = counters.num_corrupt
-        with patience(Patience(lambda _: False, lambda _: None)), pytest.raises(ShardError, match="of 5 attempts"):
+        with (
+            retry_control(RetryControl(lambda _: False, lambda _: None)),
+            pytest.raises(ShardError, match="of 5 attempts"),
+        ):
             verified_read.read_unit(ds._opened, read, traffic=traffic)
         return counters.num_corrupt - before
 

@@ -19,7 +19,7 @@ from shoal.errors import StorageError, UsageError
 from shoal.storage.fsspec_store import FileSystemStore
 from shoal.storage.http.http_store import HttpStore
 from shoal.storage.objects.object_store import ObjectStore
-from shoal.storage.retry import Patience, RetryingStore, patience, patient
+from shoal.storage.retry import RetryControl, RetryingStore, retry_control, with_retries
 from shoal.storage.store import Store
 from shoal.testing import RangeServer
 
@@ -40,7 +40,10 @@ class Clock:
     def seconds_until_given_up(self, store: Store, path: str) -> float:
         """For how long a store that fails is asked."""
         began = self.now
-        with patience(Patience(self.pause, lambda _: None)), pytest.raises(StorageError, match="attempts in") as caught:
+        with (
+            retry_control(RetryControl(self.pause, lambda _: None)),
+            pytest.raises(StorageError, match="attempts in") as caught,
+        ):
             store.read_range(path, 0, 1)
         assert caught.value.hint
         return self.now - began
@@ -81,10 +84,10 @@ def test_a_refused_port_is_given_up_soon_unless_it_answered_before(
     kind: Callable[[int], tuple[Store, str]], clock: Clock
 ) -> None:
     store, path = kind(free_ports(1)[0])
-    assert 2 < clock.seconds_until_given_up(patient(store), path) <= 10
+    assert 2 < clock.seconds_until_given_up(with_retries(store), path) <= 10
     with RangeServer({"b/a": b"0123"}) as server:
         store, path = kind(server.port)
-        tried = patient(store)
+        tried = with_retries(store)
         assert tried.read_range(path, 0, 1) == b"0"
         server.down()
         tried.close()
@@ -103,7 +106,7 @@ def test_a_server_that_answers_is_there_whatever_it_says(
             store.read_range(path, 0, 1)
         server.down()
         store.close()
-        assert 60 < clock.seconds_until_given_up(patient(store), path) <= 120
+        assert 60 < clock.seconds_until_given_up(with_retries(store), path) <= 120
 
 
 def test_an_unknown_host_is_given_up_soon(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,12 +114,12 @@ def test_an_unknown_host_is_given_up_soon(clock: Clock, monkeypatch: pytest.Monk
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert 2 < clock.seconds_until_given_up(patient(HttpStore()), "http://no-such-host.invalid/a") <= 10
+    assert 2 < clock.seconds_until_given_up(with_retries(HttpStore()), "http://no-such-host.invalid/a") <= 10
 
 
 def test_a_filesystem_whose_server_is_not_there_is_given_up_soon(clock: Clock) -> None:
     filesystem = _Refusing()
-    tried = patient(FileSystemStore(filesystem))
+    tried = with_retries(FileSystemStore(filesystem))
     assert 2 < clock.seconds_until_given_up(tried, "refusing://a") <= 10
     filesystem.is_there = True
     tried.read_range("refusing://a", 0, 1)
@@ -127,7 +130,7 @@ def test_a_filesystem_whose_server_is_not_there_is_given_up_soon(clock: Clock) -
 @pytest.mark.parametrize("seconds", [3, 60])
 def test_a_deadline_that_was_asked_for_holds_from_the_first(seconds: float, clock: Clock) -> None:
     store, path = http(free_ports(1)[0])
-    tried = patient(store, {"deadline_seconds": seconds})
+    tried = with_retries(store, {"deadline_seconds": seconds})
     assert seconds / 3 < clock.seconds_until_given_up(tried, path) <= seconds
 
 

@@ -12,7 +12,15 @@ import pytest
 from shoal.errors import StorageError
 from shoal.storage import retry
 from shoal.storage.memory_store import MemoryStore
-from shoal.storage.retry import Patience, RetryingStore, RetryRule, StoppedError, patience, retried, tries_of
+from shoal.storage.retry import (
+    RetryControl,
+    RetryingStore,
+    RetryRule,
+    StoppedError,
+    retried,
+    retry_control,
+    unwrap_retries,
+)
 from shoal.storage.store import Buffer, ObjectInfo, Reader
 
 SECRET = "http://user:pass@host:81/a/b.tar?key=secret"
@@ -39,8 +47,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     made = Clock()
     monkeypatch.setattr(time, "monotonic", made.monotonic)
-    monkeypatch.setattr(retry, "_told_seconds", 0.0)
-    with patience(Patience(made.pause, made.errors.append)):
+    monkeypatch.setattr(retry, "_logged_seconds", 0.0)
+    with retry_control(RetryControl(made.pause, made.errors.append)):
         yield made
 
 
@@ -149,7 +157,7 @@ def test_pauses_are_random_below_a_bound_that_doubles(clock: Clock) -> None:
 
 
 def test_pauses_stay_short_while_the_store_answers_others(clock: Clock) -> None:
-    with patience(Patience(clock.pause, clock.errors.append, is_lively=lambda: True)):
+    with retry_control(RetryControl(clock.pause, clock.errors.append, is_lively=lambda: True)):
         RetryingStore(Failing(30, retry_after_seconds=None)).stat("a")
     assert max(clock.pauses) < 1.0
     assert sum(pause > 0.5 for pause in clock.pauses) > 3
@@ -201,8 +209,8 @@ def test_what_takes_long_is_logged_now_and_then(clock: Clock, caplog: pytest.Log
     lasted_seconds = sum(clock.pauses)
     assert 2 <= len(caplog.records) <= lasted_seconds / 30 + 1
     said = caplog.records[0].getMessage()
-    assert said.startswith("could not look at http://host:81/a/b.tar until now (attempt ")
-    assert "goes on until 10 s are over; the last answer: 503 number" in said
+    assert said.startswith("could not look at http://host:81/a/b.tar so far (attempt ")
+    assert "retrying until 10 s are over; the last answer: 503 number" in said
     assert "secret" not in caplog.text
 
 
@@ -215,12 +223,12 @@ def test_a_server_that_asks_for_more_time_than_there_is_is_not_waited_for(clock:
 
 def test_who_runs_the_thread_may_change_the_deadline_and_stop(clock: Clock) -> None:
     with (
-        patience(Patience(clock.pause, clock.errors.append, deadline_seconds=0.001)),
+        retry_control(RetryControl(clock.pause, clock.errors.append, deadline_seconds=0.001)),
         pytest.raises(StorageError, match=r"deadline is 0\.001 s"),
     ):
         RetryingStore(Failing(50), RetryRule(first_pause_seconds=5.0)).stat("a")
     with (
-        patience(Patience(lambda _: True, clock.errors.append)),
+        retry_control(RetryControl(lambda _: True, clock.errors.append)),
         pytest.raises(StoppedError, match="could not look at a: the stream was closed"),
     ):
         RetryingStore(Failing(5)).stat("a")
@@ -278,5 +286,5 @@ def test_it_pickles_with_its_rule() -> None:
     store = pickle.loads(pickle.dumps(RetryingStore(Failing(3), RetryRule(deadline_seconds=5.0))))
     assert store.rule == RetryRule(deadline_seconds=5.0)
     assert store.reads_ahead is False
-    assert tries_of(store) == (store.store, store.rule)
-    assert tries_of(store.store) == (store.store, RetryRule())
+    assert unwrap_retries(store) == (store.store, store.rule)
+    assert unwrap_retries(store.store) == (store.store, RetryRule())

@@ -22,8 +22,8 @@ from shoal.errors import StorageError, UsageError
 from shoal.storage.http import slow_answers
 from shoal.storage.http.http_store import HttpStore
 from shoal.storage.http.responses import Response
-from shoal.storage.refusals import refusal, retry_after_seconds, trimmed
 from shoal.storage.retry import RetryingStore, RetryRule
+from shoal.storage.storage_errors import retry_after_seconds, status_failure, trimmed
 from shoal.storage.store import ObjectInfo
 from shoal.storage.stores import open_store
 from shoal.storage.urls import plain
@@ -632,9 +632,9 @@ def test_what_a_server_asks_to_wait() -> None:
         assert retry_after_seconds(text) is None
     # By the clock of the server, where it shows it: that of this machine may be years away.
     dates = {"retry-after": "Wed, 21 Oct 2015 07:28:30 GMT", "date": "Wed, 21 Oct 2015 07:28:00 GMT"}
-    assert refusal(503, "x", verb="read", headers=dates).retry_after_seconds == 30
-    assert refusal(503, "x", verb="read", headers=dates | {"date": "soon"}).retry_after_seconds == 0
-    assert refusal(404, "x", verb="read", headers={"retry-after": "3"}).retry_after_seconds is None
+    assert status_failure(503, "x", verb="read", headers=dates).retry_after_seconds == 30
+    assert status_failure(503, "x", verb="read", headers=dates | {"date": "soon"}).retry_after_seconds == 0
+    assert status_failure(404, "x", verb="read", headers={"retry-after": "3"}).retry_after_seconds is None
 
 
 def test_what_a_server_says_is_kept_short_and_without_secrets() -> None:

@@ -38,12 +38,12 @@ from shoal.storage.files.local_store import LocalStore
 from shoal.storage.index_cache.bounds import mark_used
 from shoal.storage.index_cache.home import with_home
 from shoal.storage.index_cache.place import alone, cache_directory
-from shoal.storage.refusals import is_forbidden
-from shoal.storage.retry import patient, retried, rule_of
+from shoal.storage.retry import retried, rule_of, with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.named_files import INDEX_NAME, PACKING_PLAN
 from shoal.storage.sources.source import Source, SourceLike, expand, printed, schemes_of
 from shoal.storage.stat_many import find_all, stat_all
+from shoal.storage.storage_errors import is_forbidden
 from shoal.storage.store import ObjectInfo, Store
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of, without_secrets
@@ -112,7 +112,7 @@ def open_source(
     directory = cache_directory(cache_dir)
     source = in_store(source, storage_options)
     once = open_store(source, storage_options)
-    store = patient(once, storage_options)
+    store = with_retries(once, storage_options)
     # Retry the whole search, not each listing: a listing that is abandoned early must not be read to its end first.
     look = partial(expand, source, suffixes=wanted_suffixes(format), store=once)
     found = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
@@ -296,7 +296,7 @@ def _given_index(
         path = str(Path(with_home(local_path(given))).absolute())
         return load_index(path, store=LocalStore()), path
     same = schemes_of([given]) == schemes_of(found.paths)
-    other = patient(open_store(given, storage_options if same else None), storage_options)
+    other = with_retries(open_store(given, storage_options if same else None), storage_options)
     return load_index(plain(given), store=other, cache_dir=cache_dir), plain(given)
 
 

@@ -30,10 +30,10 @@ from shoal.index.table import Index
 from shoal.indexing.build import SCAN_RULE
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.ranges import reading_one
-from shoal.storage.counted_store import Counting, counted
-from shoal.storage.http.dates import nanoseconds_of, same_time
 from shoal.storage.index_cache.place import Scratch
-from shoal.storage.store import Advise, ObjectInfo, ReadRange, Stat
+from shoal.storage.remote_objects import nanoseconds_of, same_time
+from shoal.storage.retry import CountedReads, Counting
+from shoal.storage.store import Advise, ObjectInfo, ReadRange, Stat, StatAgain
 
 _log = logging.getLogger("shoal")
 
@@ -141,20 +141,20 @@ class ShardCheck:
         info = self._store.stat(path)
         if self._is_known(shard, info):
             return
-        if look_again := getattr(self._store, "look_again", None):
+        if isinstance(self._store, StatAgain):
             # Several servers behind one name may report different versions: the one that enough of them agree on wins.
             looks = Counter([info])
             while looks[info] < (_LOOKS_THAT_AGREE if self._differs(shard, info) else _LOOKS_OF_ONE_TIME):
                 if looks.total() == _MOST_LOOKS:
                     raise _ever_another(path, info, len(looks))
-                info = look_again(path)
+                info = self._store.stat_again(path)
                 looks[info] += 1
                 if self._is_known(shard, info):
                     return
         if not self._differs(shard, info):
             return
         rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
-        self._scan(shard, info, rows, head, self._store if counting is None else counted(self._store, counting))
+        self._scan(shard, info, rows, head, self._store if counting is None else CountedReads(self._store, counting))
         if self._memory is not None:
             self._memory.put(_entry(info, rows, head, self._format.name), [])
 

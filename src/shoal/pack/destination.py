@@ -28,7 +28,7 @@ from shoal.indexing.index_store import load_index
 from shoal.indexing.publishing import was_left_by_opening
 from shoal.storage.atomic.atomic_objects import Lock, ObjectInMaking, begin_object
 from shoal.storage.index_cache.home import with_home
-from shoal.storage.retry import patient
+from shoal.storage.retry import with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.named_files import INDEX_NAME, PACKING, PACKING_PLAN
 from shoal.storage.sources.source import SourceLike, texts_of
@@ -58,7 +58,7 @@ class Output:
         self.url = plain(text).rstrip("/") if scheme_of(text) else str(Path(with_home(text)).absolute())
         self.plan = plan
         self._options = dict(storage_options or {})
-        self.store: Store = patient(open_store(text, self._options or None), self._options)
+        self.store: Store = with_retries(open_store(text, self._options or None), self._options)
         self._lock: Lock | None = None
 
     def __reduce__(self) -> tuple[object, ...]:

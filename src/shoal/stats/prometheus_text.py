@@ -15,7 +15,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.storage.atomic.whole_files import write_whole
-from shoal.storage.files.os_errors import explained
+from shoal.storage.storage_errors import os_failure
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Content type of an HTTP response with `text`."""
@@ -116,7 +116,7 @@ def write(
     try:
         write_whole(os.fspath(path), [data], durable=False)
     except OSError as error:
-        raise explained(error, os.fspath(path), verb="write") from error
+        raise os_failure(error, os.fspath(path), verb="write") from error
 
 
 def _labels(labels: Mapping[str, object]) -> str:

@@ -8,15 +8,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shoal.errors import ForkError, ShoalError, SourceError, StorageError, UsageError
-from shoal.storage.http.dates import nanoseconds_of
 from shoal.storage.objects.object_failures import scrubbed
-from shoal.storage.refusals import is_missing, refusal, trimmed
-from shoal.storage.remote_objects import Known, ReadsRanges, check_length, check_range, joined, read_whole, version_of
-from shoal.storage.store import Buffer, ObjectInfo, Reader
+from shoal.storage.remote_objects import (
+    KnownObjects,
+    as_one_buffer,
+    check_length,
+    check_range,
+    find_by_stat,
+    nanoseconds_of,
+    no_read_ahead,
+    range_reader,
+    read_whole,
+    version_of,
+)
+from shoal.storage.storage_errors import status_failure, trimmed
+from shoal.storage.store import Buffer, ObjectInfo
 from shoal.storage.urls import scheme_of, without_secrets
 
 # Keys under which filesystems give the version of an object; the first one present is used.
-_VERSIONS = ("etag", "ETag", "e_tag", "blob_id", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+_TIMES = ("mtime", "LastModified", "last_modified")
+_VERSIONS = ("etag", "ETag", "e_tag", "blob_id", "md5Hash", *_TIMES, "created")
+# The exceptions of the filesystems' libraries for a connection that was never made.
 _NO_CONNECTIONS = {
     "gaierror",
     "ConnectionRefusedError",
@@ -26,7 +38,6 @@ _NO_CONNECTIONS = {
     "NewConnectionError",  # urllib3
     "ConnectTimeout",  # requests and httpx
 }
-_TIMES = ("mtime", "LastModified", "last_modified")  # those of them that are modification times
 
 
 class FileSystemStore:
@@ -37,19 +48,23 @@ class FileSystemStore:
     """
 
     reads_ahead = False
+    advise = no_read_ahead
+    reader = range_reader
+    find = find_by_stat
+    map = read_whole
 
     def __init__(self, filesystem: Any) -> None:
         self._filesystem = filesystem
         self._scheme = _scheme_of(filesystem)
         self._made_in = os.getpid()
-        self._known = Known()
+        self._known = KnownObjects()
         self._has_answered = False
 
     def __repr__(self) -> str:
         return f"FileSystemStore({self._scheme}://)"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self._filesystem, self._has_answered)
+        return FileSystemStore, (self._filesystem,), {"_has_answered": self._has_answered}
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return exactly the bytes ``[first_byte, end_byte)``."""
@@ -65,13 +80,6 @@ class FileSystemStore:
         check_length(path, first_byte, end_byte, len(data), None if known is None else known.num_bytes)
         return data
 
-    def reader(self, path: str) -> Reader:
-        """Return a reader of parts of one object."""
-        return ReadsRanges(self, path)
-
-    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Do nothing: remote stores do not read ahead."""
-
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version of an object; makes a request unless it is known already."""
         if known := self._known.get(path):
@@ -85,16 +93,7 @@ class FileSystemStore:
         if found.get("type") == "directory":
             msg = f"could not look at {path}: it is a directory"
             raise _missing(msg)
-        return self._met(path, found)
-
-    def find(self, path: str) -> ObjectInfo | None:
-        """`stat`, or None if the object does not exist."""
-        try:
-            return self.stat(path)
-        except StorageError as error:
-            if is_missing(error):
-                return None
-            raise
+        return self._info(path, found)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Return every object below the directory ``prefix``, sorted by path; none if there is no such directory."""
@@ -106,13 +105,13 @@ class FileSystemStore:
         except Exception as error:  # noqa: BLE001  # see `read_range`
             raise self._failure(error, prefix, "list") from None
         directory = f"{prefix.rstrip('/')}/"
-        infos = [self._met(self._url(name), info) for name, info in found.items()]
+        infos = [self._info(self._url(name), info) for name, info in found.items()]
         return iter(sorted((info for info in infos if info.path.startswith(directory)), key=lambda info: info.path))
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write the whole object; the filesystem decides whether a half-written one is visible meanwhile."""
         try:
-            self._filesystem.pipe_file(self._inside(path), joined(data))
+            self._filesystem.pipe_file(self._inside(path), bytes(as_one_buffer(data)))
         except Exception as error:  # noqa: BLE001  # see `read_range`
             raise self._failure(error, path, "write") from None
         self._known.forget(path)
@@ -127,21 +126,9 @@ class FileSystemStore:
             raise self._failure(error, path, "remove") from None
         self._known.forget(path)
 
-    def map(self, path: str) -> memoryview:
-        """Return the whole object, read into memory."""
-        return read_whole(self, path)
-
     def close(self) -> None:
         """Forget sizes and versions of objects; the filesystem is the user's."""
         self._known.forget()
-
-    def _said_of_itself(self) -> dict[str, Any]:
-        """Return the filesystem's constructor arguments, by name or position, which may hold secrets."""
-        by_place = getattr(self._filesystem, "storage_args", ())
-        return {
-            **(getattr(self._filesystem, "storage_options", {}) or {}),
-            **{str(i): x for i, x in enumerate(by_place)},
-        }
 
     def _inside(self, path: str) -> Any:
         return self._filesystem._strip_protocol(path)  # noqa: SLF001  # part of fsspec's interface
@@ -149,19 +136,23 @@ class FileSystemStore:
     def _url(self, name: str) -> str:
         return f"{self._scheme}://{name}" if scheme_of(name) != self._scheme else name
 
-    def _met(self, path: str, info: Mapping[str, Any]) -> ObjectInfo:
+    def _info(self, path: str, info: Mapping[str, Any]) -> ObjectInfo:
         self._has_answered = True
         version = next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
         if info.get("size") is None:
             msg = f"could not look at {path}: its filesystem does not say how long it is"
             raise StorageError(msg, hint="a server that knows the length of what it sends is needed")
         modified_ns = next((nanoseconds_of(info[name]) for name in _TIMES if info.get(name)), None)
-        return self._known.met(path, int(info["size"]), version_of(version), modified_ns)
+        return self._known.check(path, int(info["size"]), version_of(version), modified_ns)
 
     def _failure(self, error: Exception, path: str, verb: str) -> Exception:
         if isinstance(error, ShoalError):
             return error
-        text = trimmed(scrubbed(str(error), self._said_of_itself()))
+        # The constructor's arguments, by name or position, may be secrets.
+        filesystem = self._filesystem
+        by_position = {str(i): value for i, value in enumerate(getattr(filesystem, "storage_args", ()))}
+        arguments = {**(getattr(filesystem, "storage_options", None) or {}), **by_position}
+        text = trimmed(scrubbed(str(error), arguments))
         msg = f"could not {verb} {without_secrets(path)}: {text or type(error).__name__}"
         if "fork" in text.lower() and os.getpid() != self._made_in:
             hint = 'start workers anew: multiprocessing_context="forkserver" or "spawn"'
@@ -170,11 +161,12 @@ class FileSystemStore:
             return _missing(msg)
         status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(status, int) and status >= 400:
-            return refusal(status, without_secrets(path), verb=verb, said=text)
+            return status_failure(status, without_secrets(path), verb=verb, body=text)
         refused = isinstance(error, PermissionError | NotImplementedError | ValueError | TypeError)
         found = StorageError(msg, hint=f"raised by {type(self._filesystem).__name__}", transient=not refused)
         found.errno = errno.EACCES if isinstance(error, PermissionError) else None
-        found.unmet = not self._has_answered and _is_no_connection(error)
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        found.unmet = not self._has_answered and bool(kinds & _NO_CONNECTIONS)
         return found
 
 
@@ -213,18 +205,6 @@ def _scheme_of(filesystem: Any) -> str:
     scheme = str(filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0])
     # A "file" URL would be read without the filesystem.
     return "local" if scheme == "file" else scheme
-
-
-def _restore(filesystem: Any, has_answered: bool) -> FileSystemStore:  # noqa: FBT001  # for pickle alone
-    store = FileSystemStore(filesystem)
-    store._has_answered = has_answered  # noqa: SLF001  # the same module
-    return store
-
-
-def _is_no_connection(error: BaseException) -> bool:
-    """Return True if no connection was made; the libraries of filesystems each have a class of their own for it."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & _NO_CONNECTIONS)
 
 
 def _missing(msg: str) -> StorageError:

@@ -9,8 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shoal.errors import StorageError
-from shoal.storage.remote_objects import Known, ReadsRanges, check_length, check_range, joined
-from shoal.storage.store import Buffer, ObjectInfo, Reader
+from shoal.storage.remote_objects import (
+    KnownObjects,
+    as_one_buffer,
+    check_length,
+    check_range,
+    no_read_ahead,
+    range_reader,
+)
+from shoal.storage.store import Buffer, ObjectInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +44,12 @@ class MemoryStore:
     """
 
     reads_ahead = False
+    advise = no_read_ahead
+    reader = range_reader
 
     def __init__(self, _made_in: bytes = _family) -> None:
         self._made_in = _made_in
-        self._known = Known()
+        self._known = KnownObjects()
 
     def __repr__(self) -> str:
         return "MemoryStore()"
@@ -52,20 +61,14 @@ class MemoryStore:
         """Return exactly the bytes ``[first_byte, end_byte)``."""
         check_range(path, first_byte, end_byte)
         data = self._object(path, verb=f"read bytes [{first_byte}, {end_byte}) of").data
-        check_length(path, first_byte, end_byte, len(range(*slice(first_byte, end_byte).indices(len(data)))), len(data))
-        return data[first_byte:end_byte]
-
-    def reader(self, path: str) -> Reader:
-        """Return a reader of parts of one object, which compares its version at each read."""
-        return ReadsRanges(self, path)
-
-    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Do nothing: everything is in memory."""
+        found = data[first_byte:end_byte]
+        check_length(path, first_byte, end_byte, len(found), len(data))
+        return found
 
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version of an object."""
         found = self._object(path, verb="look at")
-        return self._known.met(path, len(found.data), found.version)
+        return self._known.check(path, len(found.data), found.version)
 
     def find(self, path: str) -> ObjectInfo | None:
         """`stat`, or None if the object does not exist."""
@@ -81,7 +84,7 @@ class MemoryStore:
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Keep an object, replacing any other of that name."""
         self._check_process(path)
-        whole = joined(data)
+        whole = bytes(as_one_buffer(data))
         _objects[path] = _Object(whole, hashlib.blake2b(whole, digest_size=8).hexdigest())
         self._known.forget(path)
 
@@ -90,7 +93,7 @@ class MemoryStore:
         self._check_process(path)
         self._known.forget(path)
         found = _objects.get(path)
-        if (None if found is None else found.version) != (None if replaces is None else replaces.version):
+        if (found and found.version) != (replaces and replaces.version):
             return False
         self.put(path, data)
         return True
@@ -117,7 +120,7 @@ class MemoryStore:
             error = StorageError(msg, hint="MemoryStore().put(path, data) puts it there")
             error.errno = errno.ENOENT
             raise error
-        self._known.met(path, len(found.data), found.version)
+        self._known.check(path, len(found.data), found.version)
         return found
 
     def _check_process(self, path: str) -> None:

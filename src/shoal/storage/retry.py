@@ -1,8 +1,8 @@
 """Retries of transient failures, with growing, random pauses, until a deadline.
 
 Each pause is drawn anew from zero to a bound that doubles ("full jitter"): clients that failed together must not come
-back together. The owner of a thread sets with `patience` how its pauses end and where its retries are counted, so that
-closing a stream does not wait for a server that is down. Retries that take more than a few seconds are logged.
+back together. The owner of a thread sets with `retry_control` how its pauses end and where its retries are counted, so
+that closing a stream does not wait for a server that is down. Retries that take more than a few seconds are logged.
 
 References
 ----------
@@ -22,20 +22,20 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from shoal.errors import StorageError
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.remote_objects import ReadsRanges, read_whole, whole
-from shoal.storage.store import Buffer, ObjectInfo, Reader, ReadRange, Store
+from shoal.storage.remote_objects import as_one_buffer, range_reader, read_whole
+from shoal.storage.store import Advise, Buffer, ObjectInfo, PutIf, ReadRange, StatAgain, Store
 from shoal.storage.stores import DEADLINE, deadline_of
 from shoal.storage.urls import without_secrets
 
 _log = logging.getLogger("shoal")
 
-_TOLD_AFTER_SECONDS = 5.0
-_TOLD_EVERY_SECONDS = 30.0
-_told_seconds = -math.inf
+_LOG_AFTER_SECONDS = 5.0
+_LOG_EVERY_SECONDS = 30.0
+_logged_seconds = -math.inf
 
 _Result = TypeVar("_Result")
 
@@ -60,11 +60,12 @@ class RetryRule:
         """Return the pause after failed attempt number ``attempt``, counted from 1."""
         most_seconds = min(self.most_pause_seconds, self.lively_pause_seconds if is_lively else math.inf)
         bound = min(most_seconds, self.first_pause_seconds * 2.0 ** min(attempt - 1, 60))
-        return (asked_seconds or 0.0) + _fraction() * bound
+        # No other process draws the same number at the same moment; no streamed data depends on it.
+        return (asked_seconds or 0.0) + int.from_bytes(os.urandom(8), "little") / 2**64 * bound
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryControl:
     """Retry behaviour of the requests of one thread.
 
     ``pause`` waits for some seconds and returns True if everything is to stop; ``retried`` is called with each failure
@@ -87,30 +88,26 @@ def _sleep(seconds: float) -> bool:
     return False
 
 
-def _nobody(_: StorageError) -> None:
-    return None
-
-
 class _Here(threading.local):
-    patience = Patience(_sleep, _nobody)
+    control = RetryControl(_sleep, lambda _: None)
 
 
 _here = _Here()
 
 
 @contextmanager
-def patience(how: Patience) -> Iterator[None]:
-    """Set the `Patience` of this thread's requests while the context lasts."""
-    before, _here.patience = _here.patience, how
+def retry_control(control: RetryControl) -> Iterator[None]:
+    """Set the `RetryControl` of this thread's requests while the context lasts."""
+    before, _here.control = _here.control, control
     try:
         yield
     finally:
-        _here.patience = before
+        _here.control = before
 
 
-def patience_here() -> Patience:
-    """Return the `Patience` of this thread, for other threads that make requests on its behalf."""
-    return _here.patience
+def current_retry_control() -> RetryControl:
+    """Return the `RetryControl` of this thread, for other threads that make requests on its behalf."""
+    return _here.control
 
 
 def retried(
@@ -131,8 +128,8 @@ def retried(
         The last error, if it was final (or came, with the same evidence, as often as it is worth attempts); else,
         after the deadline, one that gives the number of attempts, chained to the last error and no longer transient.
     """
-    how = _here.patience
-    deadline_seconds = rule.deadline_seconds if how.deadline_seconds is None else how.deadline_seconds
+    control = _here.control
+    deadline_seconds = rule.deadline_seconds if control.deadline_seconds is None else control.deadline_seconds
     began = time.monotonic() if began_seconds is None else began_seconds
     num_final: Counter[Hashable] = Counter()
     for attempt in itertools.count(1):
@@ -144,28 +141,30 @@ def retried(
                 num_final[error.evidence] += 1
                 if num_final[error.evidence] >= error.worth_attempts:
                     raise
-            passed_seconds, done = time.monotonic() - began, what if isinstance(what, str) else what()
-            pause_seconds = rule.pause_seconds(attempt, error.retry_after_seconds, is_lively=how.is_lively())
+            passed_seconds, action = time.monotonic() - began, what if isinstance(what, str) else what()
+            pause_seconds = rule.pause_seconds(attempt, error.retry_after_seconds, is_lively=control.is_lively())
             if error.unmet:
                 deadline_seconds = min(deadline_seconds, rule.contact_seconds)
             if passed_seconds + pause_seconds > deadline_seconds:
-                raise _given_up(error, done, attempt, passed_seconds, deadline_seconds) from error
-            how.retried(error)
-            if passed_seconds + pause_seconds >= _TOLD_AFTER_SECONDS:
-                _tell(error, done, attempt, passed_seconds, deadline_seconds)
-            if how.pause(pause_seconds):
-                msg = f"could not {done}: the stream was closed while this was tried again"
+                raise _given_up(error, action, attempt, passed_seconds, deadline_seconds) from error
+            control.retried(error)
+            if passed_seconds + pause_seconds >= _LOG_AFTER_SECONDS:
+                _log_retry(error, action, attempt, passed_seconds, deadline_seconds)
+            if control.pause(pause_seconds):
+                msg = f"could not {action}: the stream was closed while this was tried again"
                 raise StoppedError(msg) from error
     raise AssertionError  # pragma: no cover - the loop has no end
 
 
-def _tell(last: StorageError, what: str, num_attempts: int, passed_seconds: float, deadline_seconds: float) -> None:
+def _log_retry(
+    last: StorageError, what: str, num_attempts: int, passed_seconds: float, deadline_seconds: float
+) -> None:
     """Log retries that take long; at most every 30 s, however many requests fail."""
-    global _told_seconds  # noqa: PLW0603  # there is one process
+    global _logged_seconds  # noqa: PLW0603  # there is one process
     now = time.monotonic()
-    if now - _told_seconds >= _TOLD_EVERY_SECONDS:
-        _told_seconds = now
-        text = "could not %s until now (attempt %d, after %.1f s), and goes on until %g s are over; the last answer: %s"
+    if now - _logged_seconds >= _LOG_EVERY_SECONDS:
+        _logged_seconds = now
+        text = "could not %s so far (attempt %d, after %.1f s), retrying until %g s are over; the last answer: %s"
         _log.warning(text, what, num_attempts, passed_seconds, deadline_seconds, last.message)
 
 
@@ -188,16 +187,14 @@ def _given_up(
     return StorageError(msg, hint=hint)
 
 
-def _fraction() -> float:
-    """Return a number in [0, 1) that no other process draws at the same moment; no streamed data depends on it."""
-    return int.from_bytes(os.urandom(8), "little") / 2**64
-
-
 class RetryingStore:
     """A store that retries transient failures; otherwise it does, and raises, what ``store`` does.
 
     Pickles with the store that it wraps.
     """
+
+    reader = range_reader  # each read is retried by itself
+    map = read_whole  # the same
 
     def __init__(self, store: Store, rule: RetryRule | None = None) -> None:
         self.store = store
@@ -216,21 +213,17 @@ class RetryingStore:
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return exactly the bytes ``[first_byte, end_byte)`` of ``path``."""
-        what = reading_of(path, first_byte, end_byte)
+        what = describe_read(path, first_byte, end_byte)
         return retried(lambda: self.store.read_range(path, first_byte, end_byte), self.rule, what=what)
-
-    def reader(self, path: str) -> Reader:
-        """Return a reader of parts of one object, each retried by itself."""
-        return ReadsRanges(self, path)
 
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version of ``path``, as the store gives them."""
         return retried(lambda: self.store.stat(path), self.rule, what=f"look at {without_secrets(path)}")
 
-    def look_again(self, path: str) -> ObjectInfo:
+    def stat_again(self, path: str) -> ObjectInfo:
         """`stat` with a new request, if the store supports that."""
-        look = getattr(self.store, "look_again", self.store.stat)
-        return retried(lambda: look(path), self.rule, what=f"look at {without_secrets(path)}")
+        stat = self.store.stat_again if isinstance(self.store, StatAgain) else self.store.stat
+        return retried(lambda: stat(path), self.rule, what=f"look at {without_secrets(path)}")
 
     def find(self, path: str) -> ObjectInfo | None:
         """`stat`, or None if the object does not exist."""
@@ -239,8 +232,7 @@ class RetryingStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Return every object below the directory ``prefix``, sorted by path."""
         # Retried as a whole: a listing resumed after a failure could skip or repeat objects.
-        whole = retried(lambda: [*self.store.list(prefix)], self.rule, what=f"list {without_secrets(prefix)}")
-        return iter(whole)
+        return iter(retried(lambda: [*self.store.list(prefix)], self.rule, what=f"list {without_secrets(prefix)}"))
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write the whole object; a write is idempotent."""
@@ -253,18 +245,22 @@ class RetryingStore:
         compared then.
         """
         store = self.store
-        if not hasattr(store, "put_if"):
+        if not isinstance(store, PutIf):
             msg = f"could not write {without_secrets(path)} on condition: this kind of store cannot compare"
             error = StorageError(msg)
             error.errno = errno.ENOTSUP
             raise error
         num_tries = 0
 
+        def holds_data() -> bool:
+            """Return True if these bytes are the whole object; it is read only if its size is right."""
+            wanted, found = as_one_buffer(data), self.store.find(path)
+            return found is not None and found.num_bytes == len(wanted) and read_whole(self.store, path) == wanted
+
         def once() -> bool:
             nonlocal num_tries
             num_tries += 1
-            was_written = bool(store.put_if(path, data, replaces=replaces))
-            return was_written or (num_tries > 1 and _holds(store, path, data))
+            return store.put_if(path, data, replaces=replaces) or (num_tries > 1 and holds_data())
 
         return retried(once, self.rule, what=f"write {without_secrets(path)}")
 
@@ -272,33 +268,59 @@ class RetryingStore:
         """Remove the object; a removal is idempotent."""
         retried(lambda: self.store.delete(path), self.rule, what=f"remove {without_secrets(path)}")
 
-    def map(self, path: str) -> memoryview:
-        """Return the whole object, read in pieces, each of them retried by itself."""
-        return read_whole(self, path)
-
     def close(self) -> None:
         """Close connections, and forget sizes and versions of objects."""
         self.store.close()
 
 
-def _holds(store: Store, path: str, data: Buffer | Sequence[Buffer]) -> bool:
-    """Return True if these bytes are the whole object; it is read only if its size is right."""
-    wanted = whole(data)
-    found = store.find(path)
-    return found is not None and found.num_bytes == len(wanted) and read_whole(store, path) == wanted
+class Counting(Protocol):
+    """Receiver of the start and the end of each request."""
+
+    def began(self, num_bytes: int) -> None:
+        """Count one attempt of a request as started."""
+
+    def ended(self, num_bytes: int) -> None:
+        """Count it as ended, answered or failed."""
 
 
-def tries_of(store: ReadRange) -> tuple[ReadRange, RetryRule]:
+class _Reads(ReadRange, Advise, Protocol):
+    """The verbs that are counted, and `reads_ahead`, which says whether the store is remote."""
+
+
+class CountedReads:
+    """The reads of a store, each attempt reported to ``counting``: for reads apart from the samples."""
+
+    def __init__(self, store: _Reads, counting: Counting) -> None:
+        self._store, self._counting = store, counting
+        self.reads_ahead, self.advise = store.reads_ahead, store.advise
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        """Read from the store, and count the request."""
+        store = self._store
+        if not isinstance(store, RetryingStore):
+            return self._read_once(store, path, first_byte, end_byte)
+        what = describe_read(path, first_byte, end_byte)
+        return retried(lambda: self._read_once(store.store, path, first_byte, end_byte), store.rule, what=what)
+
+    def _read_once(self, store: ReadRange, path: str, first_byte: int, end_byte: int) -> bytes:
+        self._counting.began(end_byte - first_byte)
+        try:
+            return store.read_range(path, first_byte, end_byte)
+        finally:
+            self._counting.ended(end_byte - first_byte)
+
+
+def unwrap_retries(store: ReadRange) -> tuple[ReadRange, RetryRule]:
     """Return a store that tries once, and the rule by which ``store`` retries: for callers that retry larger steps."""
     return (store.store, store.rule) if isinstance(store, RetryingStore) else (store, RetryRule())
 
 
-def reading_of(path: str, first_byte: int, end_byte: int) -> str:
-    """Describe the read, for the sentence "could not ..."."""
+def describe_read(path: str, first_byte: int, end_byte: int) -> str:
+    """Return the end of the sentence "could not ..."."""
     return f"read bytes [{first_byte}, {end_byte}) of {without_secrets(path)}"
 
 
-def patient(store: Store, storage_options: Mapping[str, Any] | None = None) -> Store:
+def with_retries(store: Store, storage_options: Mapping[str, Any] | None = None) -> Store:
     """Wrap the store with retries, unless it is local: files of this machine have no transient failures."""
     return store if isinstance(store, LocalStore) else RetryingStore(store, rule_of(storage_options))
 

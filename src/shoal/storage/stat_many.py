@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from shoal.errors import StorageError
-from shoal.storage.refusals import is_missing
+from shoal.storage.storage_errors import is_missing
 from shoal.storage.store import Advise, Find, ObjectInfo, Stat
 
 _NUM_THREADS = 32
 
-_Result = TypeVar("_Result")
 
-
-class _Looks(Stat, Find, Advise, Protocol):
+class _StatStore(Stat, Find, Advise, Protocol):
     """The verbs of a store that `stat_all` and `find_all` need."""
 
 
-def stat_all(paths: Sequence[str], store: _Looks) -> list[ObjectInfo]:
+def stat_all(paths: Sequence[str], store: _StatStore) -> list[ObjectInfo]:
     """Return size and version of every object.
 
-    Raises
-    ------
-    StorageError
-        One of them cannot be read with `stat`; if several are missing, the message says how many.
+    Raises `StorageError` if one of them cannot be read with `stat`; if several are missing, it says how many.
     """
     if store.reads_ahead:
         return [store.stat(path) for path in paths]
@@ -43,7 +38,7 @@ def stat_all(paths: Sequence[str], store: _Looks) -> list[ObjectInfo]:
 
 
 def find_all(
-    paths: Sequence[str], store: _Looks, *, but: Callable[[StorageError], bool] = is_missing
+    paths: Sequence[str], store: _StatStore, *, but: Callable[[StorageError], bool] = is_missing
 ) -> list[ObjectInfo | None]:
     """`stat_all` with None for an object that is missing (or a dangling link), as decided by ``but``."""
 
@@ -55,15 +50,11 @@ def find_all(
                 return None
             raise
 
-    return _each(find, paths, threads=not store.reads_ahead)
-
-
-def _each(look: Callable[[str], _Result], paths: Sequence[str], *, threads: bool) -> list[_Result]:
-    if not threads or len(paths) < 2:
-        return [look(path) for path in paths]
-    with ThreadPoolExecutor(min(_NUM_THREADS, len(paths)), thread_name_prefix="shoal-look") as pool:
+    if store.reads_ahead or len(paths) < 2:
+        return [find(path) for path in paths]
+    with ThreadPoolExecutor(min(_NUM_THREADS, len(paths)), thread_name_prefix="shoal-stat") as pool:
         try:
-            return list(pool.map(look, paths))
+            return list(pool.map(find, paths))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

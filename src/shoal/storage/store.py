@@ -30,7 +30,6 @@ class ReadRange(Protocol):
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return exactly the bytes ``[first_byte, end_byte)``; raises `StorageError` if there are fewer."""
-        ...
 
 
 class Reader(Protocol):
@@ -38,11 +37,9 @@ class Reader(Protocol):
 
     def __call__(self, first_byte: int, end_byte: int, /) -> bytes:
         """Return the bytes ``[first_byte, end_byte)``; call `confirm` before trusting them."""
-        ...
 
     def confirm(self) -> None:
         """Raise `StorageError` if the object has changed since it was first read."""
-        ...
 
 
 class Advise(Protocol):
@@ -51,11 +48,9 @@ class Advise(Protocol):
     @property
     def reads_ahead(self) -> bool:
         """True if `advise` has an effect: then a reader needs no threads to have bytes at hand in time."""
-        ...
 
     def advise(self, path: str, first_byte: int, end_byte: int) -> None:
         """Announce that these bytes will be read soon; returns at once, and never raises: the read itself will."""
-        ...
 
 
 class Stat(Protocol):
@@ -63,7 +58,14 @@ class Stat(Protocol):
 
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version of ``path``; raises `StorageError` if it does not exist."""
-        ...
+
+
+@runtime_checkable
+class StatAgain(Protocol):
+    """Verb of remote stores, which remember their answers: they may have come from a server that lags."""
+
+    def stat_again(self, path: str) -> ObjectInfo:
+        """`Stat.stat` with a new request."""
 
 
 class Find(Protocol):
@@ -71,7 +73,6 @@ class Find(Protocol):
 
     def find(self, path: str) -> ObjectInfo | None:
         """`Stat.stat`, or None if the store knows that the object does not exist."""
-        ...
 
 
 class List(Protocol):
@@ -82,7 +83,6 @@ class List(Protocol):
 
         Raises `StorageError` if a store cannot list.
         """
-        ...
 
 
 class Put(Protocol):
@@ -90,7 +90,6 @@ class Put(Protocol):
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write the whole object, from one buffer or several in a row, visible at once or not at all."""
-        ...
 
 
 @runtime_checkable
@@ -102,7 +101,6 @@ class PutIf(Protocol):
 
         Raises `StorageError`; with errno ENOTSUP if the store cannot compare.
         """
-        ...
 
 
 class Delete(Protocol):
@@ -110,7 +108,6 @@ class Delete(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove an object; does nothing if it does not exist."""
-        ...
 
 
 class MapRange(Protocol):
@@ -118,7 +115,6 @@ class MapRange(Protocol):
 
     def map(self, path: str) -> memoryview:
         """Return the object as read-only memory; a file is mapped, so that processes share it, others are read."""
-        ...
 
 
 class Store(ReadRange, Advise, Stat, Find, List, Put, Delete, MapRange, Protocol):
@@ -134,8 +130,6 @@ class Store(ReadRange, Advise, Stat, Find, List, Put, Delete, MapRange, Protocol
 
     def reader(self, path: str) -> Reader:
         """Return a reader of parts of one object that belong together."""
-        ...
 
     def close(self) -> None:
         """Close connections and files, and forget sizes and versions of objects; the store can be used again."""
-        ...

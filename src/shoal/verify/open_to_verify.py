@@ -33,10 +33,10 @@ from shoal.indexing.shard_check import ShardCheck
 from shoal.indexing.split_selection import ALL_SPLITS, SplitLike, select_split
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.index_cache.home import with_home
-from shoal.storage.refusals import is_broken, is_missing
-from shoal.storage.retry import patient
+from shoal.storage.retry import with_retries
 from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source, SourceLike, expand
+from shoal.storage.storage_errors import is_broken, is_missing
 from shoal.storage.store import Store
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, plain, scheme_of
@@ -91,7 +91,7 @@ def open_to_verify(
         There is nothing to verify, or the source cannot be listed.
     """
     asked = in_store(source, storage_options)
-    store = patient(open_store(asked, storage_options), storage_options)
+    store = with_retries(open_store(asked, storage_options), storage_options)
     found = _found(asked, split, wanted_suffixes(format), store)
     if found.kind == "index":
         index, found = found.paths[0], _directory_of(found, format, store)
@@ -204,7 +204,7 @@ def _index_place(
     given = os.fspath(index)
     if not scheme_of(given):
         return str(Path(with_home(given)).absolute()), LocalStore()
-    return plain(given), patient(open_store(given, storage_options), storage_options)
+    return plain(given), with_retries(open_store(given, storage_options), storage_options)
 
 
 def _is_no_index(error: StorageError, index: str | os.PathLike[str] | None) -> bool:

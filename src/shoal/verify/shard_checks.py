@@ -29,8 +29,8 @@ from shoal.reading.checks.damaged import Damaged, ForgivingRecords
 from shoal.reading.checks.record_checksums import FRAMES, wrong_records
 from shoal.reading.checks.verified_read import parse_unit
 from shoal.reading.schedule.units import UnitRead, extent_read, starts_in
-from shoal.storage.refusals import is_broken, is_missing
 from shoal.storage.stat_many import find_all
+from shoal.storage.storage_errors import is_broken, is_missing
 from shoal.storage.store import ObjectInfo
 from shoal.verify.verify_report import Damage, Soundness, words_of, words_without_path
 

@@ -34,7 +34,7 @@ from shoal.indexing.shard_check import ShardCheck
 from shoal.indexing.split_selection import select_split
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.checks.record_checksums import RECORD_CRCS
-from shoal.storage.retry import patient
+from shoal.storage.retry import with_retries
 from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source, expand
 from shoal.storage.store import Store
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Build the index and write it."""
     source = source_of(arguments)
     options = storage_options_of(arguments)
-    store = patient(open_store(source, options), options)
+    store = with_retries(open_store(source, options), options)
     found = expand(source, suffixes=wanted_suffixes(arguments.format), store=store)
     if found.kind == "index":
         msg = f"{found.asked}: this is an index already"

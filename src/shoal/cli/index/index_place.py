@@ -18,7 +18,7 @@ from shoal.indexing.index_store import load_index, save_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.index_cache.home import with_home
 from shoal.storage.index_cache.place import cache_directory
-from shoal.storage.retry import patient
+from shoal.storage.retry import with_retries
 from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source, schemes_of
 from shoal.storage.store import Store
@@ -83,7 +83,7 @@ def place_asked(arguments: argparse.Namespace, found: Source, shard_format: Form
         return _local_place(Path(with_home(asked)).absolute())
     same = schemes_of([asked]) == schemes_of(found.paths)
     options = storage_options_of(arguments)
-    other = patient(open_store(asked, options if same else None), options)
+    other = with_retries(open_store(asked, options if same else None), options)
     path = join(plain(asked).rstrip("/"), INDEX_NAME) if asked.endswith("/") else plain(asked)
     _refuse_read_only(path)
     return IndexPlace(path, other)

@@ -19,7 +19,7 @@ from shoal.errors import StorageError
 from shoal.formats.shard_format import ReadBytes
 from shoal.index.shard_scan import Buffer
 from shoal.indexing.scan.costs import REACH_BYTES, ReadCosts, Way
-from shoal.storage.retry import Patience, StoppedError, patience, patience_here
+from shoal.storage.retry import RetryControl, StoppedError, current_retry_control, retry_control
 from shoal.storage.store import Advise, ReadRange
 from shoal.storage.urls import without_secrets
 
@@ -58,13 +58,13 @@ class ScanReads:
         costs: ReadCosts | None = None,
         *,
         traffic: ScanTraffic | None = None,
-        waiting: Patience | None = None,
+        waiting: RetryControl | None = None,
     ) -> None:
         self.store = store
         self.costs = ReadCosts() if costs is None else costs
         self.traffic = ScanTraffic() if traffic is None else traffic
         self.stopping = threading.Event()
-        self._waiting = Patience(pause=self.stopping.wait, retried=self._retried) if waiting is None else waiting
+        self._waiting = RetryControl(pause=self.stopping.wait, retried=self._retried) if waiting is None else waiting
         self._lock = threading.Lock()
 
     def fetch(self, path: str, first_byte: int, end_byte: int) -> bytes:
@@ -73,7 +73,7 @@ class ScanReads:
             msg = f"{without_secrets(path)}: the scan was given up"
             raise StoppedError(msg)
         began_seconds = time.perf_counter()
-        with patience(self._waiting):
+        with retry_control(self._waiting):
             data = self.store.read_range(path, first_byte, end_byte)
         self.costs.measured(len(data), time.perf_counter() - began_seconds)
         with self._lock:
@@ -173,7 +173,7 @@ class _ReadsAhead(ReadRange, Advise, Protocol):
 def reading_one(store: _ReadsAhead, path: str, num_bytes: int, *, costs: ReadCosts) -> Iterator[ReadBytes]:
     """Yield a function that reads one shard on its own, local or remote; no thread is left at the end.
 
-    Requests are retried like others of the calling thread (`shoal.storage.retry.patience`).
+    Requests are retried like others of the calling thread (`shoal.storage.retry.retry_control`).
     """
 
     def read(first_byte: int, end_byte: int) -> Buffer:
@@ -182,7 +182,7 @@ def reading_one(store: _ReadsAhead, path: str, num_bytes: int, *, costs: ReadCos
     if store.reads_ahead:
         yield read
         return
-    reads = ScanReads(store, costs, waiting=patience_here())
+    reads = ScanReads(store, costs, waiting=current_retry_control())
     threads = ThreadPoolExecutor(_ALONE_AT_ONCE, thread_name_prefix="shoal-scan-read")
     try:
         yield ScanReading(reads, path, num_bytes, threads=threads, num_at_once=_ALONE_AT_ONCE)

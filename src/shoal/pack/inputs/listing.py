@@ -15,8 +15,8 @@ import numpy as np
 from shoal.errors import StorageError, WorkerError
 from shoal.storage.files import scandir
 from shoal.storage.files.file_tree import FileTree, tree_of
-from shoal.storage.files.os_errors import explained
 from shoal.storage.files.scandir import Found, look
+from shoal.storage.storage_errors import os_failure
 
 _ALONE_FILES = 4096  # listing these takes as long as starting an interpreter
 _AT_ONCE_DIRECTORIES = 64
@@ -42,7 +42,7 @@ def files_below(root: str, *, num_workers: int = 1) -> FileTree:
             directory, above = pending.popleft()
             num_files += _take(look(root, directory, above), above, found, pending)
     except OSError as error:
-        raise explained(error, f"{root}/{directory}", verb="list") from error
+        raise os_failure(error, f"{root}/{directory}", verb="list") from error
     if pending:
         _look_in_processes(root, pending, found, num_workers)
     ordered = list(_in_order(found, ""))
@@ -142,7 +142,7 @@ class _Looker:
 
 
 def _failure(root: str, directory: str, number: int, words: str) -> StorageError:
-    return explained(OSError(number, words), f"{root}/{directory}", verb="list")
+    return os_failure(OSError(number, words), f"{root}/{directory}", verb="list")
 
 
 def _in_order(found: dict[str, Found], directory: str) -> Iterator[tuple[str, int, bytes, bytes, bytes]]:

@@ -21,7 +21,7 @@ from shoal.reading.checks.record_checksums import wrong_extent
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import UnitRead, starts_in
 from shoal.stats.counters import Counters
-from shoal.storage.retry import reading_of, retried, tries_of
+from shoal.storage.retry import describe_read, retried, unwrap_retries
 
 # Bytes that are wrong in the same way every time are corrupt in the store, and retrying would only hide it. Those that
 # are wrong in a different way each time are damaged in transit, and retried until the deadline like any failed request.
@@ -89,7 +89,7 @@ def read_bytes(
         The bytes could not be read before the deadline.
     """
     path, place = opened.paths[shard], (shard, first_byte, end_byte)
-    store, rule = tries_of(opened.store)
+    store, rule = unwrap_retries(opened.store)
     num_mismatches: Counter[int] = Counter()
 
     def once() -> bytes:
@@ -114,7 +114,7 @@ def read_bytes(
             traffic.lying.pop(place, None)
         return data if buffer is None else b""
 
-    what = partial(reading_of, path, first_byte, end_byte)
+    what = partial(describe_read, path, first_byte, end_byte)
     try:
         check_shard(opened, shard, traffic)
         # The deadline starts now, since this may wait for another process that gets no response either.
@@ -127,7 +127,7 @@ def read_bytes(
 
 def fills(opened: Opened) -> bool:
     """True if `read_bytes` can read bytes of this dataset into a buffer."""
-    return opened.cache is None and hasattr(tries_of(opened.store)[0], "fill")
+    return opened.cache is None and hasattr(unwrap_retries(opened.store)[0], "fill")
 
 
 def check_shard(opened: Opened, shard: int, traffic: RequestStats) -> None:

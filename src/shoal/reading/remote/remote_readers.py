@@ -23,7 +23,7 @@ from shoal.reading.schedule.request_sizes import in_parts, request_sizes
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
 from shoal.storage.files.mappings import Memories
-from shoal.storage.retry import tries_of
+from shoal.storage.retry import unwrap_retries
 
 # Responses without a buffer of their own (from a cache, or a store that cannot fill one) are copied up to this size:
 # bytes that may be kept for long move from the heap of a thread to that of the consumer. Copying larger ones would take
@@ -65,7 +65,7 @@ class FarReaders:
     def __init__(self, opened: Opened, counters: Counters, ledger: MemoryBudget, options: ReadingOptions) -> None:
         self._opened, self._ledger, self._counters = opened, ledger, counters
         self._traffic = traffic = RequestStats(counters)
-        self._deadline_seconds = options.deadline_seconds or tries_of(opened.store)[1].deadline_seconds
+        self._deadline_seconds = options.deadline_seconds or unwrap_retries(opened.store)[1].deadline_seconds
         limit = ledger.ahead_limit_bytes
         hedge_bytes = limit // _HEDGED_PART if options.hedge else 0
         self._sizes = request_sizes(limit - hedge_bytes)

@@ -26,7 +26,7 @@ from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.reading.remote.request_stats import RequestStats, is_throttling
 from shoal.reading.schedule.coalescing import Request
 from shoal.reading.schedule.concurrency import ConcurrencyControl
-from shoal.storage.retry import Patience, StoppedError, patience
+from shoal.storage.retry import RetryControl, StoppedError, retry_control
 
 FIRST_AT_A_TIME = 8
 _CLOSE_SECONDS = 0.4  # time that closing waits for requests in flight
@@ -229,7 +229,7 @@ class _Line:
             raise
 
     def _take_all(self) -> None:
-        with patience(Patience(self._pause, self._failed, self._deadline_seconds, self._is_lively)):
+        with retry_control(RetryControl(self._pause, self._failed, self._deadline_seconds, self._is_lively)):
             while taken := self._next():
                 arrival, is_hedge = taken
                 result: bytes | Exception

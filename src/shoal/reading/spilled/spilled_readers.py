@@ -33,7 +33,7 @@ from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import SlicedUnits, UnitRead, extent_of, extent_read
 from shoal.stats.counters import Counters
 from shoal.storage.chunk_cache.spill_file import SpilledPart, SpillFile
-from shoal.storage.retry import Patience, patience, patience_here
+from shoal.storage.retry import RetryControl, current_retry_control, retry_control
 
 # Stored bytes up to which a piece is read as a whole; a larger one is read in ranges, as its format asks for them.
 _WHOLE_BYTES = 8 << 20
@@ -192,9 +192,11 @@ class _Pieces:
 
     def _patience(self) -> AbstractContextManager[None]:
         """Return a context in which requests of this thread are retried until the stream's deadline, and counted."""
-        here = patience_here()
+        here = current_retry_control()
         retried = self._traffic.retried
-        return patience(Patience(lambda s: self._is_closed or here.pause(s), retried, self._options.deadline_seconds))
+        return retry_control(
+            RetryControl(lambda s: self._is_closed or here.pause(s), retried, self._options.deadline_seconds)
+        )
 
     def _part(self, piece: UnitRead, number: int) -> SpilledPart | None:
         """Return the part of a piece that holds one of its samples; None if the cache cannot take the piece."""

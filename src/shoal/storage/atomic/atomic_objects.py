@@ -15,7 +15,7 @@ from typing import Protocol
 
 from shoal.errors import StorageError
 from shoal.storage.atomic.spooled_objects import SpooledObject
-from shoal.storage.files.os_errors import explained
+from shoal.storage.storage_errors import os_failure
 from shoal.storage.store import Buffer, Put
 from shoal.storage.urls import scheme_of
 
@@ -63,7 +63,7 @@ class GrowingFile:
             os.makedirs(scratch, exist_ok=True)
             self._descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise explained(error, path, verb="write") from error
+            raise os_failure(error, path, verb="write") from error
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Append bytes.
@@ -124,7 +124,7 @@ class GrowingFile:
             step()
         except OSError as error:
             self.abandon()
-            raise explained(error, self._path, verb="write") from error
+            raise os_failure(error, self._path, verb="write") from error
         except BaseException:
             self.abandon()
             raise
@@ -152,7 +152,7 @@ class Lock:
                 time.sleep(_PAUSE_SECONDS)
                 taken = self._taken()
         except OSError as error:
-            raise explained(error, path, verb="lock") from error
+            raise os_failure(error, path, verb="lock") from error
         if not taken:
             msg = f"{os.path.dirname(path)}: another process is at work here"
             raise StorageError(msg, hint="wait until it ends, or end it; its finished shards are kept")

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO
 
-from shoal.storage.files.os_errors import explained
+from shoal.storage.storage_errors import os_failure
 from shoal.storage.store import Buffer, Put
 
 _HELD_BYTES = 8 << 20
@@ -47,7 +47,7 @@ class SpooledObject:
             except OSError as error:
                 self.abandon()
                 kept = f"what is to be {self._path} in {tempfile.gettempdir()}"
-                raise explained(error, kept, verb="keep") from error
+                raise os_failure(error, kept, verb="keep") from error
 
     def finish(self) -> None:
         """Upload the object.

@@ -16,8 +16,8 @@ import stat as stat_bits
 import tempfile
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage.files.os_errors import explained
 from shoal.storage.index_cache.home import with_home
+from shoal.storage.storage_errors import os_failure
 
 FOLDER = "shoal-chunks"
 SUBFOLDERS = ("chunks", "filling", "datasets")
@@ -76,7 +76,7 @@ def _opened(path: str, *, make: bool) -> int:
 
 
 def _refused(error: OSError, path: str) -> StorageError:
-    failure = explained(error, path, verb="open the chunk cache")
+    failure = os_failure(error, path, verb="open the chunk cache")
     if error.errno in (errno.EACCES, errno.EPERM):
         failure.hint = "it belongs to somebody else: give cache= a directory of your own"
     return failure

@@ -9,7 +9,7 @@ import errno
 import os
 
 from shoal.errors import StorageError
-from shoal.storage.files.os_errors import explained
+from shoal.storage.storage_errors import os_failure
 
 _MOST_FILE_BYTES = 1 << 30
 
@@ -48,7 +48,7 @@ def _append(path: str, data: bytes) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise explained(error, path, verb="add a line to") from error
+        raise os_failure(error, path, verb="add a line to") from error
 
 
 def read_lines(path: str) -> list[str] | None:
@@ -65,7 +65,7 @@ def read_lines(path: str) -> list[str] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise explained(error, path, verb="read") from error
+        raise os_failure(error, path, verb="read") from error
     if len(data) > _MOST_FILE_BYTES:
         msg = f"{path}: a file of lines with more than {_MOST_FILE_BYTES} bytes"
         raise StorageError(msg, hint="is it the right file?")

@@ -23,7 +23,7 @@ from operator import itemgetter
 
 from shoal.errors import StorageError, UsageError
 from shoal.storage.atomic.whole_files import write_whole
-from shoal.storage.files.os_errors import explained
+from shoal.storage.storage_errors import os_failure
 from shoal.storage.store import Buffer, ObjectInfo
 
 _MAX_OPEN = 256
@@ -112,7 +112,7 @@ class LocalStore:
                 data = _read_on(file.descriptor, data, first_byte, first_byte + wanted)
             found = os.fstat(file.descriptor)
         except OSError as error:
-            raise explained(error, path, verb=f"read bytes [{first_byte}, {end_byte}) of") from error
+            raise os_failure(error, path, verb=f"read bytes [{first_byte}, {end_byte}) of") from error
         self._confirm(path, file, found)
         if len(data) != end_byte - first_byte:
             msg = f"{path}: asked for bytes [{first_byte}, {end_byte}), but the file ends at byte {found.st_size}"
@@ -131,7 +131,7 @@ class LocalStore:
                 begin, wanted = begin + got, wanted - got
             found = os.fstat(file.descriptor)
         except OSError as error:
-            raise explained(error, path, verb=f"read {len(buffer)} bytes from byte {first_byte} of") from error
+            raise os_failure(error, path, verb=f"read {len(buffer)} bytes from byte {first_byte} of") from error
         self._confirm(path, file, found)
         if wanted:
             asked = f"bytes [{first_byte}, {first_byte + len(buffer)})"
@@ -166,7 +166,7 @@ class LocalStore:
         try:
             found = os.stat(path)
         except OSError as error:
-            raise explained(error, path, verb="look at") from error
+            raise os_failure(error, path, verb="look at") from error
         _check_is_file(path, found)
         return ObjectInfo(path, found.st_size, str(found.st_mtime_ns), found.st_mtime_ns)
 
@@ -202,7 +202,7 @@ class LocalStore:
         try:
             write_whole(path, buffers)
         except OSError as error:
-            raise explained(error, path, verb="write") from error
+            raise os_failure(error, path, verb="write") from error
         self._open.pop(path, None)
         self._identities.pop(path, None)
 
@@ -218,7 +218,7 @@ class LocalStore:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         except OSError as error:
-            raise explained(error, path, verb="remove") from error
+            raise os_failure(error, path, verb="remove") from error
         self._open.pop(path, None)
         self._identities.pop(path, None)
 
@@ -284,7 +284,7 @@ class LocalStore:
         except OSError as error:
             if error.errno == errno.ENOENT and path in self._identities:
                 raise _gone(path) from error
-            raise explained(error, path, verb="open") from error
+            raise os_failure(error, path, verb="open") from error
         _check_is_file(path, found)
         return file
 
@@ -394,7 +394,7 @@ def _walk(directory: str, found: list[ObjectInfo], *, above: tuple[tuple[int, in
     except StorageError:
         raise
     except OSError as error:
-        raise explained(error, directory, verb="list") from error
+        raise os_failure(error, directory, verb="list") from error
 
 
 def _check_is_file(path: str, found: os.stat_result) -> None:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import SourceError, StorageError
 from shoal.storage.files.file_tree import FileTree, tree_named
-from shoal.storage.files.os_errors import explained
 from shoal.storage.files.scandir import wrapped
+from shoal.storage.storage_errors import os_failure
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe would otherwise wait for its writer
 _AT_ONCE_BYTES = 1 << 30
@@ -89,7 +89,7 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise explained(error, path, verb="read") from error
+        raise os_failure(error, path, verb="read") from error
     except MemoryError:
         msg = f"could not read {path}: there is no memory for its {num_bytes} bytes"
         raise StorageError(msg, hint="each process holds one file: fewer --workers, or --on-error skip") from None

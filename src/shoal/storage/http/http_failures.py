@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from shoal.errors import StorageError, UsageError
 from shoal.storage.http.connections import NoConnectionError
 from shoal.storage.http.proxies import PROXY_HINT
-from shoal.storage.refusals import trimmed
+from shoal.storage.storage_errors import trimmed
 from shoal.storage.urls import struck_out, without_secrets
 
 

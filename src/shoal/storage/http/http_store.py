@@ -15,13 +15,22 @@ from typing import Any, NoReturn
 from shoal.errors import StorageError
 from shoal.storage.http.connections import Answer, Connections, NoConnectionError
 from shoal.storage.http.content_encodings import encoded_on_the_way
-from shoal.storage.http.dates import nanoseconds_of
 from shoal.storage.http.http_failures import broken
 from shoal.storage.http.http_options import HttpOptions
 from shoal.storage.http.http_urls import host_of, origin_of, redirected, sendable
-from shoal.storage.refusals import is_missing, refusal
-from shoal.storage.remote_objects import Known, ReadsRanges, check_length, check_range, read_whole, version_of
-from shoal.storage.store import Buffer, ObjectInfo, Reader
+from shoal.storage.remote_objects import (
+    KnownObjects,
+    check_length,
+    check_range,
+    find_by_stat,
+    nanoseconds_of,
+    no_read_ahead,
+    range_reader,
+    read_whole,
+    version_of,
+)
+from shoal.storage.storage_errors import status_failure
+from shoal.storage.store import Buffer, ObjectInfo
 from shoal.storage.urls import plain, secrets_in, struck_out, tagged, without_secrets
 
 _MAX_REDIRECTS = 5
@@ -44,10 +53,14 @@ class HttpStore:
     """
 
     reads_ahead = False
+    advise = no_read_ahead
+    reader = range_reader
+    find = find_by_stat
+    map = read_whole
 
     def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
         self._options = HttpOptions.of(storage_options or {})
-        self._known = Known()
+        self._known = KnownObjects()
         self._full: dict[str, str] = {}
         self._of_hosts: dict[str, str] = {}
         self._firsts: dict[str, _First] = {}  # made once, since parsing URLs takes longer than the rest of our work
@@ -93,7 +106,7 @@ class HttpStore:
         with self._answer(path, first_byte, end_byte, verb=verb) as answer:
             if not _has_part(answer):
                 self._met(path, answer)
-                raise refusal(416, path, verb=verb, headers=answer.headers)
+                raise status_failure(416, path, verb=verb, headers=answer.headers)
             info, first, end = self._range_of(path, answer)
             if first != first_byte or end > end_byte:
                 msg = f"could not {verb} {path}: the server sent bytes [{first}, {end}) instead"
@@ -110,13 +123,6 @@ class HttpStore:
                 raise broken(error, path, verb=verb) from None
         check_length(path, first_byte, end_byte, num_bytes, info.num_bytes)
         return data
-
-    def reader(self, path: str) -> Reader:
-        """Return a reader of parts of one object, which compares its version at each read."""
-        return ReadsRanges(self, path)
-
-    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Do nothing: remote stores do not read ahead."""
 
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version (etag, else date) of an object; requests its first byte unless it is known already.
@@ -135,19 +141,10 @@ class HttpStore:
                 return self._met(path, answer)[0]
             return self._range_of(path, answer)[0]
 
-    def look_again(self, path: str) -> ObjectInfo:
+    def stat_again(self, path: str) -> ObjectInfo:
         """`stat` with a new request: the answer remembered may have come from a server that lags."""
         self._known.forget(path)
         return self.stat(path)
-
-    def find(self, path: str) -> ObjectInfo | None:
-        """`stat`, or None where the server says that the object does not exist."""
-        try:
-            return self.stat(path)
-        except StorageError as error:
-            if is_missing(error):
-                return None
-            raise
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Raise an error always: http cannot list."""
@@ -163,10 +160,6 @@ class HttpStore:
         """Raise an error always: shoal does not delete over http."""
         msg = f"{path}: shoal does not remove over http"
         raise StorageError(msg, hint="ask whoever runs the server")
-
-    def map(self, path: str) -> memoryview:
-        """Return the whole object, read into memory."""
-        return read_whole(self, path)
 
     def close(self) -> None:
         """Close the connections of this process, and forget sizes and versions of objects."""
@@ -254,7 +247,7 @@ class HttpStore:
                 except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
                     raise broken(error, path, verb=verb) from None
             said = struck_out(body.decode("utf-8", "replace"), secrets)
-            return refusal(answer.status, path, verb=verb, said=said, headers=answer.headers)
+            return status_failure(answer.status, path, verb=verb, body=said, headers=answer.headers)
         msg = f"could not {verb} {path}: the server sent the whole object (200) and not the range that was asked for"
         hint = "serve the shards by a server that answers ranges (nginx, any object store), or copy them"
         return self._no_range(path, msg, hint)
@@ -301,7 +294,7 @@ class HttpStore:
         version = version_of(answer.headers.get("etag")) or answer.headers.get("last-modified", "")
         # Only once for each object: parsing a date takes longer than comparing all the rest.
         modified_ns = None if self._known.get(path) else nanoseconds_of(answer.headers.get("last-modified", ""))
-        return self._known.met(path, int(match[3]), version, modified_ns), match
+        return self._known.check(path, int(match[3]), version, modified_ns), match
 
     def _unclear(self, path: str, answer: Answer) -> StorageError:
         said = answer.headers.get("content-range")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shoal.errors import ShoalError, StorageError
-from shoal.storage.refusals import refusal, trimmed
+from shoal.storage.storage_errors import status_failure, trimmed
 from shoal.storage.urls import secrets_in, struck_out
 
 _CREDENTIALS_HINT = (
@@ -52,7 +52,7 @@ def failure(error: BaseException, path: str, options: Mapping[str, Any], *, verb
     asked = text[: match.start()] if match else text
     asks_for_credentials = re.search(r"169\.254\.|metadata\.google|credential|oauth2|/token", asked) is not None
     if match and not asks_for_credentials:
-        refused = refusal(int(match[1]), path, verb=verb, said=text[match.end() :])
+        refused = status_failure(int(match[1]), path, verb=verb, body=text[match.end() :])
         if int(match[1]) == 400:
             refused.hint = _REGION_HINT
         return refused

@@ -13,12 +13,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shoal.errors import ForkError, StorageError
-from shoal.storage.http.dates import nanoseconds_of
 from shoal.storage.objects.object_failures import cannot_compare, failure, was_written_meanwhile
 from shoal.storage.objects.object_options import ObjectPlace, client_of, place_of
-from shoal.storage.refusals import is_missing
-from shoal.storage.remote_objects import Known, ReadsRanges, check_length, check_range, read_whole, version_of, whole
-from shoal.storage.store import Buffer, ObjectInfo, Reader
+from shoal.storage.remote_objects import (
+    KnownObjects,
+    as_one_buffer,
+    check_length,
+    check_range,
+    find_by_stat,
+    nanoseconds_of,
+    no_read_ahead,
+    range_reader,
+    read_whole,
+    version_of,
+)
+from shoal.storage.storage_errors import is_missing
+from shoal.storage.store import Buffer, ObjectInfo
 
 _LISTED_AT_A_TIME = 1000
 
@@ -31,10 +41,14 @@ class ObjectStore:
     """
 
     reads_ahead = False
+    advise = no_read_ahead
+    reader = range_reader
+    find = find_by_stat
+    map = read_whole
 
     def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
         self._options = dict(storage_options or {})
-        self._known = Known()
+        self._known = KnownObjects()
         self._clients: dict[tuple[str, str, str], Any] = {}
         self._answered: set[str] = set()  # buckets whose server accepted our credentials
         self._reached: set[str] = set()  # buckets whose server answered at all
@@ -81,13 +95,6 @@ class ObjectStore:
         check_length(path, first_byte, end_byte, len(data), info.num_bytes)
         return data
 
-    def reader(self, path: str) -> Reader:
-        """Return a reader of parts of one object, which compares its version at each read."""
-        return ReadsRanges(self, path)
-
-    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Do nothing: remote stores do not read ahead."""
-
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version (etag) of an object; makes a request unless it is known already.
 
@@ -106,19 +113,10 @@ class ObjectStore:
         self._answered.add(place.bucket)
         return self._met(path, found)
 
-    def look_again(self, path: str) -> ObjectInfo:
+    def stat_again(self, path: str) -> ObjectInfo:
         """`stat` with a new request: the answer remembered may have come from a server that lags."""
         self._known.forget(path)
         return self.stat(path)
-
-    def find(self, path: str) -> ObjectInfo | None:
-        """`stat`, or None where the store says that the object does not exist."""
-        try:
-            return self.stat(path)
-        except StorageError as error:
-            if is_missing(error):
-                return None
-            raise
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield every object below the directory ``prefix``, in the order of the store: by path, except for S3 Express.
@@ -154,7 +152,7 @@ class ObjectStore:
         """
         client, place = self._client(path)
         try:
-            _obstore().put(client, place.key, whole(data))
+            _obstore().put(client, place.key, as_one_buffer(data))
         except BaseException as error:  # noqa: BLE001  # see `_read`
             raise self._failure(error, path, place, verb="write") from None
         self._known.forget(path)
@@ -178,7 +176,7 @@ class ObjectStore:
                     self._known.forget(path)
                     return False
                 mode = {name: there[name] for name in ("e_tag", "version") if there[name] is not None}
-            _obstore().put(client, place.key, whole(data), mode=mode)
+            _obstore().put(client, place.key, as_one_buffer(data), mode=mode)
         except BaseException as error:  # noqa: BLE001  # see `_read`
             said = self._failure(error, path, place, verb="write")
             self._known.forget(path)
@@ -207,10 +205,6 @@ class ObjectStore:
             if not (isinstance(failure_said, StorageError) and is_missing(failure_said)):
                 raise failure_said from None
         self._known.forget(path)
-
-    def map(self, path: str) -> memoryview:
-        """Return the whole object, read into memory."""
-        return read_whole(self, path)
 
     def close(self) -> None:
         """Drop the clients, and forget sizes and versions of objects."""
@@ -243,7 +237,7 @@ class ObjectStore:
 
     def _remembered(self, path: str, meta: Mapping[str, Any]) -> ObjectInfo:
         modified_ns = None if self._known.get(path) else nanoseconds_of(meta["last_modified"])
-        return self._known.met(path, meta["size"], version_of(meta["e_tag"]), modified_ns)
+        return self._known.check(path, meta["size"], version_of(meta["e_tag"]), modified_ns)
 
     def _is_still_listed(self, info: ObjectInfo) -> bool:
         """Return True if the store lists an object with this very size and version."""

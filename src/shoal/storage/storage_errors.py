@@ -1,0 +1,117 @@
+"""Errors of storage, from the system's error numbers and from servers' answers: whether to retry, and what to check."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from shoal.errors import StorageError
+from shoal.storage.urls import without_secrets
+
+_SYSTEM_HINTS = {
+    errno.ENOENT: "check the path; was it moved or deleted?",
+    errno.ENOTDIR: "a part of the path is a file, not a directory",
+    errno.EISDIR: "name a file",
+    errno.EACCES: "its permissions, or those of a directory above it, forbid this",
+    errno.EPERM: "its permissions, or those of a directory above it, forbid this",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "this file system is mounted read-only",
+    errno.EMFILE: "this process may not open more files (see ulimit -n)",
+    errno.ENFILE: "this machine has too many files open",
+    errno.ESTALE: "the file was removed on the server that it is mounted from",
+    errno.EIO: "the disk, or the network that it is mounted over, reports a failure",
+    errno.ELOOP: "the links on this path lead in a circle",
+    errno.ENAMETOOLONG: "a part of the path is longer than the file system allows",
+}
+_STATUS_HINTS = {
+    400: "the request was not understood: check the endpoint and the region",
+    401: "the server wants credentials: see storage_options in docs/guides/remote-data.md",
+    403: "these credentials (or none) do not allow it; some stores also answer this for objects that do not exist",
+    404: "check the URL; was it moved or deleted?",
+    405: "this server does not let objects be read, or written, in this way",
+    407: "the proxy wants credentials",
+    410: "it was deleted",
+    416: "it is shorter than that; was it replaced?",
+    429: "the server asks for fewer requests",
+    451: "access is blocked for legal reasons",
+}
+_TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
+_ERRNO = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
+_MAX_QUOTED = 200
+
+
+def os_failure(error: OSError, path: str, *, verb: str) -> StorageError:
+    """Return an error of the system as a `StorageError` that says what was tried on ``path`` and what to check."""
+    msg = f"could not {verb} {path}: {os.strerror(error.errno) if error.errno else error}"
+    failure = StorageError(msg, hint=_SYSTEM_HINTS.get(error.errno or 0, ""))
+    failure.errno = error.errno
+    return failure
+
+
+def status_failure(
+    status: int, path: str, *, verb: str, body: str = "", headers: Mapping[str, str] | None = None
+) -> StorageError:
+    """Return the error for an answer with a status other than success; names of ``headers`` are in lower case."""
+    phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
+    msg = f"could not {verb} {path}: the server answered {f'{status} {phrase}'.strip()}"
+    if text := trimmed(body):
+        msg += f" ({text})"
+    transient = status in _TRANSIENT_STATUSES or status > 511
+    hint = _STATUS_HINTS.get(status, "the server is failing; wait, or ask who runs it" if status >= 500 else "")
+    headers = headers or {}
+    wait = retry_after_seconds(headers.get("retry-after"), now=headers.get("date")) if transient else None
+    error = StorageError(msg, hint=hint, transient=transient, retry_after_seconds=wait)
+    error.errno = _ERRNO.get(status)
+    return error
+
+
+def is_missing(error: StorageError) -> bool:
+    """Return True if the store knows that the object does not exist."""
+    return error.errno == errno.ENOENT
+
+
+def is_broken(error: StorageError) -> bool:
+    """Return True if a retry would not help: something other than a file is there, or the disk cannot read it."""
+    return error.errno in (errno.EISDIR, errno.ESPIPE, errno.ELOOP, errno.EIO)
+
+
+def is_forbidden(error: StorageError) -> bool:
+    """Return True if access is denied, so that the object may exist or not."""
+    return error.errno in (errno.EACCES, errno.EPERM)
+
+
+def retry_after_seconds(header: str | None, *, now: str | None = None) -> float | None:
+    """Return the wait that a server asks for: a number of seconds, or a date, compared with the server's ``now``.
+
+    If it gives no ``now``, with the clock of this machine, which may be wrong.
+    """
+    if header is None:
+        return None
+    if header.strip().isdecimal():
+        return float(header)
+    until, server_now = timestamp(header), timestamp(now or "")
+    return None if until is None else max(0.0, until - (time.time() if server_now is None else server_now))
+
+
+def timestamp(date: str) -> float | None:
+    """Return an http date in seconds since 1970; None if it is not a valid date."""
+    import email.utils  # noqa: PLC0415  # slow to import, and seldom needed
+
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def trimmed(text: str) -> str:
+    """Shorten a server's answer for a message: the code and text of an error in XML, without URLs' secrets."""
+    parts = [match[2] for match in re.finditer(r"<(Code|Message)>([^<]*)</\1>", text)]
+    text = ": ".join(parts) if parts else re.sub(r"<[^>]*>", " ", text)
+    text = re.sub(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s\"'<>)]+", lambda url: without_secrets(url[0]), text)
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 3] + "..."
