@@ -19,8 +19,8 @@ from tests.formats.read_back import read_back
 from shoal.errors import UsageError
 from shoal.formats.known_formats import format_named
 from shoal.formats.shard_format import Sample
-from shoal.formats.writing.encoder import WrittenShard, extent_crcs
-from shoal.formats.writing.encoders import encoder_named
+from shoal.formats.writing.encoder import WrittenShard
+from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import cut_extents
 from shoal.index.shard_scan import ShardScan
 from shoal.storage.memory_store import MemoryStore
@@ -55,7 +55,7 @@ def check(name: str, samples: list[Sample], expected: list[Sample], **options: A
     for extent_bytes in (1, 700, 65536):
         extents = cut_extents(found, extent_bytes=extent_bytes)
         sums = [crc32(data[first:end]) for first, end in zip(extents.first_byte, extents.end_byte, strict=True)]
-        assert extent_crcs(written, extent_bytes=extent_bytes).tolist() == sums
+        assert written.extent_crcs(extent_bytes=extent_bytes).tolist() == sums
 
 
 def assert_same_scan(written: ShardScan, found: ShardScan) -> None:
@@ -188,7 +188,7 @@ def check_rows(name: str, samples: list[Sample], expected: list[Sample], **optio
     assert_same_scan(written.scan, found)
     extents = cut_extents(found)
     sums = [crc32(data[first:end]) for first, end in zip(extents.first_byte, extents.end_byte, strict=True)]
-    assert extent_crcs(written, extent_bytes=65536).tolist() == sums
+    assert written.extent_crcs(extent_bytes=65536).tolist() == sums
     if samples:
         found_samples = read_back(name, data)
         assert plain(found_samples) == plain(expected)

@@ -11,7 +11,7 @@ import shoal.formats
 from shoal.errors import SourceError
 from shoal.formats import known_formats
 from shoal.formats.known_formats import FORMATS, format_named, format_of, suffixes_in_directories
-from shoal.formats.writing.encoders import WRITTEN_FORMATS
+from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.formats.tables.rows_to_columns import RowRefusedError, table_of_rows
-from shoal.formats.writing.encoders import encoder_named
+from shoal.formats.writing.written_formats import encoder_named
 
 pa = pytest.importorskip("pyarrow")
 

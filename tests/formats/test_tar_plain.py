@@ -14,7 +14,7 @@ from tests.formats.tar_reference import parse_all, reference_groups, scan
 
 from shoal.errors import ShardError
 from shoal.formats.shard_format import Span
-from shoal.formats.tar.fast_path import read_plain_sample
+from shoal.formats.tar.headers_fast_path import read_plain_sample
 from shoal.formats.tar.reader import Tar
 
 SIZES = st.lists(st.lists(st.integers(0, 2000), min_size=1, max_size=5), min_size=1, max_size=12)

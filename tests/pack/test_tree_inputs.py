@@ -16,7 +16,7 @@ from tests.pack.contents import contents_of
 from tests.pack.files import make_files
 
 from shoal.errors import ShoalError, StorageError
-from shoal.formats.writing.record_block import RecordBlock
+from shoal.formats.writing.encoder import RecordBlock
 from shoal.pack import Shard, pack
 from shoal.pack.inputs import tree_inputs
 from shoal.pack.inputs.input_sources import inputs_of

@@ -15,7 +15,7 @@ from shoal.cli.options.source_options import ShowBytes, add_deadline_argument, a
 from shoal.cli.preview import printable
 from shoal.cli.progress import Progress
 from shoal.errors import UsageError
-from shoal.formats.writing.encoders import WRITTEN_FORMATS
+from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes

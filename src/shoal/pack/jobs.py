@@ -21,7 +21,7 @@ from shoal.formats.shard_format import Sample
 from shoal.formats.tables.column_kinds import ColumnKinds, kinds_of_rows
 from shoal.formats.tables.rows_to_columns import own_row
 from shoal.formats.tables.writer import GROUP_BYTES
-from shoal.formats.writing.record_block import RecordBlock
+from shoal.formats.writing.encoder import RecordBlock
 from shoal.index.table import Index
 from shoal.pack.destination import Output
 from shoal.pack.inputs.tree_inputs import TreeSamples

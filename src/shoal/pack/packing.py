@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
-from shoal.formats.writing.encoders import encoder_named
+from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes

@@ -17,9 +17,8 @@ import numpy as np
 from shoal.errors import ShoalError, UsageError
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.writer import TableShard
-from shoal.formats.writing.encoder import AppendedShard, EncodedRecord, Encoder, extent_crcs
-from shoal.formats.writing.encoders import encoder_named
-from shoal.formats.writing.record_block import RecordBlock
+from shoal.formats.writing.encoder import AppendedShard, EncodedRecord, Encoder, RecordBlock
+from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES, ScannedShard, assemble
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
@@ -309,13 +308,13 @@ class ShardInMaking:
             "mark": None if self._last is None else mark_of(self._last),
         }
         part = assemble(self._encoder.name, [scanned], extent_bytes=extent_bytes, metadata=metadata)
-        return replace(part, extent_checksum=extent_crcs(written, extent_bytes=extent_bytes), columns=columns)
+        return replace(part, extent_checksum=written.extent_crcs(extent_bytes=extent_bytes), columns=columns)
 
 
 def mark_of(record: EncodedRecord) -> int:
     """Return a number that identifies a record: its CRC; of a row, which has no bytes of its own, that of its values.
 
-    >>> from shoal.formats.writing.encoders import encoder_named
+    >>> from shoal.formats.writing.written_formats import encoder_named
     >>> mark_of(encoder_named("jsonl").record({"a": 1})) == mark_of(encoder_named("jsonl").record({"a": 2}))
     False
     """

@@ -14,7 +14,7 @@ from typing import Any, Self
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.encoder import EncodedRecord
-from shoal.formats.writing.encoders import encoder_named, options_of_shard
+from shoal.formats.writing.written_formats import encoder_named, options_of_shard
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes

@@ -13,19 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.shard_format import ReadBytes
-from shoal.formats.tar.header_fields import BLOCK_BYTES, check_sums, header_names, pax_records, read_number, text
-from shoal.formats.tar.headers import REGULAR_KINDS, is_of_interest
+from shoal.formats.tar.header_fields import (
+    BLOCK_BYTES,
+    check_sums,
+    header_names,
+    is_of_interest,
+    pax_records,
+    read_number,
+    text,
+)
+from shoal.formats.tar.headers import IS_REGULAR
 from shoal.formats.tar.names import key_and_suffix
 from shoal.index.shard_scan import Buffer
 from shoal.index.unseen_borders import BEHIND_BYTES
 
-# At each border: a header; or an extended one, its payload, and the header of the member itself.
-_BLOCKS = BEHIND_BYTES // BLOCK_BYTES
 _AT_ONCE = 4096  # borders, so that 6 MB are held
 _GAP_BYTES = 32768  # reading across a gap this small costs less than another read
 _SPAN_BYTES = 1 << 20
-_IS_REGULAR = np.zeros(256, dtype=np.bool_)
-_IS_REGULAR[list(REGULAR_KINDS)] = True
 _PAX_KIND, _LONG_NAME_KIND = ord("x"), ord("L")
 
 
@@ -40,8 +44,8 @@ def doubtful_borders(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int
     doubtful: list[int] = []
     before: str | None = ""  # no key equals this
     for first in range(0, len(borders) - 1, _AT_ONCE):
-        places = borders[first : min(first + _AT_ONCE, len(borders) - 1)]
-        blocks = np.concatenate(list(_read_blocks(read, places, num_bytes)))
+        some = borders[first : min(first + _AT_ONCE, len(borders) - 1)]
+        blocks = np.concatenate(list(_read_blocks(read, some, num_bytes)))
         if not check_sums(blocks[:, 0]).all():
             return None
         for number, key in enumerate(_keys(blocks), first):
@@ -59,25 +63,24 @@ def cut_sample(buffer: Buffer, starts: Sequence[int]) -> tuple[int, str] | None:
     ``starts`` are offsets, shape (num_samples + 1,). Bytes after the last sample, of which `BEHIND_BYTES` suffice,
     count as the next one. About 1 us a sample.
     """
-    places = np.asarray(starts, dtype=np.int64)
+    borders = np.asarray(starts, dtype=np.int64)
     if len(buffer) < starts[-1] + BLOCK_BYTES:
-        places = places[:-1]
-    if len(places) < 2 or ((places - places[0]) % BLOCK_BYTES).any() or (np.diff(places) <= 0).any():
+        borders = borders[:-1]
+    if len(borders) < 2 or ((borders - borders[0]) % BLOCK_BYTES).any() or (np.diff(borders) <= 0).any():
         return None
-    within = memoryview(buffer)[int(places[0]) :]
-    if len(within) < int(places[-1] - places[0]) + BLOCK_BYTES:
+    within = memoryview(buffer)[int(borders[0]) :]
+    if len(within) < int(borders[-1] - borders[0]) + BLOCK_BYTES:
         return None
-    blocks = _gathered(within, places - places[0])
+    blocks = _gathered(within, borders - borders[0])
     for number, (before, key) in enumerate(pairwise(_keys(blocks)), 1):
         if key is not None and key == before:
             return number, key
     return None
 
 
-def _read_blocks(read: ReadBytes, places: NDArray[np.int64], num_bytes: int) -> Iterator[NDArray[np.uint8]]:
-    """Yield the blocks at these positions, with few enough reads to be quick; shape (n, 3, 512) each."""
-    far_apart = np.flatnonzero(np.diff(places) > _GAP_BYTES) + 1
-    for near in np.split(places, far_apart):
+def _read_blocks(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the blocks at these borders, with few enough reads to be quick; shape (n, 3, 512) each."""
+    for near in np.split(borders, np.flatnonzero(np.diff(borders) > _GAP_BYTES) + 1):
         at = 0
         while at < len(near):
             after = int(np.searchsorted(near, near[at] + _SPAN_BYTES))
@@ -87,11 +90,15 @@ def _read_blocks(read: ReadBytes, places: NDArray[np.int64], num_bytes: int) -> 
             at = after
 
 
-def _gathered(buffer: Buffer, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Return three blocks from each position, repeating the last one past the end; shape (num_places, 3, 512)."""
+def _gathered(buffer: Buffer, borders: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Return three blocks from each border, repeating the last one past the end; shape (num_borders, 3, 512).
+
+    These are a header; or an extended one, its payload, and the header of the member itself.
+    """
     num_blocks = len(buffer) // BLOCK_BYTES
     table = np.frombuffer(buffer, dtype=np.uint8, count=num_blocks * BLOCK_BYTES).reshape(num_blocks, BLOCK_BYTES)
-    found: NDArray[np.uint8] = table[np.minimum((places // BLOCK_BYTES)[:, None] + np.arange(_BLOCKS), num_blocks - 1)]
+    numbers = (borders // BLOCK_BYTES)[:, None] + np.arange(BEHIND_BYTES // BLOCK_BYTES)
+    found: NDArray[np.uint8] = table[np.minimum(numbers, num_blocks - 1)]
     return found
 
 
@@ -100,20 +107,17 @@ def _keys(blocks: NDArray[np.uint8]) -> list[str | None]:
     heads = np.ascontiguousarray(blocks[:, 0])
     names: list[str | None] = list(header_names(heads))
     kinds = heads[:, 156]
-    for number in np.flatnonzero(~_IS_REGULAR[kinds]).tolist():
+    for number in np.flatnonzero(~IS_REGULAR[kinds]).tolist():
         names[number] = None
     extended = np.flatnonzero((kinds == _PAX_KIND) | (kinds == _LONG_NAME_KIND))
     own = np.ascontiguousarray(blocks[extended, 2])
-    usable = check_sums(own) & _IS_REGULAR[own[:, 156]] if len(own) else own
+    usable = check_sums(own) & IS_REGULAR[own[:, 156]] if len(own) else own
     own_names = header_names(own)
-    for place in np.flatnonzero(usable).tolist():
-        number = int(extended[place])
-        names[number] = _named(heads[number].tobytes(), blocks[number, 1].tobytes(), own_names[place])
-    keys: list[str | None] = []
-    for name in names:
-        parts = None if name is None else key_and_suffix(name)
-        keys.append(None if parts is None else parts[0])
-    return keys
+    for at in np.flatnonzero(usable).tolist():
+        number = int(extended[at])
+        names[number] = _named(heads[number].tobytes(), blocks[number, 1].tobytes(), own_names[at])
+    parts = (None if name is None else key_and_suffix(name) for name in names)
+    return [None if each is None else each[0] for each in parts]
 
 
 def _named(extended: bytes, payload: bytes, own_name: str) -> str | None:

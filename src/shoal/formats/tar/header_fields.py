@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_BYTES = 512
+NAME_BYTES = 100
 
 _CHECKSUM = slice(148, 156)
 _OCTAL_WEIGHTS = np.array([8**5, 8**4, 8**3, 8**2, 8, 1], dtype=np.int32)
-_MAX_RECORD_DIGITS = 8
 
 
 def padded(num_bytes: int) -> int:
@@ -69,7 +69,7 @@ def header_names(blocks: NDArray[np.uint8]) -> list[str]:
     """
     if not len(blocks):
         return []
-    fields: list[bytes] = np.ascontiguousarray(blocks[:, :100]).view("S100").ravel().tolist()
+    fields: list[bytes] = np.ascontiguousarray(blocks[:, :NAME_BYTES]).view(f"S{NAME_BYTES}").ravel().tolist()
     # All names are decoded as one text, in a third of the time of decoding one by one.
     names = text(b"\0".join(fields)).split("\0")
     if len(names) != len(fields):
@@ -82,21 +82,23 @@ def header_names(blocks: NDArray[np.uint8]) -> list[str]:
     return names
 
 
+def is_of_interest(payload: bytes) -> bool:
+    """Return True if a PAX header can hold a name or a size; most hold times only and need not be parsed."""
+    return b"path=" in payload or b"size=" in payload or b"GNU.sparse." in payload
+
+
 def pax_records(payload: bytes) -> dict[bytes, bytes]:
     r"""Read the records of a PAX header, each ``"length key=value\n"``; of equal keys the last one wins.
 
     >>> pax_records(b"12 path=a/b\n11 size=12\n")
     {b'path': b'a/b', b'size': b'12'}
 
-    Raises
-    ------
-    ValueError
-        A record does not have that form.
+    Raises `ValueError` if a record does not have that form.
     """
     records: dict[bytes, bytes] = {}
     position = 0
     while position < len(payload):
-        space = payload.find(b" ", position, position + _MAX_RECORD_DIGITS + 1)
+        space = payload.find(b" ", position, position + 9)  # at most 8 digits
         digits = payload[position:space] if space > 0 else b""
         end = position + int(digits) if digits.isdigit() else 0
         key, equals, value = payload[space + 1 : end - 1].partition(b"=")

@@ -1,4 +1,4 @@
-"""Tar headers: the members of a span of a tar archive, found without touching their payloads.
+"""The parser of tar headers: the members of a span of a tar archive, found without touching their payloads.
 
 A tar archive is a chain: each 512-byte header gives the size of its payload, and so the position of the next header.
 The chain must be followed header by header, about half a microsecond of Python per member; all else (checksums, names,
@@ -9,12 +9,16 @@ Supported are old v7 headers, ustar with its prefix, GNU long names (types ``L``
 (``x``) and of all following members (``g``), and sizes in octal and in base 256. Where Python's `tarfile` stops
 silently (a bad checksum after the first member, a truncated header) this raises: otherwise a shard that ends early
 would lose samples unnoticed.
+
+The fields of a header are read in `shoal.formats.tar.header_fields`. `shoal.formats.tar.headers_fast_path` is a
+shortcut past this parser for a single sample with plain headers; whatever else it meets it leaves to this one.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +27,10 @@ from shoal.errors import ShardError
 from shoal.formats.compressed.codecs import packed_hint
 from shoal.formats.tar.header_fields import (
     BLOCK_BYTES,
+    NAME_BYTES,
     check_sums,
     header_names,
+    is_of_interest,
     padded,
     pax_records,
     read_number,
@@ -32,9 +38,8 @@ from shoal.formats.tar.header_fields import (
 )
 from shoal.index.shard_scan import Buffer
 
-_NAME_BYTES = 100
-MAX_EXTENDED_BYTES = 16 << 20
-"""Limit of the headers before one member: PAX headers are read whole, some with megabytes of attributes or comments."""
+# Limit of the headers before one member: PAX headers are read whole, some with megabytes of attributes or comments.
+_MAX_EXTENDED_BYTES = 16 << 20
 
 UNKNOWN_BYTES = 1 << 62
 """Stands for the size of a shard whose end is not known yet."""
@@ -46,6 +51,7 @@ _OCTAL_DIGITS = b"01234567"
 _FIELD_ENDS = frozenset(b"\0 ")
 
 REGULAR_KINDS = frozenset(b"0\x007")
+IS_REGULAR = np.isin(np.arange(256), list(REGULAR_KINDS))
 LINK_KINDS = frozenset(b"12")
 DEVICE_KINDS = frozenset(b"346")
 DIRECTORY_KINDS = frozenset(b"5")
@@ -53,15 +59,14 @@ DIRECTORY_KINDS = frozenset(b"5")
 _EMPTY_KINDS = LINK_KINDS | DEVICE_KINDS | DIRECTORY_KINDS
 _V7_KIND = 0
 _EXTENDED_KINDS = frozenset(b"xXgLK")
-_SPARSE_KIND = ord("S")
-_PAX_KIND = ord("x")
+_PAX_KIND, _GLOBAL_KIND, _SPARSE_KIND, _LONG_NAME_KIND, _LONG_LINK_KIND = b"xgSLK"
 
 OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another: index it again"
 _CUT_SHORT = "the shard is cut short: fetch or write it again"
+_WRITE_AGAIN = "write the shard again"
 
 
-@dataclass(frozen=True, slots=True)
-class PaxGlobals:
+class PaxGlobals(NamedTuple):
     """The PAX records in force for all following members; only a name and a size matter here."""
 
     path: bytes | None = None
@@ -127,24 +132,10 @@ class HeaderWalk:
     and ends, and ``in_force`` the PAX records in force at its start.
     """
 
-    __slots__ = (
-        "_newest",
-        "ended",
-        "globals_log",
-        "in_force",
-        "is_whole",
-        "needed_bytes",
-        "num_bytes",
-        "position",
-        "shard",
-    )
-
     def __init__(self, *, shard: str, num_bytes: int, position: int = 0, in_force: PaxGlobals | None = None) -> None:
-        self.shard = shard
-        self.num_bytes = num_bytes
-        self.position = position
-        self.is_whole = in_force is None
-        self.in_force = in_force or _NO_GLOBALS
+        self.shard, self.num_bytes, self.position = shard, num_bytes, position
+        self._is_whole = in_force is None
+        self._in_force = in_force or _NO_GLOBALS
         self.needed_bytes = BLOCK_BYTES
         self.ended = False
         self.globals_log: list[tuple[int, PaxGlobals]] = []
@@ -153,31 +144,35 @@ class HeaderWalk:
     def step(self, buffer: Buffer) -> TarMembers:
         """Find the members whose headers lie in ``buffer``, which begins at ``position`` of the shard.
 
-        O(headers in the buffer). All their checksums are verified.
-
-        Raises
-        ------
-        ShardError
-            The chain breaks, with the byte: a bad checksum, a size that is no number or leads beyond the end of the
-            shard, extended headers beyond 16 MiB, a sparse member.
+        O(headers in the buffer). All their checksums are verified. Raises `ShardError` with the byte where the chain
+        breaks: at a bad checksum, a size that is no number or leads beyond the end of the shard, extended headers
+        beyond 16 MiB, or a sparse member.
         """
         found = _Found(buffer, self.position)
         try:
             self._follow(found)
         except ShardError:
             # An invalid field usually results from damage that a checksum error describes better.
-            self._verify(found)
+            self._verified_headers(found)
             raise
-        return self._members(found)
+        headers, sizes = np.array(found.headers, dtype=np.int64), np.array(found.sizes, dtype=np.int64)
+        blocks = self._verified_headers(found)[: len(headers)]
+        names = header_names(blocks)
+        for number, name in found.names.items():
+            names[number] = text(name)
+        return TarMembers(
+            buffer=found.buffer,
+            first_byte=found.first_byte,
+            starts=np.array(found.starts, dtype=np.int64),
+            headers=headers,
+            sizes=sizes,
+            ends=headers + BLOCK_BYTES + ((sizes + BLOCK_BYTES - 1) & -BLOCK_BYTES),
+            kinds=blocks[:, 156],
+            names=names,
+        )
 
     def check_end(self) -> None:
-        """Check at the end of the shard that it is not empty, and that the newest member does not extend beyond it.
-
-        Raises
-        ------
-        ShardError
-            It is empty, or the member does.
-        """
+        """Raise `ShardError` at the end of a shard that is empty, or whose newest member extends beyond it."""
         if self.num_bytes == 0:
             msg = "the file is empty; even a tar archive without members has 512 bytes of zeros"
             raise ShardError(msg, shard=self.shard, byte=0, hint="write it again, or leave it out")
@@ -192,7 +187,7 @@ class HeaderWalk:
         starts, headers, sizes = found.starts.append, found.headers.append, found.sizes.append
         unpack = _CHAIN.unpack_from
         self.needed_bytes = BLOCK_BYTES
-        none_in_force = self.in_force == _NO_GLOBALS
+        none_in_force = self._in_force == _NO_GLOBALS
         position = 0
         while position <= last:
             digits, stop, kind = unpack(buffer, position)
@@ -205,14 +200,13 @@ class HeaderWalk:
             ):
                 header, size = position, int(digits, 8)
             else:
-                member = (
-                    self._timed_member(found, position, digits, stop) if kind == _PAX_KIND and none_in_force else None
-                )
+                is_timed = kind == _PAX_KIND and none_in_force
+                member = self._timed_member(found, position, digits, stop) if is_timed else None
                 member = member or self._odd_member(found, position)
                 if member is None:
                     break
                 header, size = member
-                none_in_force = self.in_force == _NO_GLOBALS
+                none_in_force = self._in_force == _NO_GLOBALS
             following = header + BLOCK_BYTES + ((size + 511) & -512)
             if following > limit:
                 found.extended.append(header)
@@ -223,7 +217,7 @@ class HeaderWalk:
             position = following
         if position < limit < position + BLOCK_BYTES and not self.ended:
             if not base + position and (hint := packed_hint(buffer[:6], "tar")):
-                raise self._no_tar(bytes(buffer[:6]), f"has {limit} bytes", hint)
+                raise self._no_tar(buffer, f"has {limit} bytes", hint)
             raise self._cut_short(base + position, BLOCK_BYTES)
         self.position = base + position
         self._newest = base + found.headers[-1] if found.headers else self._newest
@@ -239,11 +233,9 @@ class HeaderWalk:
         payload = position + BLOCK_BYTES
         payload_end = payload + int(digits, 8)
         header = (payload_end + BLOCK_BYTES - 1) & -BLOCK_BYTES
-        if (
-            header > last
-            or header - position > MAX_EXTENDED_BYTES
-            or is_of_interest(bytes(buffer[payload:payload_end]))
-        ):
+        if header > last or header - position > _MAX_EXTENDED_BYTES:
+            return None
+        if is_of_interest(bytes(buffer[payload:payload_end])):
             return None
         digits, stop, kind = _CHAIN.unpack_from(buffer, header)
         if kind not in REGULAR_KINDS or stop not in _FIELD_ENDS or digits.strip(_OCTAL_DIGITS):
@@ -265,34 +257,40 @@ class HeaderWalk:
             if not self._has(found, first, position, BLOCK_BYTES):
                 del found.extended[mark:]
                 return None
-            header = bytes(found.buffer[position : position + BLOCK_BYTES])
+            header, byte = bytes(found.buffer[position : position + BLOCK_BYTES]), found.first_byte + position
             if header == _ZERO_BLOCK:
-                self._end(found, position, pending)
+                if pending.needs_member:
+                    msg = "the archive ends where the member should be that the extended header before it describes"
+                    raise ShardError(msg, shard=self.shard, byte=byte, hint=_CUT_SHORT)
+                self.ended = True
                 return None
             found.extended.append(position)
-            kind = header[156]
-            size = self._size(header, found.first_byte + position)
+            kind, size = header[156], read_number(header[124:136])
+            if size is None or size < 0:
+                msg = f"the size field of this tar header holds {header[124:136]!r}, which is no size"
+                hint = "the shard is damaged: fetch or write it again"
+                raise ShardError(msg, shard=self.shard, byte=byte, hint=hint)
             if kind not in _EXTENDED_KINDS:
                 break
             following = position + BLOCK_BYTES + padded(size)
-            if following - first > MAX_EXTENDED_BYTES:
-                raise self._too_long(found.first_byte + position, following - first)
+            if (num_bytes := following - first) > _MAX_EXTENDED_BYTES:
+                most = _MAX_EXTENDED_BYTES
+                msg = f"the extended headers of this member take {num_bytes} bytes, more than the {most} allowed"
+                raise ShardError(msg, shard=self.shard, byte=byte, hint="the shard is damaged, or not meant to be read")
             if not self._has(found, first, position, following - position):
                 del found.extended[mark:]
                 return None
             payload = bytes(found.buffer[position + BLOCK_BYTES : position + BLOCK_BYTES + size])
-            self._take_extended(kind, payload, pending, found.first_byte + position, found.first_byte + following)
+            self._take_extended(kind, payload, pending, byte, found.first_byte + following)
             position = following
         if kind == _SPARSE_KIND:
-            raise self._sparse(found.first_byte + position)
+            raise self._sparse(byte)
         found.extended.pop()
-        path = self.in_force.path if pending.path is None else pending.path
+        path = self._in_force.path if pending.path is None else pending.path
         is_v7_directory = _is_v7_directory(header)
-        if path is not None and is_v7_directory:
-            path = path.rstrip(b"/") + b"/"
         if path is not None:
-            found.names[len(found.starts)] = path
-        for stated in (self.in_force.size, pending.size):
+            found.names[len(found.starts)] = path.rstrip(b"/") + b"/" if is_v7_directory else path
+        for stated in (self._in_force.size, pending.size):
             size = size if stated is None else stated
         return position, 0 if kind in _EMPTY_KINDS or is_v7_directory else size
 
@@ -304,29 +302,33 @@ class HeaderWalk:
         if end > self.num_bytes - found.first_byte:
             raise self._cut_short(found.first_byte + position, num_bytes)
         # Twice the length, so that a chain of extended headers is not walked once for each of them.
-        twice = min(2 * (len(found.buffer) - first), MAX_EXTENDED_BYTES)
+        twice = min(2 * (len(found.buffer) - first), _MAX_EXTENDED_BYTES)
         self.needed_bytes = max(end - first, twice)
         return False
 
-    def _end(self, found: _Found, position: int, pending: _Pending) -> None:
-        """Record that the archive ends at ``position``."""
-        if pending.needs_member:
-            msg = "the archive ends where the member should be that the extended header before it describes"
-            raise ShardError(msg, shard=self.shard, byte=found.first_byte + position, hint=_CUT_SHORT)
-        self.ended = True
-
     def _take_extended(self, kind: int, payload: bytes, pending: _Pending, byte: int, holds_from: int) -> None:
         """Apply one extended header; if several give a name the first one wins, as in tarfile."""
-        pending.needs_member = pending.needs_member or kind != ord("g")
-        if kind == ord("L"):
+        pending.needs_member = pending.needs_member or kind != _GLOBAL_KIND
+        if kind == _LONG_NAME_KIND:
             if pending.path is None:
                 pending.path = payload.partition(b"\0")[0]
             return
-        if kind == ord("K") or not is_of_interest(payload):
+        if kind == _LONG_LINK_KIND or not is_of_interest(payload):
             return
-        records = self._records(payload, byte)
-        if kind == ord("g"):
-            self._take_globals(records, holds_from)
+        try:
+            records = pax_records(payload)
+        except ValueError as error:
+            msg = f"this PAX header cannot be read: {error}"
+            raise ShardError(msg, shard=self.shard, byte=byte, hint=_WRITE_AGAIN) from None
+        if kind == _GLOBAL_KIND:  # for all following members; an empty value cancels an earlier one
+            path, size = self._in_force
+            if b"path" in records:
+                path = records[b"path"].rstrip(b"/") or None
+            if b"size" in records:
+                size = self._decimal(records[b"size"], holds_from) if records[b"size"] else None
+            if (path, size) != self._in_force:
+                self._in_force = PaxGlobals(path, size)
+                self.globals_log.append((holds_from, self._in_force))
             return
         if any(name.startswith(b"GNU.sparse.") for name in records):
             raise self._sparse(byte)
@@ -335,89 +337,36 @@ class HeaderWalk:
         if records.get(b"size") and pending.size is None:
             pending.size = self._decimal(records[b"size"], byte)
 
-    def _take_globals(self, records: dict[bytes, bytes], holds_from: int) -> None:
-        """Put PAX records into force for all following members; an empty value cancels an earlier one."""
-        path, size = self.in_force.path, self.in_force.size
-        if b"path" in records:
-            path = records[b"path"].rstrip(b"/") or None
-        if b"size" in records:
-            size = self._decimal(records[b"size"], holds_from) if records[b"size"] else None
-        if (path, size) != (self.in_force.path, self.in_force.size):
-            self.in_force = PaxGlobals(path, size)
-            self.globals_log.append((holds_from, self.in_force))
-
-    def _records(self, payload: bytes, byte: int) -> dict[bytes, bytes]:
-        try:
-            return pax_records(payload)
-        except ValueError as error:
-            msg = f"this PAX header cannot be read: {error}"
-            raise ShardError(msg, shard=self.shard, byte=byte, hint="write the shard again") from None
-
     def _decimal(self, value: bytes, byte: int) -> int:
         if not (value.isdigit() and len(value) <= 20):
             msg = f"a PAX header gives the size {value[:40]!r}, which is no size"
-            raise ShardError(msg, shard=self.shard, byte=byte, hint="write the shard again")
+            raise ShardError(msg, shard=self.shard, byte=byte, hint=_WRITE_AGAIN)
         return int(value)
 
-    def _size(self, header: bytes, byte: int) -> int:
-        size = read_number(header[124:136])
-        if size is None or size < 0:
-            what = header[124:136]
-            msg = f"the size field of this tar header holds {what!r}, which is no size"
-            raise ShardError(msg, shard=self.shard, byte=byte, hint="the shard is damaged: fetch or write it again")
-        return size
-
-    def _members(self, found: _Found) -> TarMembers:
-        """Verify the headers found and convert them to columns."""
-        headers = np.array(found.headers, dtype=np.int64)
-        sizes = np.array(found.sizes, dtype=np.int64)
-        blocks = self._verify(found)[: len(headers)]
-        names = header_names(blocks)
-        for number, name in found.names.items():
-            names[number] = text(name)
-        return TarMembers(
-            buffer=found.buffer,
-            first_byte=found.first_byte,
-            starts=np.array(found.starts, dtype=np.int64),
-            headers=headers,
-            sizes=sizes,
-            ends=headers + BLOCK_BYTES + ((sizes + BLOCK_BYTES - 1) & -BLOCK_BYTES),
-            kinds=blocks[:, 156],
-            names=names,
-        )
-
-    def _verify(self, found: _Found) -> NDArray[np.uint8]:
-        """Raise for the first header whose checksum is wrong; return all headers, those of the members first."""
+    def _verified_headers(self, found: _Found) -> NDArray[np.uint8]:
+        """Raise for the first header whose checksum is wrong; return all, shape (n, 512), those of members first."""
         positions = np.array(found.headers + found.extended, dtype=np.int64)
-        blocks = _blocks(found.buffer, positions)
+        whole = len(found.buffer) // BLOCK_BYTES
+        table = np.frombuffer(found.buffer, dtype=np.uint8, count=whole * BLOCK_BYTES).reshape(whole, BLOCK_BYTES)
+        blocks: NDArray[np.uint8] = table[positions // BLOCK_BYTES]
         wrong = positions[~check_sums(blocks)]
-        if wrong.size:
-            raise self._bad_checksum(found, int(wrong.min()))
-        return blocks
-
-    def _bad_checksum(self, found: _Found, position: int) -> ShardError:
-        byte = found.first_byte + position
-        if byte:
+        if not wrong.size:
+            return blocks
+        if byte := found.first_byte + int(wrong.min()):
             msg = "a tar header should be here, and what is here does not have the checksum of one"
             hint = "the shard is damaged from here on, or the index was made of another file: fetch or write it again"
-            return ShardError(msg, shard=self.shard, byte=byte, hint=hint)
-        start = bytes(found.buffer[:6])
-        hint = packed_hint(start, "tar") or "check what the file is"
-        return self._no_tar(start, "its first header has a wrong checksum", hint)
+            raise ShardError(msg, shard=self.shard, byte=byte, hint=hint)
+        hint = packed_hint(found.buffer[:6], "tar") or "check what the file is"
+        raise self._no_tar(found.buffer, "its first header has a wrong checksum", hint)
 
-    def _no_tar(self, start: bytes, what: str, hint: str) -> ShardError:
-        msg = f"this is not a tar archive: it begins with {start!r} and {what}"
+    def _no_tar(self, buffer: Buffer, what: str, hint: str) -> ShardError:
+        msg = f"this is not a tar archive: it begins with {bytes(buffer[:6])!r} and {what}"
         return ShardError(msg, shard=self.shard, byte=0, hint=hint)
 
     def _cut_short(self, byte: int, num_bytes: int) -> ShardError:
-        left = self.num_bytes - byte
-        what = "the shard ends" if self.is_whole else "the bytes that the index gives end"
-        msg = f"{what} inside this member: {num_bytes} bytes are needed from here, {left} are left"
-        return ShardError(msg, shard=self.shard, byte=byte, hint=_CUT_SHORT if self.is_whole else OTHER_FILE)
-
-    def _too_long(self, byte: int, num_bytes: int) -> ShardError:
-        msg = f"the extended headers of this member take {num_bytes} bytes, more than the {MAX_EXTENDED_BYTES} allowed"
-        return ShardError(msg, shard=self.shard, byte=byte, hint="the shard is damaged, or not meant to be read")
+        what = "the shard ends" if self._is_whole else "the bytes that the index gives end"
+        msg = f"{what} inside this member: {num_bytes} bytes are needed from here, {self.num_bytes - byte} are left"
+        return ShardError(msg, shard=self.shard, byte=byte, hint=_CUT_SHORT if self._is_whole else OTHER_FILE)
 
     def _sparse(self, byte: int) -> ShardError:
         msg = "this member is a GNU sparse file, of which the archive keeps only the parts that are no zeros"
@@ -430,16 +379,4 @@ def _is_v7_directory(header: Buffer) -> bool:
 
     As for other directories, its size field does not count bytes that follow.
     """
-    return header[156] == _V7_KIND and bytes(header[:_NAME_BYTES]).partition(b"\0")[0].endswith(b"/")
-
-
-def is_of_interest(payload: bytes) -> bool:
-    """Return True if a PAX header can hold a name or a size; most hold times only and need not be parsed."""
-    return b"path=" in payload or b"size=" in payload or b"GNU.sparse." in payload
-
-
-def _blocks(buffer: Buffer, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Copy the header blocks at these positions, shape (num_positions, 512)."""
-    whole = len(buffer) // BLOCK_BYTES
-    table = np.frombuffer(buffer, dtype=np.uint8, count=whole * BLOCK_BYTES).reshape(whole, BLOCK_BYTES)
-    return table[positions // BLOCK_BYTES]
+    return header[156] == _V7_KIND and bytes(header[:NAME_BYTES]).partition(b"\0")[0].endswith(b"/")

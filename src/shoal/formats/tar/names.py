@@ -37,18 +37,18 @@ def key_and_suffix(name: str) -> tuple[str, str] | None:
     # The fast path of nearly all names; the dot in the expression does not match a newline.
     if dot > slash and name[0] != "_" and "\n" not in name:
         return name[:dot], name[dot + 1 :].lower()
-    match = None if is_meta(name) else _KEY_AND_SUFFIX.match(name)
+    match = None if _is_meta(name) else _KEY_AND_SUFFIX.match(name)
     return (match[1], match[2].lower()) if match else None
 
 
-def is_meta(name: str) -> bool:
+def _is_meta(name: str) -> bool:
     """Return True if WebDataset skips a member of this name as metadata."""
     if not name.startswith("__"):
         return False
     return ("/" not in name and name.endswith("__")) or _META.match(name) is not None
 
 
-def note_of(kind: int, name: str) -> str:
+def _note_of(kind: int, name: str) -> str:
     """Return the name under which the notes count a member that belongs to no sample."""
     if kind in LINK_KINDS:
         return "links"
@@ -58,7 +58,7 @@ def note_of(kind: int, name: str) -> str:
         return "devices"
     if kind not in REGULAR_KINDS:
         return "other_members"
-    return "meta_members" if is_meta(name) else "members_without_extension"
+    return "meta_members" if _is_meta(name) else "members_without_extension"
 
 
 class Grouping:
@@ -68,20 +68,6 @@ class Grouping:
     belong to the later one; since it is not known at once whether the sample continues after them, two CRCs are kept:
     one from the start of the sample, one from the end of its last member.
     """
-
-    __slots__ = (
-        "_begun",
-        "_crc",
-        "_crc_with_gap",
-        "_crcs",
-        "_end",
-        "_gap_crc",
-        "_key",
-        "_seen",
-        "_shard",
-        "_starts",
-        "notes",
-    )
 
     def __init__(self, *, shard: str) -> None:
         self._shard = shard
@@ -97,10 +83,7 @@ class Grouping:
     def add(self, members: TarMembers) -> None:
         """Group the members of the next span; about 1.5 us each.
 
-        Raises
-        ------
-        ShardError
-            A suffix occurs twice in one sample; with the byte of the second.
+        Raises `ShardError` with the byte of the second member if a suffix occurs twice in one sample.
         """
         view, base = memoryview(members.buffer), members.first_byte
         key, end, seen, crc = self._key, self._end, self._seen, self._crc_with_gap
@@ -110,17 +93,26 @@ class Grouping:
         ):
             parts = key_and_suffix(name) if kind in REGULAR_KINDS else None
             if parts is None:
-                self._crc_with_gap = crc
-                self._skip(kind, name, view[start:header_end])
-                crc = self._crc_with_gap
+                headers, note = view[start:header_end], _note_of(kind, name)
+                crc, self._gap_crc = crc32(headers, crc), crc32(headers, self._gap_crc)
+                self.notes[note] = self.notes.get(note, 0) + 1
                 continue
             name_key, field = parts
             if name_key != key:
-                key = name_key
-                crc = self._open(base + start, end)
-                seen = set()
+                key, seen = name_key, set()
+                if self._begun:
+                    self._starts.append(end)
+                    self._crcs.append(self._crc)
+                    crc = self._gap_crc
+                else:
+                    self._begun = True
+                    self._starts.append(base + start)
+                    crc = 0
             if field in seen or field in _RESERVED:
-                raise self._repeated(name_key, field, base + start)
+                what = f"the suffix {field!r} comes a second time in the sample {name_key!r}"
+                why = " (WebDataset keeps this name for itself)" if field in _RESERVED else ""
+                hint = "rename one of the members, or give each sample a key of its own; suffixes count lower-cased"
+                raise ShardError(what + why, shard=self._shard, byte=base + start, hint=hint)
             seen.add(field)
             crc = self._crc = crc32(view[start:header_end], crc)
             self._gap_crc = 0
@@ -135,28 +127,5 @@ class Grouping:
 
     def last(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """Return the border and CRC of the last sample, which ends where its last member does."""
-        is_any = self._begun
-        ends, crcs = [self._end] * is_any, [self._crc] * is_any
+        ends, crcs = [self._end] * self._begun, [self._crc] * self._begun
         return np.array(ends, dtype=np.int64), np.array(crcs, dtype=np.uint32)
-
-    def _open(self, start: int, end: int) -> int:
-        """Begin a sample; return its initial CRC."""
-        if not self._begun:
-            self._begun = True
-            self._starts.append(start)
-            return 0
-        self._starts.append(end)
-        self._crcs.append(self._crc)
-        return self._gap_crc
-
-    def _skip(self, kind: int, name: str, headers: memoryview) -> None:
-        self._crc_with_gap = crc32(headers, self._crc_with_gap)
-        self._gap_crc = crc32(headers, self._gap_crc)
-        note = note_of(kind, name)
-        self.notes[note] = self.notes.get(note, 0) + 1
-
-    def _repeated(self, key: str, field: str, byte: int) -> ShardError:
-        what = f"the suffix {field!r} comes a second time in the sample {key!r}"
-        why = " (WebDataset keeps this name for itself)" if field in _RESERVED else ""
-        hint = "rename one of the members, or give each sample a key of its own; suffixes count lower-cased"
-        return ShardError(what + why, shard=self._shard, byte=byte, hint=hint)

@@ -19,9 +19,17 @@ from shoal.formats.forward_scan import About, Content, FoundSamples, StoredConte
 from shoal.formats.metadata.third_party_index import wrong_border
 from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.formats.tar.borders import cut_sample
-from shoal.formats.tar.fast_path import Pieces, Sliced, read_plain_sample
 from shoal.formats.tar.header_fields import BLOCK_BYTES, text
-from shoal.formats.tar.headers import OTHER_FILE, REGULAR_KINDS, UNKNOWN_BYTES, HeaderWalk, PaxGlobals, TarMembers
+from shoal.formats.tar.headers import (
+    IS_REGULAR,
+    OTHER_FILE,
+    REGULAR_KINDS,
+    UNKNOWN_BYTES,
+    HeaderWalk,
+    PaxGlobals,
+    TarMembers,
+)
+from shoal.formats.tar.headers_fast_path import Sliced, SlicedShard, read_plain_sample
 from shoal.formats.tar.names import Grouping, key_and_suffix
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.index.unseen_borders import is_by_borders, may_be_cut
@@ -29,8 +37,6 @@ from shoal.index.unseen_borders import is_by_borders, may_be_cut
 _FIRST_WINDOW_BYTES = 8192
 _SMALL_WINDOW_BYTES = 2048
 _MAX_GLOBALS = 1024
-_IS_REGULAR = np.zeros(256, dtype=np.bool_)
-_IS_REGULAR[list(REGULAR_KINDS)] = True
 
 
 class Tar:
@@ -43,7 +49,7 @@ class Tar:
 
     name: str = "tar"
     suffixes: tuple[str, ...] = (".tar",)
-    scan_rule = 1  # increased when the cutting rule changes, so that cached scans are not used
+    scan_rule = 1  # see `VersionedFormat`
 
     def __init__(self, *, window_bytes: int = 1 << 20, skip_bytes: int = 32768) -> None:
         self.window_bytes = window_bytes
@@ -56,10 +62,7 @@ class Tar:
         ``members_without_extension``, none of which are samples to WebDataset; ``trailing_bytes`` after the end of the
         archive (tar ignores them; two archives joined by ``cat`` look like this); ``missing_end_blocks``.
 
-        Raises
-        ------
-        ShardError
-            The archive is damaged or cut short, or repeats a suffix inside one sample.
+        Raises `ShardError` if the archive is damaged or cut short, or repeats a suffix inside one sample.
         """
         return forward_scan(self, read, num_bytes, shard=shard)
 
@@ -78,38 +81,24 @@ class Tar:
         return About(_head(walk, shard), dict(grouping.notes))
 
     def fields(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:
-        """Return the fields of the samples, in order of first appearance; as much work as a scan.
+        """Return the fields of the samples, in order of first appearance; works and raises as a scan does."""
+        return list(dict.fromkeys(field for _, field in self._keys_and_fields(read, num_bytes, shard)))
 
-        Raises
-        ------
-        ShardError
-            The archive is damaged or cut short.
-        """
-        found: dict[str, None] = {}
-        content = StoredContent(read, num_bytes)
-        for members in self._steps(HeaderWalk(shard=shard, num_bytes=num_bytes), content):
+    def keys(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:
+        """Return the key of each sample; works and raises as a scan does."""
+        found: list[str] = []
+        for key, _ in self._keys_and_fields(read, num_bytes, shard):
+            if found[-1:] != [key]:
+                found.append(key)
+        return found
+
+    def _keys_and_fields(self, read: ReadBytes, num_bytes: int, shard: str) -> Iterator[tuple[str, str]]:
+        walk = HeaderWalk(shard=shard, num_bytes=num_bytes)
+        for members in self._steps(walk, StoredContent(read, num_bytes)):
             for name, kind in zip(members.names, members.kinds.tolist(), strict=True):
                 parts = key_and_suffix(name) if kind in REGULAR_KINDS else None
                 if parts is not None:
-                    found[parts[1]] = None
-        return list(found)
-
-    def keys(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:
-        """Return the key of each sample; as much work as a scan.
-
-        Raises
-        ------
-        ShardError
-            The archive is damaged or cut short.
-        """
-        found: list[str] = []
-        content = StoredContent(read, num_bytes)
-        for members in self._steps(HeaderWalk(shard=shard, num_bytes=num_bytes), content):
-            for name, kind in zip(members.names, members.kinds.tolist(), strict=True):
-                parts = key_and_suffix(name) if kind in REGULAR_KINDS else None
-                if parts is not None and found[-1:] != [parts[0]]:
-                    found.append(parts[0])
-        return found
+                    yield parts
 
     def _steps(self, walk: HeaderWalk, content: Content) -> Iterator[TarMembers]:
         window_bytes = _FIRST_WINDOW_BYTES
@@ -122,25 +111,19 @@ class Tar:
                 return
             members = walk.step(window)
             yield members
-            window_bytes = self._next_window(window_bytes, (walk.position - first) // max(1, len(members)))
-
-    def _next_window(self, window_bytes: int, stride_bytes: int) -> int:
-        if stride_bytes >= self.skip_bytes:
-            return _SMALL_WINDOW_BYTES
-        return min(4 * window_bytes, self.window_bytes)
+            stride_bytes = (walk.position - first) // max(1, len(members))
+            skips = stride_bytes >= self.skip_bytes
+            window_bytes = _SMALL_WINDOW_BYTES if skips else min(4 * window_bytes, self.window_bytes)
 
     def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
         """Read one sample, headers and payloads separately: a payload of 100 KB takes two thirds of the time.
 
-        Raises
-        ------
-        ShardError
-            As `parse` and `TarRecords.sample` do.
+        Raises `ShardError` as `parse` and `TarRecords.sample` do.
         """
         first_byte = span.first_byte
         if not span.head.get("pax_globals"):
-            pieces: Any = read if hasattr(read, "__getitem__") else Pieces(read)
-            sample = read_plain_sample(pieces, first_byte, end_byte)
+            slices: Any = read if hasattr(read, "__getitem__") else SlicedShard(read)
+            sample = read_plain_sample(slices, first_byte, end_byte)
             if sample is not None:
                 return sample
         whole = span._replace(sample_starts=[0, end_byte - first_byte])
@@ -149,22 +132,13 @@ class Tar:
     def parse(self, buffer: Buffer, span: Span) -> TarRecords:
         """Open the bytes of consecutive samples; O(1) if the index has their borders.
 
-        Raises
-        ------
-        ShardError
-            ``sample_starts`` do not lie in the buffer; or, without them, the bytes are no chain of members with that
-            many samples.
+        Raises `ShardError` if ``sample_starts`` do not lie in the buffer; or, without them, if the bytes are no chain
+        of members with that many samples.
         """
         return TarRecords(buffer, span)
 
     def parse_views(self, buffer: Buffer, payloads: memoryview, span: Span) -> TarRecords:
-        """Open samples like `parse`; values are slices of ``payloads``, which has the bytes of ``buffer``.
-
-        Raises
-        ------
-        ShardError
-            As `parse` does.
-        """
+        """Open samples like `parse`; values are slices of ``payloads``, which has the bytes of ``buffer``."""
         return TarRecords(buffer, span, payloads)
 
 
@@ -175,34 +149,24 @@ class TarRecords:
     wrong, causes one walk through the whole unit, by `WalkedRecords`, which reads it in full or reports the error.
     """
 
-    __slots__ = (
-        "_buffer",
-        "_first_byte",
-        "_head",
-        "_num_samples",
-        "_payloads",
-        "_shard",
-        "_slices",
-        "_starts",
-        "_walked",
-    )
+    __slots__ = ("_buffer", "_num_samples", "_payloads", "_slices", "_span", "_starts", "_walked")
 
     def __init__(self, buffer: Buffer, span: Span, payloads: memoryview | None = None) -> None:
         self._payloads = payloads
         self._slices = _sliceable(buffer)
         self._buffer = self._slices if isinstance(self._slices, bytes) else buffer
-        self._shard, self._first_byte, self._num_samples, sample_starts, head = span
-        self._head = head
+        self._span = span
+        shard, first_byte, self._num_samples, starts, head = span
+        self._starts = starts
         self._walked: WalkedRecords | None = None
-        self._starts = sample_starts
-        if sample_starts is None or (head and _in_force(head, span.first_byte, span.shard) != PaxGlobals()):
+        if starts is None or (head and _in_force(head, first_byte, shard) != PaxGlobals()):
             self._walked = self._walk()
-        elif len(sample_starts) != span.num_samples + 1 or sample_starts[0] < 0 or sample_starts[-1] > len(buffer):
+        elif len(starts) != self._num_samples + 1 or starts[0] < 0 or starts[-1] > len(buffer):
             raise self._wrong_borders()
-        elif may_be_cut(head) and (cut := cut_sample(buffer, sample_starts)) is not None:
+        elif may_be_cut(head) and (cut := cut_sample(buffer, starts)) is not None:
             number, key = cut
             what = f"by the index a sample begins here, and it has the key of the one before, {key!r}"
-            raise wrong_border(what, shard=self._shard, byte=self._first_byte + sample_starts[number])
+            raise wrong_border(what, shard=shard, byte=first_byte + starts[number])
 
     def __len__(self) -> int:
         return self._num_samples
@@ -210,12 +174,8 @@ class TarRecords:
     def sample(self, number: int) -> Sample:
         """Return sample ``number``: its ``__key__``, and by suffix the payloads as new bytes; 2 us a member.
 
-        All checksums of its headers are verified, and that its members end where it does.
-
-        Raises
-        ------
-        ShardError
-            These members are not one sample by WebDataset's rule, so the index belongs to another file.
+        All checksums of its headers are verified, and that its members end where it does. Raises `ShardError` if these
+        members are not one sample by WebDataset's rule, so that the index belongs to another file.
         """
         starts = self._starts
         if self._walked is None and starts is not None:
@@ -235,36 +195,34 @@ class TarRecords:
 
     def _walk(self) -> WalkedRecords:
         """Walk through all members, verifying each header."""
-        buffer = self._buffer
-        payloads = self._payloads
-        starts = np.asarray([0, len(buffer)] if self._starts is None else self._starts, dtype=np.int64)
-        if (starts[1:] <= starts[:-1]).any() and self._num_samples:
+        shard, first_byte, num_samples, sample_starts, head = self._span
+        buffer, payloads = self._buffer, self._payloads
+        starts = np.asarray([0, len(buffer)] if sample_starts is None else sample_starts, dtype=np.int64)
+        if (starts[1:] <= starts[:-1]).any() and num_samples:
             raise self._wrong_borders()
-        if self._num_samples == 0 and self._starts is not None:
+        begin, end = int(starts[0]), int(starts[-1])
+        if num_samples == 0 and sample_starts is not None:
             buffer = b""
-        elif int(starts[0]) or int(starts[-1]) < len(buffer):
-            buffer = memoryview(buffer)[int(starts[0]) : int(starts[-1])]
-            payloads = None if payloads is None else payloads[int(starts[0]) :]
-        first_byte = self._first_byte + int(starts[0])
+        elif begin or end < len(buffer):
+            buffer = memoryview(buffer)[begin:end]
+            payloads = None if payloads is None else payloads[begin:]
+        first_byte += begin
         end = first_byte + len(buffer)
-        in_force = _in_force(self._head, first_byte, self._shard)
-        walk = HeaderWalk(shard=self._shard, num_bytes=end, position=first_byte, in_force=in_force)
+        walk = HeaderWalk(shard=shard, num_bytes=end, position=first_byte, in_force=_in_force(head, first_byte, shard))
         members = walk.step(buffer)
         if walk.position != end:
             msg = "the archive ends here, and the index says that samples follow"
-            raise ShardError(msg, shard=self._shard, byte=walk.position, hint=OTHER_FILE)
-        if self._starts is None:
-            starts = _group_starts(members, self._num_samples, self._shard)
-        first_members = _first_members(members, starts - starts[0], self._shard)
-        return WalkedRecords(members, first_members, self._shard, payloads, by_borders=is_by_borders(self._head))
+            raise ShardError(msg, shard=shard, byte=walk.position, hint=OTHER_FILE)
+        if sample_starts is None:
+            starts = _group_starts(members, num_samples, shard)
+        first_members = _first_members(members, starts - starts[0], shard)
+        return WalkedRecords(members, first_members, shard, payloads, by_borders=is_by_borders(head))
 
     def _wrong_borders(self) -> ShardError:
-        num_bytes, borders = len(self._buffer), self._starts or ()
-        msg = (
-            f"the index gives {len(borders)} borders of {self._num_samples} samples in {num_bytes} bytes, some outside"
-        )
+        num_borders, num_bytes = len(self._starts or ()), len(self._buffer)
+        msg = f"the index gives {num_borders} borders of {self._num_samples} samples in {num_bytes} bytes, some outside"
         hint = "the index is damaged: index the shard again"
-        return ShardError(msg, shard=self._shard, byte=self._first_byte, hint=hint)
+        return ShardError(msg, shard=self._span.shard, byte=self._span.first_byte, hint=hint)
 
 
 def _sliceable(buffer: Buffer) -> Sliced:
@@ -282,39 +240,22 @@ def _address(buffer: Any) -> int:
 
 
 class WalkedRecords:
-    """Some consecutive samples of a tar whose members are all known, handed out by number."""
+    """Some consecutive samples of a tar whose members are all known, handed out by number.
 
-    __slots__ = (
-        "_buffer",
-        "_by_borders",
-        "_copies",
-        "_ends",
-        "_first",
-        "_members",
-        "_names",
-        "_payloads",
-        "_shard",
-        "_values",
-    )
+    Values are slices of ``values``, or else new bytes. ``by_borders`` is True if another tool's index gave the borders.
+    """
 
     def __init__(
-        self,
-        members: TarMembers,
-        first_members: list[int],
-        shard: str,
-        values: memoryview | None = None,
-        *,
-        by_borders: bool = False,
+        self, members: TarMembers, first_members: list[int], shard: str, values: memoryview | None, *, by_borders: bool
     ) -> None:
         self._by_borders = by_borders
         self._members = members
-        self._buffer = members.buffer
         self._values = members.buffer if values is None else values
         self._copies = values is None and not isinstance(members.buffer, bytes)
         self._first = first_members
         self._names = members.names
         # Members that are no regular files lose their names here, and so belong to no sample.
-        for member in np.flatnonzero(~_IS_REGULAR[members.kinds]).tolist():
+        for member in np.flatnonzero(~IS_REGULAR[members.kinds]).tolist():
             self._names[member] = ""
         payloads = members.headers + BLOCK_BYTES
         self._payloads = payloads.tolist()
@@ -326,7 +267,7 @@ class WalkedRecords:
 
     def layout_crcs(self) -> NDArray[np.uint32]:
         """Return the CRC-32 of the headers of each sample, as `Tar.scan` gives them; shape (len,)."""
-        view = memoryview(self._buffer)
+        view = memoryview(self._members.buffer)
         starts, payloads = self._members.starts.tolist(), self._payloads
         crcs = np.zeros(len(self), dtype=np.uint32)
         for number in range(len(self)):
@@ -337,14 +278,10 @@ class WalkedRecords:
         return crcs
 
     def sample(self, number: int) -> Sample:
-        """Return sample ``number``: its ``__key__``, and by suffix the payloads as new bytes; O(its bytes).
+        """Return sample ``number``: its ``__key__``, and by suffix the payloads; O(its bytes).
 
-        Raises
-        ------
-        ShardError
-            These members are not one sample by WebDataset's rule, so the index belongs to another file.
-        IndexFileError
-            They are not, and the index was made from one of another tool, which is wrong.
+        If these members are not one sample by WebDataset's rule, the index belongs to another file and `ShardError` is
+        raised; or `IndexFileError`, if it was made from one of another tool, which is wrong.
         """
         sample: Sample = {}
         key: str | None = None
@@ -357,20 +294,20 @@ class WalkedRecords:
             if key is None:
                 sample["__key__"] = key = member_key
             if member_key != key and self._by_borders:
-                byte = self._members.first_byte + int(self._members.starts[member])
                 what = f"by the index {name!r} belongs to the sample {key!r}"
-                raise wrong_border(what, shard=self._shard, byte=byte)
+                raise wrong_border(what, shard=self._shard, byte=self._byte(member))
             if member_key != key or field in sample:
-                raise self._wrong(member, f"{name!r} should belong to the sample {key!r}, and cannot")
+                msg = f"{name!r} should belong to the sample {key!r}, and cannot"
+                raise ShardError(msg, shard=self._shard, byte=self._byte(member), hint=OTHER_FILE)
             payload = self._values[self._payloads[member] : self._ends[member]]
             sample[field] = bytes(payload) if self._copies else payload
         if key is None:
-            raise self._wrong(self._first[number], "the index has a sample here, and there is no member of one")
+            msg = "the index has a sample here, and there is no member of one"
+            raise ShardError(msg, shard=self._shard, byte=self._byte(self._first[number]), hint=OTHER_FILE)
         return sample
 
-    def _wrong(self, member: int, msg: str) -> ShardError:
-        byte = self._members.first_byte + int(self._members.starts[member])
-        return ShardError(msg, shard=self._shard, byte=byte, hint=OTHER_FILE)
+    def _byte(self, member: int) -> int:
+        return self._members.first_byte + int(self._members.starts[member])
 
 
 def _group_starts(members: TarMembers, num_samples: int, shard: str) -> NDArray[np.int64]:
@@ -408,7 +345,7 @@ def _head(walk: HeaderWalk, shard: str) -> dict[str, Any]:
         msg = f"the PAX records for all following members change {len(walk.globals_log)} times"
         hint = f"at most {_MAX_GLOBALS} changes are supported: write the shard again"
         raise ShardError(msg, shard=shard, byte=walk.globals_log[_MAX_GLOBALS][0], hint=hint)
-    rows = [[byte, None if g.path is None else text(g.path), g.size] for byte, g in walk.globals_log]
+    rows = [[byte, None if path is None else text(path), size] for byte, (path, size) in walk.globals_log]
     return {"pax_globals": rows}
 
 

@@ -17,14 +17,13 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.formats.lines.json_values import check_keys, plain_number
 from shoal.formats.shard_format import Sample
-from shoal.formats.tar.header_fields import BLOCK_BYTES
+from shoal.formats.tar.header_fields import BLOCK_BYTES, NAME_BYTES
 from shoal.formats.tar.names import key_and_suffix
 from shoal.formats.writing.encoder import AppendedShard, EncodedRecord
 from shoal.index.shard_scan import Buffer
 
-_END = bytes(2 * BLOCK_BYTES)
-_NAME_BYTES, _PREFIX_BYTES = 100, 155
-_MOST_OCTAL_BYTES = 8**11 - 1
+_PREFIX_BYTES = 155
+MOST_OCTAL_BYTES = 8**11 - 1
 _PADDINGS = tuple(bytes(-size % BLOCK_BYTES) for size in range(BLOCK_BYTES))
 _MODE_AND_OWNERS = b"0000644\0" + 2 * b"0000000\0"
 _AFTER_SIZE = b"\0" + b"00000000000\0"  # and the time
@@ -57,10 +56,8 @@ class TarEncoder:
     def record(self, sample: Sample) -> EncodedRecord:
         """Encode the members of a sample; 2 us, and about 1.5 us for each member.
 
-        Raises
-        ------
-        UsageError
-            It has no key or no field, a name would be read back differently, or a value cannot be written.
+        Raises `UsageError` if it has no key or no field, if a name would be read back differently, or if a value cannot
+        be written.
         """
         key = sample.get("__key__")
         if not isinstance(key, str) or not key:
@@ -83,7 +80,7 @@ class TarEncoder:
 
     def begin(self) -> AppendedShard:
         """Begin a new shard."""
-        return AppendedShard(tail=_END)
+        return AppendedShard(tail=bytes(2 * BLOCK_BYTES))
 
 
 def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
@@ -102,7 +99,7 @@ def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
     except UnicodeEncodeError as error:
         msg = f"the name {name!r} is no text: {error.reason}"
         raise UsageError(msg, hint="give the sample another key") from None
-    if len(encoded) <= _NAME_BYTES and num_bytes <= _MOST_OCTAL_BYTES:
+    if len(encoded) <= NAME_BYTES and num_bytes <= MOST_OCTAL_BYTES:
         return plain_header(encoded, num_bytes)
     return _long_header(encoded, num_bytes)
 
@@ -116,14 +113,10 @@ def is_safe_name(name: str) -> bool:
 def plain_header(name: bytes, num_bytes: int, *, prefix: bytes = _NO_PREFIX, kind: bytes = b"0") -> bytes:
     """Return one header, for a name of at most 100 bytes and a size below 8 GiB."""
     size, size_sum = _size_field(num_bytes)
-    total = _FIXED_SUM + sum(name) + size_sum + kind[0]
-    if prefix is _NO_PREFIX and kind == b"0":  # nearly all: one step
-        return b"%b%b%b%b%06o%b" % (name.ljust(_NAME_BYTES, b"\0"), _MODE_AND_OWNERS, size, _AFTER_SIZE, total, _PLAIN)
-    total += sum(prefix)
-    after = (kind, _REST, prefix, _AFTER_PREFIX)
-    return b"%b%b%b%b%06o\0 " % (name.ljust(_NAME_BYTES, b"\0"), _MODE_AND_OWNERS, size, _AFTER_SIZE, total) + b"".join(
-        after
-    )
+    is_plain = prefix is _NO_PREFIX and kind == b"0"  # nearly all: one step
+    after = _PLAIN if is_plain else b"".join((b"\0 ", kind, _REST, prefix, _AFTER_PREFIX))
+    total = _FIXED_SUM + sum(name) + size_sum + kind[0] + (0 if is_plain else sum(prefix))
+    return b"%b%b%b%b%06o%b" % (name.ljust(NAME_BYTES, b"\0"), _MODE_AND_OWNERS, size, _AFTER_SIZE, total, after)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -135,18 +128,18 @@ def _size_field(num_bytes: int) -> tuple[bytes, int]:
 
 def _long_header(name: bytes, num_bytes: int) -> bytes:
     """Return a header with the name split at a slash, as in ustar; else with name, and size from 8 GiB on, in PAX."""
-    if num_bytes <= _MOST_OCTAL_BYTES:
-        cut = name.find(b"/", len(name) - _NAME_BYTES - 1)
+    if num_bytes <= MOST_OCTAL_BYTES:
+        cut = name.find(b"/", len(name) - NAME_BYTES - 1)
         if 0 < cut <= _PREFIX_BYTES and cut < len(name) - 1:
             return plain_header(name[cut + 1 :], num_bytes, prefix=name[:cut].ljust(_PREFIX_BYTES, b"\0"))
     records = _pax_record(b"path", name)
     stated = num_bytes
-    if num_bytes > _MOST_OCTAL_BYTES:
+    if num_bytes > MOST_OCTAL_BYTES:
         records += _pax_record(b"size", b"%d" % num_bytes)
         stated = 0
     padding = _PADDINGS[len(records) % BLOCK_BYTES]
-    extended = plain_header(b"PaxHeaders/" + name[: _NAME_BYTES - 11], len(records), kind=b"x") + records + padding
-    return extended + plain_header(name[:_NAME_BYTES], stated)
+    extended = plain_header(b"PaxHeaders/" + name[: NAME_BYTES - 11], len(records), kind=b"x") + records + padding
+    return extended + plain_header(name[:NAME_BYTES], stated)
 
 
 def _pax_record(key: bytes, value: bytes) -> bytes:
@@ -181,9 +174,8 @@ def _named(field: str, value: Any) -> str:
         return field
     if isinstance(value, str):
         return field if last in _TEXTS else f"{field}.txt"
-    is_number = (
-        isinstance(value, np.generic) and value.dtype.kind in "biuf"
-    )  # as Python's are, unless the name says npy
+    # As Python's are, unless the name says npy.
+    is_number = isinstance(value, np.generic) and value.dtype.kind in "biuf"
     if isinstance(value, np.ndarray | np.generic) and (last == "npy" or not is_number):
         return field if last == "npy" else f"{field}.npy"
     if isinstance(value, int | np.integer) and not isinstance(value, bool):

@@ -7,7 +7,7 @@ which they are to be written, and equal samples give equal bytes. It does not kn
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.joined_checksums import joined_crcs
-from shoal.formats.writing.record_block import RecordBlock
 from shoal.index.cutting import cut_borders
 from shoal.index.shard_scan import Buffer, ShardScan
 
@@ -37,6 +36,26 @@ class EncodedRecord(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RecordBlock:
+    """Records of a format of rows one after the other; all arrays have shape (num_records,).
+
+    ``data`` are their bytes, ``num_bytes`` the size of each, ``layout_crcs`` their values in `ShardScan.layout_crcs`,
+    ``crcs`` the CRC-32 of the bytes of each. ``columns`` has values for the index, by their paths in a sample.
+    """
+
+    data: Buffer
+    num_bytes: NDArray[np.int64]
+    layout_crcs: NDArray[np.uint32]
+    crcs: NDArray[np.uint32]
+    columns: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    @property
+    def num_records(self) -> int:
+        """Number of records."""
+        return len(self.num_bytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class WrittenShard:
     """A description of a written shard, obtained without reading it.
 
@@ -50,6 +69,15 @@ class WrittenShard:
     record_crcs: NDArray[np.uint32] | None = None
     piece_crcs: NDArray[np.uint32] | None = None
     frame_crc: int | None = None
+
+    def extent_crcs(self, *, extent_bytes: int) -> NDArray[np.uint32]:
+        """Return the CRC-32 of each extent into which `cut_extents` cuts the shard; shape (num_extents,)."""
+        if self.piece_crcs is not None:
+            return self.piece_crcs
+        if self.record_crcs is None or not len(self.record_crcs):
+            return np.zeros(0, dtype=np.uint32)
+        cuts = cut_borders(self.scan, extent_bytes=extent_bytes)
+        return joined_crcs(self.record_crcs, np.diff(self.scan.sample_starts), cuts)
 
 
 class ShardEncoder(Protocol):
@@ -101,8 +129,10 @@ class Encoder(Protocol):
 class AppendedShard:
     """A shard of records one after the other, from its first byte on, as in all formats of rows but MDS.
 
-    ``tail`` ends a shard, and ``head`` is its `ShardScan.head`.
+    A `ShardEncoder`. ``tail`` ends a shard, and ``head`` is its `ShardScan.head`.
     """
+
+    held_bytes = 0  # all bytes were returned
 
     def __init__(self, *, tail: bytes = b"", head: Mapping[str, Any] | None = None) -> None:
         self.head: dict[str, Any] = dict(head or {})
@@ -121,11 +151,6 @@ class AppendedShard:
     def num_bytes(self) -> int:
         """Size of the shard if it ended now."""
         return self._position + len(self._tail)
-
-    @property
-    def held_bytes(self) -> int:
-        """Always 0: all bytes were returned."""
-        return 0
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a record; return its bytes."""
@@ -159,24 +184,8 @@ class AppendedShard:
         return WrittenShard(scan, self.num_bytes, record_crcs=crcs, frame_crc=crc32(self._tail))
 
 
-def extent_crcs(written: WrittenShard, *, extent_bytes: int) -> NDArray[np.uint32]:
-    """Return the CRC-32 of each extent into which `cut_extents` cuts the shard; shape (num_extents,)."""
-    if written.piece_crcs is not None:
-        return written.piece_crcs
-    if written.record_crcs is None or not len(written.record_crcs):
-        return np.zeros(0, dtype=np.uint32)
-    cuts = cut_borders(written.scan, extent_bytes=extent_bytes)
-    return joined_crcs(written.record_crcs, np.diff(written.scan.sample_starts), cuts)
-
-
 def check_names(sample: Mapping[str, Any]) -> None:
-    """Check that the names of a sample's fields are text.
-
-    Raises
-    ------
-    UsageError
-        One is not.
-    """
+    """Raise `UsageError` if the name of one of a sample's fields is not text."""
     names: Iterable[object] = sample  # whatever their declared type
     for name in names:
         if not isinstance(name, str):

@@ -20,7 +20,7 @@ from shoal.formats.tables.column_kinds import ColumnKind, ColumnKinds, joined_ki
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tables.rows import partition_fields
 from shoal.formats.tar.reader import Tar
-from shoal.formats.writing.encoders import TABLE_FORMATS, options_of_shard
+from shoal.formats.writing.written_formats import TABLE_FORMATS, options_of_shard
 from shoal.indexing.open_source import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.ranges import reading_one

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError, UsageError
 from shoal.figures import counted
 from shoal.formats.shard_format import Format
-from shoal.formats.writing.encoders import TABLE_FORMATS, WRITTEN_FORMATS, encoder_named
+from shoal.formats.writing.written_formats import TABLE_FORMATS, WRITTEN_FORMATS, encoder_named
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.open_source import Opened, open_source

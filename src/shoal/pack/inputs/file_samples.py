@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.column_kinds import ColumnKinds, kinds_of_rows, schema_of_kinds
-from shoal.formats.writing.encoders import TABLE_FORMATS
+from shoal.formats.writing.written_formats import TABLE_FORMATS
 
 
 class _Maker(Protocol):

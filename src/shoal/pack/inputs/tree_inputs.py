@@ -14,7 +14,7 @@ from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 from shoal.formats.tar.member_blocks import laid_out
 from shoal.formats.tar.writer import is_safe_name
-from shoal.formats.writing.record_block import RecordBlock
+from shoal.formats.writing.encoder import RecordBlock
 from shoal.pack.inputs.file_inputs import FileSamples, label_field, name_of, refuse_collisions, refuse_taken
 from shoal.pack.inputs.file_samples import columns_of_files, fields_beside
 from shoal.pack.inputs.repeats import MARK, refuse_copies
