@@ -11,7 +11,8 @@ from tests.stream.made import check_batch, flat, open_finely, write_tars
 from shoal.errors import IndexFileError
 from shoal.stats.counters import Counters
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating.iterator_spec import WorkerSpec
+from shoal.stream.iterating.iterator import Iteration
+from shoal.stream.iterating.pipeline_spec import WorkerSpec
 from shoal.stream.open_dataset import open_dataset
 from shoal.stream.workers import pickling
 from shoal.stream.workers.worker_batches import add_counts, counts_since
@@ -24,7 +25,7 @@ def work_of(ds: Dataset) -> WorkerSpec:
 
 
 def ids_of(work: WorkerSpec) -> list[int]:
-    iteration = work.iterate(Counters(), epoch=0, start=0, ended=lambda _: None, state=lambda *_: {})
+    iteration = Iteration(work, Counters(), epoch=0, start=0, ended=lambda _: None, state=lambda *_: {})
     return flat(check_batch(batch) for batch in iteration)
 
 

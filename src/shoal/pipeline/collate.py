@@ -47,7 +47,8 @@ def nested(batch: Any, allocate: Allocate = np.empty) -> Any:
     {'x': {'y': array([1, 2]), 'z': (['a', 'b'],)}}
     """
     if isinstance(batch, dict):
-        return {name: _by_part(column, allocate) for name, column in batch.items()}
+        columns = {name: _by_part(column, allocate) for name, column in batch.items() if _has_parts(column)}
+        return batch | columns if columns else batch
     if isinstance(batch, tuple):
         return _tuple_of(batch, [_by_part(column, allocate) for column in batch])
     return _by_part(batch, allocate)
@@ -77,9 +78,13 @@ def column_of(values: list[Any], allocate: Allocate = np.empty) -> Any:
     return _stacked_tensors(values, allocate) if _is_tensor(first) else values
 
 
+def _has_parts(column: Any) -> bool:
+    return isinstance(column, list) and bool(column) and isinstance(column[0], Mapping | tuple | list)
+
+
 def _by_part(column: Any, allocate: Allocate) -> Any:
     """Turn a column of dicts or tuples into dicts or tuples of columns; return any other as it is."""
-    if not isinstance(column, list) or not column:
+    if not _has_parts(column):
         return column
     first = column[0]
     if isinstance(first, Mapping):

@@ -12,7 +12,7 @@ from shoal.index.table import Index
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.belady import Keeping
 from shoal.reading.schedule.read_ahead import ahead_limit_bytes, divide
-from shoal.reading.schedule.units import ChunkUnits, RecordUnits, SlicedUnits, SpilledRecords, Units
+from shoal.reading.schedule.units import RecordUnits, SlicedUnits, SpilledRecords, Units
 from shoal.reading.spilled.large_chunks import PART_OF_LIMIT, too_large
 
 
@@ -26,11 +26,6 @@ class Budget:
     units: Units
     ahead_bytes: int
     keeping: Keeping | None
-    chunks_are_units: bool
-
-    def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the unit that holds each sample id, given the order's chunk that holds it."""
-        return chunks if self.chunks_are_units else self.units.of(ids)
 
 
 def budget_of(
@@ -89,7 +84,7 @@ def budget_of(
             return np.array([units.held_bytes(read) for read in units.reads(numbers)], dtype=np.int64)
 
         keeping = Keeping(keep_bytes, bytes_of)
-    return Budget(units, ahead_bytes, keeping, isinstance(units, ChunkUnits) and not arrangement.by_shards)
+    return Budget(units, ahead_bytes, keeping)
 
 
 def _largest(arrangement: ResolvedOrder, is_sliced: NDArray[np.bool_], index: Index, *, spills: bool) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -17,7 +17,6 @@ from shoal.indexing.open_source import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition, check_rank
 from shoal.order.protocol import Order
-from shoal.pipeline.collate import collate
 from shoal.pipeline.features import features_of
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, ToTuple, WithIds
@@ -491,6 +490,7 @@ class Dataset:
     def _by_id(self) -> MapView:
         return map_view(self._description, self._arrangement, self._cursor)
 
-    def _pass(self, collate: Callable[[list[Any]], Any] = collate) -> IteratorSpec:
-        """Describe the next iterator, for this process or for others that share its work."""
-        return pass_of(self._description, self._arrangement, self._counters, self._cursor, collate)
+    @property
+    def _pass(self) -> Callable[..., IteratorSpec]:
+        """The function that describes the next iterator, for this process or for others that share its work."""
+        return partial(pass_of, self._description, self._arrangement, self._counters, self._cursor)

@@ -193,8 +193,8 @@ class Examples:
         run = dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before sharing among workers
         parts = self._num_parts
         work = run.work.of_worker(self._part, parts) if parts > 1 else run.work
-        return work.iterate(
-            run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state, first_step=first_step
+        return Iteration(
+            work, run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state, first_step=first_step
         )
 
 

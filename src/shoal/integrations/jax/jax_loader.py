@@ -227,8 +227,8 @@ class DataIterator:
         run = self._run = _pass_of(loader.dataset)
         self._failure = None
         self.place = run.place()
-        self._iteration: Iteration = run.silent().work.iterate(
-            run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state
+        self._iteration: Iteration = Iteration(
+            run.silent().work, run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state
         )
         self._pace = run.counters.pace = Throughput(run.counters)
         self._line = run.progress_line(self.place)

@@ -129,7 +129,8 @@ class _Part:
     def _begin(self, step: int) -> None:
         self._run = self._source.dataset._pass()  # noqa: SLF001
         work = self._run.work.of_worker(self._worker, self._num_workers)
-        self._iteration: Iteration = work.iterate(
+        self._iteration: Iteration = Iteration(
+            work,
             self._run.counters,
             epoch=self._run.epoch,
             start=self._run.start,

@@ -19,6 +19,7 @@ from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.stats.throughput import Throughput
 from shoal.stream.certificate.delivery_sums import Proof
 from shoal.stream.checkpoint.position import Position
+from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_spec import IteratorSpec
 from shoal.stream.workers.prefetcher import Ahead
 from shoal.stream.workers.worker_batches import WorkerBatch, add_counts
@@ -140,8 +141,8 @@ class InThread:
         pins = pin_memory and can_pin()
         if pins:
             run = run.gathered_into(pinned_array)
-        self._iteration = run.work.iterate(
-            run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state
+        self._iteration = Iteration(
+            run.work, run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state
         )
         batches: Iterator[Any] = map(finish, self._iteration)
         if pins:

@@ -24,7 +24,8 @@ from shoal.processes.forks import wait_for_end, wait_for_feeders
 from shoal.processes.interrupts import interrupts_wait
 from shoal.processes.parents import end_with_parent
 from shoal.storage.retry import StoppedError
-from shoal.stream.iterating.iterator_spec import IteratorSpec, WorkerSpec
+from shoal.stream.iterating.iterator_spec import IteratorSpec
+from shoal.stream.iterating.pipeline_spec import WorkerSpec
 from shoal.stream.workers.snapshot import Snapshot
 from shoal.stream.workers.worker_batches import Failed, StepMaker, Task, WorkerBatch
 from shoal.stream.workers.worker_cache import sharing_chunks

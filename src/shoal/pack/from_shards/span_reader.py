@@ -13,7 +13,7 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.pack.shard_writer import Named, Unreadable
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.iterator_spec import WorkerSpec
+from shoal.stream.iterating.pipeline_spec import WorkerSpec
 from shoal.stream.workers.pickling import pack, unpack
 
 SAMPLE = "sample "
@@ -77,7 +77,7 @@ class SpanReader:
             # No read-ahead beyond the span.
             delivered = replace(work.arrangement, delivered=Runs.span(first, stop), _epochs={})
             work, first = replace(work, arrangement=delivered), 0
-        return work.iterate(Counters(), epoch=0, start=first, ended=_nothing, state=_no_state)
+        return Iteration(work, Counters(), epoch=0, start=first, ended=_nothing, state=_no_state)
 
     def _finished(self, sample_id: int, sample: Sample) -> Sample | Named:
         if self._renamed:

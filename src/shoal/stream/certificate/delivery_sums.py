@@ -9,7 +9,6 @@ of it that was delivered follows from the iterator's position, which is counted 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -118,22 +117,20 @@ class DeliverySums:
         self._noted: deque[_Noted] = deque()
         self._before = Proof()  # of finished spans
 
-    def noting(self, shares: Iterator[tuple[Share, range]]) -> Iterator[tuple[Share, range]]:
-        """Yield the shares unchanged, noting each on its way."""
-        for share, steps in shares:
-            hashes = self._hashes.of(self._epoch, share.positions, share.ids)
-            hashes[share.repeated] = 0  # marked repeats do not count
-            sums = np.zeros(len(hashes) + 1, dtype=np.uint64)
-            np.cumsum(hashes, out=sums[1:])
-            counts = np.zeros(len(hashes) + 1, dtype=np.int64)
-            np.cumsum(~share.repeated, out=counts[1:])
-            first = share.batch_first
-            while len(self._noted) > _MOST_NOTED:
-                # Shares are requested one span ahead, so anything before the last two is finished.
-                over = self._noted.popleft()
-                self._before = self._before.plus(over.up_to(over.steps.stop))
-            self._noted.append(_Noted(steps, hashes, first, counts[first], sums[first]))
-            yield share, steps
+    def note(self, share: Share, steps: range) -> None:
+        """Note the share that will be delivered at these steps, one span after the other."""
+        hashes = self._hashes.of(self._epoch, share.positions, share.ids)
+        hashes[share.repeated] = 0  # marked repeats do not count
+        sums = np.zeros(len(hashes) + 1, dtype=np.uint64)
+        np.cumsum(hashes, out=sums[1:])
+        counts = np.zeros(len(hashes) + 1, dtype=np.int64)
+        np.cumsum(~share.repeated, out=counts[1:])
+        first = share.batch_first
+        while len(self._noted) > _MOST_NOTED:
+            # Shares are requested one span ahead, so anything before the last two is finished.
+            over = self._noted.popleft()
+            self._before = self._before.plus(over.up_to(over.steps.stop))
+        self._noted.append(_Noted(steps, hashes, first, counts[first], sums[first]))
 
     def dropped(self, step: int, number: int) -> None:
         """Record that sample ``number`` of the batch at this step is not delivered."""

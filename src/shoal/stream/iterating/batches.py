@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -53,6 +53,11 @@ class BatchContext:
             return partial(self.skips.made, stages)
         return partial(run_stages, stages, index=self.opened.index) if stages else None
 
+    @property
+    def deliverer(self) -> Callable[..., Any]:
+        """The function from a collated batch and the marks of its repeats to the batch that is yielded."""
+        return partial(_delivered, self, self.recipe.after_collation)
+
 
 # From here on functions, not methods: a generator that referenced its iteration would keep it, and with it its threads,
 # alive when nothing else does.
@@ -80,26 +85,31 @@ def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
 
 def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of samples."""
-    made, place = source.made, source.place
+    made, place, collated, deliver = source.made, source.place, source.recipe.collator, source.deliverer
     for span in spans:
         stored = source.samples(span)
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.batch_first), strict=True):
             place.num_yielded = step
             samples: list[Any] = list(itertools.islice(stored, end - begin))
+            repeated, num_filtered = span.repeated[begin:end], 0
             if made:
                 named = zip(samples, span.ids[begin:end], strict=True)
                 samples = [made(sample, sample_id) for sample, sample_id in named if not place.is_over]
             if place.is_over:
                 msg = "the stream was closed while a batch was made"
                 raise StoppedError(msg)
-            batch = _collated(samples, span.repeated[begin:end], source)
+            if any(sample is DROPPED or sample is SKIPPED for sample in samples):
+                num_filtered = sum(sample is DROPPED for sample in samples)
+                samples, repeated = _kept(samples, repeated, source)
+            batch = deliver(collated(samples), repeated)
+            source.counters.num_filtered += num_filtered
             place.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield batch
 
 
 def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of columns."""
-    stages = source.recipe.stages
+    stages, collated, deliver = source.recipe.stages, source.recipe.collator, source.deliverer
     for span in spans:
         ids, repeated = span.share.ids, span.share.repeated
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.share.batch_first.tolist()), strict=True):
@@ -109,44 +119,43 @@ def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterato
                 named = zip(batch, ids[begin:end].tolist(), strict=True)
                 index = source.opened.index
                 made = [run_stages(stages, sample, sample_id, index=index) for sample, sample_id in named]
-                batch = source.recipe.collated(made)
+                batch = collated(made)
             else:
                 for stage in stages:
                     batch = stage(batch, ids[begin:end])  # type: ignore[arg-type]  # one id for each row
-            delivered = _delivered(batch, repeated[begin:end], source)
+            delivered = deliver(batch, repeated[begin:end])
             source.place.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield delivered
 
 
-def _collated(samples: list[Any], repeated: list[bool], source: BatchContext) -> Any:
-    kept = [
-        (sample, again)
-        for sample, again in zip(samples, repeated, strict=True)
-        if sample is not DROPPED and sample is not SKIPPED
-    ]
-    num_filtered = 0
-    if len(kept) < len(samples):
-        num_filtered = sum(sample is DROPPED for sample in samples)
-        for number, sample in enumerate(samples):
-            if sample is DROPPED or sample is SKIPPED:
-                source.ledger.dropped(source.place.num_yielded, number)
-    if not kept:
-        kept = [(_nearest_kept(source), True)]
-    batch = source.recipe.collated([sample for sample, _ in kept])
-    delivered = _delivered(batch, np.array([again for _, again in kept]), source)
-    source.counters.num_filtered += num_filtered
-    return delivered
+def _kept(samples: list[Any], repeated: list[bool], source: BatchContext) -> tuple[list[Any], list[bool]]:
+    """Return the samples of a batch that are kept, and marks of repeats: a sample from before it if none is."""
+    pairs = []
+    for number, (sample, again) in enumerate(zip(samples, repeated, strict=True)):
+        if sample is DROPPED or sample is SKIPPED:
+            source.ledger.dropped(source.place.num_yielded, number)
+        else:
+            pairs.append((sample, again))
+    if not pairs:
+        pairs = [(_nearest_kept(source), True)]
+    return [sample for sample, _ in pairs], [again for _, again in pairs]
 
 
-def _delivered(batch: Any, repeated: NDArray[np.bool_], source: BatchContext) -> Any:
+def _delivered(
+    source: BatchContext,
+    finish: tuple[Callable[[Any], Any], ...],
+    batch: Any,
+    repeated: Sequence[bool] | NDArray[np.bool_],
+) -> Any:
     """Mark the repeats of a batch, format it and run the stages of batches; count it."""
     num_repeats = int(np.count_nonzero(repeated))
     if isinstance(batch, dict) and "__pad__" in batch:  # checked in all batches, not only in the last
         msg = "the samples have a field '__pad__', by which batches mark their repeats"
         raise UsageError(msg, hint='.rename(padding="__pad__") before batch() keeps it under another name')
     if num_repeats and isinstance(batch, dict):
-        batch["__pad__"] = repeated
-    batch = source.recipe.finished(batch)
+        batch["__pad__"] = np.asarray(repeated)
+    for function in finish:
+        batch = function(batch)
     try:
         for stage in source.recipe.batch_stages:
             batch = stage(batch, -1)

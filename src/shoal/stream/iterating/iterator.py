@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.columns.selection import with_chosen
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import Skips, skips_of
+from shoal.pipeline.stages import in_epoch
 from shoal.processes import forks
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.processes.parents import end_with_trainer
@@ -21,7 +23,6 @@ from shoal.reading.borrowed_values import with_views
 from shoal.reading.budgets import Budget, budget_of
 from shoal.reading.fetcher import Fetch
 from shoal.reading.options import ReadingOptions
-from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.single_samples import Singles, singles_of
 from shoal.stats.counters import Counters
 from shoal.stats.pinned_views import Pins
@@ -29,7 +30,7 @@ from shoal.stats.throughput import Throughput
 from shoal.stream.certificate.delivery_sums import DeliverySums, RecordHashes
 from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made
-from shoal.stream.iterating.pipeline_spec import PipelineSpec
+from shoal.stream.iterating.pipeline_spec import PipelineSpec, WorkerSpec
 from shoal.stream.iterating.read_schedule import gathered, planned, unplanned
 from shoal.stream.progress_line import progress_line
 from shoal.stream.ranks.rank_share import shares_of
@@ -45,11 +46,8 @@ class Iteration:
 
     def __init__(
         self,
-        opened: Opened,
-        arrangement: ResolvedOrder,
-        recipe: PipelineSpec,
+        work: WorkerSpec,
         counters: Counters,
-        options: ReadingOptions,
         *,
         epoch: int,
         start: int,
@@ -59,8 +57,9 @@ class Iteration:
     ) -> None:
         end_with_trainer()
         self._ended, self._state = ended, state
-        recipe = recipe.in_epoch(epoch)
-        opened = with_chosen(opened, recipe.stages)
+        arrangement, options = work.arrangement, work.options
+        recipe = replace(work.recipe, stages=in_epoch(work.recipe.stages, epoch))
+        opened = with_chosen(work.opened, recipe.stages)
         if not options.copy:
             opened = _viewed(opened, counters)
         order = arrangement.epoch(epoch)
@@ -73,15 +72,15 @@ class Iteration:
         budget = budget_of(arrangement, options.memory_limit_bytes, is_far=is_far, verifies=verifies)
         self._opened = opened
         self._reading = reading(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
-        shares = ledger.noting(shares_of(order, arrangement, recipe, self.place))
+        shares = shares_of(order, arrangement, recipe, self.place, budget.units)
         self._decoders = _decoders_of(opened, recipe, skips)
         source = BatchContext(opened, arrangement, recipe, counters, self.place, ledger, skips, self._decoders)
         self._results: Iterator[Any]
         if isinstance(self._reading, Singles):
             deliver = batches_made if recipe.partition.batched else samples_made
-            self._results = deliver(unplanned(shares, budget, self._reading, skips), source)
+            self._results = deliver(unplanned(shares, self._reading, skips), source)
         elif (gathering := _gathering(source, budget, self._reading, options)) is not None:
-            self._results = batches_gathered(gathered(shares, budget, self._reading, gathering), source)
+            self._results = batches_gathered(gathered(shares, self._reading, gathering), source)
         else:
             deliver = batches_made if recipe.partition.batched else samples_made
             self._results = deliver(planned(shares, budget, self._reading, skips), source)
@@ -108,10 +107,23 @@ class Iteration:
         if forks.generation != self._generation:
             msg = "this iterator was made by the parent of this process, and is the parent's to go on with"
             raise ForkError(msg, hint="call iter() in the child: the dataset itself may be used there")
-        before = self.place.num_yielded
+        if self._is_stopped:
+            raise StopIteration
+        before, pace = self.place.num_yielded, self._pace
+        began = perf_counter()
         try:
-            return self._next()
+            result = next(self._results)
+            pace.last = ended = perf_counter()
+            if pace.first is None:
+                pace.first = began
+            self._counters.make_seconds += ended - began
+            if self._line is not None:
+                self._line.step()
+            if self.place.num_yielded >= self._num_steps:
+                self._end_line()
+                self._ended(self.place)  # now, since a loop that counts to len() never asks for more
         except StopIteration:
+            self._exhausted()
             raise
         except BaseException as error:
             if isinstance(error, ValueError) and "already executing" in str(error):
@@ -119,34 +131,23 @@ class Iteration:
                 raise UsageError(msg, hint="one iterator for each thread, or a lock around next()") from None
             # Also for an interrupt: the batch is lost, and going on would skip it. It may have been counted already.
             self.fail(error, num_yielded=before)
-            if self._is_stopped and isinstance(error, Exception):
+            if self.is_stopped and isinstance(error, Exception):
                 raise StopIteration from None
             raise
-
-    def _next(self) -> Any:
-        if self._is_stopped:
-            raise StopIteration
-        pace = self._pace
-        began = perf_counter()
-        try:
-            result = next(self._results)
-        except StopIteration:
-            if self._failure is not None:
-                raise self._failure from None
-            if not self._closed:
-                self.close()
-                self._ended(self.place)
-            raise
-        pace.last = ended = perf_counter()
-        if pace.first is None:
-            pace.first = began
-        self._counters.make_seconds += ended - began
-        if self._line is not None:
-            self._line.step()
-        if self.place.num_yielded >= self._num_steps:
-            self._end_line()
-            self._ended(self.place)  # now, since a loop that counts to len() never asks for more
         return result
+
+    @property
+    def is_stopped(self) -> bool:
+        """True once `stop` was called, perhaps by another thread or in a signal handler."""
+        return self._is_stopped
+
+    def _exhausted(self) -> None:
+        """Handle the end of the batches: an epoch that failed must not look like one that ended."""
+        if self._failure is not None and not self.is_stopped:
+            raise self._failure from None
+        if not self._closed:
+            self.close()
+            self._ended(self.place)
 
     def _end_line(self) -> None:
         if self._line is not None:

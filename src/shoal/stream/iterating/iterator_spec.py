@@ -10,66 +10,20 @@ from typing import Any
 from numpy.typing import NDArray
 
 from shoal.errors import ShuffleWarning
-from shoal.indexing.open_source import Opened
+from shoal.pipeline.collate import collate
 from shoal.pipeline.decode_pool import threaded
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.reading.cached_ranges import expect_windows
-from shoal.reading.options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.spilled.large_chunks import refuse_too_large
 from shoal.stats.counters import Counters
 from shoal.stream.checkpoint.cursor import Cursor
 from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.pipeline_spec import PipelineSpec
+from shoal.stream.iterating.pipeline_spec import PipelineSpec, WorkerSpec
 from shoal.stream.progress_line import ProgressLine, progress_line
 from shoal.stream.spec import DatasetSpec
 from shoal.stream.window_warning import warning_about
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSpec:
-    """Everything a process needs to make batches of any epoch of one rank; it pickles, and has no position."""
-
-    opened: Opened
-    arrangement: ResolvedOrder
-    recipe: PipelineSpec
-    options: ReadingOptions
-
-    def iterate(
-        self,
-        counters: Counters,
-        *,
-        epoch: int,
-        start: int,
-        ended: Callable[[Position], None],
-        state: Callable[[int, int], dict[str, Any]],
-        first_step: int = 0,
-    ) -> Iteration:
-        """Iterate over these batches from a step on; steps count from position ``start``."""
-        return Iteration(
-            self.opened,
-            self.arrangement,
-            self.recipe,
-            counters,
-            self.options,
-            epoch=epoch,
-            start=start,
-            ended=ended,
-            state=state,
-            first_step=first_step,
-        )
-
-    def of_worker(self, worker: int, num_workers: int) -> WorkerSpec:
-        """Return the spec of one of ``num_workers`` workers, which share the memory limit of this process.
-
-        Values are copied on their way to another process, so views are turned off.
-        """
-        limit = self.options.memory_limit_bytes
-        each = None if limit is None else max(1, limit // num_workers)
-        options = replace(self.options, copy=True, memory_limit_bytes=each)
-        recipe = replace(self.recipe, worker=worker, num_workers=num_workers)
-        return replace(self, recipe=recipe, options=options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +76,8 @@ class IteratorSpec:
     def iterate(self) -> Iteration:
         """Start iterating in this process."""
         with InterruptsHeld():
-            iteration = self.work.iterate(
-                self.counters, epoch=self.epoch, start=self.start, ended=self.ended, state=self.state
+            iteration = Iteration(
+                self.work, self.counters, epoch=self.epoch, start=self.start, ended=self.ended, state=self.state
             )
             self.follow(iteration.place)
             return iteration
@@ -134,7 +88,7 @@ def pass_of(
     arrangement: ResolvedOrder,
     counters: Counters,
     cursor: Cursor,
-    collate: Callable[[list[Any]], Any],
+    collate: Callable[[list[Any]], Any] = collate,
 ) -> IteratorSpec:
     """Describe the next iterator of a dataset, starting at its cursor; warn if it will mix badly.
 
@@ -147,7 +101,7 @@ def pass_of(
     rank, world_size = described.ranks.resolve()
     partition = described.partition(world_size)
     if message := warning_about(arrangement, partition.global_batch if described.batching else 1):
-        warnings.warn(message, ShuffleWarning, stacklevel=4)
+        warnings.warn(message, ShuffleWarning, stacklevel=3)
     refuse_too_large(opened, arrangement, options.memory_limit_bytes)
     expect_windows(opened, arrangement, world_size, options.memory_limit_bytes)
     stages, batch_stages = described.stages, described.batch_stages

@@ -48,7 +48,7 @@ class Gathered:
 def planned(
     shares: Iterator[tuple[Share, range]], budget: Budget, fetch: Fetch, skips: Skips | None
 ) -> Iterator[ReadSpan]:
-    """Yield span after span, planning the reads of the next before the samples of this one are given out.
+    """Yield span after span of shares (with units as chunks), planning the next before samples of this one are yielded.
 
     If memory is limited, only those of this one: which of its units stay depends on those that the next one needs.
     """
@@ -57,7 +57,7 @@ def planned(
         units_after = _NOTHING
         if following is not None:
             wanted = _wanted(following[0], skips)
-            units_after = budget.units_of(following[0].ids[wanted], following[0].chunks[wanted])
+            units_after = following[0].chunks[wanted]
             if keeping is None:
                 fetch.follow(first_uses(units_after, units))
         if current is not None:
@@ -74,15 +74,13 @@ def planned(
         current, units = following, units_after
 
 
-def gathered(
-    shares: Iterator[tuple[Share, range]], budget: Budget, fetch: Fetch, gathering: Gathering
-) -> Iterator[Gathered]:
+def gathered(shares: Iterator[tuple[Share, range]], fetch: Fetch, gathering: Gathering) -> Iterator[Gathered]:
     """Yield span after span of batches made of columns, planned as in `planned`."""
     current, units = None, _NOTHING
     for following in itertools.chain(shares, [None]):
         units_after = _NOTHING
         if following is not None:
-            units_after = budget.units_of(following[0].ids, following[0].chunks)
+            units_after = following[0].chunks
             fetch.follow(first_uses(units_after, units))
         if current is not None:
             last = last_uses(units, units_after)
@@ -90,14 +88,12 @@ def gathered(
         current, units = following, units_after
 
 
-def unplanned(
-    shares: Iterator[tuple[Share, range]], budget: Budget, singles: Singles, skips: Skips | None
-) -> Iterator[ReadSpan]:
+def unplanned(shares: Iterator[tuple[Share, range]], singles: Singles, skips: Skips | None) -> Iterator[ReadSpan]:
     """Yield span after span of samples that have a read of their own."""
     for share, steps in shares:
         wanted = _wanted(share, skips)
         ids = share.ids[wanted]
-        samples = singles.samples(ids.tolist(), budget.units_of(ids, share.chunks[wanted]))
+        samples = singles.samples(ids.tolist(), share.chunks[wanted])
         yield _span(share, steps, samples, wanted)
 
 

@@ -12,14 +12,24 @@ from shoal.order.partition import Share
 from shoal.order.protocol import BoundOrder
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import span_positions
+from shoal.reading.schedule.units import ChunkUnits, Units
 from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
 
 def shares_of(
-    order: BoundOrder, arrangement: ResolvedOrder, recipe: PipelineSpec, place: Position
+    order: BoundOrder,
+    arrangement: ResolvedOrder,
+    recipe: PipelineSpec,
+    place: Position,
+    units: Units | None = None,
 ) -> Iterator[tuple[Share, range]]:
-    """Yield the shares of a rank, or of one of its workers, span by span, with stored ids; and their steps."""
+    """Yield the shares of a rank, or of one of its workers, span by span, and their steps.
+
+    They have stored ids, and for chunks the ``units`` that hold these; None for the chunks of the order. Each is noted
+    for the certificate.
+    """
+    by_chunks = units is None or (isinstance(units, ChunkUnits) and not arrangement.by_shards)
     partition, num_workers = recipe.partition, recipe.num_workers
     start, begin = place.start, place.num_yielded
     num_batches = partition.num_batches(order.num_samples, start)
@@ -31,7 +41,13 @@ def shares_of(
         if num_workers > 1:
             steps = range(first + (recipe.worker - first) % num_workers, stop, num_workers)
             share = some_batches(share, np.arange(steps.start - first, stop - first, num_workers))
-        yield replace(share, ids=arrangement.stored_ids(share.ids)), steps
+        if arrangement.stored is not None:
+            share = replace(share, ids=arrangement.stored.members(share.ids))
+        if units is not None and not by_chunks:
+            share = replace(share, chunks=units.of(share.ids))
+        if place.ledger is not None:
+            place.ledger.note(share, steps)
+        yield share, steps
 
 
 def some_batches(share: Share, batches: NDArray[np.int64]) -> Share:

@@ -21,7 +21,7 @@ from shoal.storage.retry import StoppedError
 from shoal.stream.certificate.delivery_sums import Proof
 from shoal.stream.checkpoint.position import Position
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.iterator_spec import WorkerSpec
+from shoal.stream.iterating.pipeline_spec import WorkerSpec
 from shoal.stream.workers.pickling import pack, unpack
 
 
@@ -100,7 +100,8 @@ class StepMaker:
         if self._iteration is None or self._next != here:
             self.close()
             work = self._work.of_worker(task.step % self._num_workers, self._num_workers)
-            self._iteration = work.iterate(
+            self._iteration = Iteration(
+                work,
                 self._counters,
                 epoch=task.epoch,
                 start=task.start,

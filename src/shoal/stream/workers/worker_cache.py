@@ -11,7 +11,7 @@ from dataclasses import replace
 from shoal.errors import StorageError, UsageError
 from shoal.figures import format_bytes
 from shoal.reading.cached_ranges import chunk_cache_of, expect_windows
-from shoal.stream.iterating.iterator_spec import WorkerSpec
+from shoal.stream.iterating.pipeline_spec import WorkerSpec
 
 _log = logging.getLogger("shoal")
 _LEAST_BYTES = 1 << 30
