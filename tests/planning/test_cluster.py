@@ -7,7 +7,7 @@ import pytest
 
 from shoal.order.partition import Partition
 from shoal.orders import Block, Window
-from shoal.planning.cluster import simulate_reads
+from shoal.planning.simulated_reads import simulate_reads
 
 
 def readers(order: Window | Block, samples: list[int], partition: Partition) -> int:
@@ -126,9 +126,9 @@ def test_the_end_of_an_epoch_is_that_of_its_length(num_chunks: int) -> None:
 
 def test_what_is_simulated_over_time_adds_up() -> None:
     found = simulate_reads(Window(64, 4), [50] * 1000, [1000] * 1000, Partition(64, world_size=4))
-    assert int(found.over_time.num_reads.sum()) == found.num_reads
-    assert int(found.over_time.heat.sum()) == found.num_positions
-    assert found.over_time.heat.shape == (50, 64)
-    assert set(found.over_time.heat.sum(axis=1).tolist()) == {999, 1000}
-    assert int(found.over_time.held_chunks.max()) == found.held_chunks
-    assert found.over_time.held_chunks[0] < found.held_chunks / 1.2  # at the ends fewer chunks are alive
+    assert int(found.reads_over_time.sum()) == found.num_reads
+    assert int(found.heat.sum()) == found.num_positions
+    assert found.heat.shape == (50, 64)
+    assert set(found.heat.sum(axis=1).tolist()) == {999, 1000}
+    assert int(found.held_over_time.max()) == found.held_chunks
+    assert found.held_over_time[0] < found.held_chunks / 1.2  # at the ends fewer chunks are alive

@@ -29,7 +29,7 @@ _BYTES_OF_A_STACK = 32 << 10
 _MOST_IN_A_HEAP_BYTES = 128 << 10
 _MOST_THREADS = 32
 # Reads are planned for the current span and the next.
-_STRETCHES_AHEAD = 2
+_SPANS_AHEAD = 2
 # The user still holds the last batch while the next one is made.
 _BATCHES = 2
 # Modules loaded when a stream first runs, and their data.
@@ -40,21 +40,11 @@ _CODE_BYTES = 1 << 19
 class RankMemory:
     """Bytes of a rank's process beyond the interpreter, its modules and the index.
 
-    Parameters
-    ----------
-    in_use
-        Decoded chunks with samples still to be delivered.
-    ahead
-        Read-ahead, with its threads; 0 if the system reads ahead for the process.
-    batches
-        The last batch delivered, and the one being made.
-    order
-        Data for making ids: the table of all chunks, and spans of the order.
-    coming
-        Lists of upcoming samples, and the starts of those of the chunks in use.
-    spare
-        Modules loaded when a stream first runs, and heap space of a released chunk in which smaller objects have
-        settled. Bytes from a remote store have mappings of their own, and leave no such space.
+    ``in_use`` are decoded chunks with samples still to be delivered; ``ahead`` the read-ahead with its threads, 0 if
+    the system reads ahead for the process; ``batches`` the last batch delivered and the next; ``order`` the table of
+    all chunks, and spans of the order; ``coming`` the lists of upcoming samples, and the starts of those in chunks in
+    use; ``spare`` the modules loaded when a stream first runs, and heap space of a released chunk in which smaller
+    objects have settled. Bytes from a remote store have mappings of their own, and leave no such space.
     """
 
     in_use: float
@@ -77,9 +67,9 @@ class RankMemory:
 def planned_ahead_bytes(
     order: Window | Block, limit: float, *, num_samples: int, dataset_bytes: float, world_size: int
 ) -> float:
-    """Return how much of the read-ahead limit is used: reads are planned one span ahead of the current one."""
+    """Return the part of the read-ahead limit that is used: reads are planned one span ahead of the current one."""
     span = min(num_samples, span_positions(order.parameters, world_size))
-    return min(limit, _STRETCHES_AHEAD * span / world_size * dataset_bytes / num_samples)
+    return min(limit, _SPANS_AHEAD * span / world_size * dataset_bytes / num_samples)
 
 
 def rank_memory(
@@ -92,18 +82,17 @@ def rank_memory(
     ahead: float,
     global_batch: int,
     world_size: int,
-    is_making: bool,
-    is_far: bool,
+    computes_ids: bool,
+    is_remote: bool,
 ) -> RankMemory:
     """Return the memory of a rank with ``in_use`` bytes of chunks in use and ``ahead`` more bytes read ahead.
 
-    With ``is_making`` at the moment at which ids of the order are made, else at that at which the ids are dealt. The
-    two do not coincide, and the window is not always fullest when ids are made. ``chunk_bytes`` is the mean over the
-    ``num_chunks`` chunks of the dataset.
+    With ``computes_ids`` while ids of the order are computed, else while they are dealt: the two do not coincide, and
+    the window is not always fullest in the former. ``chunk_bytes`` is the mean over all chunks of the dataset.
 
     >>> found = rank_memory(
     ...     Window(256), num_samples=10**6, num_chunks=1000, chunk_bytes=2**20, in_use=2**28, ahead=2**25,
-    ...     global_batch=64, world_size=1, is_making=True, is_far=True,
+    ...     global_batch=64, world_size=1, computes_ids=True, is_remote=True,
     ... )
     >>> round(found.total / 2**20)
     314
@@ -111,16 +100,16 @@ def rank_memory(
     sample_bytes = chunk_bytes * num_chunks / num_samples
     span = min(num_samples, max(global_batch, span_positions(order.parameters, world_size)))
     coming = span * _BYTES_OF_A_COMING_SAMPLE / world_size
-    if not is_making:
+    if not computes_ids:
         coming += span * (_BYTES_OF_A_DEALT_SAMPLE + _BYTES_OF_A_CHOSEN_SAMPLE / world_size)
-    num_threads = min(_MOST_THREADS, ahead / chunk_bytes) if is_far else 0.0
+    num_threads = min(_MOST_THREADS, ahead / chunk_bytes) if is_remote else 0.0
     in_a_heap = chunk_bytes if chunk_bytes <= _MOST_IN_A_HEAP_BYTES else 0.0
     return RankMemory(
         in_use=in_use,
-        ahead=ahead + num_threads * (_BYTES_OF_A_STACK + in_a_heap) if is_far else 0.0,
+        ahead=ahead + num_threads * (_BYTES_OF_A_STACK + in_a_heap) if is_remote else 0.0,
         batches=_BATCHES * -(-global_batch // world_size) * sample_bytes,
         order=num_chunks * BYTES_OF_A_CHUNK
-        + (order.span_bytes(num_samples) if is_making else order.kept_bytes(num_samples)),
+        + (order.span_bytes(num_samples) if computes_ids else order.kept_bytes(num_samples)),
         coming=coming + in_use / sample_bytes * _BYTES_OF_A_START,
-        spare=_CODE_BYTES + (0.0 if is_far else min(chunk_bytes, in_use)),
+        spare=_CODE_BYTES + (0.0 if is_remote else min(chunk_bytes, in_use)),
     )

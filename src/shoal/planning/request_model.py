@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.planning.chunk_reads import Meetings
+from shoal.planning.chunk_uses import ChunkUses
 from shoal.reading.schedule.coalescing import Request, coalesce
 from shoal.reading.schedule.groups import groups_with_room
 from shoal.reading.schedule.memory_budget import MemoryBudget
@@ -29,34 +29,34 @@ def count_requests(spans: Iterable[Sequence[UnitRead]], sizes: RequestSizes) -> 
     The reads of a span are planned before the samples of the previous span are delivered, and each makes room for
     others when it is used.
     """
-    ledger = MemoryBudget(ahead_limit_bytes=sizes.ahead_bytes)
+    budget = MemoryBudget(ahead_limit_bytes=sizes.ahead_bytes)
     waiting: deque[UnitRead] = deque()
-    asked: deque[_Asked] = deque()  # for each read ahead, its request
+    pending: deque[_PendingRequest] = deque()  # for each read ahead, its request
     num_requests = 0
 
-    def ask(group: Sequence[UnitRead]) -> None:
+    def request_all(group: Sequence[UnitRead]) -> None:
         nonlocal num_requests
-        answers: dict[int, _Asked] = {}
+        answers: dict[int, _PendingRequest] = {}
         for request in coalesce(group, most_bytes=sizes.most_bytes):
             num_requests += len(in_parts(request))
-            ledger.reserve(request.num_bytes)
-            answers |= dict.fromkeys(request.places, _Asked(request))
-        asked.extend(answers[place] for place in range(len(group)))
+            budget.reserve(request.num_bytes)
+            answers |= dict.fromkeys(request.places, _PendingRequest(request))
+        pending.extend(answers[place] for place in range(len(group)))
 
     def first() -> UnitRead | None:
         return waiting[0] if waiting else None
 
     def read_ahead() -> None:
-        for group in groups_with_room(ledger, sizes.group_bytes, first=first, take=waiting.popleft):
-            ask(group)
+        for group in groups_with_room(budget, sizes.group_bytes, first=first, take=waiting.popleft):
+            request_all(group)
 
     def use(num_reads: int) -> None:
         for _ in range(num_reads):
-            if not asked:  # there was no room for it
-                ask([waiting.popleft()])
-            if asked[0].take():
-                ledger.drop(asked[0].num_bytes)
-            asked.popleft()
+            if not pending:  # there was no room for it
+                request_all([waiting.popleft()])
+            if pending[0].take():
+                budget.drop(pending[0].num_bytes)
+            pending.popleft()
             read_ahead()
 
     before = 0
@@ -69,29 +69,29 @@ def count_requests(spans: Iterable[Sequence[UnitRead]], sizes: RequestSizes) -> 
     return num_requests
 
 
-class _Asked:
+class _PendingRequest:
     """A request, and the number of its reads still to be used."""
 
     def __init__(self, request: Request) -> None:
-        self.num_bytes, self._num_takers = request.num_bytes, len(request.places)
+        self.num_bytes, self._num_waiters = request.num_bytes, len(request.places)
 
     def take(self) -> bool:
         """Use one of its reads; return True if that was the last."""
-        self._num_takers -= 1
-        return not self._num_takers
+        self._num_waiters -= 1
+        return not self._num_waiters
 
 
-def requests_for_each_read(met: Meetings, units: Units, sizes: RequestSizes, *, span_positions: int) -> float:
-    """Return the requests per chunk that a rank meets, in an epoch with spans of ``span_positions`` positions.
+def requests_for_each_read(uses: ChunkUses, units: Units, sizes: RequestSizes, *, span_positions: int) -> float:
+    """Return the requests per chunk that a rank uses, in an epoch with spans of ``span_positions`` positions.
 
     Ranks are sampled evenly, until 32,768 reads are counted.
     """
-    borders = np.searchsorted(met.ranks, np.arange(len(met.samples_of_rank) + 1))
+    borders = np.searchsorted(uses.ranks, np.arange(len(uses.samples_of_rank) + 1))
     num_reads = num_requests = 0
-    for rank in _from_all_over(len(met.samples_of_rank)):
+    for rank in _from_all_over(len(uses.samples_of_rank)):
         mine = slice(borders[rank], borders[rank + 1])
-        in_turn = np.argsort(met.first[mine])
-        chunks, span = met.chunks[mine][in_turn], met.first[mine][in_turn] // span_positions
+        in_turn = np.argsort(uses.first[mine])
+        chunks, span = uses.chunks[mine][in_turn], uses.first[mine][in_turn] // span_positions
         num_spans = int(span[-1]) + 1 if len(span) else 0
         parts = np.split(chunks, np.searchsorted(span, np.arange(1, num_spans)))
         num_requests += count_requests(map(units.reads, parts), sizes)

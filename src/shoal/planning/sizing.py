@@ -24,22 +24,9 @@ _OVERHEAD = 0.01
 class Cluster:
     """The machines, their training, and the store that they read.
 
-    Parameters
-    ----------
-    num_nodes, ranks_per_node
-        Machines, and processes that train on each.
-    global_batch
-        Samples of a step over all ranks.
-    memory_bytes
-        Memory limit of the stream on each node.
-    latency_seconds
-        Time from a request to its first byte.
-    connection_bytes_per_second, node_bytes_per_second
-        Bandwidth of one connection, and of all of a node's together.
-    step_seconds
-        Time of a training step; None for as fast as data arrive.
-    request_price, byte_price
-        Prices in any currency.
+    ``global_batch`` counts samples over all ranks; ``memory_bytes`` limits the stream on each node.
+    ``latency_seconds`` is the time from a request to its first byte; bandwidths are those of one connection, and of all
+    of a node's together. Without ``step_seconds``, steps are as fast as data arrive. Prices are in any currency.
     """
 
     num_nodes: int = 1
@@ -58,6 +45,11 @@ class Cluster:
         """Number of ranks of the job."""
         return self.num_nodes * self.ranks_per_node
 
+    @property
+    def is_remote(self) -> bool:
+        """True if requests take time, so that the stream itself reads ahead; else the system does, for free."""
+        return self.latency_seconds > 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
@@ -75,10 +67,10 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTraffic:
-    """The cost of reading; per node and second if the name says so.
+    """The cost of reading, per node where a name ends in "per second"; so is ``concurrency``.
 
     ``waiting_share`` is the share of time in which steps wait for data, ``first_batch_seconds`` the time from a cold
-    start, or from a loaded state, to the first batch. ``concurrency`` is per node.
+    start, or from a loaded state, to the first batch.
     """
 
     concurrency: int

@@ -152,9 +152,7 @@ def _about(result: Audit) -> str:
 def _heat(result: Audit) -> Figure:
     borders = -(-np.arange(result.heat.shape[1] + 1) * result.num_samples // result.heat.shape[1])
     shares = None if result.is_part else np.diff(borders) / result.num_samples
-    says = (
-        "Heat map of the dataset, from first to last sample, over the epoch, from start to end; the rank correlation "
-    )
+    says = "Heat map of the dataset, from first to last sample, over the epoch, from start to end; the rank "
     says += f"correlation of position and time is {result.rank_correlation:.2f}."
     note = "Empty is good: no field has more or less than chance explains."
     return heat_figure(heat_map(result.heat, shares), note=note, time="time in the epoch", says=says)

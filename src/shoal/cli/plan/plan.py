@@ -15,6 +15,7 @@ from shoal.cli.pages import check_picture, typed_command, write_page, write_pict
 from shoal.cli.plan.plan_data import planned_data
 from shoal.cli.plan.plan_record import Planned, what_if
 from shoal.errors import UsageError
+from shoal.figures import counted
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.planning.sizing import Cluster
 from shoal.reports.plan_page import plan_page, plan_picture
@@ -60,15 +61,29 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(msg)
     plan = Planned.of(data, cluster, rho=arguments.rho)
     record = plan.record()
+    warnings = _warnings(record, cluster)
+    dataset = output.format_value("dataset_bytes", record["dataset_bytes"])
+    ranks, nodes = counted(cluster.world_size, "rank"), counted(cluster.num_nodes, "node")
+    head = {
+        "title": f"Plan for {printed(source_of(arguments))}"
+        if arguments.source
+        else f"Plan for {dataset} in {record['num_samples']:,} samples",
+        "about": f"{ranks} on {nodes}, global batches of {cluster.global_batch:,}; {record['num_samples']:,} samples, "
+        f"{dataset}",
+        "lead": " ".join([_lead(record, cluster), *warnings]),
+    }
     if arguments.picture is not None:
-        title, about, lead = _title(arguments, record), _about(cluster, record), _lead_of(record, cluster)
-        write_picture(arguments.picture, plan_picture(plan.figures(), title=title, about=about, lead=lead))
+        write_picture(arguments.picture, plan_picture(plan.figures(), **head))
     if arguments.html is not None:
-        write_page(arguments.html, _page(arguments, plan, record))
+        made_by, call = typed_command(arguments.words), f"ds.{record['call']}"
+        page = plan_page(
+            plan.figures(), _groups(record), what_if(plan), call=call, notes=_notes(plan), made_by=made_by, **head
+        )
+        write_page(arguments.html, page)
     if arguments.json:
         output.emit(record, as_json=True)
     else:
-        _show(record, cluster)
+        _show(record, cluster, warnings)
     return 0
 
 
@@ -96,7 +111,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
     )
 
 
-def _show(record: dict[str, Any], cluster: Cluster) -> None:
+def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None:
     facts = {name: value for name, value in record.items() if name not in {"vr", "sequential", "call", "refused"}}
     error, held_error = facts.pop("requests_error"), facts.pop("held_error")
     facts["reads simulated"] = "wholly" if facts.pop("is_simulated_exactly") else f"in part, {_give_or_take(error)}"
@@ -107,7 +122,7 @@ def _show(record: dict[str, Any], cluster: Cluster) -> None:
         if not facts[name]:
             del facts[name]
     output.emit(facts)
-    for warning in filter(None, (_too_much(record, cluster), _refused(record))):
+    for warning in warnings:
         output.say()
         output.say(warning)
     output.say()
@@ -128,113 +143,63 @@ def _show(record: dict[str, Any], cluster: Cluster) -> None:
     )
 
 
-def _too_much(record: dict[str, Any], cluster: Cluster) -> str:
-    """Return a warning that a node has too little memory, with its largest part; empty if it has enough."""
-    if record["node_memory_bytes"] <= cluster.memory_bytes:
-        return ""
-    parts = record["rank_memory_parts"]
-    part = max(parts, key=parts.get)
-    given = output.format_value("memory_bytes", cluster.memory_bytes)
-    said = f"This is more than the {given} of a node (--memory). Most of it: {_PARTS[part].lower()}."
-    return f"{said} It is less with {_LESS[part]}."
+def _warnings(record: dict[str, Any], cluster: Cluster) -> list[str]:
+    """Return warnings of too little memory, with its largest part, and of a run that would be refused."""
+    warnings = []
+    if record["node_memory_bytes"] > cluster.memory_bytes:
+        parts = record["rank_memory_parts"]
+        part, remedy = _MEMORY_PARTS[max(parts, key=parts.get)]
+        given = output.format_value("memory_bytes", cluster.memory_bytes)
+        said = f"This is more than the {given} of a node (--memory). Most of it: {part.lower()}."
+        warnings.append(f"{said} It is less with {remedy}.")
+    if record["refused"]:
+        warnings.append(f"A run would be refused: {record['refused']}")
+    return warnings
 
 
-def _refused(record: dict[str, Any]) -> str:
-    """Return a warning that a run in this window would be refused, with a remedy; empty if it would start."""
-    return f"A run would be refused: {record['refused']}" if record["refused"] else ""
-
-
-def _title(arguments: argparse.Namespace, record: dict[str, Any]) -> str:
-    if arguments.source:
-        return f"Plan for {printed(source_of(arguments))}"
-    dataset = output.format_value("dataset_bytes", record["dataset_bytes"])
-    return f"Plan for {dataset} in {record['num_samples']:,} samples"
-
-
-def _about(cluster: Cluster, record: dict[str, Any]) -> str:
-    ranks = f"{cluster.world_size:,} ranks" if cluster.world_size > 1 else "1 rank"
-    about = f"{ranks} on {cluster.num_nodes:,} {'nodes' if cluster.num_nodes > 1 else 'node'}, global batches of "
-    about += f"{cluster.global_batch:,}; {record['num_samples']:,} samples, "
-    return about + output.format_value("dataset_bytes", record["dataset_bytes"])
-
-
-def _lead_of(record: dict[str, Any], cluster: Cluster) -> str:
-    return " ".join(filter(None, (_lead(record, cluster), _too_much(record, cluster), _refused(record))))
-
-
-def _page(arguments: argparse.Namespace, plan: Planned, record: dict[str, Any]) -> str:
-    """Return the plan as a page."""
-    cluster = plan.cluster
-
-    def told(*names: str) -> dict[str, str]:
-        return {_FACTS[name]: output.format_value(name, record[name]) for name in names}
-
+def _groups(record: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the facts of the page by heading."""
     groups = {
-        "What is read at a time": told("chunk_bytes", "window_bytes", "window_chunks", "num_canonical_nodes"),
-        "What it takes": told(
-            "rank_memory_bytes",
-            "node_memory_bytes",
-            "concurrency",
-            "num_requests",
-            "read_bytes",
-            "amplification",
-            "node_requests_per_second",
-            "node_traffic_bytes_per_second",
-            "first_batch_seconds",
-            "epoch_seconds",
-        )
-        | {"Steps wait for data": f"{record['waiting_share']:.1%} of the time"}
-        | ({"Price of an epoch": f"{record['epoch_price']:,.4g}"} if record["epoch_price"] else {}),
-        "Memory of a rank, by part": {
-            _PARTS[name]: output.format_value(name, value) for name, value in record["rank_memory_parts"].items()
-        },
+        heading: {text: output.format_value(name, record[name]) for name, text in facts.items()}
+        for heading, facts in _FACTS.items()
     }
-    return plan_page(
-        plan.figures(),
-        groups,
-        what_if(plan),
-        title=_title(arguments, record),
-        about=_about(cluster, record),
-        call=f"ds.{record['call']}",
-        lead=_lead_of(record, cluster),
-        notes=_notes(plan),
-        made_by=typed_command(arguments.words),
-    )
+    groups["What it takes"]["Steps wait for data"] = f"{record['waiting_share']:.1%} of the time"
+    if record["epoch_price"]:
+        groups["What it takes"]["Price of an epoch"] = f"{record['epoch_price']:,.4g}"
+    groups["Memory of a rank, by part"] = {
+        _MEMORY_PARTS[name][0]: output.format_value(name, value) for name, value in record["rank_memory_parts"].items()
+    }
+    return groups
 
 
 _FACTS = {
-    "chunk_bytes": "Chunk",
-    "window_bytes": "Window",
-    "window_chunks": "Chunks in the window",
-    "num_canonical_nodes": "Canonical nodes",
-    "rank_memory_bytes": "Memory of a rank",
-    "node_memory_bytes": "Memory of a node",
-    "concurrency": "Requests at a time, on a node",
-    "num_requests": "Requests in an epoch",
-    "read_bytes": "Bytes in an epoch",
-    "amplification": "Reads of each chunk",
-    "node_requests_per_second": "Requests of a node",
-    "node_traffic_bytes_per_second": "Traffic of a node",
-    "first_batch_seconds": "First batch, or resume",
-    "epoch_seconds": "Epoch",
+    "What is read at a time": {
+        "chunk_bytes": "Chunk",
+        "window_bytes": "Window",
+        "window_chunks": "Chunks in the window",
+        "num_canonical_nodes": "Canonical nodes",
+    },
+    "What it takes": {
+        "rank_memory_bytes": "Memory of a rank",
+        "node_memory_bytes": "Memory of a node",
+        "concurrency": "Requests at a time, on a node",
+        "num_requests": "Requests in an epoch",
+        "read_bytes": "Bytes in an epoch",
+        "amplification": "Reads of each chunk",
+        "node_requests_per_second": "Requests of a node",
+        "node_traffic_bytes_per_second": "Traffic of a node",
+        "first_batch_seconds": "First batch, or resume",
+        "epoch_seconds": "Epoch",
+    },
 }
 
-_PARTS = {
-    "in_use_bytes": "Chunks in use",
-    "ahead_bytes": "Read ahead",
-    "batches_bytes": "Two batches",
-    "order_bytes": "Order, and table of chunks",
-    "coming_bytes": "Which samples come next",
-    "spare_bytes": "Code, and room to spare",
-}
-
-_LESS = {
-    "in_use_bytes": "a smaller --window, or more nodes",
-    "ahead_bytes": "a smaller --window or --chunk",
-    "batches_bytes": "a smaller --global-batch, or more nodes",
-    "order_bytes": "a larger --chunk",
-    "coming_bytes": "a smaller --window",
-    "spare_bytes": "a smaller --chunk",
+_MEMORY_PARTS = {  # with what makes each smaller
+    "in_use_bytes": ("Chunks in use", "a smaller --window, or more nodes"),
+    "ahead_bytes": ("Read ahead", "a smaller --window or --chunk"),
+    "batches_bytes": ("Two batches", "a smaller --global-batch, or more nodes"),
+    "order_bytes": ("Order, and table of chunks", "a larger --chunk"),
+    "coming_bytes": ("Which samples come next", "a smaller --window"),
+    "spare_bytes": ("Code, and room to spare", "a smaller --chunk"),
 }
 
 

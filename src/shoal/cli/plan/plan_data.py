@@ -14,7 +14,6 @@ from shoal.cli.options.source_options import open_with_samples
 from shoal.errors import UsageError
 from shoal.index.chunks import ChunkTable
 from shoal.index.table import own_bytes
-from shoal.indexing.open_source import Opened
 from shoal.order.block_and_buffer import Block
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import bytes_text, parse_bytes
@@ -31,7 +30,8 @@ class PlannedData:
 
     ``shard_chunks`` are the chunks of each shard, where shards are known. ``uneven_bytes`` is the excess of the largest
     chunk over the mean in memory, where chunks can only be held whole; ``largest_held_bytes`` is the memory of the
-    largest chunk. ``table`` locates the chunks, where that is known.
+    largest chunk. ``table`` locates the chunks, where that is known; ``refusal`` says why a stream in this order would
+    not start, if so.
     """
 
     num_samples: int
@@ -57,11 +57,6 @@ class PlannedData:
     def mean_held_bytes(self) -> float:
         """Mean bytes of a chunk in memory: more than are read if it is compressed."""
         return self.held_bytes / self.num_chunks
-
-    @property
-    def are_single_samples(self) -> bool:
-        """True if no chunk has more than one sample, so that nothing of a chunk is kept once its sample has come."""
-        return int(self.chunk_samples.max(initial=0)) <= 1
 
     def with_chunks(self, *, window: float = 1.0, chunk: float = 1.0) -> Self | None:
         """Return a copy with window and (even) chunks scaled by these factors; None if that is impossible."""
@@ -116,34 +111,30 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         sizing = recommend(cluster, dataset_bytes=num_bytes, least_chunk_bytes=extent_bytes)
         nodes = sizing.num_canonical_nodes
         request = OrderRequest(window=sizing.window_bytes, chunk=sizing.chunk_bytes, num_canonical_nodes=nodes)
-    arrangement = ResolvedOrder(index, request, stored=opened.stored)
-    chunks = arrangement.chunks
-    held_bytes = np.maximum(chunks.decoded_bytes, chunks.end_byte - chunks.first_byte)
-    is_shared = index.sample_bytes is None
+    resolved = ResolvedOrder(index, request, stored=opened.stored)
+    chunks = resolved.chunks
+    chunk_bytes = chunks.end_byte - chunks.first_byte
+    held_bytes = np.maximum(chunks.decoded_bytes, chunk_bytes)
+    refusal = ""
+    try:
+        refuse_too_large(opened, resolved, None)
+    except UsageError as error:
+        refusal = str(error)
     return PlannedData(
         num_samples=index.num_samples,
         num_bytes=num_bytes,
         held_bytes=float(held_bytes.sum(dtype=np.float64)),
         num_chunks=len(chunks),
         chunk_samples=chunks.num_samples,
-        chunk_bytes=chunks.end_byte - chunks.first_byte,
-        order=_windowed(arrangement.order),
-        call=str(arrangement),
+        chunk_bytes=chunk_bytes,
+        order=_windowed(resolved.order),
+        call=str(resolved),
         shard_chunks=np.bincount(chunks.shard, minlength=index.num_shards),
-        uneven_bytes=float(held_bytes.max() - held_bytes.mean()) if is_shared else 0.0,
+        uneven_bytes=float(held_bytes.max() - held_bytes.mean()) if index.sample_bytes is None else 0.0,
         largest_held_bytes=float(held_bytes.max()),
         table=chunks,
-        refusal=_refusal(opened, arrangement),
+        refusal=refusal,
     )
-
-
-def _refusal(opened: Opened, arrangement: ResolvedOrder) -> str:
-    """Return the reason why a stream in this order would be refused; empty if it would start."""
-    try:
-        refuse_too_large(opened, arrangement, None)
-    except UsageError as error:
-        return str(error)
-    return ""
 
 
 def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
@@ -157,14 +148,14 @@ def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
     chunk_bytes = sizing.chunk_bytes if arguments.chunk is None else parse_bytes(arguments.chunk, "--chunk")
     each = max(1, chunk_bytes // sample_bytes)
     num_chunks = -(-num_samples // each)
-    order: Any = Window(sizing.chunks, sizing.num_canonical_nodes)
+    order: Window | Block = Window(sizing.chunks, sizing.num_canonical_nodes)
     if arguments.window is not None:
         alive = min(max(2, parse_bytes(arguments.window, "--window") // chunk_bytes), max(2, num_chunks))
         order = Window(alive, arguments.num_canonical_nodes)
     elif arguments.order is not None or arguments.chunks is not None:
-        order = asked_order(arguments).order
-    laid_out = min(num_chunks, max(_MOST_CHUNKS, 8 * _windowed(order).chunks))
-    alive, exact = _windowed(order).chunks, each * sample_bytes
+        order = _windowed(asked_order(arguments).order)
+    alive, exact = order.chunks, each * sample_bytes
+    laid_out = min(num_chunks, max(_MOST_CHUNKS, 8 * alive))
     chunk = bytes_text(exact, is_enough=lambda number: number // sample_bytes == each)
     if isinstance(order, Window):
         window = bytes_text(alive * exact, is_enough=lambda number: number // parse_bytes(chunk, "chunk") == alive)
@@ -177,10 +168,10 @@ def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         held_bytes=num_bytes,
         num_chunks=num_chunks,
         chunk_samples=np.full(laid_out, each),
-        chunk_bytes=np.full(laid_out, each * sample_bytes),
-        order=_windowed(order),
+        chunk_bytes=np.full(laid_out, exact),
+        order=order,
         call=f"{call})",
-        largest_held_bytes=float(each * sample_bytes),
+        largest_held_bytes=float(exact),
     )
 
 

@@ -1,9 +1,9 @@
-"""The record of a plan, for machines, people and the page, and a table of records for other settings."""
+"""A plan: the simulated reads of a cluster, the requests, memory and traffic that follow, and a what-if table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,19 +11,17 @@ from numpy.typing import NDArray
 
 from shoal.cli.output import format_value
 from shoal.cli.plan.plan_data import PlannedData
-from shoal.cli.plan.plan_reading import (
-    held_by_a_rank,
-    is_far,
-    makings,
-    memory_of_a_rank,
-    requests_of_a_read,
-)
 from shoal.order.partition import Partition
 from shoal.order.window.order import Window
-from shoal.planning.cluster import ClusterReads, simulate_reads
-from shoal.planning.rank_memory import RankMemory
+from shoal.planning.rank_memory import RankMemory, planned_ahead_bytes, rank_memory
+from shoal.planning.request_model import likely_requests_for_each_read, requests_for_each_read
+from shoal.planning.simulated_reads import ClusterReads, simulate_reads
 from shoal.planning.sizing import Cluster, PlannedTraffic, textbook, traffic
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
+from shoal.reading.schedule.lifetimes import span_positions
+from shoal.reading.schedule.read_ahead import ahead_limit_bytes
+from shoal.reading.schedule.request_sizes import RequestSizes, request_sizes
+from shoal.reading.schedule.units import ChunkUnits
 from shoal.reports.plan_page import PlanFigures
 
 _FEW_POSITIONS = 1 << 19  # positions simulated for each row of a table
@@ -32,13 +30,18 @@ _MOST_SIZES = 12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A plan: data in an order, for a cluster, and the simulation of its reads."""
+    """A plan: data in an order, for a cluster, and the simulation of its reads.
+
+    ``num_reads``, ``read_bytes`` and ``num_requests`` are those of all ranks over the whole epoch.
+    """
 
     data: PlannedData
     cluster: Cluster
     rho: float
     reads: ClusterReads
     costs: PlannedTraffic
+    num_reads: float
+    read_bytes: float
     num_requests: float
 
     @staticmethod
@@ -48,82 +51,34 @@ class Planned:
         limit = {} if most_positions is None else {"most_positions": most_positions}
         reads = simulate_reads(data.order, data.chunk_samples, data.chunk_bytes, partition, **limit)
         scale = data.num_chunks / len(data.chunk_samples)
-        per_read = requests_of_a_read(data, cluster, reads)
+        num_reads, read_bytes, per_read = reads.num_reads * scale, reads.num_bytes * scale, 1.0
+        if cluster.is_remote:  # neighbours share a request, and large chunks take several
+            sizes = _request_sizes(data, cluster)
+            if reads.uses is None or data.table is None:
+                per_read = likely_requests_for_each_read(data.chunk_bytes, data.num_chunks, sizes)
+            else:
+                span, units = _span(data, cluster), ChunkUnits(data.table)
+                per_read = requests_for_each_read(reads.uses, units, sizes, span_positions=span)
         costs = traffic(
             cluster,
             num_samples=data.num_samples,
-            num_requests=reads.num_reads * scale * per_read,
-            read_bytes=reads.num_bytes * scale,
+            num_requests=num_reads * per_read,
+            read_bytes=read_bytes,
             first_requests=reads.first_chunks * per_read,
         )
-        return Planned(data, cluster, rho, reads, costs, reads.num_reads * scale * per_read)
+        return Planned(data, cluster, rho, reads, costs, num_reads, read_bytes, num_reads * per_read)
 
     @property
     def is_exact(self) -> bool:
         """True if the whole epoch was simulated."""
         return self.reads.is_exact and self.data.num_chunks == len(self.data.chunk_samples)
 
-    @property
-    def read_bytes(self) -> float:
-        """Bytes read by all ranks over the whole epoch."""
-        return self.reads.num_bytes * self.data.num_chunks / len(self.data.chunk_samples)
-
-    @property
-    def num_reads(self) -> float:
-        """Chunk reads of all ranks over the whole epoch."""
-        return self.reads.num_reads * self.data.num_chunks / len(self.data.chunk_samples)
-
-    @property
-    def num_looks(self) -> float:
-        """Requests by which ranks check that shards match the index: one per rank and shard that it reads."""
-        if not is_far(self.cluster) or not len(self.data.shard_chunks):
-            return 0.0
-        # A rank draws chunks without replacement: each formula overestimates, and the smaller result is nearly exact.
-        num_chunks, drawn = self.data.num_chunks, self.num_reads / self.cluster.world_size
-        by_draws = (1.0 - self.data.shard_chunks / num_chunks) ** drawn
-        by_chunks = max(0.0, 1.0 - drawn / num_chunks) ** self.data.shard_chunks
-        never = np.minimum(by_draws, by_chunks)
-        return float((1.0 - never).sum()) * self.cluster.world_size
-
-    @property
-    def rank_memory(self) -> RankMemory:
-        """Memory of the fullest rank's process at its fullest moment."""
-        held_chunks = self.reads.held_chunks
-        moments = [self._memory_at(held_chunks, is_making=False)]
-        if len(found := makings(self.data, self.cluster)):
-            # Otherwise one of many computations of ids coincides with the peak; and streams from a remote store keep
-            # the memory that they once had.
-            if (met := self.reads.meetings) is not None and self.is_exact and not is_far(self.cluster):
-                held_chunks = max(met.most_held_at(position) for position in found.tolist())
-            moments.append(self._memory_at(held_chunks, is_making=True))
-        return max(moments, key=lambda memory: memory.total)
-
-    @property
-    def rank_bytes(self) -> NDArray[np.float64]:
-        """Memory of the fullest rank's process over the simulated time, in 50 parts."""
-        over = self.reads.over_time.held_chunks
-        making = np.zeros(len(over), dtype=bool)
-        if self.is_exact:
-            making[makings(self.data, self.cluster) * len(over) // self.data.num_samples] = True
-        parts = zip(over.tolist(), making.tolist(), strict=True)
-        return np.array([self._memory_at(held, is_making=is_making).total for held, is_making in parts])
-
-    def _memory_at(self, held_chunks: int, *, is_making: bool) -> RankMemory:
-        reads = self.num_reads / self.cluster.world_size
-        return memory_of_a_rank(self.data, self.cluster, held_chunks, reads_of_a_rank=reads, is_making=is_making)
-
-    def ratio(self, batch: int) -> float:
-        """Return the predicted VR of batches of this size."""
-        layout = ChunkLayout.of(self.data.chunk_samples)
-        return predicted_variance_ratio(self.data.order, layout, batch, rho=self.rho)
-
     def record(self) -> dict[str, Any]:
         """Return names and values, for machines and people."""
         data, cluster, costs = self.data, self.cluster, self.costs
         most = int(data.chunk_samples.sum())
         sizes = [size for size in (cluster.global_batch, 4 * cluster.global_batch) if size < most]
-        memory = self.rank_memory
-        reads_of_a_rank = self.num_reads / cluster.world_size
+        memory, num_stats = self._rank_memory(), self._num_stats()
         sequential = textbook(cluster, num_samples=data.num_samples, sample_bytes=data.num_bytes / data.num_samples)
         return {
             "num_samples": data.num_samples,
@@ -135,13 +90,13 @@ class Planned:
             "num_canonical_nodes": data.order.resolved_nodes if isinstance(data.order, Window) else 1,
             "call": data.call,
             "refused": data.refusal,
-            "vr": {size: self.ratio(size) for size in sizes},
-            "rank_held_bytes": sum(held_by_a_rank(data, cluster, self.reads.held_chunks, reads_of_a_rank)),
+            "vr": {size: self._ratio(size) for size in sizes},
+            "rank_held_bytes": sum(self._held_bytes(self.reads.held_chunks)),
             "rank_memory_bytes": memory.total,
             "rank_memory_parts": memory.to_dict(),
             "node_memory_bytes": memory.total * cluster.ranks_per_node,
-            "num_requests": round(self.num_requests + self.num_looks),
-            "num_looks": round(self.num_looks),
+            "num_requests": round(self.num_requests + num_stats),
+            "num_looks": round(num_stats),
             "read_bytes": self.read_bytes,
             "amplification": self.reads.amplification,
             "is_simulated_exactly": self.is_exact,
@@ -153,29 +108,117 @@ class Planned:
             "first_batch_seconds": costs.first_batch_seconds,
             "epoch_seconds": costs.epoch_seconds,
             "waiting_share": costs.waiting_share,
-            "epoch_price": costs.epoch_price + self.num_looks * cluster.request_price,
-            "sequential": {name: getattr(sequential, name) for name in sequential.__slots__},
+            "epoch_price": costs.epoch_price + num_stats * cluster.request_price,
+            "sequential": asdict(sequential),
         }
 
     def figures(self) -> PlanFigures:
         """Return the numbers that the figures show."""
-        batch, over = self.cluster.global_batch, self.reads.over_time
+        batch, over = self.cluster.global_batch, self.reads.reads_over_time
         largest = min(self.data.num_samples, int(self.data.chunk_samples.sum())) // 2
         below = [batch >> power for power in range(6, 0, -1) if batch >> power >= 2]
         above = [batch << power for power in range(_MOST_SIZES - len(below)) if batch << power <= largest]
-        reads = over.num_reads / max(1, int(over.num_reads.sum()))
+        reads = over / max(1, int(over.sum()))
         mean = self.costs.node_bytes_per_second
         if not self.is_exact:  # the ends weigh more in the simulated part than in the epoch
             reads = reads / max(1e-12, float(np.median(reads))) / len(reads)
         return PlanFigures(
             batch=batch,
-            vr={size: self.ratio(size) for size in (*below, *(above or [batch]))},
-            rank_bytes=self.rank_bytes,
+            vr={size: self._ratio(size) for size in (*below, *(above or [batch]))},
+            rank_bytes=self._rank_bytes(),
             node_bytes_per_second=_within(reads * len(reads) * mean, self.cluster.node_bytes_per_second),
             node_limit=self.cluster.node_bytes_per_second,
-            heat=over.heat,
+            heat=self.reads.heat,
             is_whole=self.is_exact,
         )
+
+    def _ratio(self, batch: int) -> float:
+        """Return the predicted VR of batches of this size."""
+        layout = ChunkLayout.of(self.data.chunk_samples)
+        return predicted_variance_ratio(self.data.order, layout, batch, rho=self.rho)
+
+    def _num_stats(self) -> float:
+        """Count the requests by which ranks check that shards match the index: one per rank and shard that it reads."""
+        if not self.cluster.is_remote or not len(self.data.shard_chunks):
+            return 0.0
+        # A rank draws chunks without replacement: each formula overestimates, and the smaller result is nearly exact.
+        num_chunks, drawn = self.data.num_chunks, self.num_reads / self.cluster.world_size
+        by_draws = (1.0 - self.data.shard_chunks / num_chunks) ** drawn
+        by_chunks = max(0.0, 1.0 - drawn / num_chunks) ** self.data.shard_chunks
+        return float((1.0 - np.minimum(by_draws, by_chunks)).sum()) * self.cluster.world_size
+
+    def _rank_memory(self) -> RankMemory:
+        """Return the memory of the fullest rank's process at its fullest moment."""
+        held_chunks = self.reads.held_chunks
+        moments = [self._memory_at(held_chunks, computes_ids=False)]
+        if len(found := self._positions_of_computing()):
+            # Otherwise one of many computations of ids coincides with the peak; and streams from a remote store keep
+            # the memory that they once had.
+            if (uses := self.reads.uses) is not None and self.is_exact and not self.cluster.is_remote:
+                held_chunks = max(uses.most_held_at(position) for position in found.tolist())
+            moments.append(self._memory_at(held_chunks, computes_ids=True))
+        return max(moments, key=lambda memory: memory.total)
+
+    def _rank_bytes(self) -> NDArray[np.float64]:
+        """Return the memory of the fullest rank's process over the simulated time, in 50 parts."""
+        over = self.reads.held_over_time
+        computing = np.zeros(len(over), dtype=bool)
+        if self.is_exact:
+            computing[self._positions_of_computing() * len(over) // self.data.num_samples] = True
+        parts = zip(over.tolist(), computing.tolist(), strict=True)
+        return np.array([self._memory_at(held, computes_ids=computes_ids).total for held, computes_ids in parts])
+
+    def _positions_of_computing(self) -> NDArray[np.int64]:
+        """Return the positions reached when ids of the order are computed; reads are planned one span ahead."""
+        span = _span(self.data, self.cluster)
+        positions = np.array(self.data.order.span_starts(self.data.num_samples), dtype=np.int64)
+        return np.maximum(0, positions // span - 1) * span
+
+    def _held_bytes(self, held_chunks: int) -> tuple[float, float]:
+        """Return the bytes of chunks in use and of those read ahead; never more than a rank's share of the data."""
+        data, cluster = self.data, self.cluster
+        share = min(1.0, self.num_reads / cluster.world_size / data.num_chunks) * data.held_bytes
+        in_use = min(
+            held_chunks * data.mean_held_bytes + data.uneven_bytes, share
+        )  # includes the largest, at some time
+        if int(data.chunk_samples.max(initial=0)) <= 1:  # single samples, copied into their batch as they come
+            in_use = data.largest_held_bytes if cluster.is_remote else 0.0
+        ahead = planned_ahead_bytes(
+            data.order,
+            _request_sizes(data, cluster).ahead_bytes,
+            num_samples=data.num_samples,
+            dataset_bytes=data.held_bytes,
+            world_size=cluster.world_size,
+        )
+        ahead = max(ahead // data.mean_held_bytes * data.mean_held_bytes, 2.0 * data.largest_held_bytes)  # whole chunks
+        return in_use, max(0.0, min(ahead, share - in_use))
+
+    def _memory_at(self, held_chunks: int, *, computes_ids: bool) -> RankMemory:
+        data, cluster = self.data, self.cluster
+        in_use, ahead = self._held_bytes(held_chunks)
+        return rank_memory(
+            data.order,
+            num_samples=data.num_samples,
+            num_chunks=data.num_chunks,
+            chunk_bytes=data.mean_held_bytes,
+            in_use=in_use,
+            ahead=ahead,
+            global_batch=cluster.global_batch,
+            world_size=cluster.world_size,
+            computes_ids=computes_ids,
+            is_remote=cluster.is_remote,
+        )
+
+
+def _request_sizes(data: PlannedData, cluster: Cluster) -> RequestSizes:
+    window_bytes, largest_bytes = int(data.order.chunks * data.mean_held_bytes), int(data.largest_held_bytes)
+    return request_sizes(ahead_limit_bytes(window_bytes, largest_bytes, is_far=cluster.is_remote))
+
+
+def _span(data: PlannedData, cluster: Cluster) -> int:
+    """Return the positions in a span of whole global batches."""
+    batches = span_positions(data.order.parameters, cluster.world_size) // cluster.global_batch
+    return max(1, batches) * cluster.global_batch
 
 
 def _within(wanted: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
@@ -185,21 +228,20 @@ def _within(wanted: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
     [4.0, 4.0, 4.0, 4.0]
     """
     received, left = wanted.copy(), 0.0
-    for place in (*range(len(wanted)), *reversed(range(len(wanted)))):
-        due = received[place] + left
-        received[place] = min(due, limit)
-        left = due - received[place]
+    for part in (*range(len(wanted)), *reversed(range(len(wanted)))):
+        due = received[part] + left
+        received[part] = min(due, limit)
+        left = due - received[part]
     return received
 
 
 def what_if(plan: Planned) -> list[list[str]]:
     """Return the plan with one thing changed at a time, as a table with its heads."""
-    rows: list[tuple[str, dict[str, Any]]] = []
-    for name, data, cluster in _changes(plan):
-        if data is None or not cluster.world_size <= cluster.global_batch < data.num_samples // 2:
-            continue
-        changed = plan if not rows else Planned.of(data, cluster, rho=plan.rho, most_positions=_FEW_POSITIONS)
-        rows.append((name, changed.record()))
+    rows = [("this plan", plan.record())]
+    for name, data, cluster in _changes(plan.data, plan.cluster):
+        if data is not None and cluster.world_size <= cluster.global_batch < data.num_samples // 2:
+            changed = Planned.of(data, cluster, rho=plan.rho, most_positions=_FEW_POSITIONS)
+            rows.append((name, changed.record()))
     columns: Mapping[str, tuple[str, Any]] = {
         "Window": ("window_bytes", None),
         "Chunk": ("chunk_bytes", None),
@@ -215,19 +257,14 @@ def what_if(plan: Planned) -> list[list[str]]:
     if plan.costs.epoch_price:
         columns = {**columns, "Price": ("epoch_price", lambda found: f"{found:,.4g}")}
     texts = [
-        [
-            name,
-            *(said(record[key]) if said else format_value(key, record[key]) for key, said in columns.values()),
-        ]
+        [name, *(said(record[key]) if said else format_value(key, record[key]) for key, said in columns.values())]
         for name, record in rows
     ]
     return [["Change", *columns], *texts]
 
 
-def _changes(plan: Planned) -> list[tuple[str, PlannedData | None, Cluster]]:
-    data, cluster = plan.data, plan.cluster
+def _changes(data: PlannedData, cluster: Cluster) -> list[tuple[str, PlannedData | None, Cluster]]:
     changed = [
-        ("this plan", data, cluster),
         ("half the window", data.with_chunks(window=0.5), cluster),
         ("twice the window", data.with_chunks(window=2.0), cluster),
         ("half the chunk", data.with_chunks(chunk=0.5), cluster),

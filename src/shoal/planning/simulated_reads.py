@@ -1,7 +1,7 @@
 """Reads of a cluster: the dealing of an epoch, or of a part of it, simulated rank by rank without reading a byte.
 
 A rank reads a chunk when it first needs one of its samples, and keeps it until it has used the last. So the reads of a
-rank are the chunks it meets, and the chunks it holds follow from their first and last uses. All of this depends only on
+rank are the chunks it uses, and the chunks it holds follow from their first and last uses. All of this depends only on
 the order and the dealing of global batches, so it is known in advance, and computed here by doing what a run would do.
 """
 
@@ -19,7 +19,7 @@ from shoal.order.block_and_buffer import Block
 from shoal.order.partition import Partition
 from shoal.order.protocol import BoundOrder
 from shoal.order.window.order import Window
-from shoal.planning.chunk_reads import TIMES, Meetings, meetings
+from shoal.planning.chunk_uses import TIMES, ChunkUses, chunk_uses
 
 _MOST_POSITIONS = 1 << 21  # simulated
 _MOST_OF_A_NODE = 8  # times as many for one node before its samples are thinned: 3 seconds
@@ -27,55 +27,21 @@ _WINDOWS = 3  # windows simulated of a longer dataset; chunks of the middle one 
 _NEARLY = 0.98  # share of the samples of the fullest rank
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OverTime:
-    """The simulated span, in 50 parts of equal length.
-
-    Parameters
-    ----------
-    held_chunks
-        The most chunks in use on a rank, shape (50,).
-    num_reads
-        Chunks read by a rank for the first time, over all ranks, shape (50,).
-    heat
-        Samples delivered from each 64th of the chunks, shape (50, 64).
-    """
-
-    held_chunks: NDArray[np.int64]
-    num_reads: NDArray[np.int64]
-    heat: NDArray[np.int64]
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterReads:
-    """The reads of an epoch.
+    """The reads of an epoch, over all ranks.
 
-    Parameters
-    ----------
-    num_reads, num_bytes
-        Reads and their bytes over all ranks and the whole epoch.
-    amplification
-        Reads per chunk: the mean number of ranks that read it.
-    held_chunks
-        The most chunks that a rank holds in use, without read-ahead.
-    first_chunks
-        Mean number of chunks that a rank needs for its first batch.
-    num_positions
-        Number of positions simulated.
-    is_exact
-        True if the whole epoch was simulated; else three windows of it, and perhaps only some canonical nodes.
-    thinned
-        1 if all samples of these were simulated, else only one in ``thinned`` samples of a chunk: ranks that read a
-        chunk for only a few of its samples may then be missed.
-    error
-        Relative standard error of ``num_reads``: chance variation between the chunks counted, and the effect of
-        thinning. 0 if the whole epoch was simulated.
-    held_error
-        Relative error of ``held_chunks``: the effect of thinning.
-    over_time
-        Holdings, reads and samples over the simulated span.
-    meetings
-        Meetings of ranks and chunks, if the whole epoch was simulated.
+    ``amplification`` is the mean number of ranks that read a chunk, ``held_chunks`` the most chunks that a rank has in
+    use, without read-ahead, ``first_chunks`` the mean number that a rank needs for its first batch.
+
+    ``num_positions`` were simulated: the whole epoch if ``is_exact``, else three windows of it, and perhaps only some
+    canonical nodes. If ``thinned`` is above 1, only one in so many samples of a chunk was: ranks that read a chunk for
+    a few of its samples may then be missed. ``error`` is the relative standard error of ``num_reads``, from chance
+    variation between the chunks counted and from thinning; ``held_error`` that of ``held_chunks``, from thinning.
+
+    ``held_over_time``, ``reads_over_time`` and ``heat`` divide the simulated span into 50 equal parts: the most chunks
+    in use on a rank, the chunks first read by a rank, both of shape (50,), and the samples from each 64th of the
+    chunks, shape (50, 64). ``uses`` are known if the whole epoch was simulated.
     """
 
     num_reads: float
@@ -88,8 +54,10 @@ class ClusterReads:
     thinned: float
     error: float
     held_error: float
-    over_time: OverTime = field(repr=False, compare=False)
-    meetings: Meetings | None = field(repr=False, compare=False)
+    held_over_time: NDArray[np.int64] = field(repr=False, compare=False)
+    reads_over_time: NDArray[np.int64] = field(repr=False, compare=False)
+    heat: NDArray[np.int64] = field(repr=False, compare=False)
+    uses: ChunkUses | None = field(repr=False, compare=False)
 
 
 def simulate_reads(
@@ -104,21 +72,8 @@ def simulate_reads(
 ) -> ClusterReads:
     """Compute the reads of an epoch: exactly if it is short, else from three windows of some of its canonical nodes.
 
-    Positions alternate over the canonical nodes, and a global batch is dealt node by node. So the rank of a sample
-    depends only on its node and on the number of samples that the nodes before it have in the batch, which is
-    arithmetic: some nodes can be simulated without the others. Only if one node is still too long are the samples of
-    its chunks thinned.
-
-    Parameters
-    ----------
-    order
-        Order that uses some chunks at a time.
-    chunk_samples, chunk_bytes
-        Samples and bytes of each chunk, shape (num_chunks,).
-    partition
-        Global batch and world size.
-    most_positions
-        Positions to simulate, 0.2 us each; of a single canonical node up to eight times as many.
+    Only if one node is still too long are the samples of its chunks thinned. At most ``most_positions`` are simulated,
+    0.2 us each, or eight times as many of a single canonical node.
 
     Examples
     --------
@@ -130,19 +85,19 @@ def simulate_reads(
     found = _simulated(order, samples, sizes, partition, seed=seed, epoch=epoch, most_positions=most_positions)
     if found.thinned == 1.0:
         return found
-    half, quarter = (
+    coarser = [
         _simulated(order, samples, sizes, partition, seed=seed, epoch=epoch, most_positions=most_positions // part)
         for part in (2, 4)
-    )
-    reads = _by_thinning([each.num_reads for each in (found, half, quarter)], found.thinned)
-    held = _by_thinning([each.held_chunks for each in (found, half, quarter)], found.thinned)
+    ]
+    reads = _by_thinning([each.num_reads for each in (found, *coarser)], found.thinned)
+    held = _by_thinning([each.held_chunks for each in (found, *coarser)], found.thinned)
     return replace(found, error=math.hypot(found.error, reads), held_error=held)
 
 
 def _by_thinning(found: Sequence[float], thinned: float) -> float:
     """Estimate the relative error of a number found by thinning, from values at 1, 2 and 4 times the thinning.
 
-    Thinning misses rare meetings, in the tails of a distribution. These move with the logarithm of the number of
+    Thinning misses rare uses, in the tails of a distribution. These move with the logarithm of the number of
     samples, so each doubling has about the effect of the one before.
     """
     once, twice = abs(found[1] / found[0] - 1.0), abs(found[2] / found[0] - 1.0)
@@ -159,35 +114,37 @@ def _simulated(
     epoch: int,
     most_positions: int,
 ) -> ClusterReads:
-    holds = samples > 0  # empty chunks are never read, but have places in the order
+    holds = samples > 0  # empty chunks are never read, but have positions in the order
     model = _model(order, samples, most_positions)
     bound = model.order.bind(model.chunk_samples, seed=seed, epoch=epoch)
     num_chunks, exact = len(model.chunk_samples), model.is_exact
-    met = meetings(bound, model.nodes, partition, num_chunks)
-    readers = np.bincount(met.chunks, minlength=num_chunks)
-    if exact and met.num_positions < bound.num_samples and partition.remainder != "drop":
-        num_steps = met.num_positions // partition.global_batch
-        readers = readers + _readers_of_rest(bound, partition, num_steps, met, num_chunks)
+    uses = chunk_uses(bound, model.nodes, partition, num_chunks)
+    readers = np.bincount(uses.chunks, minlength=num_chunks)
+    if exact and uses.num_positions < bound.num_samples and partition.remainder != "drop":
+        num_steps = uses.num_positions // partition.global_batch
+        readers = readers + _readers_of_rest(bound, partition, num_steps, uses, num_chunks)
     total = int(np.count_nonzero(holds))
     if exact:
         mean, error = float(readers[holds].mean()), 0.0
     else:
-        mean, error = _mean_readers(readers, met, total * model.share_of_nodes)
+        mean, error = _mean_readers(readers, uses, total * model.share_of_nodes)
     in_first = max(1, partition.global_batch * bound.num_canonical_nodes // model.nodes)
-    held = _held(met, partition, model.share_of_nodes)
+    held = _held(uses, partition, model.share_of_nodes)
     return ClusterReads(
         num_reads=float(readers.sum()) if exact else mean * total,
         num_bytes=float(readers @ sizes) if exact else mean * float(sizes[holds].sum()),
         amplification=mean,
         held_chunks=int(held.max(initial=0)),
-        first_chunks=np.count_nonzero(met.first < in_first) / in_first * partition.global_batch / partition.world_size,
-        num_positions=met.num_positions,
+        first_chunks=np.count_nonzero(uses.first < in_first) / in_first * partition.global_batch / partition.world_size,
+        num_positions=uses.num_positions,
         is_exact=exact,
         thinned=model.thinned,
         error=error,
         held_error=0.0,
-        over_time=OverTime(held, np.bincount(met.first * TIMES // met.num_positions, minlength=TIMES), met.heat),
-        meetings=met if exact else None,
+        held_over_time=held,
+        reads_over_time=np.bincount(uses.first * TIMES // uses.num_positions, minlength=TIMES),
+        heat=uses.heat,
+        uses=uses if exact else None,
     )
 
 
@@ -229,20 +186,18 @@ def _model(order: Window | Block, samples: NDArray[np.int64], most_positions: in
     return _Model(order, looked, nodes, is_exact=False, thinned=thinned)
 
 
-def _mean_readers(readers: NDArray[np.int64], met: Meetings, num_chunks: float) -> tuple[float, float]:
-    """Return the mean number of ranks that read a chunk, for nodes with ``num_chunks`` chunks, not just the simulated.
-
-    Also returns its relative standard error.
+def _mean_readers(readers: NDArray[np.int64], uses: ChunkUses, num_chunks: float) -> tuple[float, float]:
+    """Return the mean number of ranks that read each of ``num_chunks`` chunks, and its relative standard error.
 
     Chunks alive in the middle third stand for all that are missing; both ends are counted as they are, since fewer
     chunks are alive there.
     """
     used = np.flatnonzero(readers)
-    first, last = np.full(len(readers), met.num_positions), np.zeros(len(readers), dtype=np.int64)
-    np.minimum.at(first, met.chunks, met.first)
-    np.maximum.at(last, met.chunks, met.last)
+    first, last = np.full(len(readers), uses.num_positions), np.zeros(len(readers), dtype=np.int64)
+    np.minimum.at(first, uses.chunks, uses.first)
+    np.maximum.at(last, uses.chunks, uses.last)
     half = (first[used] + last[used]) / 2
-    in_middle = (half > met.num_positions / 3) & (half < met.num_positions * 2 / 3)
+    in_middle = (half > uses.num_positions / 3) & (half < uses.num_positions * 2 / 3)
     middle, ends = readers[used[in_middle]], readers[used[~in_middle]]
     if num_chunks <= len(used) or not len(middle):
         return float(readers[used].mean()), 0.0
@@ -254,31 +209,31 @@ def _mean_readers(readers: NDArray[np.int64], met: Meetings, num_chunks: float) 
     return mean, max(float(middle.std()) / math.sqrt(len(middle)), apart) * share / mean
 
 
-def _held(met: Meetings, partition: Partition, share_of_nodes: float) -> NDArray[np.int64]:
+def _held(uses: ChunkUses, partition: Partition, share_of_nodes: float) -> NDArray[np.int64]:
     """Return the most chunks in use at a time on one rank, in each part of the time.
 
     If only some nodes are simulated, a rank may have others too: the ranks with the most simulated samples are used,
-    and their holdings are scaled up.
+    and what they hold is scaled up.
     """
-    there = met.samples_of_rank
-    known = there[met.ranks] >= _NEARLY * there.max()
-    owners, first, last = met.ranks[known], met.first[known], met.last[known]
+    there = uses.samples_of_rank
+    known = there[uses.ranks] >= _NEARLY * there.max()
+    owners, first, last = uses.ranks[known], uses.first[known], uses.last[known]
     times = np.concatenate([last + 1, first])  # one is released before another is taken
     change = np.concatenate([-np.ones_like(last), np.ones_like(first)])
     by_rank = np.lexsort((times, np.concatenate([owners, owners])))  # each rank begins and ends with nothing in use
     most = np.zeros(TIMES + 1, dtype=np.int64)
-    np.maximum.at(most, times[by_rank] * TIMES // met.num_positions, np.cumsum(change[by_rank]))
-    whole = met.num_positions / share_of_nodes / partition.world_size  # samples of a rank
+    np.maximum.at(most, times[by_rank] * TIMES // uses.num_positions, np.cumsum(change[by_rank]))
+    whole = uses.num_positions / share_of_nodes / partition.world_size  # samples of a rank
     found: NDArray[np.int64] = np.rint(most[:TIMES] * max(1.0, _NEARLY * whole / int(there.max()))).astype(np.int64)
     return found
 
 
 def _readers_of_rest(
-    bound: BoundOrder, partition: Partition, num_steps: int, met: Meetings, num_chunks: int
+    bound: BoundOrder, partition: Partition, num_steps: int, uses: ChunkUses, num_chunks: int
 ) -> NDArray[np.int64]:
     """Count the additional readers of each chunk in the last, incomplete batch."""
     more = np.zeros(num_chunks, dtype=np.int64)
-    pairs = met.ranks * num_chunks + met.chunks
+    pairs = uses.ranks * num_chunks + uses.chunks
     for rank in range(partition.world_size):
         chunks = np.unique(partition.share(bound, rank, num_steps, num_steps + 1).chunks)
         more[chunks[~np.isin(rank * num_chunks + chunks, pairs)]] += 1

@@ -1,4 +1,4 @@
-"""Meetings of ranks and chunks over time: global batches dealt as in a run, a part at a time.
+"""Chunks that each rank uses, and when: global batches dealt as in a run, a part at a time.
 
 Positions alternate over the canonical nodes, and a global batch is dealt node by node. So the rank of a sample depends
 only on its node and on the number of samples that the nodes before it have in the batch, which is arithmetic: some
@@ -23,20 +23,12 @@ _AT_ONCE = 1 << 19  # positions: more take 100 bytes each, and save no time
 
 
 @dataclass(frozen=True, slots=True)
-class Meetings:
-    """Meetings of ranks and chunks in the first full global batches, of which only some canonical nodes are dealt.
+class ChunkUses:
+    """Chunks that ranks use in the first full global batches, of which only some canonical nodes may be dealt.
 
-    Parameters
-    ----------
-    ranks, chunks, first, last
-        Each pair of a rank and a chunk that meet, with the places of their first and last sample; ascending by rank,
-        then chunk.
-    samples_of_rank
-        Samples that each rank gets, shape (world_size,).
-    heat
-        Samples by time and by their chunk, in 50 and 64 equal parts; shape (50, 64).
-    num_positions
-        Number of samples dealt.
+    ``ranks`` and ``chunks`` are the pairs of a rank and a chunk that it uses, ascending by rank, then chunk; ``first``
+    and ``last`` the positions of the first and last sample that it takes. ``samples_of_rank`` has the samples that each
+    rank gets, shape (world_size,), ``heat`` the samples by time and by their chunk, in equal parts, shape (50, 64).
     """
 
     ranks: NDArray[np.int64]
@@ -47,16 +39,16 @@ class Meetings:
     heat: NDArray[np.int64] = field(repr=False)
     num_positions: int
 
-    def most_held_at(self, place: int) -> int:
-        """Return the most chunks that one rank has in use just before a place; O(num_pairs)."""
-        in_use = self.ranks[(self.first < place) & (self.last >= place)]
+    def most_held_at(self, position: int) -> int:
+        """Return the most chunks that one rank has in use just before a position; O(num_pairs)."""
+        in_use = self.ranks[(self.first < position) & (self.last >= position)]
         return int(np.bincount(in_use).max(initial=0))
 
 
-def meetings(bound: BoundOrder, nodes: int, partition: Partition, num_chunks: int) -> Meetings:
+def chunk_uses(bound: BoundOrder, nodes: int, partition: Partition, num_chunks: int) -> ChunkUses:
     """Deal an order that stands for some of ``nodes`` canonical nodes; about 0.2 us per sample.
 
-    Takes the memory of one part, plus 24 bytes for each pair of a rank and a chunk that meet.
+    Takes the memory of one part, plus 24 bytes for each pair of a rank and a chunk that it uses.
     """
     dealing = _Dealing(bound, nodes, partition)
     samples_of_rank = np.zeros(partition.world_size, dtype=np.int64)
@@ -69,31 +61,30 @@ def meetings(bound: BoundOrder, nodes: int, partition: Partition, num_chunks: in
         keys = ranks * num_chunks + chunks
         by_key = order_by((keys, max(1, (partition.world_size * num_chunks).bit_length())))
         ordered = keys[by_key]
-        starts = _starts(ordered)
-        ends = np.concatenate([starts[1:], [len(keys)]]) - 1
+        starts, ends = _groups(ordered)
         found.append((ordered[starts], begin + by_key[starts], begin + by_key[ends]))
-    keys, first, last = (np.concatenate(column) for column in zip(*found, strict=True)) if found else [_NONE] * 3
+    keys, first, last = (
+        (np.concatenate(column) for column in zip(*found, strict=True)) if found else [np.zeros(0, dtype=np.int64)] * 3
+    )
     by_key = np.argsort(keys, kind="stable")  # stable: equal keys stay sorted by part, which keeps first and last valid
-    starts = _starts(keys[by_key])
-    ends = np.concatenate([starts[1:], [len(keys)]]) - 1
+    starts, ends = _groups(keys[by_key])
     pairs = keys[by_key[starts]]
-    return Meetings(
+    return ChunkUses(
         pairs // num_chunks,
         pairs % num_chunks,
         first[by_key[starts]],
-        last[by_key[ends[: len(starts)]]],
+        last[by_key[ends]],
         samples_of_rank,
         heat.reshape(TIMES, SOURCES),
         dealing.num_positions,
     )
 
 
-_NONE = np.zeros(0, dtype=np.int64)
-
-
-def _starts(ordered: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of the first occurrence of each of some ascending keys."""
-    return np.flatnonzero(np.concatenate([np.ones(min(1, len(ordered)), bool), ordered[1:] != ordered[:-1]]))
+def _groups(ordered: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first and the last index of each of some ascending keys."""
+    changes = np.flatnonzero(ordered[1:] != ordered[:-1])
+    ends = np.append(changes, len(ordered) - 1) if len(ordered) else changes
+    return np.append(0, changes + 1)[: len(ends)], ends
 
 
 class _Dealing:
@@ -109,19 +100,19 @@ class _Dealing:
             last = bound.num_samples // self._some * self._some - 1
             number, node = divmod(last, self._some)
             self._num_steps = (number * nodes + self._first_node + node) // partition.global_batch
-        self.num_positions = self._places_before(self._num_steps)
+        self.num_positions = self._samples_before(self._num_steps)
 
     def parts(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield the place of the first sample, and the chunk and the rank of each sample, part by part."""
+        """Yield the position of the first sample, and the chunk and the rank of each sample, part by part."""
         batch = max(1.0, self._partition.global_batch * self._some / self._nodes)
         together = max(1, int(_AT_ONCE / batch))
         for step in range(0, self._num_steps, together):
             stop = min(step + together, self._num_steps)
-            begin, end = self._places_before(step), self._places_before(stop)
+            begin, end = self._samples_before(step), self._samples_before(stop)
             if begin < end:
                 yield begin, *self._dealt(step, stop, begin, end)
 
-    def _places_before(self, step: int) -> int:
+    def _samples_before(self, step: int) -> int:
         """Count the samples of these nodes in the steps before one."""
         rounds, rest = divmod(step * self._partition.global_batch, self._nodes)
         return rounds * self._some + min(max(rest - self._first_node, 0), self._some)
@@ -130,7 +121,7 @@ class _Dealing:
         bound, nodes, batch = self._bound, self._nodes, self._partition.global_batch
         if self._some == nodes:
             return self._partition.dealt(bound, step, stop)
-        # The i-th sample of the k-th of these nodes is at place i * some + k here, and at i * nodes + node of all.
+        # The i-th sample of the k-th of these nodes has position i * some + k here, and i * nodes + node of all.
         number, node = np.divmod(np.arange(begin, end), self._some)
         node += self._first_node
         steps = (number * nodes + node) // batch
@@ -170,8 +161,8 @@ def _below(positions: NDArray[np.int64], node: NDArray[np.int64], nodes: int) ->
     return found
 
 
-def _rank_at(places: NDArray[np.int64], partition: Partition) -> NDArray[np.int64]:
-    """Return the rank whose slice of a sorted global batch holds each place."""
+def _rank_at(slots: NDArray[np.int64], partition: Partition) -> NDArray[np.int64]:
+    """Return the rank whose slice of a sorted global batch holds each slot."""
     each, more = divmod(partition.global_batch, partition.world_size)
     in_long = more * (each + 1)
-    return np.where(places < in_long, places // (each + 1), more + (places - in_long) // each)
+    return np.where(slots < in_long, slots // (each + 1), more + (slots - in_long) // each)
