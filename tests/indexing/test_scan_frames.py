@@ -11,7 +11,7 @@ import pytest
 from shoal.index.shard_scan import ShardScan
 from shoal.indexing.scan import pipe_frames
 from shoal.indexing.scan.pipe_frames import read_frame, scan_from, scan_to_buffers, write_frame
-from shoal.storage.index_cache.place import Scratch
+from shoal.storage.cache_directory import Scratch
 from shoal.testing.known_shards import measured
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.samples import write_tar_shards
 
+from shoal.storage.cache_status import chunk_cache_status
 from shoal.storage.chunk_cache.directory import FOLDER
-from shoal.storage.index_cache.status import chunk_cache_status
 from shoal.testing import RangeServer
 
 torch = pytest.importorskip("torch")

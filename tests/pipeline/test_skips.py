@@ -38,7 +38,7 @@ from shoal.reading.checks import verified_read
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import extent_read
 from shoal.stats.counters import Counters
-from shoal.storage.files import line_files
+from shoal.storage import atomic_writes
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import RetryControl, retry_control
 from shoal.stream.dataset import Dataset
@@ -537,29 +537,29 @@ def test_lines_of_several_processes_do_not_mix(tmp_path: Path) -> None:
         process = os.fork()
         if process == 0:
             for number in range(200):
-                line_files.append_line(path, f"{child} {number} " + "x" * 3000)
+                atomic_writes.append_line(path, f"{child} {number} " + "x" * 3000)
             os._exit(0)
         children.append(process)
     assert all(os.waitpid(process, 0)[1] == 0 for process in children)
-    lines = line_files.read_lines(path)
+    lines = atomic_writes.read_lines(path)
     assert lines is not None
     assert lines.pop() == ""
     assert sorted(lines) == sorted(f"{child} {number} " + "x" * 3000 for child in range(4) for number in range(200))
 
 
 def test_files_of_lines_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert line_files.read_lines(str(tmp_path / "none")) is None
+    assert atomic_writes.read_lines(str(tmp_path / "none")) is None
     with pytest.raises(StorageError):
-        line_files.read_lines(str(tmp_path))
+        atomic_writes.read_lines(str(tmp_path))
     (tmp_path / "binary").write_bytes(b"ab\xff")
     with pytest.raises(StorageError, match="byte 2 is no UTF-8"):
-        line_files.read_lines(str(tmp_path / "binary"))
-    monkeypatch.setattr(line_files, "_MOST_FILE_BYTES", 2)
+        atomic_writes.read_lines(str(tmp_path / "binary"))
+    monkeypatch.setattr(atomic_writes, "_MOST_FILE_BYTES", 2)
     with pytest.raises(StorageError, match="more than 2 bytes"):
-        line_files.read_lines(str(tmp_path / "binary"))
+        atomic_writes.read_lines(str(tmp_path / "binary"))
     monkeypatch.setattr(os, "write", lambda *_: 1)
     with pytest.raises(StorageError) as caught:
-        line_files.append_line(str(tmp_path / "full"), "words")
+        atomic_writes.append_line(str(tmp_path / "full"), "words")
     assert caught.value.errno == errno.ENOSPC
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.storage.index_cache.bounds import keep_within, mark_used
+from shoal.storage.cache_directory import keep_within, mark_used
 
 
 def write(directory: Path, number: int, *, num_bytes: int = 100, suffix: str = ".index") -> Path:

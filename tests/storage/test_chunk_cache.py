@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ShoalError, StorageError, UsageError
+from shoal.storage.cache_status import chunk_cache_status
 from shoal.storage.chunk_cache import chunk_cache, eviction
 from shoal.storage.chunk_cache import directory as chunk_cache_place
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.chunk_cache.directory import FOLDER
 from shoal.storage.chunk_cache.eviction import Chunk, is_name, order_of_leaving
 from shoal.storage.chunk_cache.usage import Book, charge_bytes
-from shoal.storage.index_cache.status import chunk_cache_status
 
 MIB = 1 << 20
 CHUNK_BYTES = 60_000

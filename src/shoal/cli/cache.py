@@ -10,12 +10,12 @@ from shoal.cli import output
 from shoal.cli.options.numbers import at_least_zero
 from shoal.cli.options.source_options import add_json_argument
 from shoal.errors import ShoalError
-from shoal.storage.chunk_cache.known_caches import known_caches
-from shoal.storage.index_cache.status import (
+from shoal.storage.cache_status import (
     chunk_cache_status,
     clear_chunks,
     clear_indexes,
     index_cache_status,
+    recorded_chunk_caches,
 )
 
 _DAY_SECONDS = 86_400
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Show the caches, or remove them and show what was removed."""
     known = not arguments.directory
-    directories = known_caches() if known else arguments.directory
+    directories = recorded_chunk_caches() if known else arguments.directory
     if arguments.clear or arguments.prune:
         unused_seconds = None if arguments.clear else float(arguments.days * _DAY_SECONDS)
         removed = [clear_indexes(unused_seconds=unused_seconds)] if known else []

@@ -37,8 +37,8 @@ from shoal.indexing.scan.pipe_frames import scan_from, scan_to_buffers
 from shoal.indexing.scan.processes import WORKERS_VARIABLE, ScanTask, scan_in_processes
 from shoal.indexing.scan.ranges import ScanReads, ScanTraffic
 from shoal.indexing.scan.threads import scan_in_threads
+from shoal.storage.cache_directory import Scratch, cache_directory
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.index_cache.place import Scratch, cache_directory
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import stat_all
 from shoal.storage.store import Advise, Find, ReadRange, Stat
@@ -90,7 +90,7 @@ def build_index(
     ``workers`` is the number of scanning processes; with 0 this process scans. The default is one per processor that
     this process may use ($SHOAL_INDEX_WORKERS overrides it), or 0 if there is less than 256 MiB to scan. ``progress``
     is called in this thread with bytes done, bytes in total and samples found. A large build keeps finished scans below
-    ``cache_dir`` (see `shoal.storage.index_cache.place`), and the same call resumes from them after a kill; they are
+    ``cache_dir`` (see `shoal.storage.cache_directory`), and the same call resumes from them after a kill; they are
     removed at the end.
 
     ``expected`` says by path what shards should hold; a shard that differs is refused. ``rows`` maps the names of

@@ -13,9 +13,9 @@ from shoal.errors import IndexFileError, StorageError
 from shoal.index.consistency import validate
 from shoal.index.index_file import confirm, decode, encode
 from shoal.index.table import Index
+from shoal.storage.cache_directory import keep_within, mark_used
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.index_cache.bounds import keep_within, mark_used
-from shoal.storage.index_cache.place import alone
+from shoal.storage.machine_locks import machine_lock
 from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.store import MapRange, ObjectInfo, Put, Stat
 from shoal.storage.urls import join, scheme_of
@@ -93,7 +93,7 @@ def _mapped_copy(path: str, store: MapFile, cache_dir: str) -> memoryview:
         return store.map(path)
     key = hashlib.blake2b(json.dumps([path, info.num_bytes, info.version]).encode(), digest_size=16).hexdigest()
     copy, local = str(Path(cache_dir, "indexes", f"{key}.copy")), LocalStore()
-    with alone(f"{copy}.lock", what=f"copies {path}"):
+    with machine_lock(f"{copy}.lock", what=f"copies {path}"):
         mark_used(copy)
         if local.find(copy) is None or not _is_sound(copy, local):
             data = store.map(path)

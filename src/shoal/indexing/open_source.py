@@ -33,11 +33,10 @@ from shoal.indexing.publishing import describes, hint_at_publishing, publish_bes
 from shoal.indexing.shard_check import ShardCheck
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
 from shoal.order.arrays.index_ranges import Runs
+from shoal.storage.cache_directory import cache_directory, expand_home, mark_used
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.index_cache.bounds import mark_used
-from shoal.storage.index_cache.home import with_home
-from shoal.storage.index_cache.place import alone, cache_directory
+from shoal.storage.machine_locks import machine_lock
 from shoal.storage.retry import retried, rule_of, with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.named_files import INDEX_NAME, PACKING_PLAN
@@ -293,7 +292,7 @@ def _given_index(
 ) -> tuple[Index, str]:
     """Load the index given as ``index=``, which may be in another store than the shards; return it and its path."""
     if schemes_of([given]) == {""}:
-        path = str(Path(with_home(local_path(given))).absolute())
+        path = str(Path(expand_home(local_path(given))).absolute())
         return load_index(path, store=LocalStore()), path
     same = schemes_of([given]) == schemes_of(found.paths)
     other = with_retries(open_store(given, storage_options if same else None), storage_options)
@@ -396,7 +395,7 @@ def _cached_or_made(
     infos = stat_all(found.paths, store)
     path = str(Path(directory, "indexes", _cache_key(what, infos, format)))
     # The ranks of one machine open the same dataset at the same time; one of them does the work.
-    with alone(f"{path}.lock", what=f"indexes {found.asked}") as give_sign:
+    with machine_lock(f"{path}.lock", what=f"indexes {found.asked}") as give_sign:
         try:
             mark_used(path)
             if local.find(path) is not None:

@@ -26,8 +26,9 @@ from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
 from shoal.indexing.index_store import load_index
 from shoal.indexing.publishing import was_left_by_opening
-from shoal.storage.atomic.atomic_objects import Lock, ObjectInMaking, begin_object
-from shoal.storage.index_cache.home import with_home
+from shoal.storage.atomic_writes import UnfinishedObject, begin_object
+from shoal.storage.cache_directory import expand_home
+from shoal.storage.machine_locks import InheritedLock
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.named_files import INDEX_NAME, PACKING, PACKING_PLAN
@@ -55,11 +56,11 @@ class Output:
         if scheme_of(text) in ("http", "https"):
             msg = f"{without_secrets(text)}: shards cannot be made here: nothing is written over http"
             raise UsageError(msg, hint="make them in a directory that a server shows, or in an object store: s3://...")
-        self.url = plain(text).rstrip("/") if scheme_of(text) else str(Path(with_home(text)).absolute())
+        self.url = plain(text).rstrip("/") if scheme_of(text) else str(Path(expand_home(text)).absolute())
         self.plan = plan
         self._options = dict(storage_options or {})
         self.store: Store = with_retries(open_store(text, self._options or None), self._options)
-        self._lock: Lock | None = None
+        self._lock: InheritedLock | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restored, (self.url, self.plan, self._options)
@@ -87,7 +88,7 @@ class Output:
                 # No process is packing here; nothing is written, as the directory may be read-only.
                 self._check_whole(done, may_skip=may_skip)
                 return done
-            self._lock = Lock(self._journal(_LOCK), wait_seconds=_WAIT_SECONDS)
+            self._lock = InheritedLock(self._journal(_LOCK), wait_seconds=_WAIT_SECONDS)
         try:
             finished = self._begin(suffix, asked)
             if finished is not None:
@@ -135,7 +136,7 @@ class Output:
         self._remove(".tmp")
         return None
 
-    def begin_shard(self, name: str) -> ObjectInMaking:
+    def begin_shard(self, name: str) -> UnfinishedObject:
         """Begin a new shard, which appears when it is finished."""
         return begin_object(join(self.url, name), store=self.store, scratch=self._journal(""))
 
@@ -377,4 +378,4 @@ def check_apart(source: SourceLike, url: str | os.PathLike[str]) -> None:
 
 def _place(text: str) -> str:
     path = local_path(text)
-    return plain(path).rstrip("/") if scheme_of(path) else str(Path(with_home(path)).resolve())
+    return plain(path).rstrip("/") if scheme_of(path) else str(Path(expand_home(path)).resolve())

@@ -25,7 +25,7 @@ from shoal.index.table import Index
 from shoal.pack.column_values import Column, ColumnValues, values_in
 from shoal.pack.destination import Output
 from shoal.pack.inputs.repeats import copy_of
-from shoal.storage.atomic.atomic_objects import ObjectInMaking
+from shoal.storage.atomic_writes import UnfinishedObject
 
 _AT_ONCE_BYTES, _LARGE_BYTES = 1 << 20, 8 << 20
 _DIGEST_BYTES = 16  # of SHA-256, which has hardware instructions: half the time of blake2b
@@ -183,7 +183,7 @@ def summary_of(part: Index) -> ShardSummary:
 class ShardInMaking:
     """A shard being written to a store: encoded, digested, counted."""
 
-    def __init__(self, encoder: Encoder, object_in_making: ObjectInMaking, shard: Shard) -> None:
+    def __init__(self, encoder: Encoder, object_in_making: UnfinishedObject, shard: Shard) -> None:
         self._encoder, self._object, self._shard = encoder, object_in_making, shard
         self._encoding = encoder.begin()
         self.values = ColumnValues(shard.columns)

@@ -20,7 +20,7 @@ from shoal.pipeline.stages import Stage, run_stages
 from shoal.reading.checks.damaged import Damaged
 from shoal.reading.options import ReadingOptions
 from shoal.stats.counters import Counters
-from shoal.storage.files.line_files import append_line, make_line_file, read_lines
+from shoal.storage.atomic_writes import append_line, make_line_file, read_lines
 
 MOST_LISTED = 1000
 QUARANTINED = object()

@@ -16,9 +16,9 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import UnitRead
 from shoal.reading.spilled.large_chunks import too_large
+from shoal.storage.cache_status import record_chunk_cache
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.chunk_cache.directory import place_for_sharing
-from shoal.storage.chunk_cache.known_caches import remember
 from shoal.storage.urls import scheme_of, without_secrets
 
 _SHARING_BYTES = 1 << 30
@@ -50,7 +50,7 @@ def chunk_cache_of(asked: Any, *, dataset: str) -> ChunkCache | None:
     else:
         keep = given.get("keep", True)
     cache = ChunkCache(directory, budget_bytes=budget_bytes, dataset=dataset, keep=keep)
-    remember(cache.path)
+    record_chunk_cache(cache.path)
     return cache
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.storage.index_cache.home import with_home
+from shoal.storage.cache_directory import expand_home
 from shoal.storage.urls import scheme_of, without_secrets
 
 OnError = Literal["raise", "skip"]
@@ -113,7 +113,7 @@ def _path(name: str, value: Any) -> str:
     if isinstance(path, str) and scheme_of(path):
         msg = f"reading({name}=) is the path of a file of this machine; got {without_secrets(path)}"
         raise UsageError(msg, hint="processes of several machines each write one of their own; join them by `cat`")
-    return os.path.abspath(with_home(os.fsdecode(path)))  # noqa: PTH100
+    return os.path.abspath(expand_home(os.fsdecode(path)))  # noqa: PTH100
 
 
 _CHECKS = {"on_error": _on_error, "copy": _truth, "progress": _truth, "hedge": _truth, "verify": _verify}

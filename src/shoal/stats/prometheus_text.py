@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.storage.atomic.whole_files import write_whole
+from shoal.storage.atomic_writes import write_atomically
 from shoal.storage.storage_errors import os_failure
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -114,7 +114,7 @@ def write(
     """
     data = text(stats, labels=labels).encode("utf-8", "replace")
     try:
-        write_whole(os.fspath(path), [data], durable=False)
+        write_atomically(os.fspath(path), [data], durable=False)
     except OSError as error:
         raise os_failure(error, os.fspath(path), verb="write") from error
 

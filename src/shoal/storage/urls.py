@@ -88,7 +88,7 @@ def join(root: str, name: str) -> str:
     """Return the full path of the shard ``name`` (with "/" between its parts) below ``root``."""
     scheme = scheme_of(root)
     if not scheme:
-        return os.path.join(root, *name.split("/"))  # noqa: PTH118  # paths are strings here
+        return os.path.join(root, *name.split("/"))
     kept = "/:[]" if root.endswith("://") else "/"  # below a bare scheme the name begins with its host
     return posixpath.join(root, quote(name, safe=kept, errors="surrogateescape") if scheme in _WITH_QUERY else name)
 

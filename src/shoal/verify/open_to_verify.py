@@ -31,8 +31,8 @@ from shoal.indexing.open_source import (
 )
 from shoal.indexing.shard_check import ShardCheck
 from shoal.indexing.split_selection import ALL_SPLITS, SplitLike, select_split
+from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.index_cache.home import with_home
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source, SourceLike, expand
@@ -203,7 +203,7 @@ def _index_place(
         return (path, store) if there else (None, None)
     given = os.fspath(index)
     if not scheme_of(given):
-        return str(Path(with_home(given)).absolute()), LocalStore()
+        return str(Path(expand_home(given)).absolute()), LocalStore()
     return plain(given), with_retries(open_store(given, storage_options), storage_options)
 
 

@@ -15,9 +15,8 @@ from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.formats.shard_format import Format
 from shoal.index.table import Index
 from shoal.indexing.index_store import load_index, save_index
+from shoal.storage.cache_directory import cache_directory, expand_home
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.index_cache.home import with_home
-from shoal.storage.index_cache.place import cache_directory
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source, schemes_of
@@ -80,7 +79,7 @@ def place_asked(arguments: argparse.Namespace, found: Source, shard_format: Form
         _refuse_half(found, shard_format, place)
         return place
     if not scheme_of(asked):
-        return _local_place(Path(with_home(asked)).absolute())
+        return _local_place(Path(expand_home(asked)).absolute())
     same = schemes_of([asked]) == schemes_of(found.paths)
     options = storage_options_of(arguments)
     other = with_retries(open_store(asked, options if same else None), options)

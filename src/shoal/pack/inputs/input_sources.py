@@ -18,9 +18,9 @@ from shoal.pack.inputs.sample_fields import CLASS_FIELDS, chosen_files
 from shoal.pack.inputs.saved_datasets import dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs.tree_inputs import tree_inputs
 from shoal.pack.jobs import usable_processors
+from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.file_tree import FileTree
 from shoal.storage.files.small_files import FileList, files_matching
-from shoal.storage.index_cache.home import with_home
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.urls import scheme_of, without_secrets
 
@@ -54,7 +54,7 @@ def inputs_of(
             "`shoal repack URL DST --format folder` packs files that lie elsewhere; shards it converts without --format"
         )
         raise SourceError(msg, hint=hint)
-    path = Path(with_home(text)).absolute()
+    path = Path(expand_home(text)).absolute()
     if path.is_dir():
         if is_dataset_on_disk(str(path)):
             _refuse_for(path, "a dataset", grouped=grouped, labelled=labelled, path_column=path_column, require=require)

@@ -14,8 +14,8 @@ from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.pack.inputs.file_inputs import FileInputs, file_inputs, refuse_taken
 from shoal.pack.inputs.file_samples import fields_beside
+from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.small_files import files_named
-from shoal.storage.index_cache.home import with_home
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.urls import scheme_of, without_secrets
 from shoal.stream.open_dataset import open_dataset
@@ -60,7 +60,7 @@ def manifest_inputs(manifest: str, *, format: str, path_column: str | None = Non
             hint=did_you_mean(column, names)
             + "--path-column says which it is; rows that are samples are packed by `shoal repack`",
         )
-    root = str(Path(with_home(manifest)).absolute().parent)
+    root = str(Path(expand_home(manifest)).absolute().parent)
     paths = [_relative(row.get(column), root, manifest, number) for number, row in enumerate(rows)]
     _refuse_twice(paths, manifest)
     others = [name for name in names if name != column]
@@ -95,7 +95,7 @@ def _relative(value: Any, root: str, manifest: str, row: int) -> str:
         msg = f"{manifest}: row {row} names {without_secrets(value)}, and the files of a manifest are of this machine"
         hint = "`shoal repack URL DST --format folder` packs files that lie elsewhere; or copy them and name the copies"
         raise UsageError(msg, hint=hint)
-    path = Path(with_home(value))
+    path = Path(expand_home(value))
     try:
         return path.relative_to(root).as_posix() if path.is_absolute() else path.as_posix()
     except ValueError:

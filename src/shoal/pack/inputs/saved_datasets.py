@@ -19,8 +19,8 @@ from shoal.hints import did_you_mean
 from shoal.pack.from_shards.new_schemas import options_like
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Unreadable
+from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.index_cache.home import with_home
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 
@@ -150,7 +150,7 @@ def dataset_inputs(path: str, *, format: str) -> DatasetInputs:  # noqa: A002
     SourceError
         It holds several splits, or is incomplete.
     """
-    directory = Path(with_home(path)).absolute()
+    directory = Path(expand_home(path)).absolute()
     if (directory / _SPLITS).is_file():
         splits = _json(directory / _SPLITS).get("splits", [])
         msg = f"{directory}: this holds the splits {', '.join(splits)}"

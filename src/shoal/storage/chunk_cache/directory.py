@@ -3,9 +3,6 @@
 Nothing outside the folder `FOLDER` of the given directory is made, changed or deleted.
 """
 
-# Paths are strings here, as they are for every other store.
-# ruff: noqa: PTH100, PTH102, PTH103, PTH116, PTH118, PTH119, PTH120, PTH123
-
 from __future__ import annotations
 
 import contextlib
@@ -16,7 +13,7 @@ import stat as stat_bits
 import tempfile
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage.index_cache.home import with_home
+from shoal.storage.cache_directory import expand_home
 from shoal.storage.storage_errors import os_failure
 
 FOLDER = "shoal-chunks"
@@ -41,7 +38,7 @@ def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tupl
     StorageError
         It cannot be made or opened.
     """
-    path = os.path.join(os.path.abspath(with_home(os.fspath(directory))), FOLDER)
+    path = os.path.join(os.path.abspath(expand_home(os.fspath(directory))), FOLDER)
     num_tries = _TRIES_TO_MAKE if make else 1
     while True:
         num_tries -= 1

@@ -4,9 +4,6 @@ A process that opens the cache meanwhile finds that a file or a folder is missin
 removed only while the ledger is held and there is no other user, and a ledger without a name is ignored.
 """
 
-# Paths are strings here, as they are for every other store.
-# ruff: noqa: PTH106, PTH120, PTH208
-
 from __future__ import annotations
 
 import contextlib

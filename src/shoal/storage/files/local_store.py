@@ -4,9 +4,6 @@ Every read gives its own position (`os.pread`), so any number of threads and for
 moving each other's. On 2 cores this took half the CPU per byte of a general object store's local mode.
 """
 
-# Paths are strings here, as they are for every other store.
-# ruff: noqa: PTH108, PTH116, PTH118
-
 from __future__ import annotations
 
 import contextlib
@@ -22,7 +19,7 @@ from functools import partial
 from operator import itemgetter
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage.atomic.whole_files import write_whole
+from shoal.storage.atomic_writes import write_atomically
 from shoal.storage.storage_errors import os_failure
 from shoal.storage.store import Buffer, ObjectInfo
 
@@ -200,7 +197,7 @@ class LocalStore:
         """
         buffers = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         try:
-            write_whole(path, buffers)
+            write_atomically(path, buffers)
         except OSError as error:
             raise os_failure(error, path, verb="write") from error
         self._open.pop(path, None)

@@ -1,8 +1,5 @@
 """Many small files of this machine: listed by name, and read whole, each in four system calls."""
 
-# Paths are strings here, as they are for every other store.
-# ruff: noqa: PTH112, PTH116, PTH118, PTH120, PTH207
-
 from __future__ import annotations
 
 import glob

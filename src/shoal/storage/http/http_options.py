@@ -43,7 +43,7 @@ class HttpOptions:
         for name in ("timeout_seconds", "connect_timeout_seconds"):
             if name in options:
                 options = {**options, name: _positive(options[name], name)}
-        if (bundle := options.get("ca_bundle")) is not None and not os.path.isfile(bundle):  # noqa: PTH113  # as elsewhere
+        if (bundle := options.get("ca_bundle")) is not None and not os.path.isfile(bundle):
             msg = f"storage_options: ca_bundle={bundle} is no file"
             raise UsageError(msg, hint="it is a file of certificates in PEM")
         return cls(**{**options, "headers": dict(headers)})

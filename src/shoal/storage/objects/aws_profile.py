@@ -61,7 +61,7 @@ def add_profile(config: dict[str, Any], asked: str | None) -> Any:
 
 
 def _read(variable: str, file: str, section: str) -> dict[str, str]:
-    path = os.environ.get(variable) or os.path.join(os.path.expanduser("~"), ".aws", file)  # noqa: PTH111, PTH118
+    path = os.environ.get(variable) or os.path.join(os.path.expanduser("~"), ".aws", file)
     import configparser  # noqa: PLC0415  # slow to import, and seldom needed
 
     parser = configparser.RawConfigParser()

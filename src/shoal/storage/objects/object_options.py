@@ -193,7 +193,7 @@ def _seconds(name: str, value: object) -> timedelta:
 
 def _certificates(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123  # paths are strings here
+        with open(path, "rb") as file:
             return file.read()
     except OSError as error:
         msg = f"storage_options: the certificates {path} cannot be read: {error.strerror}"

@@ -3,9 +3,6 @@
 A file or directory of exactly that name always takes precedence over a pattern.
 """
 
-# Paths are strings here, as they are for every other store.
-# ruff: noqa: PTH100, PTH111, PTH112, PTH113, PTH114, PTH109, PTH118, PTH119, PTH120, PTH207
-
 from __future__ import annotations
 
 import glob

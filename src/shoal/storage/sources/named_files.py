@@ -83,8 +83,8 @@ def _suffix_of(name: str) -> str:
     >>> [_suffix_of(name) for name in ("v1.2/a.jsonl.zst", "a.v2.tar", "README")]
     ['.jsonl.zst', '.tar', '']
     """
-    stem, last = os.path.splitext(name)  # noqa: PTH122  # paths are strings here
-    inner = os.path.splitext(stem)[1] if last.lower() in _COMPRESSED else ""  # noqa: PTH122  # the same
+    stem, last = os.path.splitext(name)
+    inner = os.path.splitext(stem)[1] if last.lower() in _COMPRESSED else ""
     return inner + last
 
 

@@ -1,8 +1,5 @@
 """Resolution of a source to shards: a path or URL, a directory, a glob, braces, or a list of those."""
 
-# Paths are strings here, as they are for every other store.
-# ruff: noqa: PTH111
-
 from __future__ import annotations
 
 import os

@@ -1,8 +1,5 @@
 """Names near a path that does not exist: most wrong paths are nearly right."""
 
-# Paths are strings here, as they are for every other store.
-# ruff: noqa: PTH112, PTH120
-
 from __future__ import annotations
 
 import difflib

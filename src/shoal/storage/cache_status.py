@@ -1,15 +1,13 @@
-"""Status and removal of this machine's caches: chunk caches, and indexes with the files that belong to them.
+"""The caches of this machine: chunk caches, and indexes with the files that belong to them; their state and removal.
 
 All of it can be rebuilt, and may be removed while others use it: a process that is reading a file keeps it until it
 has been read.
 """
 
-# Paths are strings here, as they are for every other store.
-# ruff: noqa: PTH107, PTH118, PTH119, PTH120
-
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import time
@@ -17,14 +15,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shoal.errors import StorageError
+from shoal.storage.atomic_writes import write_atomically
+from shoal.storage.cache_directory import cache_directory
 from shoal.storage.chunk_cache.directory import FOLDER, open_folder
 from shoal.storage.chunk_cache.eviction import Evictions, chunks_in, count, sweep
 from shoal.storage.chunk_cache.file_locks import is_locked_by_others
-from shoal.storage.chunk_cache.usage import Usage
-from shoal.storage.index_cache.place import cache_directory
+from shoal.storage.chunk_cache.usage import Book, Usage
 
 _INDEX_FOLDERS = ("indexes", "accepted", "scans")
 _INDEX_FILE = re.compile(r"\.?[0-9a-f]{32}\..*|.*\.tmp")
+_CHUNK_CACHES = "chunk-caches"  # folder of files that hold the path of a chunk cache each
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,27 +70,50 @@ class Removed:
     num_bytes: int
 
 
+def record_chunk_cache(path: str) -> None:
+    """Record that there is a cache in the folder ``path``, so that `recorded_chunk_caches` finds it; never raises."""
+    name = hashlib.blake2b(os.fsencode(path), digest_size=8).hexdigest()
+    record = os.path.join(cache_directory(), _CHUNK_CACHES, name)
+    with contextlib.suppress(OSError):
+        if not os.path.exists(record):
+            write_atomically(record, [os.fsencode(path)], durable=False)
+
+
+def recorded_chunk_caches() -> list[str]:
+    """Return the folders of all recorded caches that still exist, sorted; records of others are deleted."""
+    folder, found = os.path.join(cache_directory(), _CHUNK_CACHES), []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            record = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                if name.startswith("."):
+                    continue
+                with open(record, "rb") as file:
+                    path = os.fsdecode(file.read())
+                if os.path.isdir(path):
+                    found.append(path)
+                else:
+                    os.remove(record)
+    return sorted(found)
+
+
 def chunk_cache_status(directory: str) -> ChunkCacheStatus:
     """Return the state of the chunk cache in ``directory`` (or the folder itself); O(chunks).
 
-    Raises
-    ------
-    StorageError, UsageError
-        There is none, or it belongs to somebody else.
+    Raises `StorageError` or `UsageError` if there is none, or it belongs to somebody else.
     """
-    with _opened(directory) as (folder, path), Usage(folder, lambda book: count(folder, book)).held() as book:
+    with _held(directory) as (folder, path, book):
         chunks = count(folder, book)
         datasets = {chunk.dataset for chunk in chunks}
-        unused = [name for name in datasets if not is_locked_by_others(f"datasets/{name}", directory=folder)]
         return ChunkCacheStatus(
             path=path,
             budget_bytes=book.budget_bytes,
             used_bytes=book.used_bytes,
             num_chunks=len(chunks),
             num_datasets=len(datasets),
-            num_unused_datasets=len(unused),
+            num_unused_datasets=sum(not is_locked_by_others(f"datasets/{name}", directory=folder) for name in datasets),
             in_use=is_locked_by_others("users", directory=folder),
-            oldest_seconds=_age_seconds(min((chunk.made_ns for chunk in chunks), default=None)),
+            oldest_seconds=max((_age_seconds(chunk.made_ns) for chunk in chunks), default=None),
             num_hits=book.num_hits,
             num_fills=book.num_fills,
             num_bypasses=book.num_bypasses,
@@ -102,33 +125,27 @@ def chunk_cache_status(directory: str) -> ChunkCacheStatus:
 def clear_chunks(directory: str, *, unused_seconds: float | None = None) -> Removed:
     """Remove all chunks, or only those of datasets unused for ``unused_seconds``; and leftovers of killed processes.
 
-    Raises
-    ------
-    StorageError, UsageError
-        The same as for `chunk_cache_status`.
+    Raises the errors of `chunk_cache_status`.
     """
-    num_files = num_bytes = 0
-    with _opened(directory) as (folder, path), Usage(folder, lambda book: count(folder, book)).held() as book:
-        evictions = Evictions(folder)
-        num_files += sweep(folder, book)
+    with _held(directory) as (folder, path, book):
+        num_files, num_bytes = sweep(folder, book), 0
         chunks = list(chunks_in(folder))
         wanted = {name: _is_due(folder, name, unused_seconds) for name in {chunk.dataset for chunk in chunks}}
         for chunk in chunks:
-            if wanted[chunk.dataset] and evictions.evict(book, chunk.name):
+            if wanted[chunk.dataset] and Evictions(folder).evict(book, chunk.name):
                 num_files, num_bytes = num_files + 1, num_bytes + chunk.num_bytes
-    return Removed(path, num_files, num_bytes)
+        return Removed(path, num_files, num_bytes)
 
 
 def index_cache_status() -> IndexCacheStatus:
     """Return the state of the index cache; O(files)."""
     files = list(_index_files())
-    indexes = [path for path, _, _ in files if path.endswith((".index", ".copy"))]
     return IndexCacheStatus(
         path=cache_directory(),
-        num_indexes=len(indexes),
+        num_indexes=sum(path.endswith((".index", ".copy")) for path, _, _ in files),
         num_files=len(files),
         num_bytes=sum(num_bytes for _, num_bytes, _ in files),
-        oldest_seconds=_age_seconds(min((used_ns for _, _, used_ns in files), default=None)),
+        oldest_seconds=max((_age_seconds(used_ns) for _, _, used_ns in files), default=None),
     )
 
 
@@ -136,7 +153,7 @@ def clear_indexes(*, unused_seconds: float | None = None) -> Removed:
     """Remove kept indexes, all or those unused for ``unused_seconds``; they are rebuilt when needed."""
     num_files = removed_bytes = 0
     for path, num_bytes, used_ns in list(_index_files()):
-        if unused_seconds is None or (_age_seconds(used_ns) or 0.0) >= unused_seconds:
+        if unused_seconds is None or _age_seconds(used_ns) >= unused_seconds:
             with contextlib.suppress(OSError):
                 os.remove(path)
                 num_files, removed_bytes = num_files + 1, removed_bytes + num_bytes
@@ -144,7 +161,8 @@ def clear_indexes(*, unused_seconds: float | None = None) -> Removed:
 
 
 @contextlib.contextmanager
-def _opened(directory: str) -> Iterator[tuple[int, str]]:
+def _held(directory: str) -> Iterator[tuple[int, str, Book]]:
+    """Open a chunk cache, or its folder, and hold its ledger; yield descriptor and path of the folder, and the book."""
     plain = directory.rstrip(os.sep)
     parent = os.path.dirname(plain) if os.path.basename(plain) == FOLDER else directory
     try:
@@ -153,7 +171,8 @@ def _opened(directory: str) -> Iterator[tuple[int, str]]:
         error.hint = "a chunk cache is made by shoal.open(cache=DIRECTORY); `shoal cache` shows those that are there"
         raise
     try:
-        yield folder, path
+        with Usage(folder, lambda book: count(folder, book)).held() as book:
+            yield folder, path, book
     finally:
         os.close(folder)
 
@@ -165,24 +184,22 @@ def _is_due(folder: int, dataset: str, unused_seconds: float | None) -> bool:
     if is_locked_by_others(path, directory=folder):
         return False
     try:
-        used_ns = os.stat(path, dir_fd=folder).st_mtime_ns
+        return _age_seconds(os.stat(path, dir_fd=folder).st_mtime_ns) >= unused_seconds
     except FileNotFoundError:
         return True
-    return (_age_seconds(used_ns) or 0.0) >= unused_seconds
 
 
 def _index_files() -> Iterator[tuple[str, int, int]]:
     """Yield path, size and time of last use (ns) of every file of the index cache."""
     for name in _INDEX_FOLDERS:
-        for place, _, files in os.walk(os.path.join(cache_directory(), name)):
-            for file in files:
-                path = os.path.join(place, file)
-                if _INDEX_FILE.fullmatch(file):
-                    with contextlib.suppress(OSError):
-                        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116
-                        yield path, found.st_size, max(found.st_atime_ns, found.st_mtime_ns)
+        for directory, _, files in os.walk(os.path.join(cache_directory(), name)):
+            for file in filter(_INDEX_FILE.fullmatch, files):
+                path = os.path.join(directory, file)
+                with contextlib.suppress(OSError):
+                    found = os.stat(path, follow_symlinks=False)
+                    yield path, found.st_size, max(found.st_atime_ns, found.st_mtime_ns)
 
 
-def _age_seconds(since_ns: int | None) -> float | None:
+def _age_seconds(since_ns: int) -> float:
     """Return the seconds since then; 0 if the clock was set back meanwhile."""
-    return None if since_ns is None else max(0.0, (time.time_ns() - since_ns) / 1e9)
+    return max(0.0, (time.time_ns() - since_ns) / 1e9)

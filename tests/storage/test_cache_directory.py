@@ -19,9 +19,9 @@ from tests.samples import write_jsonl
 import shoal
 from shoal.cli.main import main
 from shoal.errors import UsageError
-from shoal.storage.index_cache import place
-from shoal.storage.index_cache.home import with_home
-from shoal.storage.index_cache.place import Scratch, alone, cache_directory
+from shoal.storage import cache_directory as caches
+from shoal.storage.cache_directory import Scratch, cache_directory, expand_home
+from shoal.storage.machine_locks import machine_lock
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "temporary"
     directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
-    monkeypatch.setattr(place, "_said", set())
+    monkeypatch.setattr(caches, "_warned", set())
     monkeypatch.chdir(tmp_path)
     return directory
 
@@ -78,7 +78,7 @@ def test_without_a_home_it_is_a_private_directory_that_is_named(
 
 
 def test_a_private_directory_of_somebody_else_is_not_used(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place._made_for_this_process.cache_clear()
+    caches._directory_of_this_process.cache_clear()
     monkeypatch.setenv("HOME", "/nonexistent")
     usual = temporary / f"shoal-cache-{os.geteuid()}"
     usual.mkdir(mode=0o777)
@@ -90,7 +90,7 @@ def test_a_private_directory_of_somebody_else_is_not_used(temporary: Path, monke
     shutil.rmtree(usual)
     usual.symlink_to(temporary.parent)
     assert cache_directory() == found
-    place._made_for_this_process.cache_clear()
+    caches._directory_of_this_process.cache_clear()
 
 
 def test_a_cache_that_is_there_is_read_where_it_may_not_be_written(
@@ -113,7 +113,7 @@ def test_no_directory_is_called_like_a_home_that_nobody_knows(
     write_jsonl(temporary / "a.jsonl", num_docs=3)
     ds = shoal.open(temporary / "a.jsonl", index=None, cache=None)
     for use in (
-        lambda: with_home(path),
+        lambda: expand_home(path),
         lambda: cache_directory(path),
         lambda: shoal.open(temporary / "a.jsonl", cache=path),
         lambda: ds.reading(quarantine=path),
@@ -122,7 +122,7 @@ def test_no_directory_is_called_like_a_home_that_nobody_knows(
             use()
     assert main(["index", str(temporary / "a.jsonl"), "--output", path]) == 2
     assert not [*temporary.parent.glob("~*")]
-    assert with_home("./~/a") == "./~/a"
+    assert expand_home("./~/a") == "./~/a"
 
 
 def test_scratch_keeps_whole_entries(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_scratch_clears_only_what_is_its_own(tmp_path: Path) -> None:
 
 HOLD = """
 import sys, time
-from shoal.storage.index_cache.place import alone
-with alone(sys.argv[1], what="holds"):
+from shoal.storage.machine_locks import machine_lock
+with machine_lock(sys.argv[1], what="holds"):
     print("in", flush=True)
     time.sleep(60)
 """
@@ -180,8 +180,8 @@ def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
 
 FORK = """
 import os, sys, time
-from shoal.storage.index_cache.place import alone
-with alone(sys.argv[1], what="holds"):
+from shoal.storage.machine_locks import machine_lock
+with machine_lock(sys.argv[1], what="holds"):
     if os.fork() == 0:
         time.sleep(60)
     print("in", flush=True)
@@ -199,7 +199,7 @@ def test_a_child_of_a_killed_holder_is_not_waited_for(tmp_path: Path, caplog: py
         holder.kill()
         holder.wait()
         began = time.monotonic()
-        with alone(path, what="comes"):
+        with machine_lock(path, what="comes"):
             assert time.monotonic() - began < 20
         os.killpg(holder.pid, signal.SIGKILL)
     assert f"process {holder.pid} ended while it held holds" in caplog.text
@@ -209,18 +209,18 @@ def test_a_holder_that_gives_no_sign_is_waited_for_until_a_limit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = str(tmp_path / "lock")
-    with alone(path, what="indexes data") as give_sign:
+    with machine_lock(path, what="indexes data") as give_sign:
         began = time.time()
-        with alone(path, what="comes", limit_seconds=0.3):
+        with machine_lock(path, what="comes", limit_seconds=0.3):
             assert 0.3 <= time.time() - began < 20
         assert f"process {os.getpid()} of {socket.gethostname()}, which indexes data" in caplog.text
         os.utime(path, (0, 0))
         give_sign()
         assert Path(path).stat().st_mtime > time.time() - 20
-    with alone(path, what="comes", limit_seconds=1e9):
+    with machine_lock(path, what="comes", limit_seconds=1e9):
         pass
     before = Path(path).stat()
-    give_sign_of_nobody = alone(path, what="comes")
+    give_sign_of_nobody = machine_lock(path, what="comes")
     with give_sign_of_nobody as sign:
         sign()
     assert before.st_ino == Path(path).stat().st_ino
@@ -229,14 +229,14 @@ def test_a_holder_that_gives_no_sign_is_waited_for_until_a_limit(
 def test_an_inherited_lock_is_let_go_of(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     read, write = os.pipe()
-    with alone(path, what="forks"):
+    with machine_lock(path, what="forks"):
         child = os.fork()
         if not child:
             os.close(write)
             os.read(read, 1)
             os._exit(0)
     began = time.monotonic()
-    with alone(path, what="comes"):
+    with machine_lock(path, what="comes"):
         assert time.monotonic() - began < 20
     os.close(write)
     os.close(read)
@@ -245,7 +245,10 @@ def test_an_inherited_lock_is_let_go_of(tmp_path: Path) -> None:
 
 def test_without_a_place_for_the_lock_all_go_ahead(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with alone(str(tmp_path / "file" / "lock"), what="-"), alone(str(tmp_path / "file" / "lock"), what="-"):
+    with (
+        machine_lock(str(tmp_path / "file" / "lock"), what="-"),
+        machine_lock(str(tmp_path / "file" / "lock"), what="-"),
+    ):
         pass
-    with pytest.raises(OSError, match="mine"), alone(str(tmp_path / "lock"), what="-"):
+    with pytest.raises(OSError, match="mine"), machine_lock(str(tmp_path / "lock"), what="-"):
         raise OSError("mine")  # noqa: EM101

@@ -1,0 +1,248 @@
+"""Writes of which no reader sees half: whole files, objects that grow unseen until finished, appended lines."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import IO, Protocol
+
+from shoal.errors import StorageError
+from shoal.storage.storage_errors import os_failure
+from shoal.storage.store import Buffer, Put
+from shoal.storage.urls import scheme_of
+
+_FLUSH_BYTES = 1 << 20
+_HELD_BYTES = 8 << 20
+_MOST_FILE_BYTES = 1 << 30
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+def write_atomically(path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
+    """Write the buffers, one after another, to the file ``path``: all of it becomes visible at once, or nothing does.
+
+    Missing directories are made. ``durable``: the bytes are on the disk before the name is, so after a crash of the
+    machine there is the old file or the new one; without it some file systems leave an empty one, and there is no wait.
+    On failure (`OSError`) no temporary file stays behind, except after a kill; such a leftover is hidden and ends in
+    ``.tmp``.
+    """
+    directory = os.path.dirname(os.path.abspath(path))
+    temporary = os.path.join(directory, f".{_temporary_name(path)}")
+    os.makedirs(directory, exist_ok=True)
+    try:
+        descriptor = os.open(temporary, _NEW_FILE, 0o666)
+        try:
+            for buffer in buffers:
+                _write_all(descriptor, buffer)
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    if durable:  # make the name itself survive a crash, where the file system can
+        with contextlib.suppress(OSError):
+            descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _temporary_name(path: str) -> str:
+    # Shortened, since file systems limit names to 255 bytes.
+    return f"{os.fsdecode(os.fsencode(os.path.basename(path))[:200])}.{os.urandom(6).hex()}.tmp"
+
+
+def _write_all(descriptor: int, data: Buffer) -> None:
+    rest = memoryview(data).cast("B")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+class UnfinishedObject(Protocol):
+    """An object that is invisible until it is finished; used once. A failure abandons it, and is a `StorageError`."""
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Append bytes."""
+
+    def finish(self) -> None:
+        """Make it visible, replacing any object of its name."""
+
+    def abandon(self) -> None:
+        """Remove everything written; does nothing if it is finished."""
+
+
+def begin_object(path: str, *, store: Put, scratch: str) -> UnfinishedObject:
+    """Begin a new object at ``path``: a local one as a file below the directory ``scratch`` (of the same file system).
+
+    The bytes of a remote one wait on this machine until it is finished (`SpooledObject`).
+    """
+    return SpooledObject(path, store) if scheme_of(path) else GrowingFile(path, scratch=scratch)
+
+
+class GrowingFile:
+    """A file with a temporary name until it is finished; its bytes are on the disk before it gets its name."""
+
+    def __init__(self, path: str, *, scratch: str) -> None:
+        self._path, self._temporary = path, os.path.join(scratch, _temporary_name(path))
+        self._waiting: list[Buffer] = []
+        self._waiting_bytes = self._written_bytes = 0
+        try:
+            os.makedirs(scratch, exist_ok=True)
+            self._descriptor = os.open(self._temporary, _NEW_FILE, 0o666)
+        except OSError as error:
+            raise os_failure(error, path, verb="write") from error
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Append bytes."""
+        self._waiting += buffers
+        self._waiting_bytes += sum(map(len, buffers))
+        if self._waiting_bytes >= _FLUSH_BYTES:
+            with self._abandoned_on_failure():
+                self._flush()
+
+    def finish(self) -> None:
+        """Rename the file to its final name."""
+        with self._abandoned_on_failure():
+            self._flush()
+            os.fsync(self._descriptor)
+            self._close()
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            os.replace(self._temporary, self._path)
+
+    def abandon(self) -> None:
+        """Remove the temporary file."""
+        self._close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._temporary)
+
+    def _flush(self) -> None:
+        waiting, num_bytes = self._waiting, self._waiting_bytes
+        self._waiting, self._waiting_bytes = [], 0
+        _write_all(self._descriptor, waiting[0] if len(waiting) == 1 else b"".join(waiting))
+        if hasattr(os, "posix_fadvise"):
+            # Starts writing back to disk: else the process would wait, idle, for all of these bytes at the end. The
+            # name of the advice says more than it does: pages that are not on the disk yet stay in memory.
+            os.posix_fadvise(self._descriptor, self._written_bytes, num_bytes, os.POSIX_FADV_DONTNEED)
+        self._written_bytes += num_bytes
+
+    @contextlib.contextmanager
+    def _abandoned_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.abandon()
+            raise os_failure(error, self._path, verb="write") from error
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class SpooledObject:
+    """An object that is uploaded when it is finished: from memory up to 8 MiB, else from a file without a name.
+
+    A store shows an object when it is whole, so bytes could be sent as they come. But a multipart upload that is killed
+    stays in the bucket, invisible and billed, and a slow one keeps the producer of the bytes waiting. A file without a
+    name is gone with the process, and makes nobody wait. It lies in the temporary directory ($TMPDIR), and its pages
+    are page cache, which the system reclaims when it is short of memory.
+    """
+
+    def __init__(self, path: str, store: Put) -> None:
+        self._path, self._store = path, store
+        self._buffers: list[Buffer] = []
+        self._held_bytes = 0
+        self._file: IO[bytes] | None = None
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Append bytes."""
+        self._buffers += buffers
+        self._held_bytes += sum(map(len, buffers))
+        if self._held_bytes <= _HELD_BYTES and self._file is None:
+            return
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # until it is finished, or abandoned
+            for buffer in self._buffers:
+                _write_all(self._file.fileno(), buffer)
+        except OSError as error:
+            self.abandon()
+            raise os_failure(error, f"the bytes of {self._path} in {tempfile.gettempdir()}", verb="keep") from error
+        self._buffers, self._held_bytes = [], 0
+
+    def finish(self) -> None:
+        """Upload the object."""
+        try:
+            if self._file is None:
+                self._store.put(self._path, self._buffers)
+                return
+            # Dropped, not closed: a client may still hold the bytes that it has sent.
+            self._store.put(self._path, memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)))
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Discard the bytes."""
+        self._buffers, self._held_bytes = [], 0
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def append_line(path: str, line: str) -> None:
+    """Append a line to the file ``path``, made if missing; lines of several processes never mix.
+
+    The line goes out in one append, which local file systems carry out as one step. Raises `StorageError` if it could
+    not be written, or only in part.
+    """
+    _append(path, line.encode() + b"\n")
+
+
+def make_line_file(path: str) -> None:
+    """Make the file ``path`` if there is none; raise `StorageError` if lines cannot be appended to it."""
+    _append(path, b"")
+
+
+def _append(path: str, data: bytes) -> None:
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            if data and os.write(descriptor, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise os_failure(error, path, verb="add a line to") from error
+
+
+def read_lines(path: str) -> list[str] | None:
+    """Return the lines of the file ``path``, blank ones too; None if there is no such file.
+
+    Raises `StorageError` if it cannot be read, is not text, or has more than 1 GiB.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise os_failure(error, path, verb="read") from error
+    msg = f"{path}: a file of lines with more than {_MOST_FILE_BYTES} bytes"
+    if len(data) <= _MOST_FILE_BYTES:
+        try:
+            return data.decode("utf-8").split("\n")
+        except UnicodeDecodeError as error:
+            msg = f"{path}: byte {error.start} is no UTF-8 text"
+    raise StorageError(msg, hint="is it the right file?")

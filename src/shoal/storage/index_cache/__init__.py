@@ -1,1 +1,0 @@
-"""WHAT DOES THIS MACHINE REMEMBER OF DATASETS? Indexes that it made, within bounds."""
