@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.index.cutting import fingerprint
+from shoal.index.assembly import fingerprint
 from shoal.index.index_file import confirm, decode, encode
 from shoal.index.table import Index
 from shoal.storage.files.local_store import LocalStore

@@ -68,7 +68,7 @@ def main() -> None:
             by_index = partial(scan_by_index, TAR, index, read, len(data), shard="s")
             print(f"{num_samples} samples of {num_bytes} bytes{', PAX headers' * pax}, a sample")
             works = {"scan": partial(TAR.scan, read, len(data), shard="s"), "near": by_index}
-            print("   ", best({**works, "far": partial(by_index, is_near=False)}, num_samples))
+            print("   ", best({**works, "far": partial(by_index, is_local=False)}, num_samples))
             works = {
                 "parsed, not seen": partial(parsed, data, starts, True),
                 "seen": partial(parsed, data, starts, "all seen"),

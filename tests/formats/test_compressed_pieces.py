@@ -26,8 +26,8 @@ from shoal.formats.compressed.decompressed import DecompressedContent
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.known_formats import format_named, format_of
 from shoal.formats.shard_format import Span
+from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.consistency import validate
-from shoal.index.cutting import ScannedShard, assemble
 from shoal.index.shard_scan import ShardScan
 from shoal.testing import check_format
 from shoal.testing.known_shards import measured

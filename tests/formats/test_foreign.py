@@ -21,6 +21,7 @@ from tests.stream.faraway import far_away, local_store
 import shoal
 from shoal.errors import IndexFileError, ShardError
 from shoal.formats.known_formats import format_named
+from shoal.formats.metadata.manifests import Expected
 from shoal.formats.metadata.scanning import checked_scan, scan_again
 from shoal.formats.metadata.third_party_index import by_borders, scan_by_index
 from shoal.formats.tar.borders import cut_sample
@@ -111,7 +112,7 @@ def scan(name: str, data: bytes) -> ShardScan:
     return format_named(name).scan(lambda first, end: data[first:end], len(data), shard="s")
 
 
-def by_index(name: str, data: bytes, index: bytes, *, is_near: bool = True) -> tuple[ShardScan | None, int]:
+def by_index(name: str, data: bytes, index: bytes, *, is_local: bool = True) -> tuple[ShardScan | None, int]:
     """The scan by an index, and how many bytes of the shard it read."""
     num_read = 0
 
@@ -121,7 +122,7 @@ def by_index(name: str, data: bytes, index: bytes, *, is_near: bool = True) -> t
         num_read += end - first
         return data[first:end]
 
-    return scan_by_index(format_named(name), index, read, len(data), shard="s", is_near=is_near), num_read
+    return scan_by_index(format_named(name), index, read, len(data), shard="s", is_local=is_local), num_read
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,7 +138,7 @@ def test_an_index_that_fits_gives_the_samples_of_a_scan(kind: str, num_samples: 
     again = scan_again(format_named(name), lambda first, end: data[first:end], len(data), shard="s", head=found.head)
     assert again.layout_crcs.tolist() == found.layout_crcs.tolist() == by_borders(expected).layout_crcs.tolist()
     if num_samples == 200:
-        far, num_read = by_index(name, data, index, is_near=False)
+        far, num_read = by_index(name, data, index, is_local=False)
         assert num_read < len(data) / 2
         assert far is not None
         assert far.sample_starts.tolist() == expected.sample_starts.tolist()
@@ -173,6 +174,18 @@ def test_an_index_of_another_shard_is_noticed_and_counted(kind: str) -> None:
         )
         assert found.notes["stale_indexes"] == 1
         assert found.num_samples == 40
+
+
+def test_a_shard_scanned_by_an_index_must_hold_what_its_manifest_says() -> None:
+    name, data, index = made("energon", 40)
+    check = partial(
+        checked_scan, format_named(name), lambda a, b: data[a:b], len(data), shard="s", index=partial(bytes, index)
+    )
+    assert check(expected=Expected(len(data), 40)).notes == {}
+    with pytest.raises(ShardError, match="says 41 samples, and 40 are found"):
+        check(expected=Expected(len(data), 41))
+    with pytest.raises(ShardError, match="says 7 bytes"):
+        check(expected=Expected(7, 40))
 
 
 def test_global_headers_of_a_tar_are_not_passed_over() -> None:
@@ -271,7 +284,7 @@ def test_a_sample_that_is_cut_in_two_is_noticed_at_every_border(kind: str, num_s
         wrong = [*borders[: place + 1], cut, *borders[place + 1 :]]
         index = struct.pack(f"<{len(wrong)}Q", *wrong)
         assert by_index("tar", data, index)[0] is None
-        num_passed += by_index("tar", data, index, is_near=False)[0] is not None
+        num_passed += by_index("tar", data, index, is_local=False)[0] is not None
     assert num_passed or kind == "directories"  # the few places that are always compared do not tell
     found = checked_scan(format_named("tar"), lambda a, b: data[a:b], len(data), shard="s", index=lambda: index)
     assert found.notes["stale_indexes"] == 1
@@ -288,7 +301,7 @@ def test_an_index_with_names_says_itself_where_samples_are_cut_or_joined(version
     for wrong, count in ((cut, 41), (joined, 39)):
         index = "\n".join([f"{version} {count}", *wrong[1:], ""]).encode()
         assert by_index("tar", data, index)[0] is None
-        far = by_index("tar", data, index, is_near=False)[0]
+        far = by_index("tar", data, index, is_local=False)[0]
         assert (far is None) == (version == "v1.2" or wrong is joined)  # which has no suffix twice
 
 

@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.errors import IndexFileError, UsageError
-from shoal.index.chunks import cut_chunks
+from shoal.index.assembly import ScannedShard, assemble, subset
 from shoal.index.consistency import validate
-from shoal.index.cutting import ScannedShard, assemble, cut_extents, even_cuts, subset
+from shoal.index.cutting import cut_chunks, cut_extents, even_cuts
 from shoal.index.index_file import confirm, decode, encode
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index, locate, sample_starts

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
+from shoal.index.assembly import ScannedShard, assemble, joined, subset
 from shoal.index.consistency import validate
-from shoal.index.cutting import ScannedShard, assemble, subset
-from shoal.index.joining import joined
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 

@@ -7,6 +7,7 @@ import io
 import json
 import sys
 import zlib
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from tests.formats.writers import mds_of
 
 from shoal.errors import ShardError, UsageError
 from shoal.formats.known_formats import format_of
-from shoal.formats.mds.decode_values import ENCODINGS, decoder_of, fixed_bytes_of
+from shoal.formats.mds.encodings import ENCODINGS, decoder_of, fixed_bytes_of
 from shoal.formats.mds.reader import Mds
+from shoal.formats.mds.writer import mds_index_of
 from shoal.formats.records import CutRecords
 from shoal.formats.shard_format import Format, Records, Span
+from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.shard_scan import ShardScan
 
 MADE = Path(__file__).parent / "data" / "mds"
@@ -184,3 +187,19 @@ def test_a_head_that_lies_reserves_no_memory() -> None:
     with pytest.raises(ValueError):
         decoder_of("list[png]", allow_pickle=False)(bytes(4) + b"\xff\xff\xff\xff")
     assert sys.getsizeof(lying) < 200
+
+
+def test_an_index_json_needs_the_columns_of_every_shard() -> None:
+    scan = ShardScan(np.array([20, 21]), np.zeros(1, np.uint32), head={"columns": [["a", "str"]]})
+    other = replace(scan, head={"columns": [["b", "str"]]})
+    unknown = replace(scan, head={})
+
+    def index_of(*scans: ShardScan) -> bytes:
+        return mds_index_of(assemble("mds", [ScannedShard(f"{n}.mds", 21, "", scan) for n, scan in enumerate(scans)]))
+
+    assert [shard["samples"] for shard in json.loads(index_of(scan, scan))["shards"]] == [1, 1]
+    with pytest.raises(UsageError, match=r"^2\.mds has the columns \[\['b'"):
+        index_of(scan, scan, other)
+    for scans in ((unknown,), (unknown, scan), (unknown, other, scan)):
+        with pytest.raises(UsageError, match=r"which columns 0\.mds has"):
+            index_of(*scans)

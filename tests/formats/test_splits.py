@@ -85,7 +85,7 @@ def test_what_energon_lists() -> None:
     assert splits.parts == {"train": tuple(names[:3]), "val": (names[3],), "test": ()}
     assert splits.left_out == {"shards/001.tar": {"0007", "0009"}}
     assert splits.filled == ["train", "val"]
-    assert splits.said_by == ".nv-meta/split.yaml"
+    assert splits.source == ".nv-meta/split.yaml"
     as_json = energon(json.dumps({"split_parts": {"train": names}}), names, name="split.json")
     assert as_json.parts == {"train": tuple(names)}
     assert not as_json.must_be_chosen

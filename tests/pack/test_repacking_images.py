@@ -14,7 +14,7 @@ import pytest
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.formats.mds.decode_values import StoredValue
+from shoal.formats.mds.encodings import StoredValue
 from shoal.formats.mds.reader import Mds
 from shoal.formats.mds.writer import MdsEncoder
 from shoal.pack.from_shards.repacking import repack

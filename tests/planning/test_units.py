@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.index.chunks import cut_chunks
-from shoal.index.cutting import ScannedShard, assemble
+from shoal.index.assembly import ScannedShard, assemble
+from shoal.index.cutting import cut_chunks
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, SlicedUnits, Units, starts_in

@@ -18,8 +18,8 @@ from tests.stream.made import described
 import shoal
 from shoal.errors import IndexFileError, ShardError
 from shoal.formats.known_formats import format_named
+from shoal.index.assembly import ScannedShard, assemble, fingerprint
 from shoal.index.consistency import validate
-from shoal.index.cutting import ScannedShard, assemble, fingerprint
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.build import build_index
 from shoal.indexing.checksums import extent_checksums

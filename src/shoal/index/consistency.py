@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError
-from shoal.index.cutting import fingerprint
+from shoal.index.assembly import fingerprint
 from shoal.index.index_file import check_names
 from shoal.index.table import Index
 
@@ -34,7 +34,10 @@ def validate(index: Index) -> None:
     _all(shard[1:] >= shard[:-1], "extent {} belongs to a later shard than the next one")
     _all((first >= 0) & (first < end), "extent {} has no bytes")
     _all(end <= index.shard_bytes[shard], "extent {} ends behind its shard")
-    _all(_follows(index), "extent {} does not end where the next one begins")
+    follows = (shard[1:] != shard[:-1]) | (first[1:] == end[:-1])
+    if index.sample_bytes is None:  # an extent may begin inside the one before
+        follows |= (first[:-1] < first[1:]) & (first[1:] < end[:-1]) & (end[:-1] < end[1:])
+    _all(follows, "extent {} does not end where the next one begins")
     _all((shard[2:] != shard[:-2]) | (first[2:] >= end[:-2]), "extent {} ends behind the start of the next but one")
     _all(index.extent_num_samples >= 1, "extent {} has no samples")
     _all(index.extent_decoded_bytes >= 0, "extent {} has a negative size in memory")
@@ -48,15 +51,6 @@ def validate(index: Index) -> None:
         _refuse(f"its fingerprint is {index.fingerprint[:40]!r}, and its contents have {found!r}")
 
 
-def _follows(index: Index) -> NDArray[np.bool_]:
-    """True for each extent but the last that ends where the next begins, or inside it if overlap is allowed."""
-    shard, first, end = index.extent_shard, index.extent_first_byte, index.extent_end_byte
-    right: NDArray[np.bool_] = (shard[1:] != shard[:-1]) | (first[1:] == end[:-1])
-    if index.sample_bytes is None:
-        right |= (first[:-1] < first[1:]) & (first[1:] < end[:-1]) & (end[:-1] < end[1:])
-    return right
-
-
 def _all(right: NDArray[np.bool_] | Any, msg: str) -> None:
     """Raise for the first row that is not right."""
     if not right.all():
@@ -64,6 +58,5 @@ def _all(right: NDArray[np.bool_] | Any, msg: str) -> None:
 
 
 def _refuse(what: str) -> NoReturn:
-    hint = "the file is damaged, or was not made by shoal: make the index again"
     msg = f"the index contradicts itself: {what}"
-    raise IndexFileError(msg, hint=hint)
+    raise IndexFileError(msg, hint="the file is damaged, or was not made by shoal: make the index again")

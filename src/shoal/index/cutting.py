@@ -1,34 +1,20 @@
-"""Construction of an index: shards cut into extents, concatenated, and identified by a fingerprint."""
+"""Cutting of shards into extents, the rows of an index, and of extents into chunks, which are read at once."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.index.shard_scan import ShardScan
-from shoal.index.table import Index
+from shoal.index.shard_scan import BEHIND_BYTES, ShardScan, has_unverified_borders
+from shoal.index.table import Index, joined_ranges
 
 EXTENT_BYTES = 65536
 CUTTING_RULE = 1
-_FINGERPRINT_TAG = b"shoal.fingerprint.1\0"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ScannedShard:
-    """One shard and the result of its scan; ``name`` is relative to the directory of the dataset."""
-
-    name: str
-    num_bytes: int
-    version: str
-    scan: ShardScan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,18 +48,18 @@ def cut_extents(scan: ShardScan, *, extent_bytes: int = EXTENT_BYTES) -> Extents
     if extent_bytes < 1:
         msg = f"extent_bytes={extent_bytes} is not positive"
         raise UsageError(msg, hint="give the bytes of an extent, 65536 for instance")
-    starts, num_samples = scan.sample_starts, scan.num_samples
-    if num_samples == 0:
+    starts = scan.sample_starts
+    if scan.num_samples == 0:
         none = np.zeros(0, dtype=np.int64)
         return Extents(none, none, none, none, np.zeros(0, dtype=np.uint32))
     if scan.piece_samples is not None:
-        return _pieces(scan, scan.piece_samples)
+        decoded = scan.ends - starts[:-1] if scan.piece_decoded_bytes is None else scan.piece_decoded_bytes
+        return Extents(starts[:-1], scan.ends, scan.piece_samples, decoded, layout_of(scan.layout_crcs))
     cuts = cut_borders(scan, extent_bytes=extent_bytes)
     borders = starts[cuts]
     crcs = scan.layout_crcs.astype("<u4").tobytes()
     layout = [crc32(crcs[first:end]) for first, end in pairwise((4 * cuts).tolist())]
-    sizes = np.diff(borders)
-    return Extents(borders[:-1], borders[1:], np.diff(cuts), sizes, np.array(layout, dtype=np.uint32))
+    return Extents(borders[:-1], borders[1:], np.diff(cuts), np.diff(borders), np.array(layout, dtype=np.uint32))
 
 
 def cut_borders(scan: ShardScan, *, extent_bytes: int) -> NDArray[np.int64]:
@@ -85,144 +71,79 @@ def cut_borders(scan: ShardScan, *, extent_bytes: int) -> NDArray[np.int64]:
     return even_cuts(num_samples, size=per_extent)
 
 
-def _pieces(scan: ShardScan, piece_samples: NDArray[np.int64]) -> Extents:
-    first_byte, end_byte = scan.sample_starts[:-1], scan.ends
-    decoded = end_byte - first_byte if scan.piece_decoded_bytes is None else scan.piece_decoded_bytes
-    return Extents(first_byte, end_byte, piece_samples, decoded, layout_of(scan.layout_crcs))
-
-
 def layout_of(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Return the layout CRCs of extents that have one CRC each, of a piece or of a single sample; same shape."""
     return np.array([crc32(crc.tobytes()) for crc in crcs.astype("<u4")], dtype=np.uint32)
 
 
-def assemble(
-    format_name: str,
-    shards: Sequence[ScannedShard],
-    *,
-    extent_bytes: int = EXTENT_BYTES,
-    keep_sample_bytes: bool = True,
-    metadata: Mapping[str, Any] | None = None,
-) -> Index:
-    """Build the index of a dataset from the scans of its shards, in the given order; O(samples).
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkTable:
+    """The chunks of a dataset: consecutive extents of one shard that an order moves as a unit.
 
-    A shard without samples is kept and has no extents. ``keep_sample_bytes=False`` omits the sample sizes, which take
-    4 bytes per sample; shards of pieces, which have no sample sizes, omit them as well.
+    The columns have shape (num_chunks,) except ``first_extent`` and ``first_sample``, int64, with shape
+    (num_chunks + 1,): chunk ``c`` holds the extents ``[first_extent[c], first_extent[c + 1])`` of the index and the
+    samples ``[first_sample[c], first_sample[c + 1])``. ``shard`` int32 is its shard, ``[first_byte, end_byte)`` int64
+    its bytes there, ``num_samples`` int64 its samples, ``decoded_bytes`` int64 its bytes in memory once decoded.
+
+    In tars with unverified borders, the bytes of a chunk include the headers behind it, by which `Format.parse` sees
+    whether its last sample continues in the next chunk.
     """
-    cuts = [cut_extents(shard.scan, extent_bytes=extent_bytes) for shard in shards]
-    counts = [len(cut.first_byte) for cut in cuts]
-    extent_shard = np.repeat(np.arange(len(shards), dtype=np.int32), counts)
-    first_byte = _joined([cut.first_byte for cut in cuts], np.int64)
-    end_byte = _joined([cut.end_byte for cut in cuts], np.int64)
-    num_samples = _joined([cut.num_samples for cut in cuts], np.int64)
-    keep_sample_bytes = keep_sample_bytes and all(shard.scan.piece_samples is None for shard in shards)
-    names = tuple(shard.name for shard in shards)
-    notes: dict[str, int] = {}
-    for shard in shards:
-        for note, count in shard.scan.notes.items():
-            notes[note] = notes.get(note, 0) + count
-    return Index(
-        format=format_name,
-        shard_names=names,
-        shard_bytes=np.array([shard.num_bytes for shard in shards], dtype=np.int64),
-        shard_versions=tuple(shard.version for shard in shards),
-        shard_heads={number: dict(shard.scan.head) for number, shard in enumerate(shards) if shard.scan.head},
-        extent_shard=extent_shard,
-        extent_first_byte=first_byte,
-        extent_end_byte=end_byte,
-        extent_num_samples=num_samples,
-        extent_decoded_bytes=_joined([cut.decoded_bytes for cut in cuts], np.int64),
-        extent_layout_crc=_joined([cut.layout_crc for cut in cuts], np.uint32),
-        extent_checksum=None,
-        sample_bytes=_sample_bytes(shards) if keep_sample_bytes else None,
-        fingerprint=fingerprint(names, extent_shard, first_byte, end_byte, num_samples),
-        notes=notes,
-        metadata={"cutting_rule": CUTTING_RULE, "extent_bytes": extent_bytes, **(metadata or {})},
-    )
+
+    first_extent: NDArray[np.int64]
+    first_sample: NDArray[np.int64]
+    shard: NDArray[np.int32]
+    first_byte: NDArray[np.int64]
+    end_byte: NDArray[np.int64]
+    num_samples: NDArray[np.int64]
+    decoded_bytes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.shard)
 
 
-def fingerprint(
-    shard_names: Iterable[str],
-    extent_shard: NDArray[np.int32],
-    first_byte: NDArray[np.int64],
-    end_byte: NDArray[np.int64],
-    num_samples: NDArray[np.int64],
-) -> str:
-    """Return the fingerprint of a dataset: blake2b over base names, extents and counts, 16 bytes as hex.
+def cut_chunks(index: Index, *, extents_per_chunk: int) -> ChunkTable:
+    """Cut each shard's X extents into ``ceil(X / extents_per_chunk)`` chunks whose extents differ by at most one.
 
-    Excludes directory, times, versions and checksums: a copied dataset is the same dataset.
-    """
-    digest = hashlib.blake2b(_FINGERPRINT_TAG, digest_size=16)
-    base_names = [name.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape") for name in shard_names]
-    digest.update(f"{len(base_names)} {len(extent_shard)}\0".encode())
-    digest.update(b"\0".join(base_names) + b"\0")
-    columns: tuple[tuple[NDArray[Any], str], ...] = (
-        (extent_shard, "<i4"),
-        (first_byte, "<i8"),
-        (end_byte, "<i8"),
-        (num_samples, "<i8"),
-    )
-    for column, kind in columns:
-        digest.update(np.ascontiguousarray(column.astype(kind, copy=False)).data)
-    return digest.hexdigest()
-
-
-def subset(index: Index, shard_numbers: Sequence[int]) -> Index:
-    """Return the index of some shards, in the given order, with its own fingerprint; O(extents + chosen samples).
-
-    Notes describe the whole dataset, and are left out.
+    Cuts are even, without a short remainder: chunk sizes within a shard stay within a factor of two. A chunk never
+    crosses a shard border. O(num_extents), vectorised.
 
     Raises
     ------
     UsageError
-        If a shard number is out of range or comes twice.
+        If ``extents_per_chunk`` is not positive.
     """
-    chosen = np.asarray(shard_numbers, dtype=np.int64).reshape(-1)
-    inside = bool(((chosen >= 0) & (chosen < index.num_shards)).all())
-    if not inside or len(np.unique(chosen)) != len(chosen):
-        msg = f"{list(shard_numbers)[:20]} are not different numbers of shards: the index has {index.num_shards}"
-        raise UsageError(msg, hint="give each shard once, counted from 0")
-    first_extent = index.shard_first_extent
-    counts = (first_extent[1:] - first_extent[:-1])[chosen]
-    rows = _ranges(first_extent[chosen], counts)
-    samples = _ranges(index.extent_first_sample[rows], index.extent_num_samples[rows].astype(np.int64))
-    names = tuple(index.shard_names[number] for number in chosen.tolist())
-    extent_shard = np.repeat(np.arange(len(chosen), dtype=np.int32), counts)
-    extents = (index.extent_first_byte[rows], index.extent_end_byte[rows], index.extent_num_samples[rows])
-    heads = {new: index.shard_heads[old] for new, old in enumerate(chosen.tolist()) if old in index.shard_heads}
-    return Index(
-        format=index.format,
-        shard_names=names,
-        shard_bytes=index.shard_bytes[chosen],
-        shard_versions=tuple(index.shard_versions[number] for number in chosen.tolist()),
-        shard_heads=heads,
-        extent_shard=extent_shard,
-        extent_first_byte=extents[0],
-        extent_end_byte=extents[1],
-        extent_num_samples=extents[2],
-        extent_decoded_bytes=index.extent_decoded_bytes[rows],
-        extent_layout_crc=index.extent_layout_crc[rows],
-        extent_checksum=None if index.extent_checksum is None else index.extent_checksum[rows],
-        sample_bytes=None if index.sample_bytes is None else index.sample_bytes[samples],
-        fingerprint=fingerprint(names, extent_shard, *extents),
-        columns={name: column[samples] for name, column in index.columns.items()},
-        metadata=dict(index.metadata),
+    if extents_per_chunk < 1:
+        msg = f"extents_per_chunk={extents_per_chunk} is not positive"
+        raise UsageError(msg, hint="a chunk holds at least one extent")
+    shard_first = index.shard_first_extent
+    num_extents = np.diff(shard_first)
+    num_chunks = -(-num_extents // extents_per_chunk)
+    shard = np.repeat(np.arange(index.num_shards, dtype=np.int32), num_chunks)
+    number = joined_ranges(np.zeros_like(num_chunks), num_chunks)  # of the chunk in its shard
+    cuts = shard_first[shard] + number * num_extents[shard] // num_chunks[shard]
+    first = np.append(cuts, index.num_extents).astype(np.int64)
+    first_sample = index.extent_first_sample[first]
+    # reduceat, not differences of a running sum: decoded bytes of a whole dataset can exceed 2**63 in hostile files.
+    decoded = np.add.reduceat(index.extent_decoded_bytes, first[:-1]) if len(cuts) else np.zeros(0, dtype=np.int64)
+    end_byte = index.extent_end_byte[first[1:] - 1] if len(cuts) else np.zeros(0, dtype=np.int64)
+    return ChunkTable(
+        first_extent=first,
+        first_sample=first_sample,
+        shard=shard,
+        first_byte=index.extent_first_byte[first[:-1]],
+        end_byte=_with_headers_behind(index, shard, end_byte),
+        num_samples=np.diff(first_sample),
+        decoded_bytes=decoded,
     )
 
 
-def _ranges(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Concatenate the numbers of several ranges."""
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    numbers: NDArray[np.int64] = np.arange(total, dtype=np.int64) + np.repeat(firsts - (ends - counts), counts)
-    return numbers
-
-
-def _joined(parts: list[NDArray[Any]], kind: type) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=kind)
-
-
-def _sample_bytes(shards: Sequence[ScannedShard]) -> NDArray[np.unsignedinteger[Any]]:
-    sizes = _joined([np.diff(shard.scan.sample_starts) for shard in shards], np.int64)
-    large = len(sizes) > 0 and int(sizes.max()) >= 1 << 32
-    return sizes.astype(np.uint64 if large else np.uint32)
+def _with_headers_behind(index: Index, shard: NDArray[np.int32], end_byte: NDArray[np.int64]) -> NDArray[np.int64]:
+    unverified = [number for number, head in index.shard_heads.items() if has_unverified_borders(head)]
+    if not unverified or not len(end_byte) or index.format != "tar" or index.sample_bytes is None:
+        return end_byte
+    numbers = np.array(unverified)
+    # The last chunk of a shard has no border behind it.
+    limits = np.zeros(index.num_shards, dtype=np.int64)
+    limits[numbers] = index.extent_end_byte[index.shard_first_extent[1:][numbers] - 1]
+    extended: NDArray[np.int64] = np.maximum(end_byte, np.minimum(end_byte + BEHIND_BYTES, limits[shard]))
+    return extended

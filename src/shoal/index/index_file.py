@@ -23,37 +23,19 @@ from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError
 from shoal.index.shard_scan import Buffer
-from shoal.index.table import Index
+from shoal.index.table import EXTENT_COLUMNS, Index
 
-VERSION = 1
-MAGIC = "shoal.index"
-MAX_HEADER_BYTES = 16 << 20
+_VERSION = 1
+_MAGIC = "shoal.index"
+_MAX_HEADER_BYTES = 16 << 20
 
 _ALIGNMENT = 64
 _LENGTH_BYTES = 8
 _KINDS = {
-    "BOOL": "|b1",
-    "I8": "|i1",
-    "U8": "|u1",
-    "I16": "<i2",
-    "U16": "<u2",
-    "I32": "<i4",
-    "U32": "<u4",
-    "I64": "<i8",
-    "U64": "<u8",
-    "F16": "<f2",
-    "F32": "<f4",
-    "F64": "<f8",
-}
+    "BOOL": "|b1", "I8": "|i1", "U8": "|u1", "I16": "<i2", "U16": "<u2", "I32": "<i4", "U32": "<u4", "I64": "<i8",
+    "U64": "<u8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
+}  # fmt: skip
 _KIND_OF = {np.dtype(text): name for name, text in _KINDS.items()}
-_EXTENT_COLUMNS = {
-    "extent_shard": "I32",
-    "extent_first_byte": "I64",
-    "extent_end_byte": "I64",
-    "extent_num_samples": "I64",
-    "extent_decoded_bytes": "I64",
-    "extent_layout_crc": "U32",
-}
 _USER_PREFIX = "column."
 _NO_CRC = "00000000"
 _HINT = "the file is damaged or of another kind: make the index again"
@@ -65,9 +47,7 @@ class Texts(Sequence[str]):
     __slots__ = ("_blob", "_is_path", "_num_texts", "_texts")
 
     def __init__(self, blob: Buffer, *, num_texts: int, is_path: bool) -> None:
-        self._blob = blob
-        self._num_texts = num_texts
-        self._is_path = is_path
+        self._blob, self._num_texts, self._is_path = blob, num_texts, is_path
         self._texts: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
@@ -108,14 +88,11 @@ def check_names(names: Iterable[str]) -> None:
     """
     for name in names:
         is_safe = name.isprintable() or not any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
-        if not name or name.startswith(("/", "\\")) or not is_safe or (".." in name and ".." in _parts(name)):
+        leaves = ".." in name and ".." in name.replace("\\", "/").split("/")
+        if not name or name.startswith(("/", "\\")) or not is_safe or leaves:
             msg = f"the index names a shard {name!r}"
             hint = "names of shards are relative, without '..' and control characters; do not use this index"
             raise IndexFileError(msg, hint=hint)
-
-
-def _parts(name: str) -> list[str]:
-    return name.replace("\\", "/").split("/")
 
 
 def encode(index: Index) -> list[Buffer]:
@@ -126,7 +103,10 @@ def encode(index: Index) -> list[Buffer]:
     IndexFileError
         If no reader would accept a name of a shard, or a column has a type that the file cannot hold.
     """
-    header: dict[str, Any] = {"__metadata__": _described(index)}
+    described = {name: getattr(index, name) for name in ("format", "fingerprint", "num_shards")}
+    described |= {"notes": dict(index.notes), "metadata": dict(index.metadata)}
+    outer = {"format": _MAGIC, "version": str(_VERSION), "crc32": _NO_CRC, "index": json.dumps(described)}
+    header: dict[str, Any] = {"__metadata__": outer}
     parts: list[Buffer] = []
     position = 0
     for name, column in _columns(index):
@@ -149,17 +129,6 @@ def encode(index: Index) -> list[Buffer]:
 
 def _entry(kind: str, length: int, start: int, end: int) -> dict[str, Any]:
     return {"dtype": kind, "shape": [length], "data_offsets": [start, end]}
-
-
-def _described(index: Index) -> dict[str, str]:
-    rest = {
-        "format": index.format,
-        "fingerprint": index.fingerprint,
-        "num_shards": index.num_shards,
-        "notes": dict(index.notes),
-        "metadata": dict(index.metadata),
-    }
-    return {"format": MAGIC, "version": str(VERSION), "crc32": _NO_CRC, "index": json.dumps(rest)}
 
 
 def _crc_entry(digits: str) -> bytes:
@@ -186,12 +155,9 @@ def _columns(index: Index) -> Iterator[tuple[str, NDArray[Any]]]:
     if index.shard_heads:
         yield "shard_heads", _blob(json.dumps({str(number): dict(head) for number, head in index.shard_heads.items()}))
     yield "extent_first_sample", index.extent_first_sample
-    for name in _EXTENT_COLUMNS:
-        yield name, getattr(index, name)
-    if index.extent_checksum is not None:
-        yield "extent_checksum", index.extent_checksum
-    if index.sample_bytes is not None:
-        yield "sample_bytes", index.sample_bytes
+    for name in (*EXTENT_COLUMNS, "extent_checksum", "sample_bytes"):
+        if (column := getattr(index, name)) is not None:
+            yield name, column
     for name, column in index.columns.items():
         yield _USER_PREFIX + name, column
 
@@ -211,7 +177,7 @@ def decode(buffer: Buffer) -> Index:
         If the bytes are no index file, one of a newer version, or one whose parts do not fit together.
     """
     header, data_start = _header(buffer)
-    described = _metadata(header)
+    described = _taken_metadata(header)
     columns = {name: _column(buffer, data_start, name, entry) for name, entry in header.items()}
     borders = [0, *(border for entry in header.values() for border in entry["data_offsets"]), len(buffer) - data_start]
     if borders[0::2] != borders[1::2]:
@@ -223,6 +189,8 @@ def decode(buffer: Buffer) -> Index:
         _refuse("its column 'extent_first_sample' does not begin at 0 and ascend")
     user = {name[len(_USER_PREFIX) :]: _expected(columns, name, tuple(_KINDS), num_samples)
             for name in columns if name.startswith(_USER_PREFIX)}  # fmt: skip
+    sums = _expected(columns, "extent_checksum", ("U32",), num_extents) if "extent_checksum" in columns else None
+    sizes = _expected(columns, "sample_bytes", ("U32", "U64"), num_samples) if "sample_bytes" in columns else None
     names, versions = (_expected(columns, name, ("U8",)) for name in ("shard_names", "shard_versions"))
     return Index(
         format=described["format"],
@@ -230,14 +198,17 @@ def decode(buffer: Buffer) -> Index:
         shard_bytes=_expected(columns, "shard_bytes", ("I64",), num_shards),
         shard_versions=Texts(versions.data, num_texts=num_shards, is_path=False),
         shard_heads=_heads(columns, num_shards),
-        extent_checksum=_optional(columns, "extent_checksum", ("U32",), num_extents),
-        sample_bytes=_optional(columns, "sample_bytes", ("U32", "U64"), num_samples),
+        extent_checksum=sums,
+        sample_bytes=sizes,
         fingerprint=described["fingerprint"],
         columns=user,
         notes=described["notes"],
         metadata=described["metadata"],
         extent_first_sample=first_sample,
-        **{name: _expected(columns, name, (kind,), num_extents) for name, kind in _EXTENT_COLUMNS.items()},
+        **{
+            name: _expected(columns, name, (_KIND_OF[np.dtype(kind)],), num_extents)
+            for name, kind in EXTENT_COLUMNS.items()
+        },
     )
 
 
@@ -268,7 +239,7 @@ def confirm(buffer: Buffer, *, required: bool = False) -> None:
 def _header(buffer: Buffer) -> tuple[dict[str, Any], int]:
     """Return the JSON header, and the byte at which the columns begin."""
     length = int.from_bytes(bytes(buffer[:_LENGTH_BYTES]), "little")
-    if len(buffer) < _LENGTH_BYTES or length > min(MAX_HEADER_BYTES, len(buffer) - _LENGTH_BYTES):
+    if len(buffer) < _LENGTH_BYTES or length > min(_MAX_HEADER_BYTES, len(buffer) - _LENGTH_BYTES):
         _refuse("its first 8 bytes are not the length of a header")
     try:
         header = json.loads(bytes(buffer[_LENGTH_BYTES : _LENGTH_BYTES + length]).decode("utf-8"))
@@ -279,14 +250,14 @@ def _header(buffer: Buffer) -> tuple[dict[str, Any], int]:
     return header, _LENGTH_BYTES + length
 
 
-def _metadata(header: dict[str, Any]) -> dict[str, Any]:
+def _taken_metadata(header: dict[str, Any]) -> dict[str, Any]:
     """Remove the metadata from the header, with types checked."""
     outer = header.pop("__metadata__", None)
-    if not isinstance(outer, dict) or outer.get("format") != MAGIC:
-        _refuse(f"its header does not say {MAGIC!r}")
+    if not isinstance(outer, dict) or outer.get("format") != _MAGIC:
+        _refuse(f"its header does not say {_MAGIC!r}")
     version = outer.get("version")
-    if version != str(VERSION):
-        msg = f"this index file has version {version!r}, and this shoal reads version {VERSION}"
+    if version != str(_VERSION):
+        msg = f"this index file has version {version!r}, and this shoal reads version {_VERSION}"
         raise IndexFileError(msg, hint="update shoal, or make the index again with this one")
     try:
         rest = json.loads(outer["index"])
@@ -335,24 +306,17 @@ def _expected(
     return column
 
 
-def _optional(
-    columns: Mapping[str, NDArray[Any]], name: str, kinds: tuple[str, ...], length: int
-) -> NDArray[Any] | None:
-    return _expected(columns, name, kinds, length) if name in columns else None
-
-
 def _heads(columns: Mapping[str, NDArray[Any]], num_shards: int) -> dict[int, dict[str, Any]]:
     """Return the stored heads of shards, by shard number."""
-    column = _optional(columns, "shard_heads", ("U8",), len(columns.get("shard_heads", ())))
-    if column is None:
+    if "shard_heads" not in columns:
         return {}
     try:
-        heads = json.loads(column.tobytes().decode("utf-8"))
+        heads = json.loads(_expected(columns, "shard_heads", ("U8",)).tobytes().decode("utf-8"))
         found = {int(number): head for number, head in heads.items()}
     except (AttributeError, ValueError, RecursionError):
         _refuse("its column 'shard_heads' is not a JSON object")
     if not all(0 <= number < num_shards and isinstance(head, dict) for number, head in found.items()):
-        _refuse("its column 'shard_heads' speaks of shards that there are not")
+        _refuse("its column 'shard_heads' names shards that do not exist")
     return found
 
 

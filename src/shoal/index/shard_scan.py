@@ -1,4 +1,4 @@
-"""The scan of one shard: the places of its samples, from which an index is built."""
+"""The scan of one shard: where its samples lie, from which an index is built."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ from numpy.typing import NDArray
 
 Buffer = bytes | bytearray | memoryview
 
+BY_BORDERS = "by_borders"
+"""The key in the head of a shard whose sample borders come from the index of another tool."""
+ALL_VERIFIED = "all seen"
+"""The value of that key if each border was compared with the shard."""
+BEHIND_BYTES = 3 * 512
+"""Bytes behind some samples of a tar that show whether the last one continues there: three blocks."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShardScan:
-    """Places of the samples of one shard.
+    """The byte ranges of the samples of one shard.
 
     ``sample_starts`` has shape (num_samples + 1,), int64, ascending: sample ``i`` occupies bytes
     ``[sample_starts[i], sample_starts[i + 1])`` of the shard, anything between two samples (directories, links,
@@ -47,7 +54,7 @@ class ShardScan:
 
     @property
     def num_samples(self) -> int:
-        """Number of samples found in the shard."""
+        """Number of samples in the shard."""
         return len(self.sample_starts) - 1 if self.piece_samples is None else int(self.piece_samples.sum())
 
     def samples_before(self) -> NDArray[np.int64]:
@@ -55,3 +62,13 @@ class ShardScan:
         if self.piece_samples is None:
             return np.arange(len(self.sample_starts))
         return np.concatenate([[0], np.cumsum(self.piece_samples)])
+
+
+def has_foreign_borders(head: Mapping[str, Any]) -> bool:
+    """Return True if the sample borders of a shard come from the index of another tool."""
+    return bool(head.get(BY_BORDERS))
+
+
+def has_unverified_borders(head: Mapping[str, Any]) -> bool:
+    """Return True if they do, and some were not compared with the shard: a sample may be cut in two."""
+    return has_foreign_borders(head) and head[BY_BORDERS] != ALL_VERIFIED

@@ -1,8 +1,8 @@
-"""The index: the places of the samples of a dataset, as columns that numpy maps from one file.
+"""The index: where the samples of a dataset lie, as columns that numpy maps from one file.
 
 One row per extent, the smallest indexed byte range of a shard. Extents follow each other without a gap inside a shard;
 if they consist of frames, one may begin with the last frame of the one before. Samples are numbered over all shards in
-their order. `shoal.index.cutting` builds an index, `shoal.index.index_file` stores it.
+their order. `shoal.index.assembly` builds an index, `shoal.index.index_file` stores it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,20 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 
+EXTENT_COLUMNS = {
+    "extent_shard": "<i4",
+    "extent_first_byte": "<i8",
+    "extent_end_byte": "<i8",
+    "extent_num_samples": "<i8",
+    "extent_decoded_bytes": "<i8",
+    "extent_layout_crc": "<u4",
+}
+"""The columns that each extent has, and their types in an index file."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """Places of the samples of a dataset.
+    """The table of all samples of a dataset.
 
     Shards (sequences or arrays of length num_shards): ``shard_names`` relative to the directory of the dataset, with
     "/" between parts; ``shard_bytes`` int64; ``shard_versions`` as the store gave them (`ObjectInfo.version`);
@@ -140,19 +150,22 @@ def locate(
     first = index.extent_first_byte[extents].astype(np.int64)
     if index.sample_bytes is None:
         return index.extent_shard[extents], first, index.extent_end_byte[extents].astype(np.int64)
-    before = ids - index.extent_first_sample[extents]
-    first += _sums_of_ranges(index.sample_bytes, index.extent_first_sample[extents], before)
+    before = ids - index.extent_first_sample[extents]  # samples of the same extent
+    sums = np.zeros(int(before.sum()) + 1, dtype=np.int64)
+    earlier = joined_ranges(index.extent_first_sample[extents], before)
+    np.cumsum(index.sample_bytes[earlier], out=sums[1:], dtype=np.int64)
+    ends = np.cumsum(before)
+    first += sums[ends] - sums[ends - before]
     return index.extent_shard[extents], first, first + index.sample_bytes[ids].astype(np.int64)
 
 
-def _sums_of_ranges(
-    values: NDArray[np.unsignedinteger[Any]], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Sum ``values[start : start + length]`` for many ranges at once; O(sum of lengths)."""
-    ends = np.cumsum(lengths)
+def joined_ranges(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Concatenate the ranges of ``counts[i]`` numbers from ``firsts[i]`` on; O(their sum).
+
+    >>> joined_ranges(np.array([7, 0]), np.array([2, 3])).tolist()
+    [7, 8, 0, 1, 2]
+    """
+    ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    places = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
-    sums = np.zeros(total + 1, dtype=np.int64)
-    np.cumsum(values[places], out=sums[1:], dtype=np.int64)
-    result: NDArray[np.int64] = sums[ends] - sums[ends - lengths]
-    return result
+    numbers: NDArray[np.int64] = np.arange(total, dtype=np.int64) + np.repeat(firsts - (ends - counts), counts)
+    return numbers

@@ -29,7 +29,8 @@ from shoal.formats.known_formats import format_named, options_of
 from shoal.formats.metadata.manifests import Expected
 from shoal.formats.metadata.scanning import STALE_INDEXES, checked_scan
 from shoal.formats.shard_format import Format, ReadBytes, VersionedFormat
-from shoal.index.cutting import EXTENT_BYTES, ScannedShard, assemble
+from shoal.index.assembly import ScannedShard, assemble
+from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.index.table import Index
 from shoal.indexing.manifests_beside import foreign_indexes

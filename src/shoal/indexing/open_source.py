@@ -23,7 +23,8 @@ from shoal.formats.compressed.reader import Compressed
 from shoal.formats.folder.reader import METADATA_NAMES, Folder
 from shoal.formats.known_formats import format_given, format_named, format_of, options_of, suffixes_in_directories
 from shoal.formats.shard_format import Format
-from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES, subset
+from shoal.index.assembly import subset
+from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS, Progress, build_index, scan_rules
 from shoal.indexing.index_store import bound_cache, load_index, save_index

@@ -148,12 +148,12 @@ def _chosen(splits: Splits | None, asked: SplitLike, *, what: str, where: str) -
             return None
         filled = splits.filled
         if not filled:
-            msg = f"{what}: {splits.said_by} lists the splits {splits}, and none of their shards are there"
+            msg = f"{what}: {splits.source} lists the splits {splits}, and none of their shards are there"
             raise SourceError(msg, hint="copy them too, or name the shards by a glob")
         if len(filled) == 1:
-            _log.info("%s: %s is read, by %s", what, splits, splits.said_by)
+            _log.info("%s: %s is read, by %s", what, splits, splits.source)
             return filled
-        msg = f"{what}: this holds the splits {splits}, by {splits.said_by}; which one is to be read?"
+        msg = f"{what}: this holds the splits {splits}, by {splits.source}; which one is to be read?"
         both = ", ".join(f'"{name}"' for name in filled[:2])
         hint = f'split="{filled[0]}" reads one (--split {filled[0]}), split=[{both}] several, split="{ALL_SPLITS}" all'
         raise SourceError(msg, hint=hint)
@@ -172,7 +172,7 @@ def _chosen(splits: Splits | None, asked: SplitLike, *, what: str, where: str) -
     found = [splits.named(name) for name in names]
     unknown = [name for name, split in zip(names, found, strict=True) if split is None or not splits.parts[split]]
     if unknown:
-        msg = f"{what}: split={unknown[0]!r} was asked for; the splits, by {splits.said_by}, are {splits}"
+        msg = f"{what}: split={unknown[0]!r} was asked for; the splits, by {splits.source}, are {splits}"
         raise SourceError(msg, hint=f'split="{splits.filled[0]}"' if splits.filled else "no split has a shard")
     return list(dict.fromkeys(name for name in found if name is not None))
 

@@ -8,7 +8,7 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.mds.writer import INDEX_NAME, mds_index_of
-from shoal.index.joining import joined
+from shoal.index.assembly import joined
 from shoal.index.table import Index
 from shoal.pack.column_values import joined_columns
 from shoal.pack.destination import Output

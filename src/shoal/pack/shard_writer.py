@@ -19,7 +19,8 @@ from shoal.formats.shard_format import Sample
 from shoal.formats.tables.writer import TableShard
 from shoal.formats.writing.encoder import AppendedShard, EncodedRecord, Encoder, RecordBlock
 from shoal.formats.writing.written_formats import encoder_named
-from shoal.index.cutting import EXTENT_BYTES, ScannedShard, assemble
+from shoal.index.assembly import ScannedShard, assemble
+from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
 from shoal.pack.column_values import Column, ColumnValues, values_in

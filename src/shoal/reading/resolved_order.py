@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
-from shoal.index.chunks import ChunkTable, cut_chunks
+from shoal.index.cutting import ChunkTable, cut_chunks
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.block_and_buffer import Buffer

@@ -15,8 +15,7 @@ from shoal.errors import IndexFileError, ShardError, SourceError, StorageError
 from shoal.formats.mds.writer import mds_index_of
 from shoal.formats.metadata.manifests import MANIFEST_NAME, read_manifest
 from shoal.formats.shard_format import Format
-from shoal.index.cutting import subset
-from shoal.index.joining import joined
+from shoal.index.assembly import joined, subset
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.index_store import load_index

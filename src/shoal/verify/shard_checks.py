@@ -18,9 +18,8 @@ import numpy as np
 
 from shoal.errors import IndexFileError, ShardError, StorageError
 from shoal.formats.metadata.scanning import scan_again
-from shoal.index.shard_scan import ShardScan
+from shoal.index.shard_scan import ShardScan, has_foreign_borders
 from shoal.index.table import Index, own_bytes
-from shoal.index.unseen_borders import is_by_borders
 from shoal.indexing.open_source import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.ranges import reading_one
@@ -159,7 +158,7 @@ def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> 
     byte, what = difference
     # A shard that was not written since is right, and what another tool recorded about it is wrong.
     is_untouched = index.shard_versions[shard] != "" and looks_indexed(index, shard, info)
-    is_index_wrong = is_untouched and is_by_borders(index.shard_heads.get(shard, {}))
+    is_index_wrong = is_untouched and has_foreign_borders(index.shard_heads.get(shard, {}))
     kind = "changed" if is_index_wrong or _has_grown(opened, shard, info, scan) else "unreadable"
     return Soundness([Damage(kind, name, byte, None, what)])
 
@@ -284,7 +283,7 @@ def _by_parsing(opened: Opened, read: UnitRead, data: bytes) -> list[Damage]:
             damages.append(Damage("unreadable", name, first_byte, end_byte, words_of(value.error), samples, (None,)))
     if damages:
         return damages
-    if is_by_borders(index.shard_heads.get(read.shard, {})):
+    if has_foreign_borders(index.shard_heads.get(read.shard, {})):
         return []  # borders were compared when each sample was parsed; their headers were never read
     layout = zlib.crc32(parse_unit(opened, read, data).layout_crcs().astype("<u4").tobytes())
     if layout == int(index.extent_layout_crc[read.unit]):

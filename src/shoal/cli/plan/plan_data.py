@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.cli.options.order_options import asked_order, given_order_options
 from shoal.cli.options.source_options import open_with_samples
 from shoal.errors import UsageError
-from shoal.index.chunks import ChunkTable
+from shoal.index.cutting import ChunkTable
 from shoal.index.table import own_bytes
 from shoal.order.block_and_buffer import Block
 from shoal.order.window.order import Window

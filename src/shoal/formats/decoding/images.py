@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ def image_decoder(name: str) -> Callable[[bytes], Any]:
         A library that it needs is not installed.
     """
     spec = IMAGE_SPECS[name]
-    _pillow(f"decode({name!r})")
+    pillow(f"decode({name!r})")
     torch = _torch(f"decode({name!r})") if spec.kind == "torch" else None
 
     def decode(data: bytes) -> Any:
@@ -79,22 +80,19 @@ def image_decoder(name: str) -> Callable[[bytes], Any]:
 
 def open_image(data: bytes) -> Any:
     """Open the image in these bytes, without reading its pixels; raises whatever Pillow does if it cannot."""
-    library = _pillow("an image")
-    return library.open(io.BytesIO(data), formats=_formats(library))
+    return pillow("an image").open(io.BytesIO(data), formats=_formats())
 
 
-def _formats(library: Any) -> tuple[str, ...]:
+@cache
+def _formats() -> tuple[str, ...]:
     """Return the allowed formats that this Pillow supports."""
-    if not _known:
-        library.init()
-        _known.extend(sorted(_READ & library.OPEN.keys()))
-    return tuple(_known)
+    library = pillow("an image")
+    library.init()
+    return tuple(sorted(_READ & library.OPEN.keys()))
 
 
-_known: list[str] = []
-
-
-def _pillow(what: str) -> Any:
+def pillow(what: str) -> Any:
+    """Return Pillow's module of images; raises `UsageError` for ``what`` needs it if it is not installed."""
     try:
         from PIL import Image  # noqa: PLC0415  # optional
     except ImportError:

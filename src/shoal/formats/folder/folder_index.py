@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.folder.reader import size_crcs
-from shoal.index.cutting import CUTTING_RULE, fingerprint, layout_of
+from shoal.index.assembly import fingerprint
+from shoal.index.cutting import CUTTING_RULE, layout_of
 from shoal.index.table import Index
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.formats.decoding.pickles import unpickler
 from shoal.formats.litdata.json_leaves import json_value
-from shoal.formats.mds.decode_values import decoder_of
+from shoal.formats.mds.encodings import decoder_of
 
 _ARRAY_TYPES = dict(
     enumerate(

@@ -8,24 +8,17 @@ the head of a shard gives the position of all samples, and a sample can be read 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache, partial
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
 from shoal.formats.field_columns import Columns, Kind, Record, wanted_of
-from shoal.formats.mds.decode_values import (
-    Decode,
-    NoFileError,
-    StoredValue,
-    array_of,
-    decoder_of,
-    files_of,
-    fixed_bytes_of,
-)
+from shoal.formats.mds.encodings import NoFileError, StoredValue, array_of, decoder_of, files_of, fixed_bytes_of
 from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
 from shoal.formats.shard_format import ReadBytes, Sample, Span
@@ -74,7 +67,7 @@ class Mds:
             The head contradicts itself or the size of the shard.
         """
         starts = read_offsets(read, num_bytes, shard=shard, least_bytes=1, hint=_NO_SHARD)
-        columns = _columns(read, table_bytes(len(starts) - 1), int(starts[0]), shard)
+        columns = _described_columns(read, table_bytes(len(starts) - 1), int(starts[0]), shard)
         return ShardScan(starts, offset_crcs(starts), head={"columns": columns})
 
     def record(self, head: Mapping[str, Any], *, shard: str) -> Record | None:
@@ -85,9 +78,9 @@ class Mds:
     def _columns(self, head: Mapping[str, Any], shard: str) -> tuple[_Column, ...]:
         try:
             return _known_columns(tuple(map(tuple, head["columns"])), self.allow_pickle, self._wanted, self._files)
+        except UsageError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, UsageError):
-                raise
             msg = f"the index does not say which columns this shard has ({error!r})"
             raise ShardError(msg, shard=shard, hint="index it again") from None
 
@@ -137,12 +130,12 @@ def _decode(columns: tuple[_Column, ...], num_sizes: int, data: bytes) -> Sample
         try:
             if column.is_wanted:
                 sample[column.name] = column.decode(data[at : at + size])
+        except UsageError:
+            raise
+        except NoFileError as error:
+            msg = f"column {column.name!r} {error}"
+            raise BadRecordError(msg, byte=at, hint=error.hint) from None
         except (ValueError, RecursionError, OSError, SyntaxError) as error:
-            if isinstance(error, UsageError):
-                raise
-            if isinstance(error, NoFileError):
-                msg = f"column {column.name!r} {error}"
-                raise BadRecordError(msg, byte=at, hint=error.hint) from None
             msg = f"column {column.name!r} is no {column.encoding}: {error}"
             raise BadRecordError(msg, byte=at) from None
         at += size
@@ -152,25 +145,26 @@ def _decode(columns: tuple[_Column, ...], num_sizes: int, data: bytes) -> Sample
     return sample
 
 
+@dataclass(frozen=True, eq=False)
 class _Column:
-    """One column: its name, the size of a value if all have one size, and its decoder."""
+    """One column; ``stored`` are the encodings whose values stay as they lie in the shard, None if all are decoded."""
 
-    __slots__ = ("_decode", "allow_pickle", "encoding", "fixed_bytes", "is_wanted", "name")
+    name: str
+    encoding: str
+    is_wanted: bool
+    allow_pickle: bool
+    stored: tuple[str, ...] | None
 
-    def __init__(
-        self, name: str, encoding: str, *, allow_pickle: bool, is_wanted: bool, files: tuple[str, ...] | None
-    ) -> None:
-        self.name, self.encoding, self.allow_pickle = name, encoding, allow_pickle
-        self.is_wanted = is_wanted
-        self.fixed_bytes = fixed_bytes_of(encoding)
-        self._decode: Decode | None = None
-        if files is not None:
-            self._decode = StoredValue if encoding in files else files_of(encoding)
+    @cached_property
+    def fixed_bytes(self) -> int | None:
+        return fixed_bytes_of(self.encoding)
 
-    def decode(self, data: bytes) -> Any:
-        if self._decode is None:
-            self._decode = decoder_of(self.encoding, allow_pickle=self.allow_pickle)
-        return self._decode(data)
+    @cached_property
+    def decode(self) -> Callable[[bytes], Any]:
+        if self.stored is not None and self.encoding in self.stored:
+            return StoredValue
+        as_files = None if self.stored is None else files_of(self.encoding)
+        return as_files or decoder_of(self.encoding, allow_pickle=self.allow_pickle)
 
 
 @lru_cache(maxsize=64)
@@ -181,10 +175,7 @@ def _known_columns(
     files: tuple[str, ...] | None,
 ) -> tuple[_Column, ...]:
     chosen = wanted_of([name for name, _ in pairs], wanted)
-    return tuple(
-        _Column(name, encoding, allow_pickle=allow_pickle, is_wanted=name in chosen, files=files)
-        for name, encoding in pairs
-    )
+    return tuple(_Column(name, encoding, name in chosen, allow_pickle, files) for name, encoding in pairs)
 
 
 @lru_cache(maxsize=64)
@@ -202,25 +193,26 @@ def _record_of(columns: tuple[_Column, ...]) -> tuple[np.dtype[Any] | None, tupl
     return np.dtype(fields), wanted
 
 
-def _columns(read: ReadBytes, begin: int, end: int, shard: str) -> list[list[str]]:
+def _described_columns(read: ReadBytes, begin: int, end: int, shard: str) -> list[list[str]]:
     """Return names and encodings from the description at bytes ``[begin, end)``, checked."""
     try:
         if end - begin > _DESCRIPTION_LIMIT_BYTES:
-            msg = f"it has {end - begin} bytes"
-            raise ValueError(msg)  # noqa: TRY301  # said in one place below
+            _refuse(f"it has {end - begin} bytes")
         found = json.loads(bytes(read(begin, end)))
         names, encodings, sizes = (found[f"column_{what}"] for what in ("names", "encodings", "sizes"))
         columns = [[str(name), str(encoding)] for name, encoding in zip(names, encodings, strict=True)]
         for (name, encoding), size in zip(columns, sizes, strict=True):
             if fixed_bytes_of(encoding) != size:
-                msg = f"column {name!r}, {encoding}, has {size} bytes a value"
-                raise ValueError(msg)  # noqa: TRY301
-        decoders = [decoder_of(encoding, allow_pickle=True) for _, encoding in columns]
-        if not decoders or len({name for name, _ in columns}) < len(columns):
-            msg = f"columns {names}"
-            raise ValueError(msg)  # noqa: TRY301
+                _refuse(f"column {name!r}, {encoding}, has {size} bytes a value")
+            decoder_of(encoding, allow_pickle=True)
+        if not columns or len({name for name, _ in columns}) < len(columns):
+            _refuse(f"columns {names}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         what = error.message if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
         msg = f"the description of the columns at bytes [{begin}, {end}) cannot be read: {what:.200}"
         raise ShardError(msg, shard=shard, byte=begin, hint=_NO_SHARD) from None
     return columns
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(what)

@@ -11,17 +11,18 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.mds.decode_values import fixed_bytes_of
-from shoal.formats.mds.encode_values import encode_value, encoding_for
+from shoal.formats.mds.encodings import encode_value, encoding_for, fixed_bytes_of
+from shoal.formats.offset_table import offset_crcs, table_bytes
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.encoder import EncodedRecord, WrittenShard, check_names
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.index.table import Index
 
-_MOST_BYTES = (1 << 32) - 1
 INDEX_NAME = "index.json"
+_MOST_BYTES = (1 << 32) - 1
 
 
 class MdsEncoder:
@@ -87,9 +88,8 @@ class MdsShard:
         self._records: list[Buffer] = []
         self._sizes: list[int] = []
         self._crcs: list[int] = []
-        self._records_bytes = 0
-        self._head_bytes = 0
-        self._head_crc = 0
+        self._head = b""
+        self.held_bytes = 0  # of all records
 
     @property
     def num_samples(self) -> int:
@@ -99,13 +99,7 @@ class MdsShard:
     @property
     def num_bytes(self) -> int:
         """Size of the shard if it ended now."""
-        description = len(_description(self._encoder.columns or {}))
-        return 4 * (self.num_samples + 2) + description + self._records_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        """Size of all records, which are held in memory."""
-        return self._records_bytes
+        return table_bytes(self.num_samples) + len(self._description()) + self.held_bytes
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a record; no bytes are ready before the end.
@@ -121,68 +115,62 @@ class MdsShard:
         self._records += record.parts
         self._sizes.append(record.num_bytes)
         self._crcs.append(crc32(record.parts[0]))
-        self._records_bytes += record.num_bytes
+        self.held_bytes += record.num_bytes
         return ()
 
     def finish(self) -> Sequence[Buffer]:
         """Return the whole shard."""
-        description = _description(self._encoder.columns or {})
-        table_bytes = 4 * (self.num_samples + 2)
-        self._head_bytes = table_bytes + len(description)
-        starts = self._starts()
+        self._head = np.array([self.num_samples, *self._starts()], dtype="<u4").tobytes() + self._description()
         records, self._records = self._records, []
-        head = np.array([self.num_samples, *starts], dtype="<u4").tobytes() + description
-        self._head_crc = crc32(head)
-        return [head, *records]
+        return [self._head, *records]
 
     def written(self) -> WrittenShard:
         """Return the description of the shard."""
         starts = self._starts()
-        words = starts.astype("<u4")
-        layout = [crc32(words[at : at + 2].tobytes()) for at in range(self.num_samples)]
         columns = [[name, encoding] for name, encoding in (self._encoder.columns or {}).items()]
-        scan = ShardScan(starts, np.array(layout, dtype=np.uint32), head={"columns": columns})
+        scan = ShardScan(starts, offset_crcs(starts), head={"columns": columns})
         crcs = np.array(self._crcs, dtype=np.uint32)
-        return WrittenShard(scan, int(starts[-1]), record_crcs=crcs, frame_crc=self._head_crc)
+        return WrittenShard(scan, int(starts[-1]), record_crcs=crcs, frame_crc=crc32(self._head))
 
-    def _starts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        return np.cumsum([self._head_bytes, *self._sizes], dtype=np.int64)
+    def _starts(self) -> NDArray[np.int64]:
+        head_bytes = table_bytes(self.num_samples) + len(self._description())
+        return np.cumsum([head_bytes, *self._sizes], dtype=np.int64)
 
-
-def mds_index(columns: Sequence[Sequence[str]], shards: Sequence[tuple[str, int, int]]) -> bytes:
-    """Return the ``index.json`` of MosaicML Streaming; ``shards`` are names, bytes and numbers of samples."""
-    about = _about(dict(map(tuple, columns)))  # type: ignore[arg-type]  # pairs
-    entries = [
-        {
-            **about,
-            "raw_data": {"basename": name, "bytes": num_bytes, "hashes": {}},
-            "samples": num_samples,
-            "zip_data": None,
-        }
-        for name, num_bytes, num_samples in shards
-    ]
-    return json.dumps({"version": 2, "shards": entries}, sort_keys=True).encode()
+    def _description(self) -> bytes:
+        return json.dumps(_described(self._encoder.columns or {}), sort_keys=True).encode()
 
 
 def mds_index_of(index: Index) -> bytes:
-    """Return the ``index.json`` for the shards of an index.
+    """Return the ``index.json`` of MosaicML Streaming for the shards of an index.
 
     Raises
     ------
     UsageError
-        They do not all have the same columns.
+        They do not all have the same columns, or the index does not know those of one.
     """
-    heads = [head["columns"] for _, head in sorted(index.shard_heads.items())]
-    other = next((number for number, columns in enumerate(heads) if columns != heads[0]), None)
-    if other is not None:
-        msg = f"{index.shard_names[other]} has the columns {heads[other]}, and {index.shard_names[0]} has {heads[0]}"
-        raise UsageError(msg, hint="say the encodings for all shards with options={'columns': {...}}")
-    first = index.extent_first_sample[index.shard_first_extent]
-    counts = (first[1:] - first[:-1]).tolist()
-    return mds_index(heads[0], list(zip(index.shard_names, index.shard_bytes.tolist(), counts, strict=True)))
+    heads = [index.shard_heads.get(number, {}).get("columns") for number in range(index.num_shards)]
+    for name, columns in zip(index.shard_names, heads, strict=True):
+        if columns is None:
+            msg = f"the index does not say which columns {name} has"
+            raise UsageError(msg, hint="index the shards again")
+        if columns != heads[0]:
+            msg = f"{name} has the columns {columns}, and {index.shard_names[0]} has {heads[0]}"
+            raise UsageError(msg, hint="say the encodings for all shards with options={'columns': {...}}")
+    counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
+    described = _described(dict(map(tuple, heads[0] or ()))) if heads else {}
+    shards = [
+        {
+            **described,
+            "raw_data": {"basename": name, "bytes": num_bytes, "hashes": {}},
+            "samples": num_samples,
+            "zip_data": None,
+        }
+        for name, num_bytes, num_samples in zip(index.shard_names, index.shard_bytes.tolist(), counts, strict=True)
+    ]
+    return json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode()
 
 
-def _about(columns: Mapping[str, str]) -> dict[str, Any]:
+def _described(columns: Mapping[str, str]) -> dict[str, Any]:
     return {
         "column_encodings": list(columns.values()),
         "column_names": list(columns),
@@ -193,7 +181,3 @@ def _about(columns: Mapping[str, str]) -> dict[str, Any]:
         "size_limit": None,
         "version": 2,
     }
-
-
-def _description(columns: Mapping[str, str]) -> bytes:
-    return json.dumps(_about(columns), sort_keys=True).encode()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,21 +73,50 @@ def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
         msg = f"{path}: this index.json of {len(data)} bytes is no JSON: {reason}"
         hint = "was it cut short? copy it again; or take it away, or name the shards by a glob"
         raise SourceError(msg, hint=hint) from None
-    if not isinstance(found, dict):
-        return None
-    try:
-        if isinstance(found.get("shards"), list) and found["shards"]:
+    with _readable(path, "it begins like the index.json of a dataset", "a glob, with format="):
+        if _is_streaming(found) and found["shards"]:
             return _of_streaming(found["shards"], path)
-        if isinstance(found.get("chunks"), list) and isinstance(found.get("config"), dict):
+        if _is_litdata(found):
             return _of_litdata(found, path)
+    return None
+
+
+def named_shards(data: Buffer, *, path: str) -> tuple[NamedShard, ...]:
+    """Return the shards that a manifest names, in its order, whatever their format; none if it is no manifest.
+
+    Raises
+    ------
+    SourceError
+        It begins like a manifest, but cannot be read.
+    """
+    with _readable(path, "it says the order of the shards", "a list or a glob"):
+        found = json.loads(bytes(data))
+        if _is_streaming(found):
+            return tuple(_streaming_shard(about, path) for about in found["shards"])
+        if _is_litdata(found):
+            return _litdata_shards(found, path)
+    return ()
+
+
+@contextmanager
+def _readable(path: str, what: str, instead: str) -> Iterator[None]:
+    """Turn the errors of a manifest that cannot be read into `SourceError`."""
+    try:
+        yield
     except UsageError as error:
         msg = f"{path}: {error.message}"
         raise SourceError(msg, hint=error.hint) from None
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        msg = f"{path}: it begins like the index.json of a dataset, and cannot be read: {type(error).__name__}: {error}"
-        hint = "copy it again; or name the shards by a glob, with format="
-        raise SourceError(msg, hint=hint) from None
-    return None
+        msg = f"{path}: {what}, and cannot be read: {type(error).__name__}: {error}"
+        raise SourceError(msg, hint=f"copy it again; or name the shards by {instead}") from None
+
+
+def _is_streaming(found: Any) -> bool:
+    return isinstance(found, dict) and isinstance(found.get("shards"), list)
+
+
+def _is_litdata(found: Any) -> bool:
+    return isinstance(found, dict) and isinstance(found.get("chunks"), list) and isinstance(found.get("config"), dict)
 
 
 class Hashes:
@@ -96,12 +126,12 @@ class Hashes:
     """
 
     def __init__(self, expected: Expected) -> None:
-        self._wanted = expected.hashes
-        self._digests = {name: made for name in expected.hashes if (made := _digest(name)) is not None}
+        digests = ((name, wanted, _digest(name)) for name, wanted in expected.hashes.items())
+        self._digests = [(name, wanted, digest) for name, wanted, digest in digests if digest is not None]
 
     def add(self, data: Buffer) -> None:
         """Update the digests with the next bytes."""
-        for digest in self._digests.values():
+        for _, _, digest in self._digests:
             digest.update(data)
 
     def check(self, *, shard: str) -> int:
@@ -112,8 +142,7 @@ class Hashes:
         ShardError
             A digest differs.
         """
-        for name, digest in self._digests.items():
-            wanted = self._wanted[name]
+        for name, wanted, digest in self._digests:
             if digest.hexdigest() != wanted.lower():
                 msg = f"the index.json beside it says {name} {wanted:.80}, and its bytes have {digest.hexdigest()}"
                 raise ShardError(msg, shard=shard, byte=0, hint=STALE)
@@ -147,29 +176,6 @@ def _digest(name: str) -> Any:
         return getattr(xxhash, name)()
     except ImportError:
         return None  # counts, sizes and other hashes must suffice; `shoal index --checksum` reports it
-
-
-def named_shards(data: Buffer, *, path: str) -> tuple[NamedShard, ...]:
-    """Return the shards that a manifest names, in its order, whatever their format; none if it is no manifest.
-
-    Raises
-    ------
-    SourceError
-        It begins like a manifest, but cannot be read.
-    """
-    try:
-        found = json.loads(bytes(data))
-        if isinstance(found, dict) and isinstance(found.get("shards"), list):
-            return tuple(_streaming_shard(about, path) for about in found["shards"])
-        if isinstance(found, dict) and isinstance(found.get("chunks"), list) and isinstance(found.get("config"), dict):
-            return _litdata_shards(found, path)
-    except UsageError as error:
-        msg = f"{path}: {error.message}"
-        raise SourceError(msg, hint=error.hint) from None
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        msg = f"{path}: it says the order of the shards, and cannot be read: {type(error).__name__}: {error}"
-        raise SourceError(msg, hint="copy it again; or name the shards by a list or a glob") from None
-    return ()
 
 
 def _of_streaming(shards: Sequence[Mapping[str, Any]], path: str) -> Manifest:
@@ -208,19 +214,13 @@ def _streaming_format(about: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _streaming_shard(about: Mapping[str, Any], path: str) -> NamedShard:
-    raw, packed = about["raw_data"], about.get("zip_data")
-    num_samples = int(about["samples"])
-    return NamedShard(
-        _safe(raw["basename"], path),
-        _expected(raw, num_samples),
-        None if packed is None else _safe(packed["basename"], path),
-        None if packed is None else _expected(packed, num_samples),
-    )
-
-
-def _expected(about: Mapping[str, Any], num_samples: int) -> Expected:
-    hashes = {str(name): str(digest) for name, digest in dict(about.get("hashes") or {}).items()}
-    return Expected(int(about["bytes"]), num_samples, hashes)
+    forms: list[Any] = []
+    for form in (about["raw_data"], about.get("zip_data")):
+        if form is None:
+            break
+        hashes = {str(name): str(digest) for name, digest in dict(form.get("hashes") or {}).items()}
+        forms += [_safe(form["basename"], path), Expected(int(form["bytes"]), int(about["samples"]), hashes)]
+    return NamedShard(*forms)
 
 
 def _of_litdata(found: Mapping[str, Any], path: str) -> Manifest:

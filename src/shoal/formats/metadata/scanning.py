@@ -11,8 +11,7 @@ from shoal.formats.folder.reader import Folder
 from shoal.formats.metadata.manifests import STALE, Expected, Hashes
 from shoal.formats.metadata.third_party_index import by_borders, scan_by_index
 from shoal.formats.shard_format import Format, ReadBytes, RecutFormat
-from shoal.index.shard_scan import Buffer, ShardScan
-from shoal.index.unseen_borders import is_by_borders, told_of_borders
+from shoal.index.shard_scan import BY_BORDERS, Buffer, ShardScan, has_foreign_borders
 
 STALE_INDEXES = "stale_indexes"
 
@@ -25,13 +24,13 @@ def checked_scan(
     shard: str,
     expected: Expected | None = None,
     index: Callable[[], Buffer] | None = None,
-    is_near: bool = True,
+    is_local: bool = True,
 ) -> ShardScan:
-    """Scan a shard by a third-party index beside it if given, else with `Format.scan`, compared with ``expected``.
+    """Scan a shard by a third-party index beside it if given, else with `Format.scan`; compare it with ``expected``.
 
     ``index`` returns the bytes of such an index. If it does not fit the shard, the shard is scanned with `Format.scan`,
-    and ``notes`` count it under ``stale_indexes``. With ``is_near``, where small reads are cheap, more places are
-    compared.
+    and ``notes`` count it under ``stale_indexes``. With ``is_local``, where small reads are cheap, more of its offsets
+    are compared.
 
     Hashes are compared only if the scan reads the whole shard in order, as it does for compressed shards.
 
@@ -40,21 +39,13 @@ def checked_scan(
     ShardError
         The shard is not what was expected, or cannot be scanned.
     """
-    if index is not None:
-        found = scan_by_index(format, index(), read, num_bytes, shard=shard, is_near=is_near)
-        if found is not None:
-            return found
-        found = format.scan(read, num_bytes, shard=shard)
-        return replace(found, notes={**found.notes, STALE_INDEXES: 1})
-    if expected is None:
-        return format.scan(read, num_bytes, shard=shard)
+    expected = expected or Expected()
     if expected.num_bytes not in (None, num_bytes):
         msg = f"the index.json beside it says {expected.num_bytes} bytes, and it has {num_bytes}"
         raise ShardError(msg, shard=shard, byte=min(num_bytes, expected.num_bytes or 0), hint=STALE)
-
     hashes, hashed_bytes = Hashes(expected), 0
 
-    def reading(first_byte: int, end_byte: int, /) -> Buffer:
+    def hashed_read(first_byte: int, end_byte: int, /) -> Buffer:
         nonlocal hashed_bytes
         data = read(first_byte, end_byte)
         if first_byte <= hashed_bytes < end_byte:
@@ -62,7 +53,10 @@ def checked_scan(
             hashed_bytes = end_byte
         return data
 
-    found = format.scan(reading if expected.hashes else read, num_bytes, shard=shard)
+    found = None if index is None else scan_by_index(format, index(), read, num_bytes, shard=shard, is_local=is_local)
+    if found is None:
+        found = format.scan(hashed_read if expected.hashes else read, num_bytes, shard=shard)
+        found = found if index is None else replace(found, notes={**found.notes, STALE_INDEXES: 1})
     if hashed_bytes == num_bytes:
         hashes.check(shard=shard)
     if expected.num_samples not in (None, found.num_samples):
@@ -91,4 +85,4 @@ def scan_again(
     found = format.scan(read, num_bytes, shard=shard)
     if isinstance(format, Folder):  # its head comes from the tables beside the files, which a scan does not see
         return replace(found, head=head)
-    return by_borders(found, told=told_of_borders(head)) if is_by_borders(head) else found
+    return by_borders(found, entry=head[BY_BORDERS]) if has_foreign_borders(head) else found

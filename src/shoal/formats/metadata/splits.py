@@ -38,7 +38,7 @@ class Splits:
     all lie in one. ``left_out`` has, by shard, the keys of single samples that belong to no split.
     """
 
-    said_by: str
+    source: str
     parts: Mapping[str, tuple[str, ...]]
     is_declared: bool = False
     directories: Mapping[str, str] = field(default_factory=dict)
@@ -52,8 +52,7 @@ class Splits:
     @property
     def must_be_chosen(self) -> bool:
         """True if reading all shards would mix splits; those implied by names must be of several kinds."""
-        filled = self.filled
-        return len(filled if self.is_declared else {_kind_in(name) or name for name in filled}) > 1
+        return len(self.filled if self.is_declared else {_kind_in(name) or name for name in self.filled}) > 1
 
     def named(self, asked: str) -> str | None:
         """Return the split of this name, else the only one of its kind, as ``val`` for "validation"; else None."""
@@ -80,10 +79,12 @@ def splits_in_names(names: Sequence[str]) -> Splits | None:
     """
     by_directory = [_directory_of_split(name) for name in names]
     if any(by_directory):
-        parts = _grouped(names, [place.rpartition("/")[2] for place in by_directory])
-        places = {place.rpartition("/")[2]: place for place in by_directory if place}
-        # The same name in two places, as in en/train and fr/train, is one split of several directories.
-        alone = {name: place for name, place in places.items() if _holds_all(place, parts[name])}
+        parts = _grouped(names, [path.rpartition("/")[2] for path in by_directory])
+        paths = {path.rpartition("/")[2]: path for path in by_directory if path}
+        # The same name twice, as in en/train and fr/train, is one split of several directories.
+        alone = {
+            name: path for name, path in paths.items() if all(member.startswith(f"{path}/") for member in parts[name])
+        }
         return Splits("directories", parts, directories=alone)
     files = [name.rpartition("/")[2] for name in names]
     words = [match[1] if (match := _WORD.search(file)) else "" for file in files]
@@ -125,8 +126,8 @@ def splits_in_energon(
     UsageError
         It is YAML, and PyYAML is not installed.
     """
-    said = _mapping(json.loads if path.endswith(".json") else _yaml, data, path)
-    parts, excluded = said.get("split_parts"), _texts(said.get("exclude"))
+    declared = _mapping(json.loads if path.endswith(".json") else _yaml, data, path)
+    parts, excluded = declared.get("split_parts"), _texts(declared.get("exclude"))
     listed = {str(split): _texts(shards) for split, shards in parts.items()} if isinstance(parts, Mapping) else {}
     if not listed or None in listed.values():
         msg = f"{path}: it has no split_parts, which list the shards of each split"
@@ -144,8 +145,7 @@ def splits_in_energon(
     if missing:
         msg = f"{path} names {len(missing)} shards that are not there; the first is {missing[0]}"
         raise SourceError(msg, hint="copy them too, or take them out of the file")
-    said_by = "/".join(path.rsplit("/", 2)[1:])
-    return Splits(said_by, found, True, left_out=_samples_in(out - there, there, path))
+    return Splits("/".join(path.rsplit("/", 2)[1:]), found, True, left_out=_samples_in(out - there, there, path))
 
 
 def _samples_in(texts: Iterable[str], shards: set[str], path: str) -> dict[str, frozenset[str]]:
@@ -163,13 +163,9 @@ def _samples_in(texts: Iterable[str], shards: set[str], path: str) -> dict[str, 
 
 def _directory_of_split(name: str) -> str:
     """Return the path up to the first directory named after a split; empty if there is none."""
-    directory = name.rpartition("/")[0]
-    place = ""
-    for part in directory.split("/") if directory else ():
-        place = f"{place}/{part}" if place else part
-        if _kind_in(part):
-            return place
-    return ""
+    parts = name.split("/")[:-1]
+    depth = next((depth for depth, part in enumerate(parts, 1) if _kind_in(part)), 0)
+    return "/".join(parts[:depth])
 
 
 def _kind_in(text: str) -> str | None:
@@ -186,20 +182,17 @@ def _grouped(names: Sequence[str], splits: Sequence[str]) -> dict[str, tuple[str
     return {split: tuple(members) for split, members in found.items()}
 
 
-def _holds_all(place: str, names: Iterable[str]) -> bool:
-    return all(name.startswith(f"{place}/") for name in names)
-
-
 def _mapping(load: Callable[[Any], Any], data: Buffer, path: str) -> Mapping[str, Any]:
     try:
         found = load(bytes(data).decode())
     except (ValueError, RecursionError) as error:
-        msg = f"{path}: it cannot be read: {error}"
-        raise SourceError(msg, hint="mend it, or name the shards by a glob") from None
-    if not isinstance(found, Mapping):
-        msg = f"{path}: it holds {type(found).__name__}, and should hold names with values"
-        raise SourceError(msg, hint="mend it, or name the shards by a glob")
-    return found
+        found, what = None, f"it cannot be read: {error}"
+    else:
+        what = f"it holds {type(found).__name__}, and should hold names with values"
+    if isinstance(found, Mapping):
+        return found
+    msg = f"{path}: {what}"
+    raise SourceError(msg, hint="mend it, or name the shards by a glob")
 
 
 def _yaml(text: str) -> Any:

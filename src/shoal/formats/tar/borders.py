@@ -24,8 +24,7 @@ from shoal.formats.tar.header_fields import (
 )
 from shoal.formats.tar.headers import IS_REGULAR
 from shoal.formats.tar.names import key_and_suffix
-from shoal.index.shard_scan import Buffer
-from shoal.index.unseen_borders import BEHIND_BYTES
+from shoal.index.shard_scan import BEHIND_BYTES, Buffer
 
 _AT_ONCE = 4096  # borders, so that 6 MB are held
 _GAP_BYTES = 32768  # reading across a gap this small costs less than another read

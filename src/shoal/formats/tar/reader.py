@@ -31,8 +31,7 @@ from shoal.formats.tar.headers import (
 )
 from shoal.formats.tar.headers_fast_path import Sliced, SlicedShard, read_plain_sample
 from shoal.formats.tar.names import Grouping, key_and_suffix
-from shoal.index.shard_scan import Buffer, ShardScan
-from shoal.index.unseen_borders import is_by_borders, may_be_cut
+from shoal.index.shard_scan import Buffer, ShardScan, has_foreign_borders, has_unverified_borders
 
 _FIRST_WINDOW_BYTES = 8192
 _SMALL_WINDOW_BYTES = 2048
@@ -163,7 +162,7 @@ class TarRecords:
             self._walked = self._walk()
         elif len(starts) != self._num_samples + 1 or starts[0] < 0 or starts[-1] > len(buffer):
             raise self._wrong_borders()
-        elif may_be_cut(head) and (cut := cut_sample(buffer, starts)) is not None:
+        elif has_unverified_borders(head) and (cut := cut_sample(buffer, starts)) is not None:
             number, key = cut
             what = f"by the index a sample begins here, and it has the key of the one before, {key!r}"
             raise wrong_border(what, shard=shard, byte=first_byte + starts[number])
@@ -216,7 +215,7 @@ class TarRecords:
         if sample_starts is None:
             starts = _group_starts(members, num_samples, shard)
         first_members = _first_members(members, starts - starts[0], shard)
-        return WalkedRecords(members, first_members, shard, payloads, by_borders=is_by_borders(head))
+        return WalkedRecords(members, first_members, shard, payloads, by_borders=has_foreign_borders(head))
 
     def _wrong_borders(self) -> ShardError:
         num_borders, num_bytes = len(self._starts or ()), len(self._buffer)

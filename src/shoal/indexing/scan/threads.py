@@ -104,7 +104,7 @@ def _scan(
     try:
         index = None if task.index is None else partial(reading.fetch_other, *task.index)
         scan = checked_scan(
-            format, read, task.num_bytes, shard=task.name, expected=task.expected, index=index, is_near=False
+            format, read, task.num_bytes, shard=task.name, expected=task.expected, index=index, is_local=False
         )
         answers.put((task, scan))
     except Exception as error:  # noqa: BLE001  # raised in the thread that consumes the scans

@@ -11,8 +11,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.formats.compressed.reader import Compressed
-from shoal.formats.mds.decode_values import array_of, files_of, is_list
-from shoal.formats.mds.encode_values import is_written
+from shoal.formats.mds.encodings import array_of, files_of, is_list, is_written
 from shoal.formats.mds.reader import Mds
 from shoal.formats.mds.writer import MdsEncoder
 from shoal.formats.shard_format import Format, Sample, SchemaFormat

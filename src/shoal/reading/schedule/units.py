@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.index.chunks import ChunkTable
+from shoal.index.cutting import ChunkTable
 from shoal.index.table import Index, locate
 
 

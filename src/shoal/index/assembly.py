@@ -1,0 +1,197 @@
+"""Assembly of an index from the scans of shards, from other indexes, or from some shards of one; its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES, cut_extents
+from shoal.index.shard_scan import ShardScan
+from shoal.index.table import EXTENT_COLUMNS, Index, joined_ranges
+
+_FINGERPRINT_TAG = b"shoal.fingerprint.1\0"
+_MOST_SAMPLES_WITH_SIZES = 10**8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScannedShard:
+    """One shard and the result of its scan; ``name`` is relative to the directory of the dataset."""
+
+    name: str
+    num_bytes: int
+    version: str
+    scan: ShardScan
+
+
+def assemble(
+    format_name: str,
+    shards: Sequence[ScannedShard],
+    *,
+    extent_bytes: int = EXTENT_BYTES,
+    keep_sample_bytes: bool = True,
+    metadata: Mapping[str, Any] | None = None,
+) -> Index:
+    """Build the index of a dataset from the scans of its shards, in the given order; O(samples).
+
+    A shard without samples is kept and has no extents. ``keep_sample_bytes=False`` omits the sample sizes, which take
+    4 bytes per sample; shards of pieces, which have no sample sizes, omit them as well.
+    """
+    cuts = [cut_extents(shard.scan, extent_bytes=extent_bytes) for shard in shards]
+    counts = [len(cut.first_byte) for cut in cuts]
+    extents = {
+        name: _concatenated([getattr(cut, name.removeprefix("extent_")) for cut in cuts], kind)
+        for name, kind in EXTENT_COLUMNS.items()
+        if name != "extent_shard"
+    }
+    sizes = None
+    if keep_sample_bytes and all(shard.scan.piece_samples is None for shard in shards):
+        sizes = _concatenated([np.diff(shard.scan.sample_starts) for shard in shards], "<i8")
+        sizes = sizes.astype(np.uint64 if len(sizes) and int(sizes.max()) >= 1 << 32 else np.uint32)
+    return _index(
+        {"extent_shard": np.repeat(np.arange(len(shards), dtype=np.int32), counts), **extents},
+        format=format_name,
+        shard_names=tuple(shard.name for shard in shards),
+        shard_bytes=np.array([shard.num_bytes for shard in shards], dtype=np.int64),
+        shard_versions=tuple(shard.version for shard in shards),
+        shard_heads={number: dict(shard.scan.head) for number, shard in enumerate(shards) if shard.scan.head},
+        extent_checksum=None,
+        sample_bytes=sizes,
+        notes=_summed(shard.scan.notes for shard in shards),
+        metadata={"cutting_rule": CUTTING_RULE, "extent_bytes": extent_bytes, **(metadata or {})},
+    )
+
+
+def joined(
+    indexes: Sequence[Index],
+    *,
+    columns: Mapping[str, NDArray[Any]] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    most_samples_with_sizes: int = _MOST_SAMPLES_WITH_SIZES,
+) -> Index:
+    """Join indexes into that of a dataset with the shards of all of them, in their order; O(extents + samples).
+
+    The result equals that of `assemble` on the scans of all shards. ``columns`` replace those of the parts, which are
+    joined by name. Checksums are kept if all parts have them, sample sizes likewise and for up to 10^8 samples.
+
+    Raises
+    ------
+    UsageError
+        If there are none, they have different formats, or one lacks a column that another has.
+    """
+    formats = sorted({index.format for index in indexes})
+    if len(formats) != 1:
+        msg = f"indexes of {len(formats)} formats ({', '.join(formats)}) are to be joined"
+        raise UsageError(msg, hint="a dataset has one format, and at least one shard")
+    firsts = [0, *accumulate(index.num_shards for index in indexes)][:-1]
+    extents = {name: np.concatenate([getattr(index, name) for index in indexes]) for name in EXTENT_COLUMNS}
+    extents["extent_shard"] += np.repeat(np.array(firsts, np.int32), [index.num_extents for index in indexes])
+    checksums = [index.extent_checksum for index in indexes if index.extent_checksum is not None]
+    filled = [index for index in indexes if index.num_samples]
+    sizes = [index.sample_bytes for index in filled if index.sample_bytes is not None]
+    has_sizes = len(sizes) == len(filled) and sum(index.num_samples for index in filled) <= most_samples_with_sizes
+    return _index(
+        extents,
+        format=formats[0],
+        shard_names=tuple(name for index in indexes for name in index.shard_names),
+        shard_bytes=np.concatenate([index.shard_bytes for index in indexes]),
+        shard_versions=tuple(version for index in indexes for version in index.shard_versions),
+        shard_heads={
+            first + number: head
+            for index, first in zip(indexes, firsts, strict=True)
+            for number, head in index.shard_heads.items()
+        },
+        extent_checksum=np.concatenate(checksums) if len(checksums) == len(indexes) else None,
+        sample_bytes=_concatenated(sizes, "<u4") if has_sizes else None,
+        columns=_joined_columns(indexes) if columns is None else dict(columns),
+        notes=_summed(index.notes for index in indexes),
+        metadata=dict(metadata or {}),
+    )
+
+
+def subset(index: Index, shard_numbers: Sequence[int]) -> Index:
+    """Return the index of some shards, in the given order, with its own fingerprint; O(extents + chosen samples).
+
+    Notes describe the whole dataset, and are left out.
+
+    Raises
+    ------
+    UsageError
+        If a shard number is out of range or comes twice.
+    """
+    chosen = np.asarray(shard_numbers, dtype=np.int64).reshape(-1)
+    inside = bool(((chosen >= 0) & (chosen < index.num_shards)).all())
+    if not inside or len(np.unique(chosen)) != len(chosen):
+        msg = f"{list(shard_numbers)[:20]} are not different numbers of shards: the index has {index.num_shards}"
+        raise UsageError(msg, hint="give each shard once, counted from 0")
+    first_extent, numbers = index.shard_first_extent, chosen.tolist()
+    counts = np.diff(first_extent)[chosen]
+    rows = joined_ranges(first_extent[chosen], counts)
+    samples = joined_ranges(index.extent_first_sample[rows], index.extent_num_samples[rows].astype(np.int64))
+    extents = {name: getattr(index, name)[rows] for name in EXTENT_COLUMNS}
+    return _index(
+        {**extents, "extent_shard": np.repeat(np.arange(len(chosen), dtype=np.int32), counts)},
+        format=index.format,
+        shard_names=tuple(index.shard_names[number] for number in numbers),
+        shard_bytes=index.shard_bytes[chosen],
+        shard_versions=tuple(index.shard_versions[number] for number in numbers),
+        shard_heads={new: index.shard_heads[old] for new, old in enumerate(numbers) if old in index.shard_heads},
+        extent_checksum=None if index.extent_checksum is None else index.extent_checksum[rows],
+        sample_bytes=None if index.sample_bytes is None else index.sample_bytes[samples],
+        columns={name: column[samples] for name, column in index.columns.items()},
+        metadata=dict(index.metadata),
+    )
+
+
+def fingerprint(
+    shard_names: Iterable[str],
+    extent_shard: NDArray[np.int32],
+    first_byte: NDArray[np.int64],
+    end_byte: NDArray[np.int64],
+    num_samples: NDArray[np.int64],
+) -> str:
+    """Return the fingerprint of a dataset: blake2b over base names, extents and counts, 16 bytes as hex.
+
+    Excludes directory, times, versions and checksums: a copied dataset is the same dataset.
+    """
+    digest = hashlib.blake2b(_FINGERPRINT_TAG, digest_size=16)
+    base_names = [name.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape") for name in shard_names]
+    digest.update(f"{len(base_names)} {len(extent_shard)}\0".encode())
+    digest.update(b"\0".join(base_names) + b"\0")
+    for column, kind in ((extent_shard, "<i4"), (first_byte, "<i8"), (end_byte, "<i8"), (num_samples, "<i8")):
+        digest.update(np.ascontiguousarray(column.astype(kind, copy=False)).data)
+    return digest.hexdigest()
+
+
+def _index(extents: Mapping[str, Any], *, shard_names: Sequence[str], **rest: Any) -> Index:
+    """Build an index of these extents, with the fingerprint of its contents."""
+    identifying = ("extent_shard", "extent_first_byte", "extent_end_byte", "extent_num_samples")
+    digest = fingerprint(shard_names, *(extents[name] for name in identifying))
+    return Index(shard_names=shard_names, fingerprint=digest, **extents, **rest)
+
+
+def _joined_columns(indexes: Sequence[Index]) -> dict[str, NDArray[Any]]:
+    names = list(indexes[0].columns)
+    for index in indexes:
+        if sorted(index.columns) != sorted(names):
+            msg = f"one index has the columns {sorted(index.columns)}, another {sorted(names)}"
+            raise UsageError(msg, hint="all shards need the same columns")
+    return {name: np.concatenate([index.columns[name] for index in indexes]) for name in names}
+
+
+def _concatenated(parts: Sequence[NDArray[Any]], kind: str) -> NDArray[Any]:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=kind)
+
+
+def _summed(notes: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for counts in notes:
+        total.update(counts)
+    return dict(total)
