@@ -66,10 +66,7 @@ def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
     >>> format_named("jsonl").suffixes
     ('.jsonl', '.ndjson')
 
-    Raises
-    ------
-    SourceError
-        There is none of this name, or none with such options.
+    Raises `SourceError`: there is none of this name, or none with such options.
     """
     if not options and name in FORMATS:
         return FORMATS[name]
@@ -96,10 +93,7 @@ def options_of(format: Format) -> dict[str, Any]:  # noqa: A002
 def format_given(format: str | Format) -> Format:  # noqa: A002
     """Resolve ``format=``: a format's name, or a format object, wrapped in its codec if it names one (``whole_codec``).
 
-    Raises
-    ------
-    SourceError
-        There is no format of this name.
+    Raises `SourceError`: there is no format of this name.
     """
     if isinstance(format, str):
         return format_named(format)
@@ -130,10 +124,7 @@ def format_of(path: str) -> Format:
     >>> format_of("s3://bucket/Train-000000.TAR").name, format_of("mnist-train.tfrecord-00000-of-00042").name
     ('tar', 'tfrecord')
 
-    Raises
-    ------
-    SourceError
-        No known format has this suffix.
+    Raises `SourceError`: no known format has this suffix.
     """
     lowered = _NUMBER.sub("", path.lower())
     for entry in FORMATS.values():

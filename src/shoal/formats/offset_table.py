@@ -24,12 +24,8 @@ def table_bytes(num_samples: int) -> int:
 def read_offsets(read: ReadBytes, num_bytes: int, *, shard: str, least_bytes: int, hint: str) -> NDArray[np.int64]:
     """Return where the samples begin, and where the last one ends; shape (num_samples + 1,).
 
-    Each sample has at least ``least_bytes``; the last one ends where the shard does.
-
-    Raises
-    ------
-    ShardError
-        The table contradicts itself or the size of the shard.
+    Each sample has at least ``least_bytes``; the last one ends where the shard does. Raises `ShardError`: the table
+    contradicts itself or the size of the shard.
     """
     num_samples = int(np.frombuffer(read(0, 4), "<u4")[0]) if num_bytes >= table_bytes(0) else -1
     end = table_bytes(num_samples)

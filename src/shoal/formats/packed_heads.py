@@ -21,10 +21,7 @@ def packed(data: bytes) -> str:
 def unpacked(head: Mapping[str, Any], name: str, *, shard: str = "") -> bytes:
     """Unpack the bytes that a head keeps under a name; memory O(text), and at most `LIMIT_BYTES`.
 
-    Raises
-    ------
-    ShardError
-        They are missing or damaged (`IndexFileError` if the shard is not known).
+    Raises `ShardError`: they are missing or damaged (`IndexFileError` if the shard is not known).
     """
     try:
         member = zlib.decompressobj()
@@ -39,10 +36,7 @@ def unpacked(head: Mapping[str, Any], name: str, *, shard: str = "") -> bytes:
 def number_of(head: Mapping[str, Any], name: str, *, shard: str) -> int:
     """Return a number of a head, 0 or more.
 
-    Raises
-    ------
-    ShardError
-        It is missing, or no such number.
+    Raises `ShardError`: it is missing, or no such number.
     """
     number = head.get(name)
     if not isinstance(number, int) or number < 0:

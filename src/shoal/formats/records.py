@@ -46,10 +46,7 @@ def borders_in(
 ) -> Sequence[int]:
     """Return the offsets where a span's samples begin and the last one ends: from the index, else from ``walk``.
 
-    Raises
-    ------
-    ShardError
-        They are not ``span.num_samples``, or lie outside the buffer.
+    Raises `ShardError`: they are not ``span.num_samples``, or lie outside the buffer.
     """
     starts = span.sample_starts
     if starts is None:
@@ -118,10 +115,7 @@ class CutRecords:
     def sample(self, number: int) -> Sample:
         """Decode sample ``number``; O(its bytes).
 
-        Raises
-        ------
-        ShardError
-            Its bytes are invalid; the error has the byte of the shard where that shows.
+        Raises `ShardError`: its bytes are invalid; the error has the byte of the shard where that shows.
         """
         start = self._starts[number]
         try:

@@ -103,14 +103,8 @@ def build_index(
     O(samples) memory, plus up to 200 MB for requests in flight to a remote store; about as fast as one processor
     parses, times ``workers``.
 
-    Raises
-    ------
-    ShardError
-        A shard cannot be parsed; the error names the shard and the byte.
-    StorageError
-        Bytes could not be read.
-    ShoalError
-        A worker was killed; the error names the shard and the signal.
+    Raises `ShardError`: a shard cannot be parsed; the error names the shard and the byte; `StorageError`: bytes could
+    not be read; `ShoalError`: a worker was killed; the error names the shard and the signal.
     """
     infos = stat_all(source.paths, store)
     options = options_of(format)

@@ -49,12 +49,7 @@ def extent_checksums(
     ``progress`` is called in this thread with bytes done and bytes in total. At most 24 reads of 4 MiB are in memory
     at a time, 48 from a remote store.
 
-    Raises
-    ------
-    ShardError
-        A shard is not the one that was indexed.
-    StorageError
-        Bytes could not be read.
+    Raises `ShardError`: a shard is not the one that was indexed; `StorageError`: bytes could not be read.
     """
     checksums = np.zeros(index.num_extents, dtype=np.uint32)
     new_bytes = own_bytes(index)

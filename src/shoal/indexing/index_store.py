@@ -37,10 +37,7 @@ class MapFile(MapRange, Stat, Protocol):
 def save_index(index: Index, where: str | os.PathLike[str], *, store: Put) -> str:
     """Write ``index`` atomically to a file, or as ``shoal.index`` into a directory, and return its path.
 
-    Raises
-    ------
-    StorageError
-        It could not be written.
+    Raises `StorageError`: it could not be written.
     """
     path = os.fspath(where)
     if path.endswith("/") or (not scheme_of(path) and Path(path).is_dir()):
@@ -57,12 +54,8 @@ def load_index(path: str, *, store: MapFile, trusted: bool = False, cache_dir: s
     With ``trusted``, for files that this machine made itself, consistency is not checked, and the checksum only once
     in each process, since disks and memory can still fail.
 
-    Raises
-    ------
-    StorageError
-        The file does not exist, or may not be read.
-    IndexFileError
-        It is not an index, or is damaged.
+    Raises `StorageError`: the file does not exist, or may not be read; `IndexFileError`: it is not an index, or is
+    damaged.
     """
     try:
         data = store.map(path) if cache_dir is None else _mapped_copy(path, store, cache_dir)

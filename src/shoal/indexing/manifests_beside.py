@@ -71,13 +71,8 @@ class _Found:
 def described(found: Source, store: _Beside) -> Described:
     """Return the shards that the manifests of a source name; all its shards if no manifest can be used.
 
-    Raises
-    ------
-    SourceError
-        A manifest is unusable or does not name shards beside it, manifests declare different formats, or there are
-        shards that no manifest covers.
-    StorageError
-        A shard that a manifest names does not exist.
+    Raises `SourceError`: a manifest is unusable or does not name shards beside it, manifests declare different formats,
+    or there are shards that no manifest covers; `StorageError`: a shard that a manifest names does not exist.
     """
     paths = [path for path in found.paths if basename(path) == MANIFEST_NAME]
     others = [path for path in found.paths if not path.endswith(MANIFEST_NAME)]
@@ -107,12 +102,8 @@ def in_named_order(found: Source, store: _Beside) -> Described:
     Used if a format is given, as pickles and blocks of tokens require. Names alone do not give the order:
     ``chunk-0-10`` sorts before ``chunk-0-2``.
 
-    Raises
-    ------
-    SourceError
-        A manifest cannot be read, or does not name a shard beside it.
-    StorageError
-        A shard that a manifest names does not exist.
+    Raises `SourceError`: a manifest cannot be read, or does not name a shard beside it; `StorageError`: a shard that a
+    manifest names does not exist.
     """
     manifests = [path for path in found.paths if basename(path) == MANIFEST_NAME]
     others = [path for path in found.paths if basename(path) != MANIFEST_NAME]
@@ -138,10 +129,7 @@ def in_named_order(found: Source, store: _Beside) -> Described:
 def described_files(found: Source, format: Folder, store: _Beside) -> Described:  # noqa: A002
     """Return the single files of a folder, with their classes, and the rows of the tables among them.
 
-    Raises
-    ------
-    SourceError
-        A table is unusable, lists files that do not exist, or does not list all that do.
+    Raises `SourceError`: a table is unusable, lists files that do not exist, or does not list all that do.
     """
     tables = [path for path in found.paths if basename(path) in METADATA_NAMES]
     source = _with_paths(found, [path for path in found.paths if basename(path) not in METADATA_NAMES])
@@ -189,10 +177,7 @@ def foreign_indexes(paths: Sequence[str], format: Format, store: _Beside) -> dic
 def compare_hashes(what: Described, store: _Beside) -> int:
     """Compare all shards that have hashes in their manifest with these, and return the number compared.
 
-    Raises
-    ------
-    ShardError
-        A hash differs.
+    Raises `ShardError`: a hash differs.
     """
     num_compared = 0
     for path, name in zip(what.source.paths, what.source.names, strict=True):

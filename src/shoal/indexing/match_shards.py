@@ -19,11 +19,8 @@ def missing_from(index: Index, source: Source) -> list[str]:
 def match_all(index: Index, source: Source, *, index_path: str) -> list[int]:
     """Return the number in ``index`` of every shard of ``source``, found by relative name, else by unique base name.
 
-    Raises
-    ------
-    IndexFileError
-        A shard is unknown or its base name ambiguous; two shards match the same one; or the source is a whole directory
-        and the index lists shards that are not in it.
+    Raises `IndexFileError`: a shard is unknown or its base name ambiguous; two shards match the same one; or the source
+    is a whole directory and the index lists shards that are not in it.
     """
     by_name = {name: number for number, name in enumerate(index.shard_names)}
     by_base: dict[str, list[int]] = {}

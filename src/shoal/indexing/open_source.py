@@ -97,17 +97,10 @@ def open_source(
     written there. ``progress`` is called while an index is built (see `build_index`). O(shards), unless an index must
     be built.
 
-    Raises
-    ------
-    SourceError
-        The source names nothing, shards of unknown or different formats, several splits of which none was asked for, or
-        an unfinished packing.
-    IndexFileError
-        The index lacks a shard that was asked for, or lists more than the directory holds.
-    StorageError
-        A shard is missing, or stat fails.
-    ShardError
-        A shard cannot be indexed.
+    Raises `SourceError`: the source names nothing, shards of unknown or different formats, several splits of which none
+    was asked for, or an unfinished packing; `IndexFileError`: the index lacks a shard that was asked for, or lists more
+    than the directory holds; `StorageError`: a shard is missing, or stat fails; `ShardError`: a shard cannot be
+    indexed.
     """
     directory = cache_directory(cache_dir)
     source = in_store(source, storage_options)
@@ -190,10 +183,7 @@ def described_shards(found: Source, format: str | Format | None, store: Store) -
 def choose_format(source: Source, format: str | Format | None = None) -> Format:  # noqa: A002
     """Return the format asked for, by name or as an object, else the one that the suffixes of all shards imply.
 
-    Raises
-    ------
-    SourceError
-        A suffix is unknown, or two shards have different formats.
+    Raises `SourceError`: a suffix is unknown, or two shards have different formats.
     """
     if format is not None:
         return format_given(format)
@@ -268,12 +258,8 @@ def _beside_index(
 def format_of_index(index: Index, index_path: str, format: str | Format | None) -> Format:  # noqa: A002
     """Return the format of an index's shards: the recorded one, or ``format``, which must match it.
 
-    Raises
-    ------
-    IndexFileError
-        The index was made with another format.
-    SourceError
-        The index was made with a format that is not shoal's own, and that was not given.
+    Raises `IndexFileError`: the index was made with another format; `SourceError`: the index was made with a format
+    that is not shoal's own, and that was not given.
     """
     options = index.metadata.get(OPTIONS, {})
     if format is None:
@@ -315,10 +301,7 @@ def _index_in_directory(found: Source, path: str, store: Store, cache_dir: str) 
 def refuse_unfinished(found: Source, store: Store) -> None:
     """Raise if a directory holds an unfinished packing, whose shards are not all of the dataset.
 
-    Raises
-    ------
-    SourceError
-        A packing has not finished there: it has complete shards, but no index yet.
+    Raises `SourceError`: a packing has not finished there: it has complete shards, but no index yet.
     """
     if found.complete and _beside(found, PACKING_PLAN, store) is not None:
         msg = f"{found.asked}: a packing was begun here and is not finished; its shards are not all of the dataset"

@@ -108,12 +108,8 @@ class ShardCheck:
         O(1) once accepted; else one stat of its size and version and, where they differ, a scan, whose reads are
         reported to ``counting``.
 
-        Raises
-        ------
-        ShardError
-            It holds something else; the error names the first byte that differs.
-        StorageError
-            It does not exist, or cannot be read.
+        Raises `ShardError`: it holds something else; the error names the first byte that differs; `StorageError`: it
+        does not exist, or cannot be read.
         """
         if self._accepted[shard]:
             return

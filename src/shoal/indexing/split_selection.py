@@ -48,11 +48,7 @@ def select_split(found: Source, asked: SplitLike, *, suffixes: Sequence[str], st
     """Return the shards of the splits asked for by name; all shards of a source without splits.
 
     A directory is searched for a file that declares splits: one or two requests if its shards are tar or Arrow files.
-
-    Raises
-    ------
-    SourceError
-        The source holds several splits and none was asked for, or it lacks the one that was.
+    Raises `SourceError`: the source holds several splits and none was asked for, or it lacks the one that was.
     """
     splits = _splits_of(found, store) if found.kind == "directory" or asked is not None else None
     chosen = _chosen(splits, asked, what=found.asked, where=found.root)
@@ -76,10 +72,7 @@ def select_split(found: Source, asked: SplitLike, *, suffixes: Sequence[str], st
 def shards_of_split(index: Index, asked: SplitLike, *, path: str) -> list[int]:
     """Return the numbers of an index's shards that belong to the splits asked for, judging by shard names.
 
-    Raises
-    ------
-    SourceError
-        As in `select_split`.
+    Raises `SourceError`: as in `select_split`.
     """
     splits = splits_in_names(index.shard_names)
     chosen = _chosen(splits, asked, what=path, where=path)
@@ -92,12 +85,8 @@ def shards_of_split(index: Index, asked: SplitLike, *, path: str) -> list[int]:
 def samples_left(selected: SelectedSplit, index: Index, paths: Sequence[str], store: Store) -> Runs | None:
     """Return the samples of an index that are not excluded by key, None for all; reads the headers of shards.
 
-    Raises
-    ------
-    SourceError
-        A shard lacks one of its excluded keys.
-    ShardError, StorageError
-        A shard cannot be read.
+    Raises `SourceError`: a shard lacks one of its excluded keys; `ShardError` or `StorageError`: a shard cannot be
+    read.
     """
     left_out = selected.left_out
     if not left_out:

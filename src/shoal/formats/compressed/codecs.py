@@ -61,12 +61,8 @@ def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
 
     Several members or frames one after the other are one content, as for the command-line tools of the codecs.
 
-    Raises
-    ------
-    CodecError
-        The bytes are damaged or cut short, or give more than ``limit_bytes``.
-    UsageError
-        The library of the codec is not installed.
+    Raises `CodecError`: the bytes are damaged or cut short, or give more than ``limit_bytes``; `UsageError`: the
+    library of the codec is not installed.
     """
     result = bytearray()
     for piece in decompress_parts(codec, [data], limit_bytes=limit_bytes):

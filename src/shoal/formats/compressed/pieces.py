@@ -216,12 +216,8 @@ class Held(NamedTuple):
 def held(span: Span, end_byte: int, *, limit_bytes: int) -> Held:
     """Return the content of a span's pieces, by the head of their shard, which may have ``limit_bytes`` of content.
 
-    If the first piece does not begin with the shard, ``origin`` of the head is where it does.
-
-    Raises
-    ------
-    ShardError
-        No pieces lie there, or the head is damaged or from a newer version.
+    If the first piece does not begin with the shard, ``origin`` of the head is where it does. Raises `ShardError`: no
+    pieces lie there, or the head is damaged or from a newer version.
     """
     first_byte = span.first_byte
     try:

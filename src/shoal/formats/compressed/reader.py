@@ -65,22 +65,15 @@ class Compressed:
         """Decompress the shard and find the samples inside, with some MiB at a time in memory.
 
         Snappy in one block is held whole; of formats with a table of samples at the front, such as MDS, the table is
-        held. The layout CRC of a piece is that of its compressed bytes.
-
-        Raises
-        ------
-        ShardError
-            It cannot be decompressed, or its content is not in the inner format.
+        held. The layout CRC of a piece is that of its compressed bytes. Raises `ShardError`: it cannot be decompressed,
+        or its content is not in the inner format.
         """
         return self._scanned(read, num_bytes, shard, WhereToCut())
 
     def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Scan like `scan`, cutting as the index did that keeps ``head`` of the shard.
 
-        Raises
-        ------
-        ShardError
-            As `scan` does.
+        Raises `ShardError`: as `scan` does.
         """
         return self._scanned(read, num_bytes, shard, may_cut(head))
 
@@ -135,10 +128,7 @@ class Compressed:
     def parse(self, buffer: Buffer, span: Span) -> CompressedRecords:
         """Decompress a shard, or some consecutive pieces of one, and parse the content.
 
-        Raises
-        ------
-        ShardError
-            It cannot be decompressed, or does not hold that many samples.
+        Raises `ShardError`: it cannot be decompressed, or does not hold that many samples.
         """
         if "pieces" in span.head:
             return self._parse_pieces(buffer, span)
@@ -171,12 +161,8 @@ class Compressed:
         """Decompress some consecutive pieces, or a whole shard, into scratch space; each sample is a part.
 
         Memory: some MiB, and what `scan` of the inner format holds, 20 bytes a sample; for snappy, all of it; for
-        formats that need the front of a shard (`FrontFormat`), all the content of the pieces.
-
-        Raises
-        ------
-        ShardError
-            As `parse` does.
+        formats that need the front of a shard (`FrontFormat`), all the content of the pieces. Raises `ShardError`: as
+        `parse` does.
         """
         shard, first_byte = span.shard, span.first_byte
         known = held(span, end_byte, limit_bytes=self.limit_bytes) if "pieces" in span.head else None

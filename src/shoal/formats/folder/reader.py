@@ -74,10 +74,7 @@ class Folder:
     def of_files(self, names: Sequence[str], *, has_rows: bool) -> Folder:
         """Return a copy with the classes of these files, if there are to be labels.
 
-        Raises
-        ------
-        SourceError
-            A file lies in no directory, and labels are requested or other files lie in directories.
+        Raises `SourceError`: a file lies in no directory, and labels are requested or other files lie in directories.
         """
         classes = sorted({basename(dirname(name)) for name in names})
         wanted = self.labels
@@ -136,10 +133,7 @@ def size_crcs(num_bytes: NDArray[np.int64]) -> NDArray[np.uint32]:
 def metadata_rows(data: Buffer, *, name: str, path: str) -> dict[str, dict[str, Any]]:
     """Return the rows of one table by file name; ``name`` is the table's path, relative like those of the files.
 
-    Raises
-    ------
-    SourceError
-        It cannot be read, has no column ``file_name``, or has two rows for a file.
+    Raises `SourceError`: it cannot be read, has no column ``file_name``, or has two rows for a file.
     """
     try:
         text = bytes(data).decode("utf-8-sig")

@@ -43,12 +43,8 @@ class Delimited:
     then have several characters. ``newline="\n"`` or ``"\r\n"``, for unquoted files, means that nothing else ends a
     record, and that an empty line is one.
 
-    A record longer than ``record_limit_bytes``, for example after a quote that never closes, is refused.
-
-    Raises
-    ------
-    UsageError
-        The delimiter cannot stand between fields, or a type or the newline is not supported.
+    A record longer than ``record_limit_bytes``, for example after a quote that never closes, is refused. Raises
+    `UsageError`: the delimiter cannot stand between fields, or a type or the newline is not supported.
     """
 
     scan_rule = 1
@@ -102,13 +98,8 @@ class Delimited:
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the records of a shard by reading all of it; the layout CRC of a sample is the CRC-32 of its bytes.
 
-        Memory: some windows, and 12 bytes a sample.
-
-        Raises
-        ------
-        ShardError
-            A record is too long; or, with ``strict``, a quote stands in the middle of a field without quotes, or the
-            columns have no names.
+        Memory: some windows, and 12 bytes a sample. Raises `ShardError`: a record is too long; or, with ``strict``, a
+        quote stands in the middle of a field without quotes, or the columns have no names.
         """
         return forward_scan(self, read, num_bytes, shard=shard)
 
@@ -155,10 +146,7 @@ class Delimited:
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive records; each is parsed when its sample is requested.
 
-        Raises
-        ------
-        ShardError
-            The bytes are not cut at line ends, or hold another number of lines than the index says.
+        Raises `ShardError`: the bytes are not cut at line ends, or hold another number of lines than the index says.
         """
         columns = tuple(span.head.get("columns", ()) if self.columns is None else self.columns)
         return line_records(buffer, span, self._lines(span.shard), partial(self._decode, columns))

@@ -18,10 +18,7 @@ def split_small(record: str, delimiter: str, *, quoted: bool, strict: bool) -> l
     >>> split_small('a,"b, ""c"" d",5" disk', ",", quoted=True, strict=False)
     ['a', 'b, "c" d', '5" disk']
 
-    Raises
-    ------
-    ValueError
-        As `split_fields` does.
+    Raises `ValueError`: as `split_fields` does.
     """
     if not quoted or '"' not in record:
         if quoted and ("\n" in record or "\r" in record):
@@ -45,11 +42,8 @@ def split_fields(
     >>> split_fields(b'a,"b, ""c"" d",5" disk', b",", quoted=True, strict=False)
     [b'a', b'b, "c" d', b'5" disk']
 
-    Raises
-    ------
-    ValueError
-        A quoted field has no end, or, with ``strict``, is followed by text; or a line ends outside of quotes, so that
-        these are several records.
+    Raises `ValueError`: a quoted field has no end, or, with ``strict``, is followed by text; or a line ends outside of
+    quotes, so that these are several records.
     """
     if not quoted or b'"' not in record:
         if quoted:

@@ -17,10 +17,7 @@ def check_keys(value: object) -> None:
 
     >>> check_keys([1, {"a": (2, {"b": None})}])
 
-    Raises
-    ------
-    TypeError
-        A key is not text.
+    Raises `TypeError`: a key is not text.
     """
     if type(value) in _PLAIN:  # nearly all
         return
@@ -45,10 +42,7 @@ def plain_value(value: object) -> Any:
     >>> plain_value(np.float32(0.5)), plain_value(np.zeros((2, 1), int))
     (0.5, [[0], [0]])
 
-    Raises
-    ------
-    TypeError
-        JSON cannot hold it; this includes times, of which only a number would be left.
+    Raises `TypeError`: JSON cannot hold it; this includes times, of which only a number would be left.
     """
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
         return value.tolist()
@@ -63,10 +57,7 @@ def plain_number(value: object) -> Any:
     >>> plain_number(np.int8(3))
     3
 
-    Raises
-    ------
-    TypeError
-        It is not a numpy number.
+    Raises `TypeError`: it is not a numpy number.
     """
     if isinstance(value, np.generic):
         return plain_value(value)

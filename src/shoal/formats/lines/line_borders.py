@@ -61,10 +61,7 @@ def _window(content: Content, first_byte: int, num_bytes: int) -> Buffer:
 def line_records(buffer: Buffer, span: Span, lines: LineScan, decode: DecodeRecord) -> CutRecords:
     """Return consecutive lines, each decoded when its sample is requested; layout CRCs are those of their bytes.
 
-    Raises
-    ------
-    ShardError
-        As `lines_in` does.
+    Raises `ShardError`: as `lines_in` does.
     """
     starts = compact(lines_in(buffer, span, lines))
     return CutRecords(buffer, starts, span, decode=decode, crcs=partial(line_crcs, buffer, starts))
@@ -73,10 +70,7 @@ def line_records(buffer: Buffer, span: Span, lines: LineScan, decode: DecodeReco
 def lines_in(buffer: Buffer, span: Span, lines: LineScan) -> NDArray[np.int64]:
     """Return where the lines of a buffer begin, and the last one ends, checked; shape (num_samples + 1,).
 
-    Raises
-    ------
-    ShardError
-        The bytes are not cut at line ends, or hold another number of lines than the index says.
+    Raises `ShardError`: the bytes are not cut at line ends, or hold another number of lines than the index says.
     """
     num_samples = span.num_samples
     if span.sample_starts is None:

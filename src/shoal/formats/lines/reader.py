@@ -36,12 +36,8 @@ class JsonLines:
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the lines of a shard by reading all of it; the layout CRC of a sample is the CRC-32 of its bytes.
 
-        Memory: some windows, and 12 bytes a sample. ``notes`` count ``blank_lines``.
-
-        Raises
-        ------
-        ShardError
-            A line is longer than ``line_limit_bytes``.
+        Memory: some windows, and 12 bytes a sample. ``notes`` count ``blank_lines``. Raises `ShardError`: a line is
+        longer than ``line_limit_bytes``.
         """
         return forward_scan(self, read, num_bytes, shard=shard)
 
@@ -53,10 +49,7 @@ class JsonLines:
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive lines; a line is parsed when its sample is requested.
 
-        Raises
-        ------
-        ShardError
-            The bytes are not cut at line ends, or hold another number of lines than the index says.
+        Raises `ShardError`: the bytes are not cut at line ends, or hold another number of lines than the index says.
         """
         return line_records(buffer, span, LineScan(span.shard, self.line_limit_bytes), _decode)
 

@@ -28,10 +28,7 @@ class JsonLinesEncoder:
     def record(self, sample: Sample) -> EncodedRecord:
         """Encode a sample as a line.
 
-        Raises
-        ------
-        UsageError
-            JSON cannot hold a value.
+        Raises `UsageError`: JSON cannot hold a value.
         """
         check_names(sample)
         try:

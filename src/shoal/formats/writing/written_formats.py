@@ -34,10 +34,7 @@ def encoder_named(name: str, **options: Any) -> Encoder:
     >>> encoder_named("jsonl.zst").suffix
     '.jsonl.zst'
 
-    Raises
-    ------
-    UsageError
-        There is none, or it does not take the options.
+    Raises `UsageError`: there is none, or it does not take the options.
     """
     plain, _, codec = name.partition(".")
     make = _ROWS.get(plain) or (None if codec else _COLUMNS.get(plain))

@@ -22,12 +22,8 @@ PART_BYTES = 16 << 20
 def write_frame(pipe: IO[bytes], header: Mapping[str, Any], scan: ShardScan | None = None) -> None:
     """Write one whole message: a header of JSON types and optionally a scan, of which nothing is copied.
 
-    ``pipe`` may be raw (unbuffered) and write less than it is given, as stdout does under PYTHONUNBUFFERED.
-
-    Raises
-    ------
-    OSError
-        As raised by the system; also if the pipe accepts nothing because it is non-blocking.
+    ``pipe`` may be raw (unbuffered) and write less than it is given, as stdout does under PYTHONUNBUFFERED. Raises
+    `OSError`: as raised by the system; also if the pipe accepts nothing because it is non-blocking.
     """
     parts: list[Buffer] = [json.dumps(header).encode()]
     parts += scan_to_buffers(scan) if scan is not None else []

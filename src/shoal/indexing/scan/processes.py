@@ -48,12 +48,8 @@ def scan_in_processes(
     """Scan every shard in one of ``num_workers`` processes, and yield the scans in the order in which they finish.
 
     ``came_to`` is called now and then, in this thread, with the bytes of a shard that are done. When the iteration
-    ends, for whatever reason, no process and no thread is left.
-
-    Raises
-    ------
-    ShoalError
-        An error of a worker, of its original type; or a worker ended, in which case the signal and shard are named.
+    ends, for whatever reason, no process and no thread is left. Raises `ShoalError`: an error of a worker, of its
+    original type; or a worker ended, in which case the signal and shard are named.
     """
     num_workers = min(num_workers, len(tasks))
     waiting: queue.SimpleQueue[ScanTask | None] = queue.SimpleQueue()

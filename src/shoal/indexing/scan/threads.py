@@ -40,12 +40,7 @@ def scan_in_threads(
     ``came_to`` is called now and then, in this thread, with the bytes of a shard that are done. When the iteration
     ends, for whatever reason, no thread is left. Memory: at most 3 blocks of 2 MiB for each of ``num_requests``.
 
-    Raises
-    ------
-    ShardError
-        A shard cannot be parsed.
-    StorageError
-        Bytes could not be read.
+    Raises `ShardError`: a shard cannot be parsed; `StorageError`: bytes could not be read.
     """
     if not tasks:
         return
