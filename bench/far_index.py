@@ -17,9 +17,8 @@ from pathlib import Path
 
 from shoal.formats.known_formats import format_named
 from shoal.indexing.scan.costs import ReadCosts
-from shoal.indexing.scan.processes import ScanTask
-from shoal.indexing.scan.ranges import ScanReads
-from shoal.indexing.scan.threads import scan_in_threads
+from shoal.indexing.scan.remote_scans import ScanReads, scan_in_threads
+from shoal.indexing.scan.scan_task import ScanTask
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.source import expand
 from shoal.storage.stores import open_store
@@ -114,7 +113,7 @@ def scan(
         tasks.append(ScanTask(number, found.names[number], path, store.stat(path).num_bytes, "", index=index))
     reads = ScanReads(store, costs)
     began = time.perf_counter()
-    scans = list(scan_in_threads(tasks, format_named("tar"), reads, came_to=lambda *_: None))
+    scans = list(scan_in_threads(tasks, format_named("tar"), reads, on_progress=lambda *_: None))
     seconds = time.perf_counter() - began
     assert sum(result.num_samples for _, result in scans) == NUM_SHARDS * num_members, member_bytes
     traffic = reads.traffic

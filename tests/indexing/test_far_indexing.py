@@ -24,10 +24,9 @@ from shoal.formats.shard_format import Format
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
-from shoal.indexing.scan import costs, ranges
-from shoal.indexing.scan.processes import ScanTask
-from shoal.indexing.scan.ranges import BLOCK_BYTES, ScanReads, ScanTraffic
-from shoal.indexing.scan.threads import scan_in_threads
+from shoal.indexing.scan import costs, remote_scans
+from shoal.indexing.scan.remote_scans import BLOCK_BYTES, ScanReads, ScanTraffic, scan_in_threads
+from shoal.indexing.scan.scan_task import ScanTask
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import RetryingStore, RetryRule
 from shoal.storage.sources.source import Source, expand
@@ -56,7 +55,7 @@ def scans_of(
     tasks = [ScanTask(number, path, path, len(data), "") for number, (path, data) in enumerate(objects.items())]
     found = {}
     for task, result in scan_in_threads(
-        tasks, form or format_named("tar"), reads, came_to=lambda *_: None, num_requests=num_requests
+        tasks, form or format_named("tar"), reads, on_progress=lambda *_: None, num_requests=num_requests
     ):
         found[task.number] = result
     return [found[number] for number in range(len(tasks))], reads.traffic
@@ -72,8 +71,8 @@ def assert_same_scan(one: ShardScan, other: ShardScan) -> None:
 def small_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Requests so small that small archives take many; what one is worth in bytes, for either way."""
     monkeypatch.setattr(costs, "REACH_BYTES", 700)
-    monkeypatch.setattr(ranges, "REACH_BYTES", 700)
-    monkeypatch.setattr(ranges, "BLOCK_BYTES", 1500)
+    monkeypatch.setattr(remote_scans, "REACH_BYTES", 700)
+    monkeypatch.setattr(remote_scans, "BLOCK_BYTES", 1500)
     return 1 if request.param == "headers" else 100 * MIB
 
 
@@ -94,8 +93,8 @@ def test_any_members(members: list[tuple[str, bytes, bytes]], kind: str, request
     data = archive([(f"{name}{i}", load) for i, (name, load, _) in enumerate(members)], kind=kind, mtime=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(costs, "REACH_BYTES", 700)
-        patch.setattr(ranges, "REACH_BYTES", 700)
-        patch.setattr(ranges, "BLOCK_BYTES", 1500)
+        patch.setattr(remote_scans, "REACH_BYTES", 700)
+        patch.setattr(remote_scans, "BLOCK_BYTES", 1500)
         found, _ = scans_of({"a": data}, request_bytes=request_bytes)
     assert_same_scan(found[0], scan(data))
 
@@ -162,7 +161,7 @@ def test_shards_are_scanned_side_by_side_and_within_limits() -> None:
     store.before = before  # type: ignore[method-assign]
     reads = ScanReads(store, known_costs())
     tasks = [ScanTask(number, path, path, len(data), "") for number, (path, data) in enumerate(tars.items())]
-    results = scan_in_threads(tasks, format_named("tar"), reads, came_to=lambda *_: None, num_requests=8)
+    results = scan_in_threads(tasks, format_named("tar"), reads, on_progress=lambda *_: None, num_requests=8)
     assert len(list(results)) == 20
     assert store.most_at_once == 8
 
@@ -211,7 +210,7 @@ def test_a_wait_for_another_try_ends_with_the_scan() -> None:
 
 
 def test_what_was_scanned_before_a_stop_is_not_scanned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.indexing.build.SMALL_FAR_BYTES", 1)
+    monkeypatch.setattr("shoal.indexing.build.SMALL_REMOTE_BYTES", 1)
     tars = {f"far://{number}.tar": LargeTar([3_000_000] * 4) for number in range(6)}
 
     def stop(_done: int, _total: int, samples: int) -> None:

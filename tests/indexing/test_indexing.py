@@ -18,6 +18,7 @@ from shoal.formats.known_formats import format_named
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.scan import processes
+from shoal.indexing.scan.scan_task import ScanTask
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import Source, expand
 
@@ -130,9 +131,9 @@ def test_a_worker_that_cannot_start_is_reported(lines: Path, monkeypatch: pytest
 def test_a_bug_in_a_worker_keeps_its_traceback(lines: Path) -> None:
     found = expand(lines / "000.jsonl", suffixes=(".jsonl",))
     wrong = Source(found.kind, found.asked, found.root, (7,), found.paths)  # type: ignore[arg-type]
-    task = processes.ScanTask(0, wrong.names[0], wrong.paths[0], "many", "")  # type: ignore[arg-type]
+    task = ScanTask(0, wrong.names[0], wrong.paths[0], "many", "")  # type: ignore[arg-type]
     with pytest.raises(ShoalError, match="TypeError") as caught:
-        list(processes.scan_in_processes([task], format_named("jsonl"), num_workers=1, came_to=lambda *_: None))
+        list(processes.scan_in_processes([task], format_named("jsonl"), num_workers=1, on_progress=lambda *_: None))
     assert "Traceback" in caught.value.__notes__[0]
 
 
@@ -238,7 +239,7 @@ def test_finished_scans_are_used_and_not_made_again(lines: Path, monkeypatch: py
     scanned = []
     start = processes.scan_in_processes
 
-    def counted(tasks: list[processes.ScanTask], *args: object, **options: object) -> object:
+    def counted(tasks: list[ScanTask], *args: object, **options: object) -> object:
         scanned.extend(tasks)
         return start(tasks, *args, **options)  # type: ignore[arg-type]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shoal.index.shard_scan import ShardScan
-from shoal.indexing.scan import pipe_frames
-from shoal.indexing.scan.pipe_frames import read_frame, scan_from, scan_to_buffers, write_frame
+from shoal.indexing.scan import scan_frames
+from shoal.indexing.scan.scan_frames import read_frame, scan_from, scan_to_buffers, write_frame
 from shoal.storage.cache_directory import Scratch
 from shoal.testing.known_shards import measured
 
@@ -93,7 +93,7 @@ def test_a_frame_that_breaks_off_is_the_end(cut: int) -> None:
 
 
 def test_frames_go_in_parts_and_are_not_copied_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipe_frames, "PART_BYTES", 1 << 16)
+    monkeypatch.setattr(scan_frames, "_MOST_WRITTEN_BYTES", 1 << 16)
     largest = 0
 
     class Sink(io.RawIOBase):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.stream.far import FarStore, known_costs
 
 from shoal.indexing.scan.costs import REACH_BYTES, ReadCosts
-from shoal.indexing.scan.ranges import BLOCK_BYTES, ScanReading, ScanReads
+from shoal.indexing.scan.remote_scans import BLOCK_BYTES, ScanReading, ScanReads
 
 MIB = 1 << 20
 STREAMS = (1.0, 100 * MIB, True)  # where a comparison stands that is clearly for a stream

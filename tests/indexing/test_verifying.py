@@ -21,7 +21,7 @@ from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.checksums import extent_checksums
-from shoal.indexing.scan.ranges import BLOCK_BYTES
+from shoal.indexing.scan.remote_scans import BLOCK_BYTES
 from shoal.indexing.shard_check import ShardCheck
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import Source, expand

@@ -164,11 +164,11 @@ def identity(sample: Any) -> Any:
 )
 def test_what_gains_from_threads(stages: list[Any], num_stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("PIL")
-    monkeypatch.setattr("shoal.pipeline.decode_pool._num_cores", lambda: 16)
+    monkeypatch.setattr("shoal.pipeline.decode_pool.usable_processors", lambda: 16)
     found = threaded(stages, num_threads=None, limit_bytes=5)
     assert found == (Threaded(num_stages, 4, 5) if num_stages else None)
     asked = threaded(stages, num_threads=3, limit_bytes=5)
     assert asked == (Threaded(len(stages), 3, 5) if stages else None)
     assert threaded(stages, num_threads=1, limit_bytes=5) is None
-    monkeypatch.setattr("shoal.pipeline.decode_pool._num_cores", lambda: 1)
+    monkeypatch.setattr("shoal.pipeline.decode_pool.usable_processors", lambda: 1)
     assert threaded(stages, num_threads=None, limit_bytes=5) is None

@@ -29,7 +29,7 @@ from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import SCAN_RULE
 from shoal.indexing.scan.costs import ReadCosts
-from shoal.indexing.scan.ranges import reading_one
+from shoal.indexing.scan.remote_scans import reading_one
 from shoal.storage.cache_directory import Scratch
 from shoal.storage.remote_objects import nanoseconds_of, same_time
 from shoal.storage.retry import CountedReads, Counting

@@ -161,11 +161,6 @@ def _counted(number: int, num_inputs: int, inputs: Iterable[_Given], came_to: Ca
 _Answer = TypeVar("_Answer")
 
 
-def usable_processors() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def done_jobs(
     jobs: Iterator[JobContext[_Answer]], out: Output, *, num_workers: int, came_to: CameTo
 ) -> Iterator[_Answer]:

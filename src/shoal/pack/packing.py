@@ -25,12 +25,13 @@ from shoal.pack.inputs.file_inputs import InputTable
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.repeats import ClassCount, Repeats, balanced, oversampled
 from shoal.pack.inputs.sample_fields import FIELDS, counted_fields, lacking_in
-from shoal.pack.jobs import Job, Progress, Tally, made_shards, peak_bytes, usable_processors
+from shoal.pack.jobs import Job, Progress, Tally, made_shards, peak_bytes
 from shoal.pack.packed_dataset import finish
 from shoal.pack.shard_plan import Mix, PackPlan, plan_shards
 from shoal.pack.shard_sizes import shard_sizing
 from shoal.pack.shard_writer import Named, Shard, Unreadable
 from shoal.pack.writer import PackSummary, Writer, summary_of_finished
+from shoal.processes.interpreters import usable_processors
 
 
 def pack(

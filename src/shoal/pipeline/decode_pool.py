@@ -19,6 +19,7 @@ from shoal.index.table import Index
 from shoal.pipeline.quarantine import QUARANTINED
 from shoal.pipeline.stages import Decode, Rename, SelectColumns, Stage, ToTuple, WithIds, run_stages
 from shoal.pipeline.value_bytes import bytes_of
+from shoal.processes.interpreters import usable_processors
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.processes.stopping import Stop, end_pool, is_done
 from shoal.storage.retry import StoppedError
@@ -51,7 +52,7 @@ def threaded(stages: Sequence[Stage], *, num_threads: int | None, limit_bytes: i
     random numbers, or count.
     """
     if num_threads is None:
-        num_stages, num_threads = _num_that_gain(stages), min(_num_cores(), _MOST_THREADS)
+        num_stages, num_threads = _num_that_gain(stages), min(usable_processors(), _MOST_THREADS)
     else:
         num_stages = len(stages)
     return Threaded(num_stages, num_threads, limit_bytes) if num_stages and num_threads > 1 else None
@@ -67,13 +68,6 @@ def _is_own(stage: Stage) -> bool:
     if isinstance(stage, Decode):
         return not stage.has_functions
     return isinstance(stage, SelectColumns | Rename | ToTuple | WithIds)
-
-
-def _num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Decoders:

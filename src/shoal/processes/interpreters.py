@@ -30,3 +30,8 @@ def start_python(module: str, *arguments: str, **options: Any) -> subprocess.Pop
         process_group=0,
         **options,
     )
+
+
+def usable_processors() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -22,7 +22,7 @@ from shoal.index.shard_scan import ShardScan, has_foreign_borders
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.open_source import Opened
 from shoal.indexing.scan.costs import ReadCosts
-from shoal.indexing.scan.ranges import reading_one
+from shoal.indexing.scan.remote_scans import reading_one
 from shoal.indexing.shard_check import first_difference, head_text, looks_indexed, rows_of
 from shoal.reading.checks.damaged import Damaged, ForgivingRecords
 from shoal.reading.checks.record_checksums import FRAMES, wrong_records

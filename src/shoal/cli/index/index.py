@@ -29,7 +29,7 @@ from shoal.indexing.build import build_index
 from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.manifests_beside import Described, compare_hashes
 from shoal.indexing.open_source import choose_format, described_shards, refuse_unfinished, wanted_suffixes
-from shoal.indexing.scan.ranges import ScanTraffic
+from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.indexing.shard_check import ShardCheck
 from shoal.indexing.split_selection import select_split
 from shoal.order.window.sizing_by_bytes import parse_bytes

@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 from shoal.errors import SourceError
 from shoal.formats.records import CutRecords, borders_in
 from shoal.formats.shard_format import ReadBytes, Sample, Span
+from shoal.index.assembly import fingerprint
+from shoal.index.cutting import CUTTING_RULE, layout_of
 from shoal.index.shard_scan import Buffer, ShardScan
+from shoal.index.table import Index
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl")
 _FILE_NAME = "file_name"
@@ -63,13 +66,9 @@ class Folder:
     @property
     def options(self) -> dict[str, Any]:
         """Options that differ from those implied by the name of the format."""
-        chosen = {"field": self.field, "labels": self.labels, "suffixes": self.suffixes, "classes": self.classes}
         usual = {"field": None, "labels": None, "suffixes": _MEDIA, "classes": None}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in chosen.items()
-            if value != usual[name]
-        }
+        chosen = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()}
 
     def of_files(self, names: Sequence[str], *, has_rows: bool) -> Folder:
         """Return a copy with the classes of these files, if there are to be labels.
@@ -77,16 +76,13 @@ class Folder:
         Raises `SourceError`: a file lies in no directory, and labels are requested or other files lie in directories.
         """
         classes = sorted({basename(dirname(name)) for name in names})
-        wanted = self.labels
-        if wanted is None:
-            wanted = not has_rows and classes != [""]
+        wanted = not has_rows and classes != [""] if self.labels is None else self.labels
         if wanted and "" in classes:
             first = next(name for name in names if not dirname(name))
             msg = f"{first} lies in no directory that could be its class, and others do"
             raise SourceError(msg, hint="move it, or give Folder(labels=False) as format=")
-        return Folder(
-            field=self.field, labels=wanted, suffixes=self.suffixes, classes=classes if wanted else self.classes
-        )
+        classes_or_none = classes if wanted else self.classes
+        return Folder(field=self.field, labels=wanted, suffixes=self.suffixes, classes=classes_or_none)
 
     def check_rows(self, rows: Mapping[str, Mapping[str, Any]], *, path: str) -> None:
         """Raise `SourceError` if a row of the table at ``path`` has a column that would replace another field."""
@@ -104,19 +100,13 @@ class Folder:
         if not num_bytes:
             return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes={"empty_files": 1})
         starts = np.array([0, num_bytes], dtype=np.int64)
-        return ShardScan(starts, size_crcs(starts[1:]))
+        return ShardScan(starts, _size_crcs(starts[1:]))
 
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of a file; raises `ShardError` if their number changed since the file was indexed."""
         starts = borders_in(buffer, span, lambda: [0, len(buffer)], what="files")
-        sizes = np.array([len(buffer)], dtype=np.int64)
-        return CutRecords(
-            buffer,
-            starts,
-            span,
-            decode=partial(self._decode, span.shard, span.head),
-            crcs=lambda: size_crcs(sizes),
-        )
+        decode, sizes = partial(self._decode, span.shard, span.head), np.array([len(buffer)], dtype=np.int64)
+        return CutRecords(buffer, starts, span, decode=decode, crcs=lambda: _size_crcs(sizes))
 
     def _decode(self, shard: str, head: Mapping[str, Any], data: bytes) -> Sample:
         sample: Sample = {"__key__": splitext(shard)[0], self._field(shard): data}
@@ -125,9 +115,49 @@ class Folder:
         return {**sample, **head.get("row", {})}
 
 
-def size_crcs(num_bytes: NDArray[np.int64]) -> NDArray[np.uint32]:
+def _size_crcs(num_bytes: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Return the layout CRC of files: that of their sizes, the only thing known of them; shape as ``num_bytes``."""
     return np.array([crc32(size.to_bytes(8, "little")) for size in num_bytes.tolist()], dtype=np.uint32)
+
+
+def index_of_files(
+    format_name: str,
+    names: Sequence[str],
+    num_bytes: NDArray[np.int64],
+    versions: Sequence[str],
+    *,
+    rows: Mapping[str, Mapping[str, Any]],
+    metadata: Mapping[str, Any],
+) -> Index:
+    """Return the index that scanning these files one by one would give; O(files), vectorised: a million take seconds.
+
+    Arrays have shape (num_files,). ``rows`` are those of the tables beside the files, by name of file. Empty files have
+    no extent.
+    """
+    full = np.flatnonzero(num_bytes)
+    sizes = num_bytes[full]
+    shard = full.astype(np.int32)
+    zeros, ones = np.zeros(len(full), dtype=np.int64), np.ones(len(full), dtype=np.int64)
+    large = bool(len(sizes)) and int(sizes.max()) >= 1 << 32
+    num_empty = len(names) - len(full)
+    return Index(
+        format=format_name,
+        shard_names=tuple(names),
+        shard_bytes=num_bytes,
+        shard_versions=tuple(versions),
+        shard_heads={number: {"row": dict(rows[name])} for number, name in enumerate(names) if name in rows},
+        extent_shard=shard,
+        extent_first_byte=zeros,
+        extent_end_byte=sizes,
+        extent_num_samples=ones,
+        extent_decoded_bytes=sizes,
+        extent_layout_crc=layout_of(_size_crcs(sizes)),
+        extent_checksum=None,
+        sample_bytes=sizes.astype(np.uint64 if large else np.uint32),
+        fingerprint=fingerprint(names, shard, zeros, sizes, ones),
+        notes={"empty_files": num_empty} if num_empty else {},
+        metadata={"cutting_rule": CUTTING_RULE, **metadata},
+    )
 
 
 def metadata_rows(data: Buffer, *, name: str, path: str) -> dict[str, dict[str, Any]]:
@@ -144,12 +174,14 @@ def metadata_rows(data: Buffer, *, name: str, path: str) -> dict[str, dict[str, 
         rows: dict[str, dict[str, Any]] = {}
         for row in listed:
             file = normpath(join(dirname(name), str(row[_FILE_NAME])))
-            if file in rows:
-                msg = f"two rows speak of {file}"
+            ragged = None in row or (None in row.values() and name.endswith(".csv"))
+            if file in rows or ragged:
+                msg = (
+                    f"the row of {file} has another number of fields than there are columns"
+                    if ragged
+                    else (f"two rows speak of {file}")
+                )
                 raise ValueError(msg)  # noqa: TRY301  # said in one place below
-            if None in row or (None in row.values() and name.endswith(".csv")):
-                msg = f"the row of {file} has another number of fields than there are columns"
-                raise ValueError(msg)  # noqa: TRY301
             rows[file] = {column: value for column, value in row.items() if column != _FILE_NAME}
     except (ValueError, TypeError, LookupError, csv.Error, RecursionError) as error:
         what = f"it has no column {_FILE_NAME!r}" if isinstance(error, KeyError) else str(error)

@@ -62,7 +62,7 @@ class ReadCosts:
         return min(most_bytes, int(num_at_once * self.request_seconds / max(self.byte_seconds, 1e-12)))
 
 
-class Way:
+class CostComparison:
     """Running comparison of the two ways for one shard; ``streams`` is True while a stream is the cheaper one.
 
     ``num_at_once`` is the number of requests that a stream of this shard may have in flight; headers can only be read

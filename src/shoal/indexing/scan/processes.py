@@ -8,32 +8,18 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass
-from typing import IO, Any
+from dataclasses import asdict
+from typing import Any
 
 from shoal.formats.known_formats import options_of
-from shoal.formats.metadata.manifests import Expected
 from shoal.formats.shard_format import Format
 from shoal.index.shard_scan import ShardScan
-from shoal.indexing.scan.pipe_frames import error_of, read_frame, write_frame
+from shoal.indexing.scan.scan_frames import error_of, read_frame, write_frame
+from shoal.indexing.scan.scan_task import ScanTask
 from shoal.processes.interpreters import start_python
 
 WORKERS_VARIABLE = "SHOAL_INDEX_WORKERS"
 _WORKER = "shoal.indexing.scan.scan_worker"
-
-
-@dataclass(frozen=True, slots=True)
-class ScanTask:
-    """One shard to be scanned."""
-
-    number: int
-    name: str
-    path: str
-    num_bytes: int
-    version: str
-    expected: Expected | None = None
-    index: tuple[str, int] | None = None  # another tool's index beside the shard: path and size in bytes
-
 
 _Answer = tuple[ScanTask, dict[str, Any], ShardScan | None]
 
@@ -43,11 +29,11 @@ def scan_in_processes(
     format: Format,  # noqa: A002
     *,
     num_workers: int,
-    came_to: Callable[[ScanTask, int], None],
+    on_progress: Callable[[ScanTask, int], None],
 ) -> Iterator[tuple[ScanTask, ShardScan]]:
     """Scan every shard in one of ``num_workers`` processes, and yield the scans in the order in which they finish.
 
-    ``came_to`` is called now and then, in this thread, with the bytes of a shard that are done. When the iteration
+    ``on_progress`` is called now and then, in this thread, with the bytes of a shard that are done. When the iteration
     ends, for whatever reason, no process and no thread is left. Raises `ShoalError`: an error of a worker, of its
     original type; or a worker ended, in which case the signal and shard are named.
     """
@@ -61,11 +47,9 @@ def scan_in_processes(
     try:
         for _ in range(num_workers):
             processes.append(start_python(_WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-            thread = threading.Thread(
-                target=_converse, args=(processes[-1], format, waiting, answers), name="shoal-index", daemon=True
-            )
-            thread.start()
-            threads.append(thread)
+            conversation = (processes[-1], format, waiting, answers)
+            threads.append(threading.Thread(target=_converse, args=conversation, name="shoal-index", daemon=True))
+            threads[-1].start()
         left = len(tasks)
         while left:
             task, header, scan = answers.get()
@@ -73,7 +57,7 @@ def scan_in_processes(
                 left -= 1
                 yield task, scan
             elif header["kind"] == "progress":
-                came_to(task, header["done_bytes"])
+                on_progress(task, header["done_bytes"])
             else:
                 raise error_of(header, shard=task.name)
     finally:
@@ -85,13 +69,9 @@ def scan_in_processes(
         for process in processes:
             process.wait()
             for pipe in (process.stdin, process.stdout):
-                _close(pipe)
-
-
-def _close(pipe: IO[bytes] | None) -> None:
-    if pipe is not None:
-        with suppress(BrokenPipeError):
-            pipe.close()
+                with suppress(BrokenPipeError):
+                    if pipe is not None:
+                        pipe.close()
 
 
 def _converse(
@@ -104,17 +84,9 @@ def _converse(
     if process.stdin is None or process.stdout is None:
         return
     while (task := waiting.get()) is not None:
-        request = {
-            "format": format.name,
-            "options": options_of(format),
-            "path": task.path,
-            "name": task.name,
-            "num_bytes": task.num_bytes,
-            "index": task.index,
-            "expected": None if task.expected is None else astuple(task.expected),
-        }
+        frame = None
         try:
-            write_frame(process.stdin, request)
+            write_frame(process.stdin, {"format": format.name, "options": options_of(format), "task": asdict(task)})
             while (frame := read_frame(process.stdout)) is not None:
                 answers.put((task, *frame))
                 if frame[0]["kind"] != "progress":
@@ -122,11 +94,11 @@ def _converse(
         except (OSError, ValueError):
             frame = None
         if frame is None:
-            answers.put((task, _epitaph(process.wait(), task), None))
+            answers.put((task, _header_of_exit(process.wait(), task), None))
             return
 
 
-def _epitaph(status: int, task: ScanTask) -> dict[str, Any]:
+def _header_of_exit(status: int, task: ScanTask) -> dict[str, Any]:
     """Return the error header for a worker that ended in the middle of a task."""
     if status < 0:
         how = f"was killed by {signal.Signals(-status).name}"

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 import traceback
 from functools import partial
 from typing import IO, Any
 
 from shoal.formats.known_formats import format_named
 from shoal.formats.metadata.manifests import Expected
-from shoal.formats.metadata.scanning import checked_scan
-from shoal.index.shard_scan import Buffer
-from shoal.indexing.scan.pipe_frames import header_of_error, read_frame, write_frame
+from shoal.indexing.scan.scan_frames import header_of_error, read_frame, write_frame
+from shoal.indexing.scan.scan_task import ScanTask, scan_shard
 from shoal.processes.parents import end_with_parent
 from shoal.storage.files.local_store import LocalStore
-
-_PROGRESS_SECONDS = 0.5
 
 
 def main() -> int:
@@ -43,35 +39,21 @@ def main() -> int:
     return 0
 
 
-def _serve(task: dict[str, Any], store: LocalStore, answers: IO[bytes]) -> None:
-    read = _Reading(store, task["path"], answers)
+def _serve(request: dict[str, Any], store: LocalStore, answers: IO[bytes]) -> None:
+    def on_progress(done_bytes: int) -> None:
+        write_frame(answers, {"kind": "progress", "done_bytes": done_bytes})
+
     try:
-        expected = None if task["expected"] is None else Expected(*task["expected"])
-        reader = format_named(task["format"], task["options"])
-        index = None if task["index"] is None else partial(store.read_range, task["index"][0], 0, task["index"][1])
-        scan = checked_scan(reader, read, task["num_bytes"], shard=task["name"], expected=expected, index=index)
+        stated = request["task"].pop("expected")
+        task = ScanTask(**request["task"], expected=None if stated is None else Expected(**stated))
+        reader, read = format_named(request["format"], request["options"]), partial(store.read_range, task.path)
+        scan = scan_shard(task, reader, read, read_range=store.read_range, on_progress=on_progress)
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - any error must reach the parent
         write_frame(answers, header_of_error(error, traceback.format_exc()))
     else:
         write_frame(answers, {"kind": "scan"}, scan)
-
-
-class _Reading:
-    """Reads of one shard that report progress now and then."""
-
-    def __init__(self, store: LocalStore, path: str, answers: IO[bytes]) -> None:
-        self._store = store
-        self._path = path
-        self._answers = answers
-        self._next_report_seconds = time.monotonic() + _PROGRESS_SECONDS
-
-    def __call__(self, first_byte: int, end_byte: int) -> Buffer:
-        if time.monotonic() >= self._next_report_seconds:
-            self._next_report_seconds = time.monotonic() + _PROGRESS_SECONDS
-            write_frame(self._answers, {"kind": "progress", "done_bytes": first_byte})
-        return self._store.read_range(self._path, first_byte, end_byte)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from shoal.formats.tar.reader import Tar
 from shoal.formats.writing.written_formats import TABLE_FORMATS, options_of_shard
 from shoal.indexing.open_source import Opened
 from shoal.indexing.scan.costs import ReadCosts
-from shoal.indexing.scan.ranges import reading_one
+from shoal.indexing.scan.remote_scans import reading_one
 from shoal.pack.destination import Output
 from shoal.pack.from_shards.span_reader import SpanReader, SpanSamples
 from shoal.pack.jobs import CameTo, Looked, SchemaLook, done_jobs, peak_bytes

@@ -49,13 +49,14 @@ from shoal.pack.from_shards.new_schemas import (
     with_files,
 )
 from shoal.pack.from_shards.span_reader import SAMPLE, Numbered, SpanReader, SpanSamples
-from shoal.pack.jobs import Job, Progress, Tally, made_shards, peak_bytes, usable_processors
+from shoal.pack.jobs import Job, Progress, Tally, made_shards, peak_bytes
 from shoal.pack.packed_dataset import finish
 from shoal.pack.shard_plan import PackPlan, plan_shards
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
 from shoal.pack.shard_writer import Shard
 from shoal.pack.writer import PackSummary, summary_of_finished
 from shoal.pipeline.stages import Decode, Stage
+from shoal.processes.interpreters import usable_processors
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder

@@ -17,7 +17,7 @@ from shoal.pack.inputs.path_tables import MANIFEST_SUFFIXES, manifest_inputs
 from shoal.pack.inputs.sample_fields import CLASS_FIELDS, chosen_files
 from shoal.pack.inputs.saved_datasets import dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs.tree_inputs import tree_inputs
-from shoal.pack.jobs import usable_processors
+from shoal.processes.interpreters import usable_processors
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.file_tree import FileTree
 from shoal.storage.files.small_files import FileList, files_matching

@@ -1,0 +1,246 @@
+"""Scanning of remote shards: in threads, through requests for single headers or through a stream of all bytes.
+
+A scan asks for the bytes it needs, mostly in ascending order, and knows nothing of distance. `ScanReading` serves each
+request from what was read before or reads it from the store, whichever way `shoal.indexing.scan.costs` finds cheaper at
+the moment. Most of the time is spent waiting for responses, and the headers of a shard must be read one after another,
+so many shards are scanned in parallel.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from shoal.errors import StorageError
+from shoal.formats.shard_format import Format, ReadBytes
+from shoal.index.shard_scan import Buffer, ShardScan
+from shoal.indexing.scan.costs import REACH_BYTES, CostComparison, ReadCosts
+from shoal.indexing.scan.scan_task import ScanTask, scan_shard
+from shoal.storage.retry import RetryControl, StoppedError, current_retry_control, retry_control
+from shoal.storage.store import Advise, ReadRange
+from shoal.storage.urls import without_secrets
+
+# Size of a request of a stream: large enough that latency costs little, and 32 of them stay below 100 MB.
+BLOCK_BYTES = 2 << 20
+
+_NUM_REQUESTS = 32  # in flight at a time, and so the most shards that are scanned in parallel
+_NUM_REQUESTS_ALONE = 4  # in flight for a shard that is scanned on its own
+
+_Answer = tuple[ScanTask, ShardScan | Exception | int]
+
+
+@dataclass(slots=True)
+class ScanTraffic:
+    """Traffic of finding samples: requests made, bytes read, and the total bytes of the shards scanned."""
+
+    num_requests: int = 0
+    read_bytes: int = 0
+    shard_bytes: int = 0
+    num_retries: int = 0
+
+    def __str__(self) -> str:
+        what = "headers only" if 2 * self.read_bytes < self.shard_bytes else "payloads too"
+        read, whole = self.read_bytes / 1e6, self.shard_bytes / 1e6
+        return f"{what}: read {read:,.1f} MB of {whole:,.1f} MB in {self.num_requests:,} requests" + (
+            f", {self.num_retries:,} of them tried again" if self.num_retries else ""
+        )
+
+
+class ScanReads:
+    """Requests of scans to one store: measured, counted, and refused once ``stopping`` is set. Thread-safe.
+
+    ``control`` is that of their retries; by default the pauses between these end when ``stopping`` is set.
+    """
+
+    def __init__(
+        self,
+        store: ReadRange,
+        costs: ReadCosts | None = None,
+        *,
+        traffic: ScanTraffic | None = None,
+        control: RetryControl | None = None,
+    ) -> None:
+        self.store = store
+        self.costs = ReadCosts() if costs is None else costs
+        self.traffic = ScanTraffic() if traffic is None else traffic
+        self.stopping = threading.Event()
+        self._control = RetryControl(pause=self.stopping.wait, retried=self._retried) if control is None else control
+        self._lock = threading.Lock()
+
+    def fetch(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        """Fetch the bytes ``[first_byte, end_byte)`` of ``path`` in one request."""
+        if self.stopping.is_set():
+            msg = f"{without_secrets(path)}: the scan was given up"
+            raise StoppedError(msg)
+        began_seconds = time.perf_counter()
+        with retry_control(self._control):
+            data = self.store.read_range(path, first_byte, end_byte)
+        self.costs.measured(len(data), time.perf_counter() - began_seconds)
+        with self._lock:
+            self.traffic.num_requests += 1
+            self.traffic.read_bytes += len(data)
+        return data
+
+    def _retried(self, _: StorageError) -> None:
+        with self._lock:
+            self.traffic.num_retries += 1
+
+
+class _Block(NamedTuple):
+    """Bytes ``[first_byte, end_byte)`` of the shard, already read or in flight."""
+
+    first_byte: int
+    end_byte: int
+    data: bytes | Future[bytes]
+
+    def view(self, first_byte: int, end_byte: int) -> memoryview:
+        """Return the part of the shard's ``[first_byte, end_byte)`` that lies in this block."""
+        data = self.data.result() if isinstance(self.data, Future) else self.data
+        return memoryview(data)[max(0, first_byte - self.first_byte) : end_byte - self.first_byte]
+
+    def cancel(self) -> None:
+        """Cancel the request if it has not begun, since its bytes are not needed."""
+        if isinstance(self.data, Future):
+            self.data.cancel()
+
+
+class ScanReading:
+    """Callable that reads one shard for `Format.scan`.
+
+    ``threads`` run the requests of a stream, of which about ``num_at_once`` are in flight beyond the range asked for.
+    Ranges may be asked for in any order; reading forward is fastest.
+    """
+
+    def __init__(self, reads: ScanReads, path: str, num_bytes: int, *, threads: Executor, num_at_once: int) -> None:
+        self._reads = reads
+        self._path = path
+        self._num_bytes = num_bytes
+        self._threads = threads
+        self._ahead_bytes = num_at_once * BLOCK_BYTES
+        self._comparison = CostComparison(reads.costs, num_bytes, num_at_once=num_at_once)
+        self._blocks: deque[_Block] = deque()  # consecutive, without gaps
+
+    def __call__(self, first_byte: int, end_byte: int, /) -> Buffer:
+        """Return the bytes ``[first_byte, end_byte)`` of the shard."""
+        if first_byte == end_byte:
+            return b""
+        self._comparison.asked(first_byte, end_byte)
+        blocks = self._blocks
+        while blocks and blocks[0].end_byte <= first_byte:
+            blocks.popleft().cancel()
+        if blocks and first_byte < blocks[0].first_byte:
+            self.close()
+        first = blocks[-1].end_byte if blocks else first_byte
+        if self._comparison.streams:
+            while first < min(end_byte + self._ahead_bytes, self._num_bytes):
+                end = min(first + BLOCK_BYTES, self._num_bytes)
+                blocks.append(_Block(first, end, self._threads.submit(self._reads.fetch, self._path, first, end)))
+                first = end
+        elif not blocks or first < end_byte:
+            end = min(self._num_bytes, max(end_byte, first + REACH_BYTES))
+            blocks.append(_Block(first, end, self._reads.fetch(self._path, first, end)))
+        parts = [block.view(first_byte, end_byte) for block in blocks if block.first_byte < end_byte]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        """Drop all blocks, read or in flight."""
+        while self._blocks:
+            self._blocks.pop().cancel()
+
+
+class _ReadsAhead(ReadRange, Advise, Protocol):
+    """Store whose ``reads_ahead`` tells a local store from a remote one."""
+
+
+@contextmanager
+def reading_one(store: _ReadsAhead, path: str, num_bytes: int, *, costs: ReadCosts) -> Iterator[ReadBytes]:
+    """Yield a function that reads one shard on its own, local or remote; no thread is left at the end.
+
+    Requests are retried like others of the calling thread (`shoal.storage.retry.retry_control`).
+    """
+
+    def read(first_byte: int, end_byte: int) -> Buffer:
+        return store.read_range(path, first_byte, end_byte)
+
+    if store.reads_ahead:
+        yield read
+        return
+    reads = ScanReads(store, costs, control=current_retry_control())
+    threads = ThreadPoolExecutor(_NUM_REQUESTS_ALONE, thread_name_prefix="shoal-scan-read")
+    try:
+        yield ScanReading(reads, path, num_bytes, threads=threads, num_at_once=_NUM_REQUESTS_ALONE)
+    finally:
+        reads.stopping.set()
+        threads.shutdown(wait=True, cancel_futures=True)
+
+
+def scan_in_threads(
+    tasks: Sequence[ScanTask],
+    format: Format,  # noqa: A002
+    reads: ScanReads,
+    *,
+    on_progress: Callable[[ScanTask, int], None],
+    num_requests: int = _NUM_REQUESTS,
+) -> Iterator[tuple[ScanTask, ShardScan]]:
+    """Scan every shard through ``reads``, and yield the scans in the order in which they finish.
+
+    ``on_progress`` is called now and then, in this thread, with the bytes of a shard that are done. When the iteration
+    ends, for whatever reason, no thread is left. Memory: at most 3 blocks of 2 MiB for each of ``num_requests``.
+
+    Raises `ShardError`: a shard cannot be parsed; `StorageError`: bytes could not be read.
+    """
+    if not tasks:
+        return
+    side_by_side = min(num_requests, len(tasks))
+    answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+    scanners = ThreadPoolExecutor(side_by_side, thread_name_prefix="shoal-scan")
+    streams = ThreadPoolExecutor(num_requests, thread_name_prefix="shoal-scan-read")
+    try:
+        for task in tasks:
+            num_at_once = num_requests // side_by_side
+            reading = ScanReading(reads, task.path, task.num_bytes, threads=streams, num_at_once=num_at_once)
+            scanners.submit(_scan, task, format, reading, reads, answers)
+        left = len(tasks)
+        while left:
+            task, answer = answers.get()
+            if isinstance(answer, int):
+                on_progress(task, answer)
+                continue
+            if isinstance(answer, Exception):
+                raise answer
+            left -= 1
+            reads.traffic.shard_bytes += task.num_bytes
+            yield task, answer
+    finally:
+        # Also on Ctrl-C, and if the consumer stops early.
+        reads.stopping.set()
+        for threads in (scanners, streams):
+            threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (scanners, streams):
+            threads.shutdown(wait=True)
+
+
+def _scan(
+    task: ScanTask,
+    format: Format,  # noqa: A002
+    reading: ScanReading,
+    reads: ScanReads,
+    answers: queue.SimpleQueue[_Answer],
+) -> None:
+    def on_progress(done_bytes: int) -> None:
+        answers.put((task, done_bytes))
+
+    try:
+        scan = scan_shard(task, format, reading, read_range=reads.fetch, on_progress=on_progress, is_local=False)
+        answers.put((task, scan))
+    except Exception as error:  # noqa: BLE001  # raised in the thread that consumes the scans
+        answers.put((task, error))
+    finally:
+        reading.close()
