@@ -74,7 +74,7 @@ def test_a_format_of_the_script_itself_is_used_in_its_process(data: Path, tmp_pa
     script.write_text((tmp_path / "own_lengths.py").read_text() + f"print({call}num_workers=2).summary.num_samples)\n")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "300\n")
-    assert "Lengths stands in the script itself" in done.stderr
+    assert "the script itself defines Lengths" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ if _TYPE_CHECKING:
     from shoal.pack.destination import Output
     from shoal.pack.from_shards.repacking import Repacked, repack
     from shoal.pack.inputs.sample_fields import SampleFields
+    from shoal.pack.packed_dataset import PackSummary
     from shoal.pack.packing import pack
     from shoal.pack.shard_sizes import ShardSizing, shard_sizing
     from shoal.pack.shard_writer import Shard, ShardSummary, Unreadable, pack_shard
-    from shoal.pack.writer import PackSummary, Writer
+    from shoal.pack.writer import Writer
 
 __all__ = [
     "Column",
@@ -48,6 +49,7 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.pack.packing": "pack",
         "shoal.pack.shard_sizes": "ShardSizing shard_sizing",
         "shoal.pack.shard_writer": "Shard ShardSummary Unreadable pack_shard",
-        "shoal.pack.writer": "PackSummary Writer",
+        "shoal.pack.packed_dataset": "PackSummary",
+        "shoal.pack.writer": "Writer",
     },
 )

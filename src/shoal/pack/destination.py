@@ -8,6 +8,7 @@ unfinished. Once the index is written, the directory is removed.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -67,7 +68,7 @@ class Output:
 
     @property
     def lock_descriptor(self) -> int | None:
-        """File descriptor of the lock, inherited by workers so that it is held while any of them is running."""
+        """File descriptor of the lock, inherited by workers so that it is held while any of them runs."""
         return self._lock.descriptor if self._lock is not None else None
 
     def begin(self, *, suffix: str, asked: Mapping[str, Any], may_skip: bool = True) -> Index | None:
@@ -126,14 +127,22 @@ class Output:
             except UsageError:
                 self._clear()
                 raise
-            self._note_plan(asked)
-            return None
-        known = _parsed(found)
-        if known.get("plan") != self.plan:
-            if scheme_of(self.url) or any(True for _ in self._made()):
+        else:
+            try:
+                known = json.loads(found)
+            except ValueError:
+                known = None
+            known = known if isinstance(known, dict) else {}
+            if known.get("plan") == self.plan:
+                self._remove(".tmp")
+                return None
+            # What merely beginning a packing leaves is no reason to keep the plan of a process that is gone.
+            kept = (self._journal(_PLAN), self._journal(_LOCK))
+            made = (path for path in self._listed(self.url) if path not in kept and not path.endswith((".tmp", _NOTE)))
+            if scheme_of(self.url) or next(made, None) is not None:
                 raise self._other_plan(known.get("asked"), asked)
-            self._note_plan(asked)  # the process that began it is gone and made nothing, so there is nothing to keep
-        self._remove(".tmp")
+            self._remove(".tmp")
+        self.store.put(self._journal(_PLAN), json.dumps({"plan": self.plan, "asked": dict(asked)}).encode())
         return None
 
     def begin_shard(self, name: str) -> UnfinishedObject:
@@ -154,21 +163,16 @@ class Output:
         except IndexFileError:
             return None
         info = self.store.find(join(self.url, name))
-        same = (
-            info is not None and info.num_bytes == int(part.shard_bytes[0]) and part.metadata.get("plan") == self.plan
-        )
-        return part if same else None
+        is_same = info is not None and info.num_bytes == int(part.shard_bytes[0])
+        return part if is_same and part.metadata.get("plan") == self.plan else None
 
     def note(self, name: str, data: bytes) -> None:
         """Store data that this packing has computed, until it is finished."""
-        self.store.put(self._journal(self._note(name)), data)
+        self.store.put(self._journal(f"{name}-{self.plan}{_NOTE}"), data)
 
     def noted(self, name: str) -> bytes | None:
         """Return the data that an earlier run of this packing stored under a name; None if there is none."""
-        return self._read(self._note(name))
-
-    def _note(self, name: str) -> str:
-        return f"{name}-{self.plan}{_NOTE}"
+        return self._read(f"{name}-{self.plan}{_NOTE}")
 
     def versioned(self, index: Index) -> Index:
         """Return the index with the versions that the store reports for its shards."""
@@ -234,6 +238,7 @@ class Output:
             self._lock = None
 
     def _finished_index(self) -> Index | None:
+        """Return the index if it is what this packing makes, None if there is none; raise if it is another one."""
         path = join(self.url, INDEX_NAME)
         if self.store.find(path) is None:
             return None
@@ -249,14 +254,6 @@ class Output:
         msg = f"{without_secrets(self.url)}: there is a dataset already, and it is not what this would make"
         raise UsageError(msg, hint="pack into another directory, or remove what is there")
 
-    def _note_plan(self, asked: Mapping[str, Any]) -> None:
-        self.store.put(self._journal(_PLAN), json.dumps({"plan": self.plan, "asked": dict(asked)}).encode())
-
-    def _made(self) -> Iterator[str]:
-        """Yield the paths of shards and their records, without the files that merely beginning a packing leaves."""
-        notes = (self._journal(_PLAN), self._journal(_LOCK))
-        return (path for path in self._listed(self.url) if path not in notes and not path.endswith((".tmp", _NOTE)))
-
     def _refuse_shards(self, suffix: str) -> None:
         present = (path.rpartition("/")[2] for path in self._listed(self.url) if f"/{PACKING}/" not in path)
         suffixes = (suffix, *suffixes_in_directories())
@@ -271,11 +268,13 @@ class Output:
 
     def _other_plan(self, found: object, asked: Mapping[str, Any]) -> UsageError:
         before: dict[str, Any] = found if isinstance(found, dict) else dict(asked)
-        differing = [
-            _in_words(name, before.get(name), asked.get(name))
-            for name in sorted({*before, *asked})
-            if before.get(name) != asked.get(name)
-        ]
+        differing = []
+        for name in sorted({*before, *asked}):
+            was, now = before.get(name), asked.get(name)
+            if was != now:
+                is_digest = any(isinstance(value, str) and _DIGEST.fullmatch(value) for value in (was, now))
+                said = ["not given" if value is None else f"{value!r:.80}" for value in (was, now)]
+                differing.append(f"{name}: not the same" if is_digest else f"{name} was {said[0]}, is {said[1]}")
         msg = f"{without_secrets(self.url)}: another packing was begun here and not finished: "
         msg += "; ".join(differing) or "its inputs were others"
         hint = f"give the same arguments to finish it, or remove {PACKING} and the shards to begin anew"
@@ -317,33 +316,13 @@ def _restored(url: str, plan: str, options: dict[str, Any]) -> Output:
     return Output(url, plan=plan, storage_options=options)
 
 
-def _in_words(name: str, before: object, now: object) -> str:
-    """Describe how one requested setting differs."""
-    if any(isinstance(value, str) and _DIGEST.fullmatch(value) for value in (before, now)):
-        return f"{name}: not the same"
-    return f"{name} was {_said(before)}, is {_said(now)}"
-
-
-def _said(value: object) -> str:
-    return "not given" if value is None else f"{value!r:.80}"
-
-
-def _parsed(data: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(data)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def plan_of(asked: Mapping[str, Any]) -> str:
+    """Return the digest of requested settings, the ``plan`` of an `Output`."""
+    return hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def check_prefix(prefix: str) -> str:
-    """Return the prefix of shard names if it is valid.
-
-    Raises
-    ------
-    UsageError
-        Shards would lie elsewhere, be hidden, or have names that an index does not take.
-    """
+    """Return the prefix of shard names; `UsageError` if shards would lie elsewhere, be hidden, or not fit an index."""
     if not prefix or prefix[0] == "." or "/" in prefix or not prefix.isprintable():
         msg = f"shards are named PREFIX-000000 in their directory, and {prefix!r} is no such prefix"
         raise UsageError(msg, hint="a prefix has no slash, no control characters, and no dot at its beginning")
@@ -360,22 +339,16 @@ def names_of_shards(prefix: str, suffix: str, numbers: Sequence[int]) -> list[st
 
 
 def check_apart(source: SourceLike, url: str | os.PathLike[str]) -> None:
-    """Check that the output will not be taken for input.
-
-    Raises
-    ------
-    UsageError
-        The output is a directory that is read, or lies in one.
-    """
-    out = _place(os.fspath(url))
+    """Raise `UsageError` if the output is a directory that is read, or lies in one: the next run would read it too."""
+    out = _resolved(os.fspath(url))
     texts, _ = texts_of(source)
     for text in texts:
-        place = _place(text)
-        if out == place or out.startswith(f"{place.rstrip('/')}/"):
+        read = _resolved(text)
+        if out == read or out.startswith(f"{read.rstrip('/')}/"):
             msg = f"{without_secrets(os.fspath(url))} lies in {without_secrets(text)}, all of which is input"
             raise UsageError(msg, hint="write into a directory beside it")
 
 
-def _place(text: str) -> str:
+def _resolved(text: str) -> str:
     path = local_path(text)
     return plain(path).rstrip("/") if scheme_of(path) else str(Path(expand_home(path)).resolve())

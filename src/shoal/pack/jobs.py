@@ -1,8 +1,7 @@
-"""Jobs for any process: making a shard, or inspecting a span of samples for their columns."""
+"""Jobs of a packing: shards to make, or samples to inspect for their columns; in this process or in several."""
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
 import subprocess
@@ -28,68 +27,54 @@ from shoal.pack.inputs.tree_inputs import TreeSamples
 from shoal.pack.shard_writer import Input, Named, Shard, ShardSummary, Unreadable, pack_shard
 from shoal.processes.interpreters import start_python
 
-CameTo = Callable[[int, float], None]
-"""Progress callback, called now and then with the number of a job and its progress from 0 to 1."""
+Progress = Callable[[int, int], None]
+"""Progress callback of a packing: the approximate bytes done, and the total."""
 
-Answer_co = TypeVar("Answer_co", covariant=True)
+JobProgress = Callable[[int, float], None]
+"""Progress callback of jobs: the number of a job and its progress from 0 to 1; 1 comes once, when it is done."""
+
 _Given = TypeVar("_Given", bound=Input)
+_Result = TypeVar("_Result")
+_Result_co = TypeVar("_Result_co", covariant=True)
 
-_SAY_EVERY_SECONDS = 0.2
-_ASK_EVERY = 64  # samples between two checks of the clock
+_REPORT_EVERY_SECONDS = 0.2
+_CHECK_EVERY = 64  # samples between two checks of the clock
 
 
-class JobContext(Protocol[Answer_co]):
-    """A picklable piece of work."""
+class _Job(Protocol[_Result_co]):
+    """A picklable piece of work; its text names what it makes."""
 
     @property
-    def name(self) -> str:
-        """Description of the job for messages."""
-        ...
+    def number(self) -> int: ...
 
-    def do(self, out: Output, came_to: CameTo) -> Answer_co:
-        """Run the job and return its result."""
-        ...
+    def run(self, out: Output, report: JobProgress) -> _Result_co: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """One shard and its inputs."""
+class ShardJob:
+    """One shard to make from its inputs."""
 
     number: int
     shard: Shard
     inputs: Iterable[Sample | Named | Unreadable]
     num_inputs: int
-    record_bytes: int
 
-    @property
-    def name(self) -> str:
-        """Name of the shard."""
+    def __str__(self) -> str:
         return self.shard.name
 
-    def do(self, out: Output, came_to: CameTo) -> Done:
-        """Make the shard and return its summary and part of the index."""
+    def run(self, out: Output, report: JobProgress) -> tuple[ShardSummary, Index]:
+        """Make the shard; return its summary and its part of the index."""
         inputs = self.inputs.blocks(self.shard) if isinstance(self.inputs, TreeSamples) else self.inputs
-        summary = pack_shard(self.shard, _counted(self.number, self.num_inputs, inputs, came_to), out)
+        summary = pack_shard(self.shard, _reported(self.number, self.num_inputs, inputs, report), out)
         part = out.kept(self.shard.name)
         if part is None:
             msg = f"{self.shard.name}: this shard was finished, and is gone"
             raise ShoalError(msg, hint="is somebody removing files?")
-        return Done(self.number, summary, part, os.getpid(), peak_bytes())
+        return summary, part
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Done:
-    """Result of a job: its summary, its part of the index, its process and that process's peak memory."""
-
-    number: int
-    summary: ShardSummary
-    part: Index
-    process: int
-    peak_bytes: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SchemaLook:
+class ColumnsJob:
     """Samples from number ``first`` on, whose columns must be known before any shard is made."""
 
     number: int
@@ -99,18 +84,15 @@ class SchemaLook:
     format: str
     skips: bool
 
-    @property
-    def name(self) -> str:
-        """Numbers of the samples, in words."""
+    def __str__(self) -> str:
         return f"the columns of samples {self.first} to {self.first + self.num_inputs - 1}"
 
-    def do(self, out: Output, came_to: CameTo) -> Looked:  # noqa: ARG002  # nothing is written
+    def run(self, out: Output, report: JobProgress) -> ColumnKinds:  # noqa: ARG002  # nothing is written
         """Determine the columns of the samples, 1 MiB of rows at a time."""
         kinds: ColumnKinds = {}
         rows: list[Sample] = []
-        row_bytes = 0
-        at = self.first
-        for given in _counted(self.number, self.num_inputs, self.inputs, came_to):
+        row_bytes, position = 0, self.first
+        for given in _reported(self.number, self.num_inputs, self.inputs, report):
             if isinstance(given, Unreadable):
                 if not self.skips:
                     raise given.error
@@ -124,19 +106,17 @@ class SchemaLook:
             rows.append(row)
             row_bytes += num_bytes
             if row_bytes >= GROUP_BYTES:
-                kinds = kinds_of_rows(kinds, rows, first=at, format_name=self.format, skips=self.skips)
-                at, rows, row_bytes = at + len(rows), [], 0
-        kinds = kinds_of_rows(kinds, rows, first=at, format_name=self.format, skips=self.skips)
-        return Looked(self.number, kinds, os.getpid(), peak_bytes())
+                kinds = kinds_of_rows(kinds, rows, first=position, format_name=self.format, skips=self.skips)
+                position, rows, row_bytes = position + len(rows), [], 0
+        return kinds_of_rows(kinds, rows, first=position, format_name=self.format, skips=self.skips)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Looked:
-    """Columns of some samples, the process that determined them, and its peak memory."""
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Result of a job in another process, and the peak memory of that process."""
 
     number: int
-    kinds: ColumnKinds
-    process: int
+    result: Any
     peak_bytes: int
 
 
@@ -146,108 +126,112 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _counted(number: int, num_inputs: int, inputs: Iterable[_Given], came_to: CameTo) -> Iterator[_Given]:
-    due = time.monotonic() + _SAY_EVERY_SECONDS
-    count = 0
-    for place, sample in enumerate(inputs):
-        yield sample
-        is_block = isinstance(sample, RecordBlock)
-        count += sample.num_records if isinstance(sample, RecordBlock) else 1
-        if (is_block or place % _ASK_EVERY == 0) and time.monotonic() > due:
-            came_to(number, min(0.999, count / num_inputs))  # it reaches 1 only when the job is complete
-            due = time.monotonic() + _SAY_EVERY_SECONDS
+def run_jobs(
+    jobs: Iterator[_Job[_Result]], out: Output, *, num_workers: int, report: JobProgress
+) -> tuple[list[_Result], int]:
+    """Run all jobs, ``num_workers`` at a time; one worker means in this process.
 
-
-_Answer = TypeVar("_Answer")
-
-
-def done_jobs(
-    jobs: Iterator[JobContext[_Answer]], out: Output, *, num_workers: int, came_to: CameTo
-) -> Iterator[_Answer]:
-    """Run all jobs, ``num_workers`` at a time, and yield each result when ready; one worker means in this process.
-
-    When the iteration ends, for whatever reason, no worker process is left running.
-
-    Raises
-    ------
-    ShoalError
-        The first error of a job.
-    WorkerError
-        A process ended in the middle of a job.
+    Returns the results by number of the job, and the peak memory of all processes together. However it ends, no worker
+    process is left running. Raises the first error of a job, or a `WorkerError` if a process ended in the middle of
+    one.
     """
-    if num_workers <= 1:
-        for job in jobs:
-            yield job.do(out, came_to)
-        return
-    workers: list[_Worker[_Answer]] = []
+    results: dict[int, _Result] = {}
+    workers: list[_Worker[_Result]] = []
     try:
-        first = list(islice(jobs, num_workers))
-        workers += [_Worker(out) for _ in first]
-        for worker, job in zip(workers, first, strict=True):
-            worker.give(job)
+        if num_workers <= 1:
+            for job in jobs:
+                results[job.number] = job.run(out, report)
+                report(job.number, 1.0)
+        else:
+            first = list(islice(jobs, num_workers))
+            workers += [_Worker(out) for _ in first]
+            for worker, job in zip(workers, first, strict=True):
+                worker.give(job)
         while busy := [worker for worker in workers if worker.job is not None]:
-            for connection in wait([worker.connection for worker in busy]):
-                worker = next(worker for worker in busy if worker.connection is connection)
+            ready = wait([worker.connection for worker in busy])
+            for worker in (worker for worker in busy if worker.connection in ready):
                 answer = worker.answer()
                 if isinstance(answer, ShoalError):
                     raise answer
-                if isinstance(answer, tuple):
-                    came_to(*answer)
-                else:
+                if isinstance(answer, Done):
                     worker.give(next(jobs, None))
-                    yield answer
+                    worker.peak_bytes = answer.peak_bytes
+                    results[answer.number] = answer.result
+                    answer = (answer.number, 1.0)
+                report(*answer)
     finally:
         for worker in workers:
             worker.end()
+    total_bytes = peak_bytes() + sum(worker.peak_bytes for worker in workers)
+    return [results[number] for number in sorted(results)], total_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MadeShard:
-    """Shards in order: their parts of the index, their summaries, and the peak memory of all processes together."""
+class PackProgress:
+    """Bytes done of a packing, summed over jobs of ``job_bytes`` that run in one pass, or in several in a row."""
 
-    parts: tuple[Index, ...]
-    summaries: tuple[ShardSummary, ...]
-    peak_bytes: int
+    def __init__(self, job_bytes: Sequence[int], progress: Progress | None, *, num_passes: int = 1) -> None:
+        self._job_bytes = job_bytes
+        self._total_bytes = sum(job_bytes) * num_passes
+        self._shares: dict[int, float] = {}  # of unfinished jobs
+        self._finished_bytes = 0
+        self._progress = progress
+
+    def report(self, number: int, share: float) -> None:
+        """Record the progress of a job (`JobProgress`)."""
+        if share >= 1.0:
+            self._shares.pop(number, None)
+            self._finished_bytes += self._job_bytes[number]
+        else:
+            self._shares[number] = share
+        if self._progress is not None:
+            unfinished = sum(self._job_bytes[job] * part for job, part in self._shares.items())
+            self._progress(self._finished_bytes + int(unfinished), self._total_bytes)
+
+    def skip_pass(self) -> None:
+        """Count one of the passes as done by an earlier run."""
+        self._finished_bytes += sum(self._job_bytes)
 
 
-def made_shards(jobs: Iterator[Job], out: Output, *, num_workers: int, tally: Tally) -> MadeShard:
-    """Make all shards; raises what `done_jobs` raises."""
-    found: dict[int, Done] = {}
-    peaks: dict[int, int] = {}
-    for done in done_jobs(jobs, out, num_workers=num_workers, came_to=tally.came_to):
-        found[done.number] = done
-        peaks[done.process] = done.peak_bytes
-        tally.came_to(done.number, 1.0)
-    peaks[os.getpid()] = peak_bytes()
-    ordered = [found[number] for number in sorted(found)]
-    parts, summaries = tuple(done.part for done in ordered), tuple(done.summary for done in ordered)
-    return MadeShard(parts, summaries, sum(peaks.values()))
+def _reported(number: int, num_inputs: int, inputs: Iterable[_Given], report: JobProgress) -> Iterator[_Given]:
+    due = time.monotonic() + _REPORT_EVERY_SECONDS
+    count = 0
+    for position, sample in enumerate(inputs):
+        yield sample
+        is_block = isinstance(sample, RecordBlock)
+        count += sample.num_records if isinstance(sample, RecordBlock) else 1
+        if (is_block or position % _CHECK_EVERY == 0) and time.monotonic() > due:
+            report(number, min(0.999, count / num_inputs))  # it reaches 1 only when the job is complete
+            due = time.monotonic() + _REPORT_EVERY_SECONDS
 
 
-class _Worker(Generic[_Answer]):
-    """Parent-side handle of a worker process."""
+class _Worker(Generic[_Result]):
+    """A worker process, seen from its parent."""
 
     def __init__(self, out: Output) -> None:
         self.connection, theirs = Pipe()
-        self.job: JobContext[_Answer] | None = None
+        self.job: _Job[_Result] | None = None
+        self.peak_bytes = 0
         inherited = [theirs.fileno(), *([out.lock_descriptor] if out.lock_descriptor is not None else [])]
-        worker = str(theirs.fileno())
-        self._process = start_python("shoal.pack.pack_worker", worker, stdin=subprocess.DEVNULL, pass_fds=inherited)
+        arguments = ("shoal.pack.pack_worker", str(theirs.fileno()))
+        self._process = start_python(*arguments, stdin=subprocess.DEVNULL, pass_fds=inherited)
         theirs.close()
-        self._tell([str(Path(entry).absolute()) for entry in sys.path])
-        self._tell(out)
+        self._send([str(Path(entry).absolute()) for entry in sys.path])
+        self._send(out)
 
-    def give(self, job: JobContext[_Answer] | None) -> None:
+    def give(self, job: _Job[_Result] | None) -> None:
         """Send a job; None ends the worker process."""
         self.job = job
-        self._tell(job)
+        self._send(job)
 
     def answer(self) -> Any:
         """Receive the next answer of the process; a `WorkerError` if it has ended."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):
-            return self._epitaph()
+            status = self._process.wait()
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+        hint = "out of memory? The same command goes on where this one ended, with --workers 1 too"
+        return WorkerError(f"the process that made {self.job} {how}", hint=hint)
 
     def end(self) -> None:
         """Kill the process and close its connection."""
@@ -255,45 +239,6 @@ class _Worker(Generic[_Answer]):
         self._process.wait()
         self.connection.close()
 
-    def _tell(self, what: Any) -> None:
+    def _send(self, what: Any) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # a dead process is noticed when its answer is received
             self.connection.send(what)
-
-    def _epitaph(self) -> WorkerError:
-        status = self._process.wait()
-        made = self.job.name if self.job is not None else "nothing"
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
-        msg = f"the process that made {made} {how}"
-        return WorkerError(
-            msg, hint="out of memory? The same command goes on where this one ended, with --workers 1 too"
-        )
-
-
-Progress = Callable[[int, int], None]
-"""Progress callback, called with the approximate bytes done and the total."""
-
-
-class Tally:
-    """Bytes done, of pieces of ``piece_bytes``, in one pass or in several passes in a row."""
-
-    def __init__(self, piece_bytes: Sequence[int], progress: Progress | None, *, num_passes: int = 1) -> None:
-        self._sizes = piece_bytes
-        self._total = sum(piece_bytes) * num_passes
-        self._shares: dict[int, float] = {}  # of pieces in progress
-        self._finished = 0
-        self._progress = progress
-
-    def came_to(self, number: int, share: float) -> None:
-        """Record the progress of a piece, from 0 to 1; 1 means finished and must come only once."""
-        if share >= 1.0:
-            self._shares.pop(number, None)
-            self._finished += self._sizes[number]
-        else:
-            self._shares[number] = share
-        if self._progress is not None:
-            under_way = sum(self._sizes[piece] * part for piece, part in self._shares.items())
-            self._progress(self._finished + int(under_way), self._total)
-
-    def pass_over(self) -> None:
-        """Count one of the passes as done by an earlier run."""
-        self._finished += sum(self._sizes)

@@ -1,7 +1,7 @@
 """Worker process that makes shards: a fresh interpreter that takes jobs over a connection and ends with its parent.
 
-Started as ``python -m shoal.pack.pack_worker DESCRIPTOR``: it imports no user module, except that of a
-user-defined format, and inherits only the connection and the lock of the output.
+Started as ``python -m shoal.pack.pack_worker DESCRIPTOR``: it imports no user module, except that of a user-defined
+format, and inherits only the connection and the lock of the output.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.pack.destination import Output
+from shoal.pack.jobs import Done, peak_bytes
 from shoal.processes.parents import end_with_parent
 
 
@@ -25,7 +26,8 @@ def main(descriptor: int) -> None:
         out: Output = connection.recv()
         while (job := connection.recv()) is not None:
             try:
-                answer: Any = job.do(out, lambda number, share: connection.send((number, share)))
+                result = job.run(out, lambda number, share: connection.send((number, share)))
+                answer: Done | ShoalError = Done(job.number, result, peak_bytes())
             except ShoalError as error:
                 answer = error
             connection.send(answer)

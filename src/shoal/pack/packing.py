@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -19,19 +19,23 @@ from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.column_values import Column, as_columns
-from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards
+from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards, plan_of
 from shoal.pack.from_shards.new_schemas import options_of_first
 from shoal.pack.inputs.file_inputs import InputTable
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.repeats import ClassCount, Repeats, balanced, oversampled
 from shoal.pack.inputs.sample_fields import FIELDS, counted_fields, lacking_in
-from shoal.pack.jobs import Job, Progress, Tally, made_shards, peak_bytes
-from shoal.pack.packed_dataset import finish
+from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
+from shoal.pack.packed_dataset import PackSummary, finish, summary_of_finished
 from shoal.pack.shard_plan import Mix, PackPlan, plan_shards
 from shoal.pack.shard_sizes import shard_sizing
-from shoal.pack.shard_writer import Named, Shard, Unreadable
-from shoal.pack.writer import PackSummary, Writer, summary_of_finished
+from shoal.pack.shard_writer import Shard
+from shoal.pack.writer import Writer
 from shoal.processes.interpreters import usable_processors
+
+_LEFT_OUT = "left_out"  # metadata key of the index: samples left out of each class
+# Rough cost of packing; rows of tables take more than files of a tar.
+_SAMPLE_SECONDS, _BYTE_SECONDS = 8e-6, 2e-9
 
 
 def pack(
@@ -110,22 +114,17 @@ def pack(
     ...     len(summary.shards), shoal.open(directory)[999]
     (3, {'text': 'document 999'})
     """
+    extent_bytes = parse_bytes(extent_bytes, "extent_bytes")
     if not isinstance(source, str | os.PathLike):
         _check_iterable(source)
         if shuffle or oversample or balance is not None or grouped or path_column or on_error == "skip":
             msg = "samples from code are packed in the order in which they come, each once"
             raise UsageError(msg, hint="mix or choose them before; `shoal repack` mixes shards, and leaves out samples")
         writer = Writer(
-            url,
-            format=format,
-            shard_bytes=shard_bytes,
-            columns=columns,
-            prefix=prefix,
-            extent_bytes=parse_bytes(extent_bytes, "extent_bytes"),
-            options=options,
-            storage_options=storage_options,
-        )
-        return _written(source, writer, require)
+            url, format=format, shard_bytes=shard_bytes, columns=columns, prefix=prefix, extent_bytes=extent_bytes,
+            options=options, storage_options=storage_options,
+        )  # fmt: skip
+        return _pack_samples(source, writer, require)
     check_apart(source, url)
     inputs = inputs_of(
         source, format=format, grouped=grouped, labelled=labelled, path_column=path_column, require=require,
@@ -133,25 +132,22 @@ def pack(
     )  # fmt: skip
     repeats = repeats_of(inputs, oversample=oversample or {}, balance=balance, key=oversample_key, seed=seed)
     if shard_bytes is None:
-        sized = shard_sizing(bytes_of(inputs, repeats), num_readers=num_readers).shard_bytes
-    else:
-        sized = parse_bytes(shard_bytes, "shard_bytes")
+        shard_bytes = shard_sizing(bytes_of(inputs, repeats), num_readers=num_readers).shard_bytes
     request = PackRequest(
-        format, sized, columns, prefix, parse_bytes(extent_bytes, "extent_bytes"), on_error=on_error, shuffle=shuffle,
-        seed=seed, options=options or {}, num_workers=num_workers,
+        format, parse_bytes(shard_bytes, "shard_bytes"), columns, prefix, extent_bytes, on_error=on_error,
+        shuffle=shuffle, seed=seed, options=options or {}, num_workers=num_workers,
     )  # fmt: skip
-    return pack_inputs(
-        inputs, url, request, repeats=repeats, storage_options=storage_options, progress=progress
-    ).summary
+    packed = pack_inputs(inputs, url, request, repeats=repeats, storage_options=storage_options, progress=progress)
+    return packed.summary
 
 
 def _check_iterable(source: object) -> None:
-    if not hasattr(source, "__iter__"):
+    if not isinstance(source, Iterable):
         msg = f"what is packed is a path, or an iterable of samples; got {source!r:.80}"
         raise UsageError(msg, hint="a generator, for instance, of dicts")
 
 
-def _written(samples: Iterable[Sample], writer: Writer, require: Sequence[str]) -> PackSummary:
+def _pack_samples(samples: Iterable[Sample], writer: Writer, require: Sequence[str]) -> PackSummary:
     with writer:
         for number, sample in enumerate(samples):
             if missing := lacking_in(sample, require):
@@ -159,11 +155,6 @@ def _written(samples: Iterable[Sample], writer: Writer, require: Sequence[str]) 
                 raise UsageError(msg, hint=f"it has {', '.join(map(str, sample))}")
             writer.write(sample)
     return writer.close()
-
-
-_LEFT_OUT = "left_out"  # metadata key of the index: samples left out of each class
-# Rough cost of packing; rows of tables take more than files of a tar.
-_SAMPLE_SECONDS, _BYTE_SECONDS = 8e-6, 2e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +191,7 @@ class Packed:
 def repeats_of(
     inputs: InputTable, *, oversample: Mapping[str, Fraction | int], balance: str | None, key: str, seed: int
 ) -> Repeats | None:
-    """Return how often each input is packed; None for once each.
-
-    Raises
-    ------
-    UsageError
-        Both ``oversample`` and ``balance`` are given, or inputs have no such classes.
-    """
+    """Return how often each input is packed, None for once each; `UsageError` if the inputs have no such classes."""
     if oversample and balance is not None:
         msg = "--oversample and --balance both say how often classes come"
         raise UsageError(msg, hint="give one of them")
@@ -246,36 +231,44 @@ def pack_inputs(
         inputs.refuse_copies(repeats.times)
     encoder = encoder_named(request.format, **request.options)
     columns = _columns(inputs, request.columns)
+    skips = request.on_error == "skip"
     asked = _asked(inputs, request, columns, repeats)
-    digest = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
-    out = Output(url, plan=digest, storage_options=storage_options)
-    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
+    out = Output(url, plan=plan_of(asked), storage_options=storage_options)
+    num_inputs = len(inputs) + len(inputs.left_out)
+    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=skips)
     if finished is not None:
         classes = _counted(repeats, finished.metadata.get(_LEFT_OUT))
-        num_inputs = len(inputs) + len(inputs.left_out)
         return Packed(summary_of_finished(out.url, finished), num_inputs, 0, peak_bytes(), classes)
     try:
-        mix = None
-        if request.shuffle:
-            mix = Mix(len(inputs) if repeats is None else repeats.num_samples, request.seed)
+        mix = Mix(len(inputs) if repeats is None else repeats.num_samples, request.seed) if request.shuffle else None
         plan = plan_shards(inputs.record_bytes(), shard_bytes=request.shard_bytes, repeats=repeats, mix=mix)
+        options = {**({} if "schema" in request.options else inputs.options(skips=skips)), **request.options}
+        one_by_one = chain.from_iterable(inputs.samples(np.array([i]), np.array([0])) for i in range(len(inputs)))
+        options |= options_of_first(request.format, options, one_by_one)
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
-        options = dict(request.options)
-        if "schema" not in options:
-            options = {**inputs.options(skips=request.on_error == "skip"), **options}
-        options |= options_of_first(request.format, options, _one_by_one(inputs))
         shards = [
             Shard(name, request.format, options, columns, request.extent_bytes, request.on_error) for name in names
         ]
         workers = min(request.num_workers or _worth_workers(plan), plan.num_shards)
-        return _made(inputs, plan, shards, out, workers, progress)
+        made, peak = run_jobs(
+            _jobs(inputs, plan, shards),
+            out,
+            num_workers=workers,
+            report=PackProgress(plan.shard_record_bytes.tolist(), progress).report,
+        )
+        summaries, parts = tuple(summary for summary, _ in made), [part for _, part in made]
+        left_out = _left_out(plan, parts)
+        fields = counted_fields(inputs.field_sets(), plan, parts, name=inputs.key)
+        about = {
+            **inputs.about(),
+            **({_LEFT_OUT: left_out} if any(left_out) else {}),
+            **({} if fields is None else {FIELDS: fields.to_dict()}),
+        }
+        index = finish(out, parts, about=about, skipped=inputs.left_out)
+        summary = PackSummary(out.url, index.format, summaries, index.fingerprint, inputs.left_out, fields=fields)
+        return Packed(summary, num_inputs, workers, peak, _counted(repeats, left_out))
     finally:
         out.release()
-
-
-def _one_by_one(inputs: InputTable) -> Iterator[Sample | Named | Unreadable]:
-    for number in range(len(inputs)):
-        yield from inputs.samples(np.array([number]), np.array([0]))
 
 
 def _worth_workers(plan: PackPlan) -> int:
@@ -284,41 +277,13 @@ def _worth_workers(plan: PackPlan) -> int:
     return max(1, min(usable_processors(), int(seconds)))
 
 
-def _made(
-    inputs: InputTable,
-    plan: PackPlan,
-    shards: Sequence[Shard],
-    out: Output,
-    workers: int,
-    progress: Progress | None,
-) -> Packed:
-    """Make all shards and the index."""
-    tally = Tally(plan.shard_record_bytes.tolist(), progress)
-    made = made_shards(_jobs(inputs, plan, shards), out, num_workers=workers, tally=tally)
-    left_out = _left_out(plan, made.parts)
-    fields = counted_fields(inputs.field_sets(), plan, made.parts, name=inputs.key)
-    about = {**inputs.about(), **({_LEFT_OUT: left_out} if any(left_out) else {})}
-    if fields is not None:
-        about[FIELDS] = fields.to_dict()
-    index = finish(out, made.parts, about=about, skipped=inputs.left_out)
-    summary = PackSummary(
-        out.url, index.format, made.summaries, index.fingerprint, skipped_before=inputs.left_out, fields=fields
-    )
-    num_inputs = len(inputs) + len(inputs.left_out)
-    return Packed(summary, num_inputs, workers, made.peak_bytes, _counted(plan.repeats, left_out))
-
-
 def _left_out(plan: PackPlan, parts: Sequence[Index]) -> list[int]:
     """Count the samples of each class that were left out; empty if classes are not repeated."""
     if plan.repeats is None:
         return []
-    counts = np.zeros(len(plan.repeats.classes), dtype=np.int64)
-    for number, part in enumerate(parts):
-        if places := part.metadata["skipped_places"]:
-            inputs, _ = plan.inputs(number)
-            counts += np.bincount(plan.repeats.class_of[inputs[places]], minlength=len(counts))
-    found: list[int] = counts.tolist()
-    return found
+    classes = plan.repeats.class_of[plan.skipped_inputs(parts)]
+    counts: list[int] = np.bincount(classes, minlength=len(plan.repeats.classes)).tolist()
+    return counts
 
 
 def _counted(repeats: Repeats | None, left_out: Sequence[int] | None) -> tuple[ClassCount, ...]:
@@ -329,10 +294,10 @@ def _counted(repeats: Repeats | None, left_out: Sequence[int] | None) -> tuple[C
     return tuple(replace(entry, num_left_out=number) for entry, number in zip(classes, left_out, strict=True))
 
 
-def _jobs(inputs: InputTable, plan: PackPlan, shards: Sequence[Shard]) -> Iterator[Job]:
+def _jobs(inputs: InputTable, plan: PackPlan, shards: Sequence[Shard]) -> Iterator[ShardJob]:
     for number, shard in enumerate(shards):
         chosen, copies = plan.inputs(number)
-        yield Job(number, shard, inputs.samples(chosen, copies), len(chosen), int(plan.shard_record_bytes[number]))
+        yield ShardJob(number, shard, inputs.samples(chosen, copies), len(chosen))
 
 
 def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column, ...]:
@@ -347,7 +312,6 @@ def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column,
 def _asked(
     inputs: InputTable, request: PackRequest, columns: Sequence[Column], repeats: Repeats | None
 ) -> dict[str, Any]:
-    """Return every setting that affects the output, so that an unfinished packing can be recognised."""
     counts = "" if repeats is None else hashlib.blake2b(repeats.times.tobytes(), digest_size=8).hexdigest()
     return {
         "inputs (names, sizes, times)": inputs.digest(),

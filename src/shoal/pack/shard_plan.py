@@ -2,107 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.index.table import Index
 from shoal.order.arrays.permutation import unpermute
 from shoal.order.seeds import check_seed, key
 from shoal.pack.inputs.repeats import Repeats
 
-_AT_A_TIME = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PackPlan:
-    """The shards of a packing: shard ``i`` holds the positions ``[cuts[i], cuts[i + 1])``, shape (num_shards + 1,)."""
-
-    num_inputs: int
-    cuts: NDArray[np.int64]
-    shard_record_bytes: NDArray[np.int64]
-    repeats: Repeats | None = None
-    mix: Mix | None = None
-
-    @property
-    def num_shards(self) -> int:
-        """Number of shards."""
-        return len(self.cuts) - 1
-
-    def inputs(self, shard: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the inputs of a shard in order, and the copy number of each."""
-        return _inputs_at(self, int(self.cuts[shard]), int(self.cuts[shard + 1]))
-
-
-def plan_shards(
-    record_bytes: NDArray[np.int64], *, shard_bytes: int, repeats: Repeats | None = None, mix: Mix | None = None
-) -> PackPlan:
-    """Cut the inputs, repeated and mixed, into the fewest shards of equal bytes, each at most ``shard_bytes``.
-
-    ``record_bytes``, shape (num_inputs,), is the size of each in a shard. A shard ends with the record that reaches
-    its share, so that shards differ by at most a record or two. O(samples), 2^20 at a time.
-    """
-    num_samples = len(record_bytes) if repeats is None else repeats.num_samples
-    total = int(record_bytes.sum() if repeats is None else (record_bytes * repeats.times).sum())
-    num_shards = max(1, min(num_samples, -(-total // shard_bytes)))
-    plan = PackPlan(len(record_bytes), np.array([0, num_samples]), np.zeros(1, np.int64), repeats, mix)
-    borders = total * np.arange(1, num_shards, dtype=object) // num_shards
-    cuts = [0]
-    before = 0
-    for start, sizes in _sizes(plan, record_bytes, num_samples):
-        ends = before + np.cumsum(sizes)
-        inside = [border for border in borders if before < border <= int(ends[-1])]
-        # A record that a border cuts through stays in the earlier shard.
-        cuts += [start + int(np.searchsorted(ends, border)) + 1 for border in inside]
-        before = int(ends[-1])
-    found = np.unique(np.array([*cuts, num_samples], dtype=np.int64))
-    shard_bytes_found = np.zeros(len(found) - 1, dtype=np.int64)
-    for start, sizes in _sizes(plan, record_bytes, num_samples):
-        shards = np.searchsorted(found, np.arange(start, start + len(sizes)), side="right") - 1
-        np.add.at(shard_bytes_found, shards, sizes)
-    return PackPlan(len(record_bytes), found, shard_bytes_found, repeats, mix)
-
-
-def _sizes(
-    plan: PackPlan, record_bytes: NDArray[np.int64], num_samples: int
-) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    for start in range(0, num_samples, _AT_A_TIME):
-        inputs, _ = _inputs_at(plan, start, min(num_samples, start + _AT_A_TIME))
-        yield start, record_bytes[inputs]
-
-
-def _inputs_at(plan: PackPlan, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    samples = np.arange(start, stop, dtype=np.int64) if plan.mix is None else plan.mix.samples(start, stop)
-    if plan.repeats is None:
-        return samples, np.zeros(len(samples), dtype=np.int64)
-    return plan.repeats.inputs_of(samples), plan.repeats.copies_of(samples)
+_AT_ONCE = 1 << 20  # samples whose order is in memory
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A global shuffle.
+    """A global shuffle of more samples than fit into memory: a seekable permutation, the same in every process.
 
-    Parameters
-    ----------
-    num_samples
-        Number of samples that are shuffled.
-    seed
-        Equal seeds give equal shuffles.
-
-    Raises
-    ------
-    UsageError
-        The seed is not valid.
-
-    Examples
-    --------
     >>> mix = Mix(10, seed=1)
-    >>> mix.samples(0, 10).tolist()
-    [4, 3, 5, 7, 6, 2, 9, 1, 8, 0]
-    >>> mix.samples(4, 7).tolist()
-    [6, 2, 9]
+    >>> mix.samples(0, 10).tolist(), mix.samples(4, 7).tolist()
+    ([4, 3, 5, 7, 6, 2, 9, 1, 8, 0], [6, 2, 9])
     """
 
     num_samples: int
@@ -117,3 +38,74 @@ class Mix:
             msg = f"positions [{start}, {stop}) are not among the {self.num_samples} of the shuffle"
             raise UsageError(msg)
         return unpermute(np.arange(start, stop), self.num_samples, key(self.seed, 0, "pack-mix"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackPlan:
+    """The shards of a packing: shard ``i`` holds the positions ``[cuts[i], cuts[i + 1])``, shape (num_shards + 1,)."""
+
+    cuts: NDArray[np.int64]
+    shard_record_bytes: NDArray[np.int64]
+    repeats: Repeats | None = None
+    mix: Mix | None = None
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return len(self.cuts) - 1
+
+    def inputs(self, shard: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the inputs of a shard in order, and the copy number of each."""
+        return _inputs_at(int(self.cuts[shard]), int(self.cuts[shard + 1]), self.repeats, self.mix)
+
+    def skipped_inputs(self, parts: Sequence[Index]) -> NDArray[np.int64]:
+        """Return the inputs that the finished shards left out, by their parts of the index; repeats count each."""
+        skipped = [
+            self.inputs(shard)[0][part.metadata["skipped_places"]]
+            for shard, part in enumerate(parts)
+            if part.metadata["skipped_places"]
+        ]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *skipped])
+
+
+def plan_shards(
+    record_bytes: NDArray[np.int64], *, shard_bytes: int, repeats: Repeats | None = None, mix: Mix | None = None
+) -> PackPlan:
+    """Cut the inputs, repeated and mixed, into the fewest shards of equal bytes whose mean is at most ``shard_bytes``.
+
+    ``record_bytes``, shape (num_inputs,), is the size of each in a shard. A shard ends with the record that reaches its
+    share, so it may exceed ``shard_bytes`` by a record, and shards differ by two at most. O(samples), 2^20 at a time.
+    """
+    num_samples = len(record_bytes) if repeats is None else repeats.num_samples
+    total = int(record_bytes.sum() if repeats is None else (record_bytes * repeats.times).sum())
+    num_shards = max(1, min(num_samples, -(-total // shard_bytes)))
+
+    def sizes_at_once() -> Iterator[tuple[int, NDArray[np.int64]]]:
+        for start in range(0, num_samples, _AT_ONCE):
+            inputs, _ = _inputs_at(start, min(num_samples, start + _AT_ONCE), repeats, mix)
+            yield start, record_bytes[inputs]
+
+    shares = total * np.arange(1, num_shards, dtype=object) // num_shards
+    ends = [0]
+    before = 0
+    for start, sizes in sizes_at_once():
+        totals = before + np.cumsum(sizes)
+        reached = [share for share in shares if before < share <= int(totals[-1])]
+        # A record that would be cut in two stays in the earlier shard.
+        ends += [start + int(np.searchsorted(totals, share)) + 1 for share in reached]
+        before = int(totals[-1])
+    cuts = np.unique(np.array([*ends, num_samples], dtype=np.int64))
+    shard_record_bytes = np.zeros(len(cuts) - 1, dtype=np.int64)
+    for start, sizes in sizes_at_once():
+        shards = np.searchsorted(cuts, np.arange(start, start + len(sizes)), side="right") - 1
+        np.add.at(shard_record_bytes, shards, sizes)
+    return PackPlan(cuts, shard_record_bytes, repeats, mix)
+
+
+def _inputs_at(
+    start: int, stop: int, repeats: Repeats | None, mix: Mix | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    samples = np.arange(start, stop, dtype=np.int64) if mix is None else mix.samples(start, stop)
+    if repeats is None:
+        return samples, np.zeros(len(samples), dtype=np.int64)
+    return repeats.inputs_of(samples), repeats.copies_of(samples)

@@ -113,24 +113,19 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
         return replace(summary_of(part), done_before=True)
     began_seconds = time.monotonic()
     encoder = encoder_named(shard.format, **shard.options)
-    making = ShardInMaking(encoder, out.begin_shard(shard.name), shard)
+    writer = ShardWriter(encoder, out.begin_shard(shard.name), shard)
     try:
-        _fill(making, encoder, inputs, shard)
-        part = making.finish(plan=out.plan)
+        _write_all(writer, encoder, inputs, shard)
+        part = writer.finish(plan=out.plan)
     except MemoryError:
-        making.abandon()
+        writer.abandon()
         refused = _no_memory(f"what {shard.name} holds while it is made")
         raise refused from None
     except BaseException:
-        making.abandon()
+        writer.abandon()
         raise
     out.keep(part)
     return replace(summary_of(part), elapsed_seconds=time.monotonic() - began_seconds)
-
-
-def _named(error: UsageError, name: str) -> UsageError:
-    """Return the error with the name of the sample, which encoders need not know."""
-    return error if name in error.message else UsageError(f"{name}: {error.message}", hint=error.hint)
 
 
 def _no_memory(what: str) -> UsageError:
@@ -138,35 +133,40 @@ def _no_memory(what: str) -> UsageError:
     return UsageError(msg, hint="fewer --workers; smaller shards, where these are MDS; or leave large inputs out")
 
 
-def _fill(making: ShardInMaking, encoder: Encoder, inputs: Iterable[Input], shard: Shard) -> None:
-    """Add all inputs except those that are skipped."""
-    place = -1
-    for came in inputs:
-        if isinstance(came, RecordBlock):
-            making.add_block(came)
-            place += came.num_records
+def _write_all(writer: ShardWriter, encoder: Encoder, inputs: Iterable[Input], shard: Shard) -> None:
+    """Write all inputs except those that are skipped."""
+    position = -1
+    for given in inputs:
+        if isinstance(given, RecordBlock):
+            writer.add_block(given)
+            position += given.num_records
             continue
-        place += 1
-        if isinstance(came, Unreadable):
+        position += 1
+        if isinstance(given, Unreadable):
             if shard.on_error == "raise":
-                raise came.error
-            making.skip(place, came.name, came.reason)
+                raise given.error
+            writer.skip(position, given.name, given.reason)
             continue
-        given = making.distinct(came) if shard.on_same_key == "rename" else came
-        sample = given.sample if isinstance(given, Named) else given
+        name, sample = (given.name, given.sample) if isinstance(given, Named) else (None, given)
+        if shard.on_same_key == "rename":
+            sample = writer.distinct(sample)
         try:
-            making.check(sample)
+            writer.check(sample)
             found = values_in(shard.columns, sample) if shard.columns else []
             record = encoder.record(sample)
-            making.values.take(found)
+            writer.values.take(found)
         except (UsageError, MemoryError) as error:
-            refused = error if isinstance(error, UsageError) else _no_memory(f"the sample {_name_of(given)!r}")
-            if shard.on_error == "raise":
-                name = _name_of(given)
-                raise _named(refused, repr(name) if name else f"sample {place} of {shard.name}") from None
-            making.skip(place, _name_of(given), refused.message)
-            continue
-        making.add(record, given, place=place)
+            name = _key_of(sample) if name is None else name
+            refused = error if isinstance(error, UsageError) else _no_memory(f"the sample {name!r}")
+            if shard.on_error == "skip":
+                writer.skip(position, name, refused.message)
+                continue
+            which = repr(name) if name else f"sample {position} of {shard.name}"  # encoders need not know it
+            if which in refused.message:
+                raise refused from None
+            msg = f"{which}: {refused.message}"
+            raise UsageError(msg, hint=refused.hint) from None
+        writer.add(record, sample, name=name, position=position)
 
 
 def summary_of(part: Index) -> ShardSummary:
@@ -181,8 +181,8 @@ def summary_of(part: Index) -> ShardSummary:
     )
 
 
-class ShardInMaking:
-    """A shard being written to a store: encoded, digested, counted."""
+class ShardWriter:
+    """Writer of one shard to a store: records are counted, digested, and flushed now and then."""
 
     def __init__(self, encoder: Encoder, object_in_making: UnfinishedObject, shard: Shard) -> None:
         self._encoder, self._object, self._shard = encoder, object_in_making, shard
@@ -196,8 +196,8 @@ class ShardInMaking:
         self._last_key: object = None
         self._num_renamed = 0
         self._skipped: list[tuple[str, str]] = []
-        self._skipped_places: list[int] = []
-        # Place and name of each table row, since rows may be rejected long after they were added.
+        self._skipped_positions: list[int] = []
+        # Position and name of each table row, since rows may be rejected long after they were added.
         self._given: list[tuple[int, str]] = []
         self._rows = self._encoding if shard.on_error == "skip" and isinstance(self._encoding, TableShard) else None
         if self._rows is not None:
@@ -213,39 +213,31 @@ class ShardInMaking:
         """Approximate bytes of the shard if it ended now."""
         return self._encoding.num_bytes
 
-    def distinct(self, given: Sample | Named) -> Sample | Named:
+    def distinct(self, sample: Sample) -> Sample:
         """Return the sample, with the key of a copy if the previous sample has the same key."""
-        sample = given.sample if isinstance(given, Named) else given
         if self._last_key is None or sample.get("__key__") != self._last_key:
-            return given
+            return sample
         self._num_renamed += 1
-        sample = {**sample, "__key__": copy_of(str(self._last_key), 1)}
-        return Named(given.name, sample) if isinstance(given, Named) else sample
+        return {**sample, "__key__": copy_of(str(self._last_key), 1)}
 
     def check(self, sample: Sample) -> None:
-        """Check that a sample can come next.
-
-        Raises
-        ------
-        UsageError
-            It has the key of the previous one, and readers of a tar join neighbours with the same key.
-        """
+        """Raise `UsageError` if the previous sample has the same key: readers of a tar join such neighbours."""
         if self._last_key is not None and sample.get("__key__") == self._last_key:
             msg = f"the sample {self._last_key!r} comes right behind another of this key, and readers of a tar would "
             msg += "take both for one sample"
             raise UsageError(msg, hint="give each sample a key of its own; of other formats it is but a field")
 
-    def skip(self, place: int, name: str, reason: str) -> None:
-        """Record that an input was left out, by its place among the inputs of the shard."""
+    def skip(self, position: int, name: str, reason: str) -> None:
+        """Record that an input was left out, by its position among the inputs of the shard."""
         self._skipped.append((name, reason))
-        self._skipped_places.append(place)
+        self._skipped_positions.append(position)
 
-    def add(self, record: EncodedRecord, given: Sample | Named | None = None, *, place: int = 0) -> None:
+    def add(self, record: EncodedRecord, sample: Sample, *, name: str | None = None, position: int = 0) -> None:
         """Add a record whose column values are already in `values`, and the sample it was encoded from."""
-        if self._is_tar and given is not None:
-            self._last_key = (given.sample if isinstance(given, Named) else given)["__key__"]
-        if self._rows is not None and given is not None:
-            self._given.append((place, _name_of(given)))
+        if self._is_tar:
+            self._last_key = sample["__key__"]
+        if self._rows is not None:
+            self._given.append((position, _key_of(sample) if name is None else name))
         self._waiting += self._encoding.add(record)
         self._waiting_bytes += record.num_bytes
         self._last = record
@@ -302,7 +294,7 @@ class ShardInMaking:
             "plan": plan,
             "digest": self._digest.hexdigest()[: 2 * _DIGEST_BYTES],
             "skipped": self._skipped,
-            "skipped_places": self._skipped_places,
+            "skipped_places": self._skipped_positions,
             "num_renamed": self._num_renamed,
             "texts": texts,
             "frame": written.frame_crc if written.scan.num_samples else None,
@@ -327,7 +319,5 @@ def mark_of(record: EncodedRecord) -> int:
     return crc
 
 
-def _name_of(given: Sample | Named) -> str:
-    if isinstance(given, Named):
-        return given.name
-    return str(given.get("__key__", given.get("key", "")))
+def _key_of(sample: Sample) -> str:
+    return str(sample.get("__key__", sample.get("key", "")))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
@@ -19,58 +16,10 @@ from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.column_values import Column, as_columns, values_in
-from shoal.pack.destination import Output, check_prefix, names_of_shards
-from shoal.pack.inputs.sample_fields import SampleFields
-from shoal.pack.packed_dataset import finish
+from shoal.pack.destination import Output, check_prefix, names_of_shards, plan_of
+from shoal.pack.packed_dataset import PackSummary, finish, summary_of_finished
 from shoal.pack.shard_sizes import shard_sizing
-from shoal.pack.shard_writer import Shard, ShardInMaking, ShardSummary, mark_of, summary_of
-
-
-@dataclass(frozen=True, slots=True)
-class PackSummary:
-    """Result of a packing: its shards, the fingerprint of the dataset, and the inputs that were left out.
-
-    ``digest`` covers all shards, by name and contents: equal for equal inputs and arguments. ``skipped_before`` are the
-    inputs that were left out before shards were made, or by an earlier run that finished everything;
-    ``num_renamed_before`` counts the samples whose key that run changed. ``fields`` tells which fields the samples of
-    files have, and which samples lack the usual ones; None for samples that do not come from files.
-    """
-
-    url: str
-    format: str
-    shards: tuple[ShardSummary, ...]
-    fingerprint: str
-    skipped_before: tuple[tuple[str, str], ...] = ()
-    num_renamed_before: int = 0
-    fields: SampleFields | None = None
-
-    @property
-    def num_samples(self) -> int:
-        """Number of samples in all shards."""
-        return sum(shard.num_samples for shard in self.shards)
-
-    @property
-    def num_bytes(self) -> int:
-        """Total bytes of all shards."""
-        return sum(shard.num_bytes for shard in self.shards)
-
-    @property
-    def skipped(self) -> tuple[tuple[str, str], ...]:
-        """Inputs that were left out, by name and reason."""
-        return (*self.skipped_before, *(pair for shard in self.shards for pair in shard.skipped))
-
-    @property
-    def num_renamed(self) -> int:
-        """Samples that got another key, as tar readers would join neighbours with the same key into one sample."""
-        return self.num_renamed_before + sum(shard.num_renamed for shard in self.shards)
-
-    @property
-    def digest(self) -> str:
-        """Digest of all shards, by name and contents."""
-        digest = hashlib.blake2b(digest_size=16)
-        for shard in self.shards:
-            digest.update(f"{shard.name}\0{shard.digest}\0".encode())
-        return digest.hexdigest()
+from shoal.pack.shard_writer import Shard, ShardWriter, mark_of, summary_of
 
 
 class Writer:
@@ -131,9 +80,7 @@ class Writer:
     ) -> None:
         self.sizing = shard_sizing() if shard_bytes is None else None
         self.shard_bytes = self.sizing.shard_bytes if self.sizing else parse_bytes(shard_bytes or 0, "shard_bytes")
-        self._encoder = encoder_named(
-            format, **(options or {})
-        )  # raises for unknown formats before anything is created
+        self._encoder = encoder_named(format, **(options or {}))  # an unknown format raises before anything is created
         self._columns = as_columns(columns)
         self._prefix, self._extent_bytes = check_prefix(prefix), extent_bytes
         asked = {
@@ -145,15 +92,16 @@ class Writer:
             "extent_bytes": extent_bytes,
             "options": {name: repr(value) for name, value in (options or {}).items()},
         }
-        plan = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
-        self._out = Output(url, plan=plan, storage_options=storage_options)
+        self._out = Output(url, plan=plan_of(asked), storage_options=storage_options)
         self._parts: list[Index] = []
-        self._making: ShardInMaking | None = None
+        self._shard: ShardWriter | None = None
         self.summary: PackSummary | None = None
         self._num_passed = 0
         self._done = self._out.begin(suffix=self._encoder.suffix, asked=asked)
         try:
-            self._finished = [] if self._done is not None else self._taken_up()
+            self._finished: list[Index] = []  # shards up to the first unfinished one
+            while self._done is None and (part := self._out.kept(self._name(len(self._finished)))) is not None:
+                self._finished.append(part)
             if (known := self._done or next(iter(self._finished), None)) is not None:
                 # What the first sample of all decided is not left to the first that comes now.
                 like = options_of_shard(format, known.shard_heads.get(0, {}))
@@ -161,7 +109,7 @@ class Writer:
         except BaseException:
             self._out.release()  # whoever catches this may begin again, while the traceback still refers to us
             raise
-        self._marks = _marks_of_index(self._done) if self._done is not None else _marks_of_parts(self._finished)
+        self._marks = self._known_marks()
         self._closed = False
         self._turn = [True]
 
@@ -195,9 +143,8 @@ class Writer:
             turn = self._turn.pop()  # atomic, whatever other threads do
         except IndexError:
             msg = "two threads write at the same time, and samples have one order"
-            raise UsageError(
-                msg, hint="write from one thread, or hold a lock; several writers take several directories"
-            ) from None
+            hint = "write from one thread, or hold a lock; several writers take several directories"
+            raise UsageError(msg, hint=hint) from None
         try:
             self._write(sample)
         finally:
@@ -206,9 +153,7 @@ class Writer:
     def _write(self, sample: Sample) -> None:
         if self._closed:
             raise self._is_closed()
-        if not _is_sample(sample):
-            msg = f"a sample is a dict of its fields, and this is a {type(sample).__name__}: {sample!r:.80}"
-            raise UsageError(msg, hint='give {"text": ...}, for instance')
+        _check_sample(sample)
         if self._num_passed < self.num_finished:
             self._ending_on_error(self._pass_over, sample)
             return
@@ -217,8 +162,8 @@ class Writer:
             raise UsageError(msg, hint="pack into another directory")
         # A sample rejected up to the encoder leaves no trace. The encoder comes last, as the first sample that it
         # accepts decides how the others are written.
-        if self._making is not None:
-            self._making.check(sample)
+        if self._shard is not None:
+            self._shard.check(sample)
         values = values_in(self._columns, sample) if self._columns else []
         record = self._encoder.record(sample)
         self._ending_on_error(self._add, record, values, sample)
@@ -240,8 +185,7 @@ class Writer:
             raise UsageError(msg, hint="give the same samples again, or call skip_finished() first")
         try:
             if self._done is None:
-                if self._making is not None:
-                    self._end_shard()
+                self._end_shard()
                 about = {"marks": [part.metadata.get("mark") for part in self._parts]}
                 index = finish(self._out, self._parts, about=about)
                 shards = tuple(summary_of(part) for part in self._parts)
@@ -266,9 +210,9 @@ class Writer:
     def _end(self) -> None:
         """Release everything and discard the unfinished shard."""
         self._closed = True
-        if self._making is not None:
-            self._making.abandon()
-            self._making = None
+        if self._shard is not None:
+            self._shard.abandon()
+            self._shard = None
         self._out.release()
 
     def _ending_on_error(self, step: Callable[..., None], *arguments: Any) -> None:
@@ -286,39 +230,27 @@ class Writer:
         return UsageError(msg, hint="another with the same arguments, given the same samples, goes on with the rest")
 
     def _add(self, record: EncodedRecord, values: Sequence[Any], sample: Sample) -> None:
-        making = self._making
-        if making is not None and making.num_samples and making.num_bytes + record.num_bytes > self.shard_bytes:
+        shard = self._shard
+        if shard is not None and shard.num_samples and shard.num_bytes + record.num_bytes > self.shard_bytes:
             self._end_shard()
-            making = None
-        if making is None:
-            making = self._making = self._next_shard()
-        making.values.take(values)
-        making.add(record, sample)
-
-    def _taken_up(self) -> list[Index]:
-        """Return the index parts of the finished shards, up to the first unfinished one."""
-        found: list[Index] = []
-        while (part := self._out.kept(self._name(len(found)))) is not None:
-            found.append(part)
-        return found
+            shard = None
+        if shard is None:
+            name = self._name(len(self._parts))
+            asked = Shard(name, self._encoder.name, columns=self._columns, extent_bytes=self._extent_bytes)
+            shard = self._shard = ShardWriter(self._encoder, self._out.begin_shard(name), asked)
+        shard.values.take(values)
+        shard.add(record, sample)
 
     def _name(self, number: int) -> str:
         return names_of_shards(self._prefix, self._encoder.suffix, [number])[0]
 
-    def _shard(self, name: str) -> Shard:
-        return Shard(name, self._encoder.name, columns=self._columns, extent_bytes=self._extent_bytes)
-
-    def _next_shard(self) -> ShardInMaking:
-        name = self._name(len(self._parts))
-        return ShardInMaking(self._encoder, self._out.begin_shard(name), self._shard(name))
-
     def _end_shard(self) -> None:
-        making, self._making = self._making, None
-        if making is not None:
+        shard, self._shard = self._shard, None
+        if shard is not None:
             try:
-                part = making.finish(plan=self._out.plan)
+                part = shard.finish(plan=self._out.plan)
             except BaseException:
-                making.abandon()
+                shard.abandon()
                 raise
             self._out.keep(part)
             self._parts.append(part)
@@ -335,39 +267,18 @@ class Writer:
             msg = f"sample {self._num_passed - 1} is not the one that an earlier run wrote into {name}"
             raise UsageError(msg, hint="to go on, give the same samples in the same order; or begin in a new directory")
 
-
-def _is_sample(given: object) -> bool:
-    """Return True for a dict or other mapping, as a sample must be."""
-    return isinstance(given, dict | Mapping)
-
-
-def _marks_of_parts(parts: Sequence[Index]) -> dict[int, tuple[str, int | None]]:
-    """Map the number of samples up to the end of each shard to its name and the mark of its last sample."""
-    ends = accumulate(part.num_samples for part in parts)
-    return {end: (part.shard_names[0], part.metadata.get("mark")) for end, part in zip(ends, parts, strict=True)}
-
-
-def _marks_of_index(index: Index) -> dict[int, tuple[str, int | None]]:
-    """Return what `_marks_of_parts` returns, from a finished index."""
-    ends = index.extent_first_sample[index.shard_first_extent][1:].tolist()
-    marks = index.metadata.get("marks") or [None] * len(ends)
-    return dict(zip(ends, zip(index.shard_names, marks, strict=True), strict=True))
+    def _known_marks(self) -> dict[int, tuple[str, int | None]]:
+        """Map the number of samples up to the end of each finished shard to its name and its last sample's mark."""
+        if (index := self._done) is not None:
+            ends = index.extent_first_sample[index.shard_first_extent][1:].tolist()
+            marks = index.metadata.get("marks") or [None] * len(ends)
+            return dict(zip(ends, zip(index.shard_names, marks, strict=True), strict=True))
+        ends = accumulate(part.num_samples for part in self._finished)
+        named = [(part.shard_names[0], part.metadata.get("mark")) for part in self._finished]
+        return dict(zip(ends, named, strict=True))
 
 
-def summary_of_finished(url: str, index: Index) -> PackSummary:
-    """Return the summary of a finished index, all of whose shards were made by earlier runs."""
-    first_extent = index.shard_first_extent
-    first_sample = index.extent_first_sample[first_extent]
-    shards = tuple(
-        ShardSummary(
-            name=name,
-            num_samples=int(first_sample[number + 1] - first_sample[number]),
-            num_bytes=int(index.shard_bytes[number]),
-            digest=str(index.metadata["digests"][number]),
-            done_before=True,
-        )
-        for number, name in enumerate(index.shard_names)
-    )
-    skipped = tuple((str(name), str(reason)) for name, reason in index.metadata.get("skipped", ()))
-    num_renamed = int(index.metadata.get("num_renamed", 0))
-    return PackSummary(url, index.format, shards, index.fingerprint, skipped, num_renamed, SampleFields.of_index(index))
+def _check_sample(sample: object) -> None:
+    if not isinstance(sample, dict | Mapping):
+        msg = f"a sample is a dict of its fields, and this is a {type(sample).__name__}: {sample!r:.80}"
+        raise UsageError(msg, hint='give {"text": ...}, for instance')

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial, reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
 from shoal.formats.compressed.reader import Compressed
@@ -15,7 +15,8 @@ from shoal.formats.mds.encodings import array_of, files_of, is_list, is_written
 from shoal.formats.mds.reader import Mds
 from shoal.formats.mds.writer import MdsEncoder
 from shoal.formats.shard_format import Format, Sample, SchemaFormat
-from shoal.formats.tables.column_kinds import ColumnKind, ColumnKinds, joined_kinds, schema_of_kinds
+from shoal.formats.tables.column_kinds import ColumnKind, joined_kinds, schema_of_kinds
+from shoal.formats.tables.parquet import Parquet
 from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tables.rows import partition_fields
 from shoal.formats.tar.reader import Tar
@@ -25,7 +26,7 @@ from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
 from shoal.pack.destination import Output
 from shoal.pack.from_shards.span_reader import SpanReader, SpanSamples
-from shoal.pack.jobs import CameTo, Looked, SchemaLook, done_jobs, peak_bytes
+from shoal.pack.jobs import ColumnsJob, JobProgress, peak_bytes, run_jobs
 from shoal.pack.shard_writer import Named, Unreadable
 
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "pil": "png"}
@@ -39,18 +40,18 @@ def options_like(opened: Opened, format_name: str) -> dict[str, Any]:
     has a type. From MDS to MDS these are the encodings, if all shards have the same. O(shards): heads are in the index.
     """
     source, target = (name.partition(".")[0] for name in (opened.index.format, format_name))
-    heads = [head for _, head in sorted(opened.index.shard_heads.items())]
+    schema = None
     if source in TABLE_FORMATS and target in TABLE_FORMATS and isinstance(opened.format, SchemaFormat):
-        schema = _schema(map(opened.format.schema, heads), opened)
-        return {} if schema is None else {"schema": schema}
-    if source == target == "mds" and heads:
-        options = [options_of_shard(opened.index.format, head) for head in heads]
-        return options[0] if all(other == options[0] for other in options) else {}
-    if source == "mds" and target in TABLE_FORMATS and heads:
-        columns = [options_of_shard(opened.index.format, head)["columns"] for head in heads]
-        schema = _schema_of_mds(columns[0]) if all(other == columns[0] for other in columns) else None
-        return {} if schema is None else {"schema": schema}
-    return {}
+        heads = [head for _, head in sorted(opened.index.shard_heads.items())]
+        schema = _schema_of_tables(map(opened.format.schema, heads), opened)
+    elif source == "mds" and opened.index.shard_heads:
+        first, *others = _options_of_shards(opened)
+        if any(other != first for other in others):
+            return {}
+        if target == "mds":
+            return first
+        schema = _schema_of_mds(first["columns"]) if target in TABLE_FORMATS else None
+    return {} if schema is None else {"schema": schema}
 
 
 def options_of_first(
@@ -91,12 +92,9 @@ def _with_files(format: Format, stored: Collection[str]) -> Format:  # noqa: A00
 
 
 def refuse_unheld(opened: Opened, format_name: str) -> None:
-    """Check before anything is read that the format can hold every column of MDS shards.
+    """Raise `UsageError` before anything is read if the format cannot hold a column of MDS shards.
 
-    Raises
-    ------
-    UsageError
-        It cannot: lists of images in tar, JSON Lines or TFRecord shards; any image or bytes in JSON Lines.
+    Tar, JSON Lines and TFRecord shards hold no lists of images, and JSON Lines no images or bytes.
     """
     target = format_name.partition(".")[0]
     if target in ("mds", *TABLE_FORMATS):
@@ -110,26 +108,26 @@ def refuse_unheld(opened: Opened, format_name: str) -> None:
             raise UsageError(msg, hint="mds, parquet, arrow, tar and tfrecord shards do (--to, or format= in Python)")
 
 
-def _encodings(opened: Opened) -> dict[str, str]:
-    """Return the encoding of each column that any MDS shard has."""
-    heads = [head for _, head in sorted(opened.index.shard_heads.items())]
-    found: dict[str, str] = {}
-    for head in heads:
-        found |= options_of_shard(opened.index.format, head).get("columns", {})
-    return found
-
-
 def suffixed_images(opened: Opened) -> dict[str, str]:
     """Return new names for image columns, with suffixes that tell the type of a tar member."""
-    found: dict[str, str] = {}
-    for name, encoding in _encodings(opened).items():
-        suffix = _SUFFIXES.get(encoding)
-        if suffix is not None and name.rpartition(".")[2].lower() not in ("jpg", "jpeg", "png"):
-            found[name] = f"{name}.{suffix}"
-    return found
+    return {
+        name: f"{name}.{_SUFFIXES[encoding]}"
+        for name, encoding in _encodings(opened).items()
+        if encoding in _SUFFIXES and name.rpartition(".")[2].lower() not in ("jpg", "jpeg", "png")
+    }
 
 
-def _schema(schemas: Iterable[Any], opened: Opened) -> Any:
+def _encodings(opened: Opened) -> dict[str, str]:
+    """Return the encoding of each column that any MDS shard has."""
+    return {name: each for one in _options_of_shards(opened) for name, each in one.get("columns", {}).items()}
+
+
+def _options_of_shards(opened: Opened) -> list[dict[str, Any]]:
+    index = opened.index
+    return [options_of_shard(index.format, head) for _, head in sorted(index.shard_heads.items())]
+
+
+def _schema_of_tables(schemas: Iterable[Any], opened: Opened) -> Any:
     """Return one schema for the rows of all shards; None if they have none in common, or rows do not determine it."""
     pa = arrow_library("Arrow")
     different = list({schema.serialize().to_pybytes(): schema for schema in schemas}.values())
@@ -138,7 +136,7 @@ def _schema(schemas: Iterable[Any], opened: Opened) -> Any:
         fields = [pa.field(field.name, _plain(pa, field.type), field.nullable) for field in schema]
     except (pa.ArrowException, ValueError, TypeError):
         return None
-    chosen = getattr(opened.format, "columns", None)
+    chosen = opened.format.columns if isinstance(opened.format, Parquet) else None
     fields = [field for field in fields if chosen is None or field.name in chosen]
     constants = dict.fromkeys(name for shard in opened.index.shard_names for name in partition_fields(shard))
     names = {field.name for field in fields}
@@ -168,13 +166,7 @@ def _schema_of_mds(columns: Mapping[str, str]) -> Any:
 
 
 def _plain(pa: Any, kind: Any) -> Any:
-    """Return the type with which rows are written: dictionaries and views become their values.
-
-    Raises
-    ------
-    ValueError
-        Values in a row do not tell how the type was stored.
-    """
+    """Return the type with which rows are written; `ValueError` if values in a row do not tell how it was stored."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType) or types.is_union(kind):
         msg = f"{kind} is more than its values"
@@ -201,8 +193,7 @@ def _plain(pa: Any, kind: Any) -> Any:
 _NOTE = "schema"
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(NamedTuple):
     """A pyarrow schema, the number of samples inspected for it, and the peak memory of all processes together."""
 
     schema: Any
@@ -218,13 +209,13 @@ def schema_of_all(
     format_name: str,
     skips: bool,
     workers: int,
-    came_to: CameTo,
+    report: JobProgress,
 ) -> Schema:
-    """Return the schema that holds all samples of ``reader``.
+    """Return the schema that holds all samples of ``reader``, inspected unless an earlier run of this packing did so.
 
-    No sample is inspected if an earlier run of the same packing did so. ``cuts``, from 0 to the number of samples,
-    are the borders of jobs; with ``skips``, samples that are damaged or do not fit the columns of earlier ones are
-    ignored. Memory: 1 MiB of samples for each of the ``workers``, and the names.
+    ``cuts``, from 0 to the number of samples, are the borders of jobs; with ``skips``, samples that are damaged or do
+    not fit the columns of earlier ones are ignored. Memory: 1 MiB of samples for each of the ``workers``, and the
+    names.
 
     Raises
     ------
@@ -237,33 +228,21 @@ def schema_of_all(
     known = out.noted(_NOTE)
     if known is not None:
         return Schema(pa.ipc.read_schema(pa.py_buffer(known)), 0, 0)
-    found: dict[int, Looked] = {}
-    peaks: dict[int, int] = {}
-    looks = _looks(reader, cuts, format_name, skips=skips)
-    for looked in done_jobs(looks, out, num_workers=workers, came_to=came_to):
-        found[looked.number] = looked
-        peaks[looked.process] = looked.peak_bytes
-        came_to(looked.number, 1.0)
-    kinds: ColumnKinds = {}
-    for number in range(len(cuts) - 1):
-        kinds = joined_kinds(kinds, found[number].kinds, skips=skips)
-    schema = schema_of_kinds(kinds)
+    jobs = (
+        ColumnsJob(number, SpanSamples(reader, first, stop), stop - first, first, format_name, skips)
+        for number, (first, stop) in enumerate(pairwise(cuts))
+    )
+    found, peak = run_jobs(jobs, out, num_workers=workers, report=report)
+    schema = schema_of_kinds(reduce(partial(joined_kinds, skips=skips), found, {}))
     out.note(_NOTE, schema.serialize().to_pybytes())
-    peaks[os.getpid()] = peak_bytes()
-    return Schema(schema, cuts[-1], sum(peaks.values()))
+    return Schema(schema, cuts[-1], peak)
 
 
 def schema_of_tars(opened: Opened) -> Schema | None:
-    """Return the schema of all samples of tars as stored, from the names of their members: no payload is read.
+    """Return the schema of all samples of tars, from the names of their members; no payload is read.
 
-    None if the shards are not tars.
-
-    Raises
-    ------
-    UsageError
-        There are more fields than a table may have columns.
-    ShardError
-        A shard is damaged.
+    None if the shards are not tars. Raises `UsageError` if there are more fields than a table may have columns, and
+    `ShardError` if a shard is damaged.
     """
     index, tar = opened.index, opened.format
     if not isinstance(tar, Tar):
@@ -274,8 +253,3 @@ def schema_of_tars(opened: Opened) -> Schema | None:
         with reading_one(opened.store, path, num_bytes, costs=costs) as read:
             kinds |= dict.fromkeys(tar.fields(read, num_bytes, shard=name), ColumnKind(pa.binary()))
     return Schema(schema_of_kinds(joined_kinds({}, kinds, skips=False)), index.num_samples, peak_bytes())
-
-
-def _looks(reader: SpanReader, cuts: list[int], format_name: str, *, skips: bool) -> Iterator[SchemaLook]:
-    for number, (first, stop) in enumerate(pairwise(cuts)):
-        yield SchemaLook(number, SpanSamples(reader, first, stop), stop - first, first, format_name, skips)

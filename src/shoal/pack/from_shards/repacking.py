@@ -14,10 +14,9 @@ arXiv:2309.01640.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -37,7 +36,7 @@ from shoal.order.partition import Partition
 from shoal.order.sequential_and_full import Sequential
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.column_values import Column, as_columns
-from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards
+from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards, plan_of
 from shoal.pack.from_shards.new_schemas import (
     Schema,
     options_like,
@@ -49,12 +48,11 @@ from shoal.pack.from_shards.new_schemas import (
     with_files,
 )
 from shoal.pack.from_shards.span_reader import SAMPLE, Numbered, SpanReader, SpanSamples
-from shoal.pack.jobs import Job, Progress, Tally, made_shards, peak_bytes
-from shoal.pack.packed_dataset import finish
+from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
+from shoal.pack.packed_dataset import PackSummary, finish, summary_of_finished
 from shoal.pack.shard_plan import PackPlan, plan_shards
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
 from shoal.pack.shard_writer import Shard
-from shoal.pack.writer import PackSummary, summary_of_finished
 from shoal.pipeline.stages import Decode, Stage
 from shoal.processes.interpreters import usable_processors
 from shoal.reading.checks.record_checksums import RECORD_CRCS
@@ -74,22 +72,9 @@ _SMALL_BYTES = 256 << 20  # below this, starting processes costs more than they 
 
 @dataclass(frozen=True, slots=True)
 class RepackRequest:
-    """Settings of a repacking; all but ``num_workers`` affect the bytes that are written.
+    """Settings of a repacking, as the arguments of `repack`; all but ``num_workers`` affect the bytes that are written.
 
-    Parameters
-    ----------
-    format
-        Format of the new shards; None for the format of the source, or tar if the source is a folder of files.
-    shard_bytes
-        Bytes that the samples of a shard take in the source; None for the rule of `shard_sizing`.
-    num_readers
-        Number of readers, for that rule.
-    mix, seed, memory_bytes
-        Mix the samples, with this seed, in a window of this size.
-    decode
-        Decode fields by their suffix first: text in a tar is bytes, and JSON holds text.
-    columns
-        Sample values that go into the index, besides the columns of the source's index.
+    ``num_readers`` is the number of readers for the rule of `shard_sizing`.
     """
 
     format: str | None = None
@@ -109,11 +94,10 @@ class RepackRequest:
 
 @dataclass(frozen=True, slots=True)
 class Repacked:
-    """Result of a repacking: the new shards and the source order.
+    """Result of a repacking: the new shards, and ``source``, the resolved order of the source that they follow now.
 
-    ``source`` is the arrangement of the source whose order the samples have now. ``peak_bytes`` is the peak memory of
-    all processes together, and ``num_looked_at`` the number of samples read an extra time, before the packing itself,
-    to find out the columns.
+    ``peak_bytes`` is the peak memory of all processes together, and ``num_looked_at`` the number of samples read an
+    extra time, before the packing itself, to find out the columns.
     """
 
     summary: PackSummary
@@ -223,7 +207,10 @@ def repack_opened(
     """Repack a dataset that is already open, as `repack` does."""
     index = opened.index
     _refuse_partial(opened)
-    request = _where_the_format_is_known(opened, request)
+    if type(opened.format).__module__ == "__main__" and request.num_workers != 1:
+        text = "shards are made in one process: the script itself defines %s; from a module of its own, several can "
+        _log.warning(text + "import it", type(opened.format).__qualname__)
+        request = replace(request, num_workers=1)
     format_name = request.format or _format_like(index)
     check_prefix(request.prefix)
     like = {} if request.decode else options_like(opened, format_name)
@@ -235,51 +222,41 @@ def repack_opened(
     sizes = _record_bytes(index)
     sizing = _sizing(request, int(sizes.sum()))
     asked = _asked(index, request, format_name, columns, sizing)
-    plan_digest = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
-    source = _arranged(index, request)
-    out = Output(url, plan=plan_digest, storage_options=storage_options)
+    source = _order(index, request)
+    out = Output(url, plan=plan_of(asked), storage_options=storage_options)
     finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
     if finished is not None:
         return Repacked(summary_of_finished(out.url, finished), sizing, finished, source, 0, peak_bytes())
     try:
         ids = source.epoch(0).ids(0, index.num_samples)
         plan = plan_shards(sizes[ids], shard_bytes=sizing.shard_bytes)
-        work, to_tar = _work(opened, source, request), format_name.partition(".")[0] == "tar"
-        needs_look = format_name in TABLE_FORMATS and "schema" not in options
-        tally = Tally(plan.shard_record_bytes.tolist(), progress, num_passes=2 if needs_look else 1)
+        spec, to_tar = _spec(opened, source, request), format_name.partition(".")[0] == "tar"
+        needs_schema = format_name in TABLE_FORMATS and "schema" not in options
+        tally = PackProgress(plan.shard_record_bytes.tolist(), progress, num_passes=2 if needs_schema else 1)
         several = request.num_workers or (1 if int(sizes.sum()) < _SMALL_BYTES else usable_processors())
-        looked = None
-        if needs_look:
-            looked = _looked_at(opened, request, format_name, out, plan, several, tally)
-            options["schema"] = looked.schema
-        with closing(SpanReader(work, needs_keys=to_tar, goes_on=False)) as alone:
+        num_looked_at, peak = 0, 0
+        if needs_schema:
+            options["schema"], num_looked_at, peak = _schema(opened, request, format_name, out, plan, several, tally)
+        with closing(SpanReader(spec, needs_keys=to_tar, goes_on=False)) as alone:
             options |= options_of_first(format_name, options, alone.one_by_one(index.num_samples))
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
         # In many datasets keys restart in each shard.
         common = Shard("", format_name, options, columns, request.extent_bytes, request.on_error, "rename")
-        shards = [replace(common, name=name) for name in names]
         workers = min(request.num_workers or (1 if request.mix else several), plan.num_shards)
         renamed = suffixed_images(opened) if to_tar else {}
-        cuts = plan.cuts.tolist()
-        with closing(SpanReader(work, needs_keys=to_tar, renamed=renamed)) as reader:
-            made = made_shards(_jobs(reader, shards, plan), out, num_workers=workers, tally=tally)
-        spans = [ids[first:stop] for first, stop in pairwise(cuts)]
-        parts = [_with_columns(part, index, numbers) for part, numbers in zip(made.parts, spans, strict=True)]
+        spans = list(pairwise(plan.cuts.tolist()))
+        with closing(SpanReader(spec, needs_keys=to_tar, renamed=renamed)) as reader:
+            jobs = (
+                ShardJob(number, replace(common, name=name), SpanSamples(reader, *span), span[1] - span[0])
+                for number, (name, span) in enumerate(zip(names, spans, strict=True))
+            )
+            made, peak_of_all = run_jobs(jobs, out, num_workers=workers, report=tally.report)
+        parts = [_with_columns(part, index, ids[slice(*span)]) for (_, part), span in zip(made, spans, strict=True)]
         joined = finish(out, parts, about=_classes(index, [column.name for column in columns]))
-        summary = PackSummary(out.url, joined.format, made.summaries, joined.fingerprint)
-        num_looked_at, peak = (0, 0) if looked is None else (looked.num_looked_at, looked.peak_bytes)
-        return Repacked(summary, sizing, joined, source, workers, max(made.peak_bytes, peak), num_looked_at)
+        summary = PackSummary(out.url, joined.format, tuple(summary for summary, _ in made), joined.fingerprint)
+        return Repacked(summary, sizing, joined, source, workers, max(peak_of_all, peak), num_looked_at)
     finally:
         out.release()
-
-
-def _where_the_format_is_known(opened: Opened, request: RepackRequest) -> RepackRequest:
-    """Return the request, limited to one process if the format class is in `__main__`, which workers do not import."""
-    if type(opened.format).__module__ != "__main__" or request.num_workers == 1:
-        return request
-    text = "shards are made in one process: %s stands in the script itself; in a module of its own, several can know it"
-    _log.warning(text, type(opened.format).__qualname__)
-    return replace(request, num_workers=1)
 
 
 def _refuse_partial(opened: Opened) -> None:
@@ -304,53 +281,48 @@ def _format_like(index: Index) -> str:
     return index.format
 
 
-def _looked_at(
+def _schema(
     opened: Opened,
     request: RepackRequest,
     format_name: str,
     out: Output,
     plan: PackPlan,
     workers: int,
-    tally: Tally,
+    tally: PackProgress,
 ) -> Schema:
     """Return the schema of all samples, read in stored order, whatever order they will be written in."""
+    found = None
     if not request.decode:
         # If a shard is damaged, the full inspection below reports the lost samples.
         with suppress(ShardError):
-            if (found := schema_of_tars(opened)) is not None:
-                tally.pass_over()
-                return found
-    as_stored = replace(request, mix=False)
-    work = _work(opened, _arranged(opened.index, as_stored), as_stored)
-    with closing(SpanReader(work, needs_keys=False)) as reader:
-        found = schema_of_all(
-            reader,
-            out,
-            cuts=plan.cuts.tolist(),
-            format_name=format_name,
-            skips=request.on_error == "skip",
-            workers=min(workers, plan.num_shards),
-            came_to=tally.came_to,
-        )
-    if not found.num_looked_at:
-        tally.pass_over()
+            found = schema_of_tars(opened)
+    is_read = found is None
+    if found is None:
+        as_stored = replace(request, mix=False)
+        spec = _spec(opened, _order(opened.index, as_stored), as_stored)
+        with closing(SpanReader(spec, needs_keys=False)) as reader:
+            found = schema_of_all(
+                reader,
+                out,
+                cuts=plan.cuts.tolist(),
+                format_name=format_name,
+                skips=request.on_error == "skip",
+                workers=min(workers, plan.num_shards),
+                report=tally.report,
+            )
+    if not (is_read and found.num_looked_at):
+        tally.skip_pass()
     return found
 
 
-def _jobs(reader: SpanReader, shards: Sequence[Shard], plan: PackPlan) -> Iterator[Job]:
-    cuts, record_bytes = plan.cuts.tolist(), plan.shard_record_bytes.tolist()
-    for number, (shard, first, stop) in enumerate(zip(shards, cuts[:-1], cuts[1:], strict=True)):
-        yield Job(number, shard, SpanSamples(reader, first, stop), stop - first, record_bytes[number])
-
-
-def _work(opened: Opened, source: ResolvedOrder, request: RepackRequest) -> WorkerSpec:
+def _spec(opened: Opened, source: ResolvedOrder, request: RepackRequest) -> WorkerSpec:
     stages: tuple[Stage, ...] = (*([Decode(())] if request.decode else []), Numbered())
-    recipe = PipelineSpec(Partition(1, 1, batched=False), 0, stages, ())
+    pipeline = PipelineSpec(Partition(1, 1, batched=False), 0, stages, ())
     # Damaged data must not get a new checksum that would hide the damage.
-    return WorkerSpec(opened, source, recipe, ReadingOptions(on_error=request.on_error, verify="always"))
+    return WorkerSpec(opened, source, pipeline, ReadingOptions(on_error=request.on_error, verify="always"))
 
 
-def _arranged(index: Index, request: RepackRequest) -> ResolvedOrder:
+def _order(index: Index, request: RepackRequest) -> ResolvedOrder:
     """Return the order in which samples are written; the memory of a mixing pass is its window."""
     if not request.mix:
         return ResolvedOrder(index, OrderRequest(order=Sequential()))
