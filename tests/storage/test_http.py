@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,14 +18,14 @@ from typing import Any
 import pytest
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage.http import slow_answers
+from shoal.storage.http import responses
 from shoal.storage.http.http_store import HttpStore
 from shoal.storage.http.responses import Response
 from shoal.storage.retry import RetryingStore, RetryRule
 from shoal.storage.storage_errors import retry_after_seconds, status_failure, trimmed
 from shoal.storage.store import ObjectInfo
 from shoal.storage.stores import open_store
-from shoal.storage.urls import plain
+from shoal.storage.urls import object_path
 from shoal.testing import Fault, RangeServer
 
 DATA = bytes(range(256)) * 300
@@ -383,7 +382,7 @@ def test_an_answer_that_was_nearly_too_late_leaves_the_next_one_its_time(monkeyp
     here, there = socket.socketpair()
     clock = SimpleNamespace(seconds=0.0)
     clock.monotonic = lambda: clock.seconds
-    monkeypatch.setattr(slow_answers, "time", clock)
+    monkeypatch.setattr(responses, "time", clock)
     with here, there:
         here.settimeout(30.0)
         there.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234")
@@ -463,7 +462,7 @@ def test_where_a_redirect_led_is_remembered_until_it_is_refused() -> None:
             assert store.read_range(f"{near}/a", 3, 9) == DATA[3:9]
         assert (len(asked_near), len(asked_far)) == (2, 6)
         valid[0] = "never"
-        store._moved[f"{near}/a"] = replace(store._moved[f"{near}/a"], until_seconds=0.0)
+        store._redirects[f"{near}/a"] = store._redirects[f"{near}/a"]._replace(until_seconds=0.0)
         assert store.read_range(f"{near}/a", 3, 9) == DATA[3:9]
         assert (len(asked_near), len(asked_far)) == (3, 7)
 
@@ -494,7 +493,7 @@ def test_what_is_no_url(url: str) -> None:
     store = HttpStore()
     store.learn(url)
     with pytest.raises(StorageError, match="no URL") as caught:
-        store.stat(plain(url))
+        store.stat(object_path(url))
     assert "s3cret" not in f"{caught.value!r}{caught.value.__context__!r}"
 
 
@@ -647,7 +646,7 @@ def test_what_a_server_says_is_kept_short_and_without_secrets() -> None:
 
 def test_a_body_that_trickles_into_a_buffer_has_the_time_of_one_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes before a silence is over, and all of them take much longer."""
-    monkeypatch.setattr(slow_answers, "_LEAST_BYTES_PER_SECOND", 1 << 40)
+    monkeypatch.setattr(responses, "_LEAST_BYTES_PER_SECOND", 1 << 40)
     stopped = threading.Event()
 
     def trickle(handler: BaseHTTPRequestHandler) -> None:

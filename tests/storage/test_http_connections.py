@@ -18,7 +18,7 @@ from tests.storage.test_http import DATA, answering, refused, send_range
 
 from shoal.errors import StorageError
 from shoal.storage.http.http_store import HttpStore
-from shoal.storage.urls import plain
+from shoal.storage.urls import object_path
 
 CERTIFICATE = Path(__file__).parent / "data" / "localhost.pem"
 
@@ -198,7 +198,7 @@ def test_urls_are_sent_in_plain_letters(written: str, sent: str) -> None:
     with answering(send_range) as (url, asked):
         store = HttpStore()
         store.learn(f"{url}{written}#fragment")
-        assert store.read_range(plain(f"{url}{written}"), 3, 9) == DATA[3:9]
+        assert store.read_range(object_path(f"{url}{written}"), 3, 9) == DATA[3:9]
         assert asked[-1]["path"] == sent
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shoal.storage.http.answer_heads import plain_head
+from shoal.storage.http.responses import plain_head
 
 USUAL = b'HTTP/1.1 206 Partial Content\r\nContent-Length: 9\r\nETag: "a: b"\r\nContent-Range: bytes 0-8/20\r\n\r\n'
 

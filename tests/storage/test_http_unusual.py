@@ -15,7 +15,7 @@ from tests.storage.test_http import DATA, answering, send_range
 from tests.storage.test_http_connections import CERTIFICATE, trusted, tunnelling
 
 from shoal.errors import StorageError
-from shoal.storage.http.connections import _place_of
+from shoal.storage.http.connections import _host_and_port
 from shoal.storage.http.http_store import HttpStore
 from shoal.storage.http.http_urls import sendable
 
@@ -244,7 +244,7 @@ def test_kept_connections_of_tls() -> None:
     ],
 )
 def test_ports_that_are_not_written(url: str, place: tuple[str, str, int]) -> None:
-    assert _place_of(url) == place
+    assert _host_and_port(url) == place
 
 
 @pytest.mark.parametrize(

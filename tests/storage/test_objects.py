@@ -13,7 +13,7 @@ from tests.storage.servers import KEY, SECRET, Place, s3_options
 from tests.storage.test_http import answering, send
 
 from shoal.errors import ForkError, SourceError, StorageError, UsageError
-from shoal.storage.objects.object_options import _sorted, place_of
+from shoal.storage.objects.object_options import _sorted, location_of
 from shoal.storage.objects.object_store import ObjectStore
 from shoal.storage.retry import RetryingStore, RetryRule
 from shoal.storage.sources.source import expand
@@ -287,15 +287,15 @@ def test_urls_that_name_no_bucket(url: str) -> None:
 
 
 def test_places() -> None:
-    place = place_of("abfss://files@account.dfs.core.windows.net/a/b.tar")
+    place = location_of("abfss://files@account.dfs.core.windows.net/a/b.tar")
     assert (place.kind, place.bucket, place.key, place.account) == ("az", "files", "a/b.tar", "account")
     assert place.root == "abfss://files@account.dfs.core.windows.net"
-    assert place_of("s3a://bucket/k").kind == "s3"
-    assert place_of("gs://bucket").key == ""
+    assert location_of("s3a://bucket/k").kind == "s3"
+    assert location_of("gs://bucket").key == ""
 
 
 def sorted_for(url: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    return _sorted(place_of(url), options)
+    return _sorted(location_of(url), options)
 
 
 def test_the_words_of_others_are_understood(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import shoal
 from shoal.cli.main import main
 from shoal.errors import ShoalError
 from shoal.storage.stores import open_store
-from shoal.storage.urls import has_unescaped_password, struck_out, without_secrets
+from shoal.storage.urls import has_unescaped_password, redacted, without_secrets
 from shoal.testing import Fault, RangeServer
 
 LINES = "".join(json.dumps({"id": number}) + "\n" for number in range(20)).encode()
@@ -226,7 +226,7 @@ def test_what_is_no_password(url: str) -> None:
 
 
 def test_struck_out() -> None:
-    assert struck_out("a secret and a secrets", ["secret", "secrets"]) == "a *** and a ***"
+    assert redacted("a secret and a secrets", ["secret", "secrets"]) == "a *** and a ***"
     assert (
         without_secrets("abfs://files@account.dfs.core.windows.net/a?sig=x")
         == "abfs://files@account.dfs.core.windows.net/a"

@@ -46,7 +46,7 @@ from shoal.storage.stat_many import find_all, stat_all
 from shoal.storage.storage_errors import is_forbidden
 from shoal.storage.store import ObjectInfo, Store
 from shoal.storage.stores import in_store, open_store
-from shoal.storage.urls import join, plain, scheme_of, without_secrets
+from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 
 _log = logging.getLogger("shoal")
 
@@ -283,7 +283,7 @@ def _given_index(
         return load_index(path, store=LocalStore()), path
     same = schemes_of([given]) == schemes_of(found.paths)
     other = with_retries(open_store(given, storage_options if same else None), storage_options)
-    return load_index(plain(given), store=other, cache_dir=cache_dir), plain(given)
+    return load_index(object_path(given), store=other, cache_dir=cache_dir), object_path(given)
 
 
 def _index_in_directory(found: Source, path: str, store: Store, cache_dir: str) -> Index | None:

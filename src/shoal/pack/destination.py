@@ -36,7 +36,7 @@ from shoal.storage.sources.named_files import INDEX_NAME, PACKING, PACKING_PLAN
 from shoal.storage.sources.source import SourceLike, texts_of
 from shoal.storage.store import ObjectInfo, PutIf, Store
 from shoal.storage.stores import open_store
-from shoal.storage.urls import join, plain, scheme_of, without_secrets
+from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 
 _PLAN, _LOCK, _PART, _NOTE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note"
 _DIGEST = re.compile(r"[0-9a-f]{16,}")  # shows that values differ, and means nothing to people
@@ -57,7 +57,7 @@ class Output:
         if scheme_of(text) in ("http", "https"):
             msg = f"{without_secrets(text)}: shards cannot be made here: nothing is written over http"
             raise UsageError(msg, hint="make them in a directory that a server shows, or in an object store: s3://...")
-        self.url = plain(text).rstrip("/") if scheme_of(text) else str(Path(expand_home(text)).absolute())
+        self.url = object_path(text).rstrip("/") if scheme_of(text) else str(Path(expand_home(text)).absolute())
         self.plan = plan
         self._options = dict(storage_options or {})
         self.store: Store = with_retries(open_store(text, self._options or None), self._options)
@@ -351,4 +351,4 @@ def check_apart(source: SourceLike, url: str | os.PathLike[str]) -> None:
 
 def _resolved(text: str) -> str:
     path = local_path(text)
-    return plain(path).rstrip("/") if scheme_of(path) else str(Path(expand_home(path)).resolve())
+    return object_path(path).rstrip("/") if scheme_of(path) else str(Path(expand_home(path)).resolve())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from shoal.errors import SourceError, UsageError
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.fsspec_store import FileSystemStore, filesystem_for, url_in
+from shoal.storage.http.http_options import positive_seconds
 from shoal.storage.http.http_store import HttpStore
 from shoal.storage.memory_store import MemoryStore
 from shoal.storage.objects.object_options import OBJECT_SCHEMES
@@ -77,24 +77,9 @@ def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = N
 
 
 def deadline_of(storage_options: Mapping[str, Any] | None) -> float | None:
-    """Return the deadline for retries in seconds, or None if the options have none.
-
-    Raises
-    ------
-    UsageError
-        It is not a number of seconds above 0.
-    """
-    asked = (storage_options or {}).get(DEADLINE)
-    if asked is None:
-        return None
-    try:
-        seconds = math.nan if isinstance(asked, bool) else float(asked)
-    except (TypeError, ValueError):
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        msg = f"storage_options: {DEADLINE} is a number of seconds above 0"
-        raise UsageError(msg, hint=f'{{"{DEADLINE}": 30}}')
-    return seconds
+    """Return the deadline for retries in seconds, or None if the options have none; raise `UsageError` if invalid."""
+    requested = (storage_options or {}).get(DEADLINE)
+    return None if requested is None else positive_seconds(DEADLINE, requested)
 
 
 def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:

@@ -63,14 +63,14 @@ def secrets_in(url: str) -> list[str]:
     return [text for text in found | {unquote_plus(text) for text in found} if len(text) >= _SHORTEST_SECRET]
 
 
-def struck_out(text: str, secrets: Iterable[str]) -> str:
+def redacted(text: str, secrets: Iterable[str]) -> str:
     """Return ``text`` with each of ``secrets`` replaced by ``***``."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
 
 
-def plain(url: str) -> str:
+def object_path(url: str) -> str:
     """Return the path by which an object is known: an http URL without its secrets; any other unchanged.
 
     Outside http, "?" and "#" are ordinary letters of a name.
@@ -78,10 +78,12 @@ def plain(url: str) -> str:
     return without_secrets(url) if scheme_of(url) in _WITH_QUERY else url
 
 
-def tagged(url: str) -> str:
-    """Return `plain` of ``url`` with a digest of its query, to tell apart URLs that differ in the query alone."""
+def tagged_path(url: str) -> str:
+    """Return `object_path` of ``url`` with a digest of its query, to tell apart URLs that differ in the query alone."""
     _, mark, query = url.partition("?")
-    return f"{plain(url)}#{hashlib.blake2b(query.encode(), digest_size=6).hexdigest()}" if mark else plain(url)
+    return (
+        f"{object_path(url)}#{hashlib.blake2b(query.encode(), digest_size=6).hexdigest()}" if mark else object_path(url)
+    )
 
 
 def join(root: str, name: str) -> str:

@@ -38,7 +38,7 @@ from shoal.storage.sources.source import Source, SourceLike, expand
 from shoal.storage.storage_errors import is_broken, is_missing
 from shoal.storage.store import Store
 from shoal.storage.stores import in_store, open_store
-from shoal.storage.urls import join, plain, scheme_of
+from shoal.storage.urls import join, object_path, scheme_of
 from shoal.verify.shard_checks import check_shards
 from shoal.verify.verify_report import Damage, Soundness, words_of, words_without_path
 
@@ -203,7 +203,7 @@ def _index_place(
     given = os.fspath(index)
     if not scheme_of(given):
         return str(Path(expand_home(given)).absolute()), LocalStore()
-    return plain(given), with_retries(open_store(given, storage_options), storage_options)
+    return object_path(given), with_retries(open_store(given, storage_options), storage_options)
 
 
 def _is_no_index(error: StorageError, index: str | os.PathLike[str] | None) -> bool:

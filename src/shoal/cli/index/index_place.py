@@ -22,7 +22,7 @@ from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source, schemes_of
 from shoal.storage.store import Store
 from shoal.storage.stores import open_store
-from shoal.storage.urls import join, parent, plain, scheme_of
+from shoal.storage.urls import join, object_path, parent, scheme_of
 
 _NOT_WRITEABLE = ("http", "https")
 _HINT = "--output FILE writes it elsewhere; shoal.open(..., index=FILE) reads it there"
@@ -83,7 +83,7 @@ def place_asked(arguments: argparse.Namespace, found: Source, shard_format: Form
     same = schemes_of([asked]) == schemes_of(found.paths)
     options = storage_options_of(arguments)
     other = with_retries(open_store(asked, options if same else None), options)
-    path = join(plain(asked).rstrip("/"), INDEX_NAME) if asked.endswith("/") else plain(asked)
+    path = join(object_path(asked).rstrip("/"), INDEX_NAME) if asked.endswith("/") else object_path(asked)
     _refuse_read_only(path)
     return IndexPlace(path, other)
 

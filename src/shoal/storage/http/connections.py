@@ -1,6 +1,7 @@
-"""Connections of one process to http servers, made by the standard library's client and reused between requests.
+"""Connections of one process to http servers, reused between requests; and the errors of those that fail or break.
 
-They belong to the process that made them: sockets shared over a fork gave wrong bytes.
+The standard library's client makes them. They belong to the process that made them: sockets shared over a fork gave
+wrong bytes.
 """
 
 from __future__ import annotations
@@ -8,19 +9,21 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 import ssl
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPSConnection, InvalidURL, RemoteDisconnected
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
-from shoal.errors import StorageError
-from shoal.storage.http.http_options import HttpOptions
-from shoal.storage.http.proxies import PROXY_HINT, authorization_for, proxy_for
+from shoal.errors import StorageError, UsageError
+from shoal.storage.http.http_options import PROXY_HINT, HttpOptions, proxy_authorization
 from shoal.storage.http.responses import Response
-from shoal.storage.urls import secrets_in
+from shoal.storage.storage_errors import trimmed
+from shoal.storage.urls import redacted, secrets_in, without_secrets
 
 # More than any stream uses at a time: connections beyond this are closed after one use.
 _MAX_IDLE_PER_HOST = 256
@@ -41,23 +44,23 @@ class Connections:
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
-        self._own = _OfProcess(options)
+        self._own = _ProcessState(options)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Connections, (self._options,)
 
     def get(self, url: str, headers: Mapping[str, str]) -> Answer:
         """Send one GET and return the answer, with its body to be read; redirects and retries are up to the caller.
 
-        Raises
-        ------
-        OSError, http.client.HTTPException, ValueError
-            As the standard library raises them; `NoConnectionError` if no connection could be made to send it.
-        StorageError
-            The URL names no host, or the proxy's scheme does not work for it.
+        Raises `OSError`, `http.client.HTTPException` or `ValueError` as the standard library does; `NoConnectionError`
+        if no connection could be made to send it; and `StorageError` if the URL names no host, or the proxy's scheme
+        does not work for it.
         """
         begin = url.index("/", url.index("//") + 2)
         route = self._route_to(url[:begin])
         connection = route.connection()
         try:
-            connection.request("GET", *route.asked(url, begin, headers))
+            connection.request("GET", *route.request_for(url, begin, headers))
             response = connection.getresponse()
             return Answer(connection, cast("Response", response), route)
         except BaseException:
@@ -68,8 +71,8 @@ class Connections:
         own = self._own
         if own.pid != os.getpid():
             # Never closed here: the parent's sockets must not be touched, not even at the end.
-            _left_alone.append(own)
-            own = self._own = _OfProcess(self._options)
+            _inherited.append(own)
+            own = self._own = _ProcessState(self._options)
         route = own.routes.get(origin)
         if route is None:
             if len(own.routes) >= _MAX_HOSTS:
@@ -80,8 +83,8 @@ class Connections:
 
     def secrets(self, url: str) -> list[str]:
         """Return the parts of this URL's proxy setting that must not be shown, also as they are sent to the proxy."""
-        proxy = proxy_for(url, self._options)
-        words = [*secrets_in(proxy), authorization_for(proxy).partition(" ")[2]]
+        proxy = self._options.proxy_for(url)
+        words = [*secrets_in(proxy), proxy_authorization(proxy).partition(" ")[2]]
         return [word for word in words if word]
 
     def close(self) -> None:
@@ -93,53 +96,43 @@ class Connections:
                 route.close()
 
 
-_left_alone: list[Any] = []
+_inherited: list[Any] = []
 
 
-class _OfProcess:
+class _ProcessState:
     """State that belongs to the process that made it."""
 
     def __init__(self, options: HttpOptions) -> None:
         self.pid = os.getpid()
         self.routes: dict[str, _Route] = {}
-        self.trust = _Trust(options)
+        # Kept, since certificates are hundreds; threads that ask at once may each read them. Not shared over a fork:
+        # OpenSSL keeps locks in it, which another thread may have held.
+        self.trust = cache(partial(_trusted_certificates, options.ca_bundle))
 
 
-class _Trust:
-    """Trusted certificates; kept, since they are hundreds. Threads that ask at once may each read them.
-
-    Not shared over a fork: OpenSSL keeps locks in it, which another thread may have held.
-    """
-
-    def __init__(self, options: HttpOptions) -> None:
-        self._options = options
-        self._context: ssl.SSLContext | None = None
-
-    def context(self) -> ssl.SSLContext:
-        if self._context is None:
-            context = ssl.create_default_context(cafile=self._options.ca_bundle)
-            context.set_alpn_protocols(["http/1.1"])
-            self._context = context
-        return self._context
+def _trusted_certificates(ca_bundle: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ca_bundle)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 class _Route:
     """The route to one host, direct or by a proxy; and the idle connections to it."""
 
-    def __init__(self, origin: str, options: HttpOptions, trust: _Trust) -> None:
+    def __init__(self, origin: str, options: HttpOptions, trust: Callable[[], ssl.SSLContext]) -> None:
         self._idle: deque[HTTPConnection] = deque()
         self._is_closed = False
         weakref.finalize(self, _close_all, self._idle)
         self._options, self._trust = options, trust
-        self._goal = _place_of(origin)
-        proxy = proxy_for(origin, options)
-        self._sent_to_proxy = {"Proxy-Authorization": sent} if (sent := authorization_for(proxy)) else {}
+        self._target = _host_and_port(origin)
+        proxy = options.proxy_for(origin)
+        self._sent_to_proxy = {"Proxy-Authorization": sent} if (sent := proxy_authorization(proxy)) else {}
         self._by_proxy = bool(proxy)
-        self._place = _place_of(proxy) if proxy else self._goal
-        if self._place[0] not in ("http", "https") or (proxy and self._place[0] == self._goal[0] == "https"):
-            msg = f"a proxy by {self._place[0]} cannot be asked for {self._goal[0]}"
+        self._peer = _host_and_port(proxy) if proxy else self._target
+        if self._peer[0] not in ("http", "https") or (proxy and self._peer[0] == self._target[0] == "https"):
+            msg = f"a proxy by {self._peer[0]} cannot be asked for {self._target[0]}"
             raise StorageError(msg, hint=PROXY_HINT)
-        if not self._goal[1]:
+        if not self._target[1]:
             msg = f"{origin}/: this is no URL, since it names no host"
             raise StorageError(msg, hint="http://HOST:PORT/PATH")
 
@@ -151,26 +144,27 @@ class _Route:
                 if _is_open(connection):
                     return connection
                 connection.close()
-        return self._made()
-
-    def _made(self) -> HTTPConnection:
-        scheme, host, port = self._place
+        scheme, host, port = self._peer
         seconds = self._options.connect_timeout_seconds
-        if scheme == "https" or self._goal[0] == "https":
-            made: HTTPConnection = HTTPSConnection(host, port, timeout=seconds, context=self._trust.context())
+        if scheme == "https" or self._target[0] == "https":
+            connection = HTTPSConnection(host, port, timeout=seconds, context=self._trust())
         else:
-            made = HTTPConnection(host, port, timeout=seconds)
-        if self._by_proxy and self._goal[0] == "https":
-            made.set_tunnel(self._goal[1], self._goal[2], self._sent_to_proxy)
-        made.response_class = Response
+            connection = HTTPConnection(host, port, timeout=seconds)
+        if self._by_proxy and self._target[0] == "https":
+            connection.set_tunnel(self._target[1], self._target[2], self._sent_to_proxy)
+        connection.response_class = Response
         try:
-            with _connecting(host if self._by_proxy else ""):
-                made.connect()
-        except BaseException:
-            made.close()
-            raise
-        made.sock.settimeout(self._options.timeout_seconds)
-        return made
+            connection.connect()
+        except BaseException as error:
+            connection.close()
+            if not isinstance(error, OSError):
+                raise
+            # A failure of TLS is one of its own, and so is that of the library about a proxy, which has no errno.
+            if isinstance(error, ssl.SSLError) or (error.errno is None and not isinstance(error, TimeoutError)):
+                raise
+            raise NoConnectionError(error, host if self._by_proxy else "") from error
+        connection.sock.settimeout(self._options.timeout_seconds)
+        return connection
 
     def keep(self, connection: HTTPConnection) -> None:
         """Keep a connection that is idle now."""
@@ -186,24 +180,11 @@ class _Route:
         self._is_closed = True
         _close_all(self._idle)
 
-    def asked(self, url: str, begin: int, headers: Mapping[str, str]) -> tuple[str, None, Mapping[str, str]]:
+    def request_for(self, url: str, begin: int, headers: Mapping[str, str]) -> tuple[str, None, Mapping[str, str]]:
         """Return target, body and headers of a request for a URL, whose path begins at ``begin``."""
-        if self._by_proxy and self._goal[0] == "http":
+        if self._by_proxy and self._target[0] == "http":
             return url, None, {**headers, **self._sent_to_proxy}
         return url[begin:], None, headers
-
-
-@contextlib.contextmanager
-def _connecting(proxy: str) -> Iterator[None]:
-    """Tell errors of making a connection from those of one that breaks later."""
-    try:
-        yield
-    except TimeoutError as error:
-        raise NoConnectionError(error, proxy) from error
-    except OSError as error:
-        if isinstance(error, ssl.SSLError) or error.errno is None:  # the library's own error, about a proxy
-            raise
-        raise NoConnectionError(error, proxy) from error
 
 
 class Answer:
@@ -255,8 +236,40 @@ def _is_open(connection: HTTPConnection) -> bool:
     return not ready.poll(0)
 
 
-def _place_of(url: str) -> tuple[str, str, int | None]:
+def _host_and_port(url: str) -> tuple[str, str, int | None]:
     """Return scheme, host and port; the library takes part of an IPv6 address for the port, and 443 for a proxy's."""
     parts = urlsplit(url)
     port = parts.port
     return parts.scheme, parts.hostname or "", {"http": 80, "https": 443}.get(parts.scheme) if port is None else port
+
+
+def connection_failure(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = ()) -> StorageError:
+    """Return the error for a failed or broken connection; raise errors of any other kind unchanged."""
+    if isinstance(error, StorageError | UsageError):
+        return error  # type: ignore[return-value]
+    if not isinstance(error, HTTPException | OSError | ValueError):
+        raise error
+    text = trimmed(redacted(str(error), secrets)) or type(error).__name__
+    hint, transient = "is the network up, and the server?", True
+    if isinstance(error, ssl.SSLCertVerificationError):
+        hint, transient = 'the certificate is not trusted; {"ca_bundle": FILE} in storage_options trusts another', False
+    elif isinstance(error, InvalidURL | ValueError):
+        hint, transient = "check the URL", False
+    elif isinstance(error, NoConnectionError):
+        target = f"by the proxy {error.proxy}" if error.proxy else f"to {urlsplit(path).netloc}"
+        if isinstance(error.reason, socket.gaierror):
+            name = error.proxy or urlsplit(path).hostname
+            text, hint = f"the name of the host {name} is not known", "check the URL, and the network"
+        elif isinstance(error.reason, TimeoutError):
+            text = f"no connection {target}: nothing came for too long"
+            hint = '{"connect_timeout_seconds": ...} in storage_options waits longer'
+        else:
+            text = f"no connection {target}: {text}"
+        hint = PROXY_HINT if error.proxy else hint
+    elif isinstance(error, BadStatusLine) and not isinstance(error, RemoteDisconnected):
+        text = f"what came is no answer of http: {text}"
+    elif isinstance(error, TimeoutError):
+        text, hint = "nothing came for too long", '{"timeout_seconds": ...} in storage_options waits longer'
+    elif text.startswith("Tunnel connection failed"):
+        hint = PROXY_HINT
+    return StorageError(f"could not {verb} {without_secrets(path)}: {text}", hint=hint, transient=transient)

@@ -1,4 +1,4 @@
-"""User options for http: headers, timeouts, certificates, a proxy."""
+"""User options for http: headers, timeouts, certificates, a proxy; and the proxy that is used for a URL."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from urllib.parse import unquote, urlsplit
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
+
+PROXY_HINT = (
+    "check proxy in storage_options, or http_proxy, https_proxy and all_proxy in the environment: a proxy is named by "
+    "http://, or by https:// where it is asked for http"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,47 +36,74 @@ class HttpOptions:
             msg = f"storage_options: http knows no {', '.join(unknown)}"
             raise UsageError(msg, hint=f"{did_you_mean(unknown[0], known)}it takes {', '.join(sorted(known))}")
         headers = options.get("headers", {})
-        if not isinstance(headers, Mapping) or not all(isinstance(x, str) for pair in headers.items() for x in pair):
+        is_dict = isinstance(headers, Mapping)
+        texts: list[Any] = [text for pair in headers.items() for text in pair] if is_dict else [None]
+        if not all(isinstance(text, str) for text in texts):
             msg = f"storage_options: headers are a dict of texts, not {type(headers).__name__}"
             raise UsageError(msg, hint='{"headers": {"Authorization": "Bearer ..."}}')
-        if any(letter in text for pair in headers.items() for text in pair for letter in "\r\n"):
+        if any(letter in text for text in texts for letter in "\r\n"):
             msg = "storage_options: a header holds an end of line"
             raise UsageError(msg, hint="was it read from a file with its last line end? strip() it")
-        if not all(_is_latin(text) for pair in headers.items() for text in pair):
+        if any(ord(letter) > 255 for text in texts for letter in text):
             msg = "storage_options: a header holds a letter that headers cannot have"
             raise UsageError(msg, hint="they are of ISO-8859-1; encode the value, by base64 for example")
-        for name in ("timeout_seconds", "connect_timeout_seconds"):
-            if name in options:
-                options = {**options, name: _positive(options[name], name)}
+        timeouts = {name: positive_seconds(name, options[name]) for name in _TIMEOUTS if name in options}
         if (bundle := options.get("ca_bundle")) is not None and not os.path.isfile(bundle):
             msg = f"storage_options: ca_bundle={bundle} is no file"
             raise UsageError(msg, hint="it is a file of certificates in PEM")
-        return cls(**{**options, "headers": dict(headers)})
+        return cls(**{**options, **timeouts, "headers": dict(headers)})
 
     def headers_for(self, url: str) -> dict[str, str]:
         """Return the user's headers, and the Authorization header for user and password in the URL."""
         parts = urlsplit(url)
         if parts.username is None:
             return dict(self.headers)
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}", **self.headers}
+        return {"Authorization": _basic(parts.username, parts.password or ""), **self.headers}
 
     def secrets(self) -> list[str]:
         """Return the words that must never be shown, even if a server echoes them."""
         words = [word for value in self.headers.values() for word in (value, *value.split())]
         return [word for word in words if len(word) > 3]
 
+    def proxy_for(self, url: str) -> str:
+        """Return the proxy from the options, else the environment, "" for none; one without a scheme is http."""
+        proxy = self.proxy or _proxy_in_environment(url)
+        return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
-def _is_latin(text: str) -> bool:
-    return all(ord(letter) < 256 for letter in text)
+
+_TIMEOUTS = ("timeout_seconds", "connect_timeout_seconds")
 
 
-def _positive(value: object, name: str) -> float:
+def positive_seconds(name: str, value: object) -> float:
+    """Return the option ``name`` of a store, a number of seconds above 0; raise `UsageError` if it is none."""
     try:
-        seconds = float(value)  # type: ignore[arg-type]
+        seconds = 0.0 if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         seconds = 0.0
     if not 0 < seconds < float("inf"):
         msg = f"storage_options: {name} is a number of seconds above 0"
         raise UsageError(msg, hint=f'{{"{name}": 30}}')
     return seconds
+
+
+def proxy_authorization(proxy: str) -> str:
+    """Return the Proxy-Authorization header for a proxy's URL; "" if it names no user."""
+    user, at, _ = proxy.partition("://")[2].partition("/")[0].rpartition("@")
+    name, _, password = user.partition(":")
+    return _basic(name, password) if at else ""
+
+
+def _basic(user: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{unquote(user)}:{unquote(password)}'.encode()).decode()}"
+
+
+def _proxy_in_environment(url: str) -> str:
+    """Return the proxy by http_proxy, https_proxy, all_proxy and no_proxy; "" for none."""
+    import urllib.request  # noqa: PLC0415  # slow to import, and seldom needed
+
+    proxies = urllib.request.getproxies()
+    parts = urlsplit(url)
+    proxy = proxies.get(parts.scheme) or proxies.get("all") or ""
+    # Try the host with its port, and an IPv6 address without brackets, as some write it in no_proxy.
+    is_direct = any(urllib.request.proxy_bypass(host) for host in (parts.netloc, parts.hostname or ""))
+    return "" if not proxy or is_direct else proxy

@@ -9,13 +9,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from shoal.errors import StorageError
-from shoal.storage.http.connections import Answer, Connections, NoConnectionError
-from shoal.storage.http.content_encodings import encoded_on_the_way
-from shoal.storage.http.http_failures import broken
+from shoal.storage.http.connections import Answer, Connections, NoConnectionError, connection_failure
 from shoal.storage.http.http_options import HttpOptions
 from shoal.storage.http.http_urls import host_of, origin_of, redirected, sendable
 from shoal.storage.remote_objects import (
@@ -31,17 +28,45 @@ from shoal.storage.remote_objects import (
 )
 from shoal.storage.storage_errors import status_failure
 from shoal.storage.store import Buffer, ObjectInfo
-from shoal.storage.urls import plain, secrets_in, struck_out, tagged, without_secrets
+from shoal.storage.urls import object_path, redacted, secrets_in, tagged_path, without_secrets
 
+_SERVER_HINT = "the server, or a proxy before it, is at fault"
 _MAX_REDIRECTS = 5
 _REDIRECT_SECONDS = 60.0  # signed URLs hold for minutes at least; asking every time would double the requests
 _REDIRECTS = {301, 302, 303, 307, 308}
-_SAID_BYTES = 2000
+_QUOTED_BYTES = 2000
 # For an object that was never read, an answer without a range may come from a proxy cache that lacks the object as yet.
 _ATTEMPTS_TO_MEET = 6
 # Some servers refuse requests without a User-Agent; the user's own header replaces it.
 _ALWAYS_SENT = {"Accept-Encoding": "identity", "User-Agent": "shoal"}
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)\s*", re.IGNORECASE)
+_GZIP, _BZIP2, _ZSTD = ("gzip", "x-gzip"), ("bzip2", "x-bzip2"), ("zstd",)
+_STORED_AS = {
+    "gz": _GZIP,
+    "tgz": _GZIP,
+    "bz2": _BZIP2,
+    "xz": ("xz", "x-xz"),
+    "zst": _ZSTD,
+    "zstd": _ZSTD,
+    "br": ("br",),
+}
+# "aws-chunked" is how a client once sent the object to its store, which did not remove it.
+_NO_CODES = ("", "identity", "aws-chunked")
+
+
+class _FirstRequest(NamedTuple):
+    """First request for an object: its URL, and headers, which only go to servers of this origin."""
+
+    url: str
+    headers: dict[str, str]
+    origin: tuple[str, str, int | None]
+
+
+class _Redirect(NamedTuple):
+    """Redirect target of an object, and the time until which it is used without asking again."""
+
+    url: str
+    until_seconds: float
 
 
 class HttpStore:
@@ -63,8 +88,8 @@ class HttpStore:
         self._known = KnownObjects()
         self._full: dict[str, str] = {}
         self._of_hosts: dict[str, str] = {}
-        self._firsts: dict[str, _First] = {}  # made once, since parsing URLs takes longer than the rest of our work
-        self._moved: dict[str, _Moved] = {}
+        self._firsts: dict[str, _FirstRequest] = {}  # made once: parsing URLs takes longer than the rest of our work
+        self._redirects: dict[str, _Redirect] = {}
         self._connections = Connections(self._options)
         self._answered: set[str] = set()  # hosts
 
@@ -72,24 +97,22 @@ class HttpStore:
         return "HttpStore()"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self._options, self._full, self._of_hosts, self._answered)
+        kept = ("_options", "_connections", "_full", "_of_hosts", "_answered")
+        return HttpStore, (), {name: getattr(self, name) for name in kept}
 
     def learn(self, url: str) -> None:
-        """Remember query and password of ``url``: the path that `plain` or `tagged` makes of it is read with them."""
-        if plain(url) != url:
+        """Remember query and password of ``url``: its `object_path` and its `tagged_path` are read with them."""
+        if object_path(url) != url:
             self._firsts.clear()
-            self._moved.clear()
-            self._full.setdefault(plain(url), url)
-            self._full[tagged(url)] = url
+            self._redirects.clear()
+            self._full.setdefault(object_path(url), url)
+            self._full[tagged_path(url)] = url
             self._of_hosts.setdefault(host_of(url), url)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return exactly the bytes ``[first_byte, end_byte)``, by one request (more only to follow redirects).
 
-        Raises
-        ------
-        StorageError
-            Something other than these bytes of this object came; ``transient`` says whether a retry may help.
+        Raises `StorageError` if anything else came; ``transient`` says whether a retry may help.
         """
         return self._read(path, first_byte, end_byte)
 
@@ -105,22 +128,22 @@ class HttpStore:
         verb = f"read bytes [{first_byte}, {end_byte}) of"
         with self._answer(path, first_byte, end_byte, verb=verb) as answer:
             if not _has_part(answer):
-                self._met(path, answer)
+                self._info(path, answer)
                 raise status_failure(416, path, verb=verb, headers=answer.headers)
             info, first, end = self._range_of(path, answer)
             if first != first_byte or end > end_byte:
                 msg = f"could not {verb} {path}: the server sent bytes [{first}, {end}) instead"
-                raise StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
+                raise StorageError(msg, hint=_SERVER_HINT, transient=True)
             check_length(path, first_byte, end_byte, end - first, info.num_bytes)
-            announced = answer.headers.get("content-length")
-            if announced is not None and announced.strip() != str(end - first):
+            announced = answer.headers.get("content-length", str(end - first))
+            if announced.strip() != str(end - first):
                 msg = f"could not {verb} {path}: the server announced {announced} bytes for them"
-                raise StorageError(msg, hint="the server, or a proxy before it, is at fault", transient=True)
+                raise StorageError(msg, hint=_SERVER_HINT, transient=True)
             try:
                 data = b"" if buffer is not None else answer.read(end - first)
                 num_bytes = len(data) if buffer is None else answer.read_into(buffer)
             except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
-                raise broken(error, path, verb=verb) from None
+                raise connection_failure(error, path, verb=verb) from None
         check_length(path, first_byte, end_byte, num_bytes, info.num_bytes)
         return data
 
@@ -128,21 +151,17 @@ class HttpStore:
         """Return size and version (etag, else date) of an object; requests its first byte unless it is known already.
 
         Not by HEAD: URLs that are signed for reading refuse it, and it does not show whether ranges are answered.
-
-        Raises
-        ------
-        StorageError
-            It does not exist, or the server does not answer range requests.
+        Raises `StorageError` if it does not exist, or the server does not answer range requests.
         """
         if known := self._known.get(path):
             return known
         with self._answer(path, 0, 1, verb="look at") as answer:
             if not _has_part(answer):
-                return self._met(path, answer)[0]
+                return self._info(path, answer)[0]
             return self._range_of(path, answer)[0]
 
     def stat_again(self, path: str) -> ObjectInfo:
-        """`stat` with a new request: the answer remembered may have come from a server that lags."""
+        """`stat` with a new request."""
         self._known.forget(path)
         return self.stat(path)
 
@@ -165,33 +184,33 @@ class HttpStore:
         """Close the connections of this process, and forget sizes and versions of objects."""
         self._connections.close()
         self._known.forget()
-        self._moved.clear()
+        self._redirects.clear()
 
     def _answer(self, path: str, first_byte: int, end_byte: int, *, verb: str) -> Answer:
         """Request a range; return the answer if it is 206, 416 or that of an empty object, else raise an error."""
         first = self._firsts.get(path) or self._firsts.setdefault(path, self._first(path))
         part = {"Range": f"bytes={first_byte}-{end_byte - 1}"}
         headers, own = _ALWAYS_SENT | part, first.headers | part
-        moved = self._moved.get(path)
-        url = moved.url if moved is not None and time.monotonic() < moved.until_seconds else first.url
+        redirect = self._redirects.get(path)
+        url = redirect.url if redirect is not None and time.monotonic() < redirect.until_seconds else first.url
         for num_redirects in range(_MAX_REDIRECTS + 1):
             same = url is first.url or origin_of(url) == first.origin
             answer = self._ask(url, own if same else headers, path, verb)
             if answer.status in (206, 416) or self._is_whole(path, answer, first_byte, end_byte):
                 if num_redirects:
-                    self._moved[path] = _Moved(url, time.monotonic() + _REDIRECT_SECONDS)
+                    self._redirects[path] = _Redirect(url, time.monotonic() + _REDIRECT_SECONDS)
                 return answer
             with answer as refused:
                 if refused.status in _REDIRECTS and "location" in refused.headers:
                     url = redirected(url, refused.headers["location"], path, verb)
-                elif moved is not None and url is moved.url and 400 <= refused.status < 500:
+                elif redirect is not None and url is redirect.url and 400 <= refused.status < 500:
                     url = first.url  # the signature may have expired: ask for the redirect again
                 else:
                     raise self._refusal(answer, path, verb, secrets=self._secrets(path, url))
         msg = f"could not {verb} {path}: redirected more than {_MAX_REDIRECTS} times"
         raise StorageError(msg, hint="the server leads in a circle; does it want credentials?")
 
-    def _first(self, path: str) -> _First:
+    def _first(self, path: str) -> _FirstRequest:
         full = self._full_url(path)
         origin_of(full)  # raises for an invalid URL
         url = sendable(full)
@@ -199,7 +218,7 @@ class HttpStore:
         own = self._options.headers_for(full)
         named = {name.lower() for name in own}
         always = {name: value for name, value in _ALWAYS_SENT.items() if name.lower() not in named}
-        return _First(url, always | own, origin)
+        return _FirstRequest(url, always | own, origin)
 
     def _full_url(self, path: str) -> str:
         """Return the URL learnt for ``path``, else ``path`` with the password and query that were given for its host.
@@ -219,8 +238,8 @@ class HttpStore:
         try:
             answer = self._connections.get(url, headers)
         except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
-            self._moved.pop(path, None)
-            failure = broken(error, path, verb=verb, secrets=self._secrets(path, url))
+            self._redirects.pop(path, None)
+            failure = connection_failure(error, path, verb=verb, secrets=self._secrets(path, url))
             failure.unmet = isinstance(error, NoConnectionError) and host not in self._answered
             raise failure from None
         self._answered.add(host)
@@ -243,10 +262,10 @@ class HttpStore:
             body = b""
             if answer.status >= 400:
                 try:
-                    body = answer.read(_SAID_BYTES)
+                    body = answer.read(_QUOTED_BYTES)
                 except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
-                    raise broken(error, path, verb=verb) from None
-            said = struck_out(body.decode("utf-8", "replace"), secrets)
+                    raise connection_failure(error, path, verb=verb) from None
+            said = redacted(body.decode("utf-8", "replace"), secrets)
             return status_failure(answer.status, path, verb=verb, body=said, headers=answer.headers)
         msg = f"could not {verb} {path}: the server sent the whole object (200) and not the range that was asked for"
         hint = "serve the shards by a server that answers ranges (nginx, any object store), or copy them"
@@ -271,18 +290,16 @@ class HttpStore:
     def _range_of(self, path: str, answer: Answer) -> tuple[ObjectInfo, int, int]:
         """Return the object that a partial answer describes, and the range that it holds of it."""
         encoding = answer.headers.get("content-encoding", "")
-        if encoding and encoded_on_the_way(encoding, path):
+        if encoding and _is_encoded_in_transit(encoding, path):
             msg = f"{path}: the server encodes its answers ({encoding}), so that ranges are not those of the object"
-            hint = (
-                "switch compression off for these files; what is stored compressed has a name that says so (.gz, .zst)"
-            )
+            hint = "switch compression off for these files; those stored compressed have names that say so (.gz, .zst)"
             raise self._no_range(path, msg, hint)
-        info, match = self._met(path, answer)
+        info, match = self._info(path, answer)
         if match[1] is None:
             raise self._unclear(path, answer)
         return info, int(match[1]), int(match[2]) + 1
 
-    def _met(self, path: str, answer: Answer) -> tuple[ObjectInfo, re.Match[str]]:
+    def _info(self, path: str, answer: Answer) -> tuple[ObjectInfo, re.Match[str]]:
         """Return the object that an answer describes, and the match of its Content-Range."""
         said = answer.headers.get("content-range", "")
         if answer.status == 200:
@@ -299,7 +316,7 @@ class HttpStore:
     def _unclear(self, path: str, answer: Answer) -> StorageError:
         said = answer.headers.get("content-range")
         msg = f"{path}: the server does not say which part of how many bytes it sends (Content-Range: {said})"
-        return self._no_range(path, msg, "the server, or a proxy before it, is at fault")
+        return self._no_range(path, msg, _SERVER_HINT)
 
 
 def _length(answer: Answer) -> str:
@@ -311,25 +328,18 @@ def _has_part(answer: Answer) -> bool:
     return answer.status == 206 or (answer.status == 200 and _length(answer) != "0")
 
 
-@dataclass(frozen=True, slots=True)
-class _First:
-    """First request for an object: its URL, and headers, which only go to servers of this origin."""
+def _is_encoded_in_transit(encoding: str, path: str) -> bool:
+    """Return True if an answer for ``path`` with this Content-Encoding holds other bytes than those stored.
 
-    url: str
-    headers: dict[str, str]
-    origin: tuple[str, str, int | None]
+    Ranges are of the object as the server stores it; so an answer encoded on the way is of no use. But many stores
+    repeat for each answer the encoding given when the object was written, which for "train.jsonl.gz" is often "gzip":
+    then the bytes are those that are stored, and that its name promises.
 
-
-@dataclass(frozen=True, slots=True)
-class _Moved:
-    """Redirect target of an object, and the time until which it is used without asking again."""
-
-    url: str
-    until_seconds: float
-
-
-def _restore(options: HttpOptions, full: dict[str, str], of_hosts: dict[str, str], answered: set[str]) -> HttpStore:
-    store = HttpStore()
-    store._options, store._connections = options, Connections(options)  # noqa: SLF001  # the same module
-    store._full, store._of_hosts, store._answered = full, of_hosts, answered  # noqa: SLF001  # the same
-    return store
+    >>> [_is_encoded_in_transit(said, "a/b.jsonl.gz") for said in ("gzip", "aws-chunked, gzip", "br", "gzip, gzip")]
+    [False, False, True, True]
+    >>> _is_encoded_in_transit("gzip", "a/b.jsonl")
+    True
+    """
+    codes = [code for part in encoding.split(",") if (code := part.strip().lower()) not in _NO_CODES]
+    stored_as = _STORED_AS.get(path.partition("#")[0].rpartition(".")[2].lower(), ())
+    return bool(codes) and (len(codes) > 1 or codes[0] not in stored_as)

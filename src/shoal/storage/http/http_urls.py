@@ -32,7 +32,7 @@ def origin_of(url: str) -> tuple[str, str, int | None]:
 def sendable(url: str) -> str:
     """Return the URL as it is requested: without user and fragment, which are not sent in it, and its path escaped."""
     scheme, mark, rest = url.partition("#")[0].partition("://")
-    length = min(place for place in (rest.find("/"), rest.find("?"), len(rest)) if place >= 0)
+    length = min(end for end in (rest.find("/"), rest.find("?"), len(rest)) if end >= 0)
     host, target = rest[:length].rpartition("@")[2], rest[length:]
     if not target.startswith("/"):
         target = f"/{target}"
@@ -74,9 +74,9 @@ def redirected(url: str, location: str, path: str, verb: str) -> str:
         goal = urljoin(url, location)
     if not goal:
         msg = f"could not {verb} {path}: redirected to {without_secrets(location)}, which is no URL"
-        raise StorageError(msg, hint="the server is at fault; name the place itself")
+        raise StorageError(msg, hint="the server is at fault; name the target's URL itself")
     schemes = origin_of(url)[0], origin_of(goal)[0]
     if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
         msg = f"could not {verb} {path}: redirected from {schemes[0]}:// to {without_secrets(goal)}"
-        raise StorageError(msg, hint="name the place itself, if that is what you want")
+        raise StorageError(msg, hint="name that URL itself, if that is what you want")
     return sendable(goal)

@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.errors import ShoalError, StorageError
 from shoal.storage.storage_errors import status_failure, trimmed
-from shoal.storage.urls import secrets_in, struck_out
+from shoal.storage.urls import redacted, secrets_in
 
 _CREDENTIALS_HINT = (
     'no credentials were found: give them in the environment or in storage_options, or {"anonymous": True} for what '
@@ -26,8 +26,16 @@ _HEADER_HINT = (
     "stores of this kind send it with every answer: is a proxy on the way that takes it off, or is it a server of "
     "another kind? What is read by https:// needs fewer"
 )
-_ATTEMPTS_TO_BELIEVE = 6  # of several servers behind one name, others may send the header
 _PANIC_HINT = "look at storage_options and the credentials of the environment: is there a letter that cannot be sent?"
+# Words in final errors of obstore, and the hints for them.
+_FINAL = {
+    "builder error": 'is the endpoint a URL? An http:// one needs {"allow_http": True}',
+    "configured region": _REGION_HINT,
+    "Encountered object with invalid path": _NAME_HINT,
+    "Could not parse path": _NAME_HINT,
+    "Header missing": _HEADER_HINT,
+}
+_HEADER_ATTEMPTS = 6  # of several servers behind one name, others may send the header
 # Options that are not secret, and that help in a message.
 _PLAIN_OPTIONS = {"base_url", "endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
 _CLOUDS = ("AWS_", "AZURE_", "GOOGLE_")
@@ -37,42 +45,40 @@ _SHORTEST_SECRET = 8
 _NO_CONNECTION = re.compile(r'kind: Connect,.*?(?:message|error): "([^"]*)"', re.DOTALL)
 
 
-def failure(error: BaseException, path: str, options: Mapping[str, Any], *, verb: str, answered: bool) -> BaseException:
+def obstore_failure(
+    error: BaseException, path: str, options: Mapping[str, Any], *, verb: str, answered: bool
+) -> BaseException:
     """Return the `StorageError` for an exception of obstore; any other exception comes back unchanged.
 
     ``answered`` says that the store has answered this client before, so credentials were found then.
     """
     if has_panicked(error):
-        said = trimmed(scrubbed(str(error), options))
-        return StorageError(f"could not {verb} {path}: obstore gave up: {said}", hint=_PANIC_HINT)
-    if isinstance(error, ShoalError) or not _is_of_obstore(error):
+        text = trimmed(scrubbed(str(error), options))
+        return StorageError(f"could not {verb} {path}: obstore gave up: {text}", hint=_PANIC_HINT)
+    import obstore.exceptions as kinds  # noqa: PLC0415  # optional, but installed, since it raised
+
+    if isinstance(error, ShoalError) or not isinstance(error, kinds.BaseError | ValueError | OSError):
         return error
     text = scrubbed(str(error).partition("\n\nDebug source")[0], options)
     match = re.search(r"status code: (\d{3})[^:\n]*:?", text)
-    asked = text[: match.start()] if match else text
-    asks_for_credentials = re.search(r"169\.254\.|metadata\.google|credential|oauth2|/token", asked) is not None
+    request = text[: match.start()] if match else text
+    asks_for_credentials = re.search(r"169\.254\.|metadata\.google|credential|oauth2|/token", request) is not None
     if match and not asks_for_credentials:
         refused = status_failure(int(match[1]), path, verb=verb, body=text[match.end() :])
         if int(match[1]) == 400:
             refused.hint = _REGION_HINT
         return refused
-    hint = _CREDENTIALS_HINT if asks_for_credentials else "is the network up, and the server?"
-    transient = answered or not asks_for_credentials
-    if "builder error" in text:
-        hint, transient = 'is the endpoint a URL? An http:// one needs {"allow_http": True}', False
-    elif "configured region" in text:
-        hint, transient = _REGION_HINT, False
-    elif "Encountered object with invalid path" in text or "Could not parse path" in text:
-        hint, transient = _NAME_HINT, False
-    elif "Header missing" in text:
-        hint, transient = _HEADER_HINT, False
-    elif isinstance(error, ValueError):
-        hint, transient = "check the URL", False
+    hint = next((hint for words, hint in _FINAL.items() if words in text), "")
+    transient = not hint and not isinstance(error, ValueError) and (answered or not asks_for_credentials)
+    if not hint and isinstance(error, ValueError):
+        hint = "check the URL"
+    elif not hint:
+        hint = _CREDENTIALS_HINT if asks_for_credentials else "is the network up, and the server?"
     if no_connection := _NO_CONNECTION.search(str(error)):
         text += f": {no_connection[1]}"
-    said = trimmed(re.sub(r"^Generic \w+ error: ", "", text)) or type(error).__name__
-    attempts = _ATTEMPTS_TO_BELIEVE if hint is _HEADER_HINT else 1
-    msg = f"could not {verb} {path}: {said}"
+    text = trimmed(re.sub(r"^Generic \w+ error: ", "", text)) or type(error).__name__
+    attempts = _HEADER_ATTEMPTS if hint is _HEADER_HINT else 1
+    msg = f"could not {verb} {path}: {text}"
     found = StorageError(
         msg, hint=hint, transient=transient, worth_attempts=attempts, evidence="no header", unmet=bool(no_connection)
     )
@@ -86,31 +92,36 @@ def has_panicked(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def was_written_meanwhile(error: BaseException, said: StorageError) -> bool:
-    """Return True if a conditional write failed because another object is there; ``said`` is `failure`'s result."""
+def was_written_meanwhile(error: BaseException, failure: StorageError) -> bool:
+    """Return True if a conditional write failed because another object is there; ``failure`` is the translation."""
     import obstore.exceptions as kinds  # noqa: PLC0415  # optional, but installed, since it raised
 
-    is_told = isinstance(error, kinds.AlreadyExistsError | kinds.PreconditionError)
-    return is_told or re.search(r"answered (409|412)\b", said.message) is not None
+    is_refused = isinstance(error, kinds.AlreadyExistsError | kinds.PreconditionError)
+    return is_refused or re.search(r"answered (409|412)\b", failure.message) is not None
 
 
-def cannot_compare(error: BaseException, said: StorageError) -> bool:
+def cannot_compare(error: BaseException, failure: StorageError) -> bool:
     """Return True if a conditional write failed because the store does not support conditions."""
     import obstore.exceptions as kinds  # noqa: PLC0415  # the same
 
-    is_told = isinstance(error, kinds.NotSupportedError | NotImplementedError)
-    return is_told or re.search(r"answered 501\b", said.message) is not None
-
-
-def _is_of_obstore(error: BaseException) -> bool:
-    import obstore.exceptions as kinds  # noqa: PLC0415  # optional, but installed, since it raised
-
-    return isinstance(error, kinds.BaseError | FileNotFoundError | ValueError | OSError)
+    is_unsupported = isinstance(error, kinds.NotSupportedError | NotImplementedError)
+    return is_unsupported or re.search(r"answered 501\b", failure.message) is not None
 
 
 def scrubbed(text: str, options: Mapping[str, Any]) -> str:
-    """Return ``text`` without the values of options, or of environment variables, that may be secrets."""
-    return struck_out(text, [*_values(options), *_of_environment()])
+    """Return ``text`` without the values of options, or of environment variables, that may be secrets.
+
+    Those of the environment are for the tools of the clouds; a server could echo them.
+    """
+    in_environment = [
+        value
+        for name, value in os.environ.items()
+        if name.startswith(_CLOUDS) and any(word in name for word in _SECRET_WORDS) and len(value) >= _SHORTEST_SECRET
+    ]
+    secrets = [*_values(options), *in_environment]
+    # The parts of a query string, too: Azure's secrets are such, and are sent among other parameters.
+    queries = [f"option://x/?{secret.removeprefix('?')}" for secret in secrets if "=" in secret and "&" in secret]
+    return redacted(text, [*secrets, *(part for query in queries for part in secrets_in(query))])
 
 
 def _values(options: Mapping[str, Any]) -> Iterator[str]:
@@ -118,17 +129,4 @@ def _values(options: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _values(value)
         elif isinstance(value, str) and len(value) > 2 and name not in _PLAIN_OPTIONS:
-            yield from _with_parts(value)
-
-
-def _of_environment() -> Iterator[str]:
-    """Yield the environment's secrets for the tools of the clouds, which a server could echo."""
-    for name, value in os.environ.items():
-        if name.startswith(_CLOUDS) and any(word in name for word in _SECRET_WORDS) and len(value) >= _SHORTEST_SECRET:
-            yield from _with_parts(value)
-
-
-def _with_parts(secret: str) -> list[str]:
-    """Return a secret and, if it is a query string, its parts: Azure's are, and are sent among other parameters."""
-    is_query = "=" in secret and "&" in secret
-    return [secret, *(secrets_in(f"option://x/?{secret.removeprefix('?')}") if is_query else ())]
+            yield value

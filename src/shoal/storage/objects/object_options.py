@@ -1,17 +1,16 @@
-"""Conversion of a URL and storage_options into a client of obstore."""
+"""Conversion of a URL, storage_options and the profiles of the AWS tools into a client of obstore."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from shoal.errors import SourceError, UsageError
 from shoal.hints import pip_install
-from shoal.storage.objects.aws_profile import add_profile
+from shoal.storage.http.http_options import positive_seconds
 from shoal.storage.objects.object_failures import has_panicked, scrubbed
 from shoal.storage.urls import scheme_of, without_secrets
 
@@ -32,14 +31,16 @@ OBJECT_SCHEMES: Mapping[str, Kind] = {
 _ALIASES = {
     "anon": "skip_signature",
     "anonymous": "skip_signature",
-    "requester_pays": "request_payer",
-    "key": "access_key_id",
-    "secret": "secret_access_key",
     "endpoint_url": "endpoint",
-    "token": "session_token",
     "account": "account_name",
 }
-_ALIASES_OF_S3_ONLY = {"key", "secret", "token", "requester_pays"}
+_S3_ALIASES = {
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "session_token",
+    "requester_pays": "request_payer",
+}
+_GS_ALIASES = {"endpoint": "base_url", "endpoint_url": "base_url"}
 _OF_THE_CLIENT = {
     "allow_http",
     "allow_invalid_certificates",
@@ -65,9 +66,19 @@ _ENDPOINTS = {
 # Limit for a whole request; the limit for silence is far shorter.
 _WHOLE_REQUEST_SECONDS = 300
 
+# obstore itself takes credentials of AWS from any of these.
+_AWS_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_PROFILE_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+# Entries of profiles that must first be exchanged for keys.
+_TO_EXCHANGE = ("sso_session", "sso_start_url", "role_arn", "credential_process", "login_session")
 
-@dataclass(frozen=True, slots=True)
-class ObjectPlace:
+
+class ObjectLocation(NamedTuple):
     """Parts of an object's URL: ``root`` is the URL of the bucket, ``account`` that of Azure where the URL names it."""
 
     kind: Kind
@@ -77,14 +88,8 @@ class ObjectPlace:
     account: str = ""
 
 
-def place_of(url: str) -> ObjectPlace:
-    """Split a URL into its parts.
-
-    Raises
-    ------
-    SourceError
-        It names no bucket, or holds a password.
-    """
+def location_of(url: str) -> ObjectLocation:
+    """Split a URL into its parts; raise `SourceError` if it names no bucket, or holds a password."""
     scheme, mark, rest = url.partition("://")
     host, _, key = rest.partition("/")
     bucket, _, account = host.partition("@")
@@ -92,40 +97,37 @@ def place_of(url: str) -> ObjectPlace:
     if not bucket or (account and kind != "az") or ":" in host:
         msg = f"{without_secrets(url)}: this is no {scheme}://BUCKET/KEY"
         raise SourceError(msg, hint="credentials and ports go into storage_options")
-    return ObjectPlace(kind, bucket, key, f"{scheme}{mark}{host}", account.partition(".")[0])
+    return ObjectLocation(kind, bucket, key, f"{scheme}{mark}{host}", account.partition(".")[0])
 
 
-def client_of(place: ObjectPlace, options: Mapping[str, Any]) -> Any:
-    """Make a client for the bucket of ``place``; makes no request.
+def client_of(location: ObjectLocation, options: Mapping[str, Any]) -> Any:
+    """Make a client for the bucket of ``location``; makes no request.
 
-    Raises
-    ------
-    UsageError
-        obstore is not installed, or does not know an option; no value is shown.
+    Raises `UsageError` if obstore is not installed, or does not know an option; no value is shown.
     """
     try:
         from obstore import store as stores  # noqa: PLC0415  # optional
     except ImportError as error:
-        msg = f"{place.root}: reading it needs obstore, which is not installed"
+        msg = f"{location.root}: reading it needs obstore, which is not installed"
         raise UsageError(msg, hint=pip_install("remote")) from error
-    make = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[place.kind]
-    config, client, provider = _sorted(place, options)
+    make = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[location.kind]
+    config, client, provider = _sorted(location, options)
     try:
         # The caller retries; each call here is one request.
         retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=_WHOLE_REQUEST_SECONDS)}
         given = {} if provider is None else {"credential_provider": provider}
-        return make(place.bucket, config=config, client_options=client, retry_config=retries, **given)
+        return make(location.bucket, config=config, client_options=client, retry_config=retries, **given)
     except BaseException as error:
         if not (isinstance(error, Exception) or has_panicked(error)):
             raise
-        said = scrubbed(str(error).partition("\n\nDebug source")[0], options)
-        msg = f"storage_options for {place.root}: {said}"
+        reason = scrubbed(str(error).partition("\n\nDebug source")[0], options)
+        msg = f"storage_options for {location.root}: {reason}"
         raise UsageError(msg, hint="see docs/guides/remote-data.md for what they may hold") from None
 
 
-def _sorted(place: ObjectPlace, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
+def _sorted(location: ObjectLocation, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Split the options into those of the store and those of its http client, plus a credential provider, if any."""
-    config: dict[str, Any] = {"account_name": place.account} if place.account else {}
+    config: dict[str, Any] = {"account_name": location.account} if location.account else {}
     client: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=10),
         "read_timeout": timedelta(seconds=30),
@@ -136,13 +138,13 @@ def _sorted(place: ObjectPlace, options: Mapping[str, Any]) -> tuple[dict[str, A
         if isinstance(value, str) and value != value.strip() and not value.lstrip().startswith("{"):  # a key in JSON
             msg = f"storage_options: {name} begins or ends with a blank or an end of line"
             raise UsageError(msg, hint="was it read from a file with its last line end? strip() it")
+    aliases = _ALIASES | {"s3": _S3_ALIASES, "gs": _GS_ALIASES, "az": {}}[location.kind]
     provider = rest.pop("credential_provider", None)
     profile = rest.pop("profile", None)
     for name, value in rest.items():
-        if name == "timeout_seconds":
-            client["read_timeout"] = _seconds(name, value)
-        elif name == "connect_timeout_seconds":
-            client["connect_timeout"] = _seconds(name, value)
+        if name in ("timeout_seconds", "connect_timeout_seconds"):
+            setting = "read_timeout" if name == "timeout_seconds" else "connect_timeout"
+            client[setting] = timedelta(seconds=min(1e9, positive_seconds(name, value)))
         elif name == "headers":
             client["default_headers"] = dict(value)
         elif name == "proxy":
@@ -154,41 +156,20 @@ def _sorted(place: ObjectPlace, options: Mapping[str, Any]) -> tuple[dict[str, A
         elif name in _OF_THE_CLIENT:
             client[name] = value
         else:
-            config[_config_name(name, place.kind)] = value
-    if place.kind == "s3":
+            config[aliases.get(name, name)] = value
+    if location.kind == "s3":
         if "root_certificate" not in client and (bundle := os.environ.get("AWS_CA_BUNDLE")):
             client["root_certificate"] = _certificates(bundle)
         if provider is None:
-            provider = add_profile(config, profile)
-    endpoint = str(config.get(_config_name("endpoint", place.kind)) or _from_environment(place.kind))
+            provider = _add_profile(config, profile)
+    in_environment = next((value for name in _ENDPOINTS[location.kind] if (value := os.environ.get(name))), "")
+    endpoint = str(config.get(aliases.get("endpoint", "endpoint")) or in_environment)
     if endpoint and not re.match(r"https?://[^/?#]", endpoint, re.IGNORECASE):  # obstore would panic
-        msg = f"storage_options for {place.root}: the endpoint is no URL"
+        msg = f"storage_options for {location.root}: the endpoint is no URL"
         raise UsageError(msg, hint='{"endpoint": "https://HOST:PORT"}, or http:// where that is what the server speaks')
     if endpoint.lower().startswith("http://"):
         client.setdefault("allow_http", True)  # an explicit http:// implies it
     return config, client, provider
-
-
-def _config_name(name: str, kind: Kind) -> str:
-    """Return obstore's name for an option."""
-    if kind == "gs" and name in ("endpoint", "endpoint_url"):
-        return "base_url"
-    return _ALIASES.get(name, name) if kind == "s3" or name not in _ALIASES_OF_S3_ONLY else name
-
-
-def _from_environment(kind: Kind) -> str:
-    return next((value for name in _ENDPOINTS[kind] if (value := os.environ.get(name))), "")
-
-
-def _seconds(name: str, value: object) -> timedelta:
-    try:
-        found = timedelta(seconds=float(value))  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        found = timedelta()
-    if found <= timedelta():
-        msg = f"storage_options: {name} is a number of seconds above 0"
-        raise UsageError(msg, hint=f'{{"{name}": 30}}')
-    return found
 
 
 def _certificates(path: str) -> bytes:
@@ -198,3 +179,59 @@ def _certificates(path: str) -> bytes:
     except OSError as error:
         msg = f"storage_options: the certificates {path} cannot be read: {error.strerror}"
         raise UsageError(msg, hint="it is a file of certificates in PEM") from error
+
+
+def _add_profile(config: dict[str, Any], requested: str | None) -> Any:
+    """Complete ``config`` from a profile of the AWS tools (``~/.aws``), which obstore does not read.
+
+    The profile is the one requested, else $AWS_PROFILE, else "default". Credentials in ``config`` or, unless a
+    profile was requested, in the environment take precedence over those of a profile. Keys in a profile are used
+    directly. One that must first be exchanged for keys (single sign-on, a role, a command) is left to boto3: then this
+    returns a credential provider, else None.
+    """
+    name = requested or os.environ.get("AWS_PROFILE") or "default"
+    profile = _read_profile("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}")
+    profile |= _read_profile("AWS_SHARED_CREDENTIALS_FILE", "credentials", name)
+    given = "access_key_id" in config or config.get("skip_signature")
+    given = given or (not requested and any(os.environ.get(variable) for variable in _AWS_CREDENTIALS))
+    if not profile and (requested or (name != "default" and not given)):
+        msg = f"{'storage_options' if requested else 'AWS_PROFILE'}: there is no AWS profile {name}"
+        raise UsageError(msg, hint="`aws configure list-profiles` shows those there are")
+    if "region" in profile and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & set(os.environ):
+        config.setdefault("region", profile["region"])
+    if "endpoint_url" in profile and not {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"} & set(os.environ):
+        config.setdefault("endpoint", profile["endpoint_url"])
+    if given:
+        return None
+    if "aws_access_key_id" in profile:
+        config.update({key.removeprefix("aws_"): profile[key] for key in _PROFILE_KEYS if key in profile})
+        return None
+    return _boto3_credentials(name) if any(word in profile for word in _TO_EXCHANGE) else None
+
+
+def _read_profile(variable: str, file: str, section: str) -> dict[str, str]:
+    path = os.environ.get(variable) or os.path.join(os.path.expanduser("~"), ".aws", file)
+    import configparser  # noqa: PLC0415  # slow to import, and seldom needed
+
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(path, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError) as error:
+        msg = f"the AWS profiles in {path} cannot be read: {type(error).__name__}"
+        raise UsageError(msg, hint="`aws configure` writes such a file") from None
+    return dict(parser.items(section)) if parser.has_section(section) else {}
+
+
+def _boto3_credentials(name: str) -> Any:
+    try:
+        import boto3  # noqa: PLC0415  # optional
+        from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415  # the same
+    except ImportError as error:
+        msg = f"the AWS profile {name} has no keys: they come from signing on, from a role or from a command"
+        raise UsageError(msg, hint="pip install boto3, which does that") from error
+    try:
+        return Boto3CredentialProvider(boto3.Session(profile_name=name))
+    except Exception as error:  # of several kinds, of two libraries
+        msg = f"the AWS profile {name} gives no credentials: {error}"
+        hint = f"`aws sts get-caller-identity --profile {name}` must work; `aws sso login` signs on"
+        raise UsageError(msg, hint=hint) from error

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shoal.errors import ForkError, StorageError
-from shoal.storage.objects.object_failures import cannot_compare, failure, was_written_meanwhile
-from shoal.storage.objects.object_options import ObjectPlace, client_of, place_of
+from shoal.storage.objects.object_failures import cannot_compare, obstore_failure, was_written_meanwhile
+from shoal.storage.objects.object_options import ObjectLocation, client_of, location_of
 from shoal.storage.remote_objects import (
     KnownObjects,
     as_one_buffer,
@@ -58,17 +58,13 @@ class ObjectStore:
         return "ObjectStore()"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self._options, self._answered, self._reached)
+        return ObjectStore, (self._options,), {"_answered": self._answered, "_reached": self._reached}
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return exactly the bytes ``[first_byte, end_byte)``, by one request.
 
-        Raises
-        ------
-        StorageError
-            Something other than these bytes of this object came; ``transient`` says whether a retry may help.
-        ForkError
-            This is a forked child of a process that has read through obstore.
+        Raises `StorageError` if anything else came (``transient`` says whether a retry may help), and `ForkError` in a
+        forked child of a process that has read through obstore.
         """
         return bytes(self._read(path, first_byte, end_byte))
 
@@ -82,39 +78,33 @@ class ObjectStore:
         if first_byte == end_byte:
             return b""
         verb = f"read bytes [{first_byte}, {end_byte}) of"
-        client, place = self._client(path)
+        client, location = self._client(path)
         try:
-            result = _obstore().get(client, place.key, options={"range": (first_byte, end_byte)})
-            info = self._met(path, result.meta)
+            result = _obstore().get(client, location.key, options={"range": (first_byte, end_byte)})
+            info = self._info(path, result.meta)
             first, end = result.range
             check_length(path, first_byte, end_byte, end - first, info.num_bytes)
             data = result.bytes()
         except BaseException as error:  # noqa: BLE001  # errors that are not the store's are raised on
-            raise self._failure(error, path, place, verb=verb) from None
-        self._answered.add(place.bucket)
+            raise self._failure(error, path, location, verb=verb) from None
+        self._answered.add(location.bucket)
         check_length(path, first_byte, end_byte, len(data), info.num_bytes)
         return data
 
     def stat(self, path: str) -> ObjectInfo:
-        """Return size and version (etag) of an object; makes a request unless it is known already.
-
-        Raises
-        ------
-        StorageError
-            It does not exist, or access is denied.
-        """
+        """Return size and version (etag) of an object; makes a request unless it is known already."""
         if known := self._known.get(path):
             return known
-        client, place = self._client(path)
+        client, location = self._client(path)
         try:
-            found = _obstore().head(client, place.key)
+            found = _obstore().head(client, location.key)
         except BaseException as error:  # noqa: BLE001  # see `_read`
-            raise self._failure(error, path, place, verb="look at") from None
-        self._answered.add(place.bucket)
-        return self._met(path, found)
+            raise self._failure(error, path, location, verb="look at") from None
+        self._answered.add(location.bucket)
+        return self._info(path, found)
 
     def stat_again(self, path: str) -> ObjectInfo:
-        """`stat` with a new request: the answer remembered may have come from a server that lags."""
+        """`stat` with a new request."""
         self._known.forget(path)
         return self.stat(path)
 
@@ -122,88 +112,67 @@ class ObjectStore:
         """Yield every object below the directory ``prefix``, in the order of the store: by path, except for S3 Express.
 
         One request for each 1000 objects, made as they are consumed.
-
-        Raises
-        ------
-        StorageError
-            The bucket does not exist, or may not be listed.
         """
-        client, place = self._client(prefix)
-        directory = place.key.rstrip("/")
+        client, location = self._client(prefix)
+        directory = location.key.rstrip("/")
         try:
             stream = _obstore().list(client, prefix=directory or None, chunk_size=_LISTED_AT_A_TIME)
             for meta in _without_directories(meta for found in stream for meta in found):
-                self._answered.add(place.bucket)
+                self._answered.add(location.bucket)
                 if not directory or meta["path"].startswith(f"{directory}/"):
-                    path = f"{place.root}/{meta['path']}"
+                    path = f"{location.root}/{meta['path']}"
                     if self._known.get(path) is None:
                         self._only_listed.add(path)
                     yield self._remembered(path, meta)
         except BaseException as error:  # noqa: BLE001  # see `_read`
-            raise self._failure(error, prefix, place, verb="list") from None
+            raise self._failure(error, prefix, location, verb="list") from None
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Write the whole object: it exists when this returns, and not at all when it raises.
-
-        Raises
-        ------
-        StorageError
-            It could not be written.
-        """
-        client, place = self._client(path)
+        """Write the whole object: it exists when this returns, and not at all when it raises."""
+        client, location = self._client(path)
         try:
-            _obstore().put(client, place.key, as_one_buffer(data))
+            _obstore().put(client, location.key, as_one_buffer(data))
         except BaseException as error:  # noqa: BLE001  # see `_read`
-            raise self._failure(error, path, place, verb="write") from None
+            raise self._failure(error, path, location, verb="write") from None
         self._known.forget(path)
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
         """Write the whole object if the one there is still ``replaces`` (None: if there is none); True if written.
 
-        A server that ignores conditions without saying so writes in any case.
-
-        Raises
-        ------
-        StorageError
-            It could not be written; with errno ENOTSUP if the store cannot compare.
+        A server that ignores conditions without saying so writes in any case. Raises `StorageError`, with errno ENOTSUP
+        if the store cannot compare.
         """
-        client, place = self._client(path)
+        client, location = self._client(path)
         try:
             mode: Any = "create"
             if replaces is not None:
-                there = _obstore().head(client, place.key)  # for the etag as the server spells it, and its version
+                there = _obstore().head(client, location.key)  # for the etag as the server spells it, and its version
                 if version_of(there["e_tag"]) != replaces.version or not replaces.version:
                     self._known.forget(path)
                     return False
                 mode = {name: there[name] for name in ("e_tag", "version") if there[name] is not None}
-            _obstore().put(client, place.key, as_one_buffer(data), mode=mode)
+            _obstore().put(client, location.key, as_one_buffer(data), mode=mode)
         except BaseException as error:  # noqa: BLE001  # see `_read`
-            said = self._failure(error, path, place, verb="write")
+            failure = self._failure(error, path, location, verb="write")
             self._known.forget(path)
-            if isinstance(said, StorageError):
-                if was_written_meanwhile(error, said) or (replaces is not None and is_missing(said)):
+            if isinstance(failure, StorageError):
+                if was_written_meanwhile(error, failure) or (replaces is not None and is_missing(failure)):
                     return False
-                if cannot_compare(error, said):
-                    said.errno, said.transient = errno.ENOTSUP, False
-            raise said from None
+                if cannot_compare(error, failure):
+                    failure.errno, failure.transient = errno.ENOTSUP, False
+            raise failure from None
         self._known.forget(path)
         return True
 
     def delete(self, path: str) -> None:
-        """Remove the object, if it exists.
-
-        Raises
-        ------
-        StorageError
-            It could not be removed.
-        """
-        client, place = self._client(path)
+        """Remove the object, if it exists."""
+        client, location = self._client(path)
         try:
-            _obstore().delete(client, place.key)
+            _obstore().delete(client, location.key)
         except BaseException as error:  # noqa: BLE001  # see `_read`
-            failure_said = self._failure(error, path, place, verb="remove")
-            if not (isinstance(failure_said, StorageError) and is_missing(failure_said)):
-                raise failure_said from None
+            failure = self._failure(error, path, location, verb="remove")
+            if not (isinstance(failure, StorageError) and is_missing(failure)):
+                raise failure from None
         self._known.forget(path)
 
     def close(self) -> None:
@@ -212,16 +181,16 @@ class ObjectStore:
         self._known.forget()
         self._only_listed.clear()
 
-    def _client(self, path: str) -> tuple[Any, ObjectPlace]:
-        place = place_of(path)
-        key = (place.kind, place.bucket, place.account)
+    def _client(self, path: str) -> tuple[Any, ObjectLocation]:
+        location = location_of(path)
+        key = (location.kind, location.bucket, location.account)
         client = self._clients.get(key)
         # Two threads may both make one; both use the first that is stored.
-        client = client or self._clients.setdefault(key, client_of(place, self._options))
+        client = client or self._clients.setdefault(key, client_of(location, self._options))
         _use(path)
-        return client, place
+        return client, location
 
-    def _met(self, path: str, meta: Mapping[str, Any]) -> ObjectInfo:
+    def _info(self, path: str, meta: Mapping[str, Any]) -> ObjectInfo:
         """Return the object that an answer describes; the first answer may give another version than the listing did.
 
         Some stores list objects uploaded in parts with an etag of another kind than they answer with. So if the first
@@ -241,28 +210,25 @@ class ObjectStore:
 
     def _is_still_listed(self, info: ObjectInfo) -> bool:
         """Return True if the store lists an object with this very size and version."""
-        client, place = self._client(info.path)
-        directory, _, _ = place.key.rpartition("/")
+        client, location = self._client(info.path)
+        directory, _, _ = location.key.rpartition("/")
         # Start the listing just before the object: at its name without the last letter.
-        stream = _obstore().list(client, prefix=directory or None, offset=place.key[:-1], chunk_size=_LISTED_AT_A_TIME)
+        stream = _obstore().list(
+            client, prefix=directory or None, offset=location.key[:-1], chunk_size=_LISTED_AT_A_TIME
+        )
         for meta in next(iter(stream), []):
-            if meta["path"] == place.key:
+            if meta["path"] == location.key:
                 return (meta["size"], version_of(meta["e_tag"])) == (info.num_bytes, info.version)
         return False
 
-    def _failure(self, error: BaseException, path: str, place: ObjectPlace, *, verb: str) -> BaseException:
-        said = failure(error, path, self._options, verb=verb, answered=place.bucket in self._answered)
-        if isinstance(said, StorageError):
-            if not said.unmet:
-                self._reached.add(place.bucket)
-            said.unmet = place.bucket not in self._reached | self._answered
-        return said
-
-
-def _restore(options: Mapping[str, Any], answered: set[str], reached: set[str]) -> ObjectStore:
-    store = ObjectStore(options)
-    store._answered, store._reached = answered, reached  # noqa: SLF001  # the same module
-    return store
+    def _failure(self, error: BaseException, path: str, location: ObjectLocation, *, verb: str) -> BaseException:
+        answered = location.bucket in self._answered
+        failure = obstore_failure(error, path, self._options, verb=verb, answered=answered)
+        if isinstance(failure, StorageError):
+            if not failure.unmet:
+                self._reached.add(location.bucket)
+            failure.unmet = not answered and location.bucket not in self._reached
+        return failure
 
 
 def _without_directories(metas: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -24,7 +24,7 @@ from shoal.storage.sources.named_files import (
     shards_among,
 )
 from shoal.storage.store import ObjectInfo, Store
-from shoal.storage.urls import is_top, join, parent, plain, relative, scheme_of, tagged, without_secrets
+from shoal.storage.urls import is_top, join, object_path, parent, relative, scheme_of, tagged_path, without_secrets
 
 # Checking this many objects one by one takes longer than listing the directory that they should be in.
 _MANY_MEMBERS = 8
@@ -47,8 +47,10 @@ def members_of(texts: Sequence[str]) -> list[str]:
 def _paths_of(texts: Sequence[str]) -> dict[str, str]:
     """Return the path by which each URL is known, with a digest of the query where URLs differ in nothing else."""
     members = dict.fromkeys(members_of(texts))
-    shared = Counter(plain(member) for member in members)
-    return {member: plain(member) if shared[plain(member)] == 1 else tagged(member) for member in members}
+    shared = Counter(object_path(member) for member in members)
+    return {
+        member: object_path(member) if shared[object_path(member)] == 1 else tagged_path(member) for member in members
+    }
 
 
 def _named(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Store) -> NamedFiles:
@@ -58,13 +60,13 @@ def _named(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Sto
         return NamedFiles("glob", _fixed_directory(text), _matches(text, store))
     path = paths[text]
     if _looks_like_file(text, suffixes):
-        kind: SourceKind = "index" if plain(text).endswith(INDEX_SUFFIX) else "file"
+        kind: SourceKind = "index" if object_path(text).endswith(INDEX_SUFFIX) else "file"
         return NamedFiles(kind, parent(path), [path])
     return _directory_or_file(path, suffixes, store)
 
 
 def _is_glob(text: str) -> bool:
-    return has_magic(_path_part(plain(text)))
+    return has_magic(_path_part(object_path(text)))
 
 
 def _path_part(url: str) -> str:
@@ -83,7 +85,7 @@ def _first_of_path(url: str) -> int:
 
 def _looks_like_file(url: str, suffixes: Sequence[str]) -> bool:
     # A URL with a query is answered by a program, and has nothing below it.
-    path = plain(url)
+    path = object_path(url)
     is_named = ends_as_one_of(path, (*suffixes, INDEX_SUFFIX))
     return is_named or (path != url and "?" in url and not path.endswith("/"))
 
@@ -152,9 +154,9 @@ def _listed(text: str, num_members: int, store: Store) -> set[str] | None:
 def _matches(pattern: str, store: Store) -> list[str]:
     directory = _fixed_directory(pattern)
     infos = list(store.list(directory))
-    if any(info.path == plain(pattern) for info in infos):  # an object of exactly that name wins, as with files
-        return [plain(pattern)]
-    is_match = matcher(relative(plain(pattern), directory))
+    if any(info.path == object_path(pattern) for info in infos):  # an object of exactly that name wins, as with files
+        return [object_path(pattern)]
+    is_match = matcher(relative(object_path(pattern), directory))
     found = sorted(
         info.path for info in infos if is_match(relative(info.path, directory)) and not info.path.endswith(INDEX_SUFFIX)
     )
@@ -166,7 +168,7 @@ def _matches(pattern: str, store: Store) -> list[str]:
 
 def _fixed_directory(pattern: str) -> str:
     """Return the part of a pattern before its first special character, as a directory: independent of the matches."""
-    url = plain(pattern)
+    url = object_path(pattern)
     first = _first_of_path(url)
     if "{" in url[:first]:  # braces may name several buckets
         return url[: url.find("://") + 3]
