@@ -111,7 +111,7 @@ RESERVED_MODULES = {
     "importlib.import_module": (
         "shoal.lazy_names",
         "shoal.cli.main",
-        "shoal.cli.options.format_option",
+        "shoal.cli.options.source_options",
         "shoal.formats.compressed.codecs",
         "shoal.stream.framework_doors",
     ),

@@ -135,7 +135,7 @@ def test_shards_without_samples_leave_no_index(tmp_path: Path, calls: Calls, mon
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "blank.jsonl").write_text("\n\n")
     complaint = calls.refused("index", tmp_path / "blank.jsonl")
-    assert "without a single sample; met: blank lines 2" in complaint
+    assert "without a single sample; found: blank lines 2" in complaint
     assert not (tmp_path / "shoal.index").exists()
 
 

@@ -9,12 +9,10 @@ import time
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.options.decode_option import add_decode_argument, decoded
-from shoal.cli.options.numbers import at_least_one, at_least_zero
-from shoal.cli.options.order_options import add_order_arguments, asked_order
+from shoal.cli.options.argument_types import at_least_one, at_least_zero
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples
+from shoal.cli.options.stream_options import add_decode_argument, add_order_arguments, asked_order, decoded
 from shoal.figures import format_bytes, format_count
-from shoal.indexing.open_source import Opened
 from shoal.order.partition import Partition
 from shoal.reading.raw_speed import plain_bytes_per_second
 from shoal.stream.dataset import Dataset
@@ -31,16 +29,18 @@ _ADVICE = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Nothing is done with the batches, so this is what a training step can have at most. Run it twice: the second "
-        "time, local files come from memory where they fit."
+        "Nothing is done with the batches, so this is the most that a training step can get. Run it twice: the second "
+        "time, local files come from memory if they fit."
     )
     add_source_arguments(parser)
     until = parser.add_argument_group("how long", "until the first of these, or the end of the epoch")
-    until.add_argument("--seconds", type=_seconds, metavar="S", help="for so many seconds (10)")
-    until.add_argument("--stop-after", type=at_least_one, metavar="N", help="until so many samples are delivered")
-    parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help="samples of a batch (64)")
-    parser.add_argument("--rank", type=at_least_zero, metavar="R", default=0, help="as this rank (0)")
-    parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help="of so many (1)")
+    until.add_argument("--seconds", type=_seconds, metavar="S", help="stop after S seconds (default: 10)")
+    until.add_argument("--stop-after", type=at_least_one, metavar="N", help="stop after N samples")
+    parser.add_argument(
+        "--batch-size", type=at_least_one, metavar="B", default=64, help="samples of a batch (default: 64)"
+    )
+    parser.add_argument("--rank", type=at_least_zero, metavar="R", default=0, help="rank to stream as (default: 0)")
+    parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help="number of ranks (default: 1)")
     add_decode_argument(parser)
     add_order_arguments(parser, default="without any of these, that of shuffle()")
     add_json_argument(parser)
@@ -55,16 +55,21 @@ def run(arguments: argparse.Namespace) -> int:
     most_seconds = arguments.seconds or (None if arguments.stop_after else _DEFAULT_SECONDS)
     ended = _streamed(stream, most_seconds=most_seconds, most_samples=arguments.stop_after)
     stats = stream.stats()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     record: dict[str, Any] = {"order": str(dataset.resolved), "ended_by": ended, **stats}
     record["consumer_share"] = 1 - (stats["wait_share"] or 0) - (stats["stages_share"] or 0)
-    record["peak_process_bytes"] = _peak_process_bytes()
+    record["peak_process_bytes"] = peak if sys.platform == "darwin" else peak * 1024
     record["plain_bytes_per_second"] = None
     if opened.store.reads_ahead:
-        record["plain_bytes_per_second"] = _plain(opened, dataset, arguments, stats)
-    if arguments.json:
-        output.emit(record, as_json=True)
-    else:
-        output.emit(_for_people(record))
+        record["plain_bytes_per_second"] = plain_bytes_per_second(
+            opened,
+            dataset.resolved,
+            Partition(arguments.batch_size * arguments.world_size, arguments.world_size),
+            rank=arguments.rank,
+            num_steps=stats["num_batches"],
+            most_seconds=max(1.0, stats["elapsed_seconds"]),
+        )
+    output.emit(record if arguments.json else _for_people(record), as_json=arguments.json)
     return 0
 
 
@@ -80,18 +85,6 @@ def _streamed(stream: Dataset, *, most_seconds: float | None, most_samples: int 
             if most_seconds is not None and time.monotonic() - began >= most_seconds:
                 return "time"
     return "epoch"
-
-
-def _plain(opened: Opened, dataset: Dataset, arguments: argparse.Namespace, stats: dict[str, Any]) -> float:
-    partition = Partition(arguments.batch_size * arguments.world_size, arguments.world_size)
-    return plain_bytes_per_second(
-        opened,
-        dataset.resolved,
-        partition,
-        rank=arguments.rank,
-        num_steps=stats["num_batches"],
-        most_seconds=max(1.0, stats["elapsed_seconds"]),
-    )
 
 
 def _for_people(record: dict[str, Any]) -> dict[str, Any]:
@@ -116,12 +109,6 @@ def _for_people(record: dict[str, Any]) -> dict[str, Any]:
     shown["time"] = ", ".join(f"{record[name] or 0:.0%} {text}" for text, name in shares.items())
     shown["bottleneck"] = _ADVICE[record["bottleneck"] or "consumer"]
     return shown
-
-
-def _peak_process_bytes() -> int:
-    """Return the peak memory of this process in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _seconds(text: str) -> float:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.options.numbers import at_least_zero
+from shoal.cli.options.argument_types import at_least_zero
 from shoal.cli.options.source_options import add_json_argument
 from shoal.errors import ShoalError
 from shoal.storage.cache_status import (
@@ -26,15 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
         "Without a DIRECTORY: the indexes that were made on this machine, and every chunk cache of this user. All that "
-        "is removed can be made again, and processes that run go on."
+        "is removed can be made again, and running processes are not disturbed."
     )
-    text = "a directory that was given as shoal.open(cache=DIRECTORY)"
+    text = "a chunk cache, as in shoal.open(cache=DIRECTORY)"
     parser.add_argument("directory", metavar="DIRECTORY", nargs="*", help=text)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--clear", action="store_true", help="remove all of it")
-    text = "remove what no process uses, nor did for --days, and what killed processes left"
+    what.add_argument("--clear", action="store_true", help="remove everything")
+    text = "remove what no process has used for --days, and what killed processes left"
     what.add_argument("--prune", action="store_true", help=text)
-    parser.add_argument("--days", type=at_least_zero, default=30, metavar="N", help="days unused, for --prune (30)")
+    parser.add_argument(
+        "--days", type=at_least_zero, default=30, metavar="N", help="days unused, for --prune (default: 30)"
+    )
     add_json_argument(parser)
 
 
@@ -58,12 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if is_whole else _EXIT_REFUSED
 
 
-def _of_each(directories: list[str], known: bool, look: Any) -> tuple[list[dict[str, Any]], bool]:  # noqa: FBT001
-    """Apply ``look`` to each directory; a failure in one that was not named does not hide the others."""
+def _of_each(directories: list[str], known: bool, query: Any) -> tuple[list[dict[str, Any]], bool]:  # noqa: FBT001
+    """Apply ``query`` to each directory; a failure in one that was not named does not hide the others."""
     rows, is_whole = [], True
     for directory in directories:
         try:
-            rows.append(asdict(look(directory)))
+            rows.append(asdict(query(directory)))
         except ShoalError as error:
             if not known:
                 raise

@@ -8,10 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.options.decode_option import add_decode_argument, decoded
-from shoal.cli.options.numbers import at_least_zero, sample_ids
-from shoal.cli.options.order_options import add_order_arguments, asked_order, given_order_options
+from shoal.cli.options.argument_types import at_least_zero, sample_ids
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples
+from shoal.cli.options.stream_options import (
+    add_decode_argument,
+    add_order_arguments,
+    asked_order,
+    decoded,
+    given_order_options,
+)
 from shoal.cli.preview import json_value, preview, printable, size_of
 from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.index.table import locate
@@ -27,12 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     add_source_arguments(parser)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("-n", type=at_least_zero, metavar="N", default=5, help="how many samples (5)")
-    which.add_argument("--ids", type=sample_ids, metavar="I,J,...", help="these samples, by id")
+    which.add_argument("-n", type=at_least_zero, metavar="N", default=5, help="how many samples (default: 5)")
+    which.add_argument("--ids", type=sample_ids, metavar="I,J,...", help="samples with these ids instead")
     add_decode_argument(parser)
     add_order_arguments(parser, default="without any of these, samples come in storage order")
-    parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch of that order (0)")
-    add_json_argument(parser, 'one JSON object a line; {"base64": ...} stands for what is not text')
+    parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch of that order (default: 0)")
+    add_json_argument(parser, 'print one JSON object a line, with {"base64": ...} for what is not text')
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     shards, first_bytes, end_bytes = (column.tolist() for column in locate(opened.index, ids))
     for number, sample_id in enumerate(ids):
         sample = _read(dataset, sample_id)
-        place = {
+        where = {
             "id": sample_id,
             "key": sample.pop(_KEY, None),
             "shard": opened.index.shard_names[shards[number]],
@@ -59,9 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
             "end_byte": end_bytes[number],
         }
         if arguments.json:
-            output.emit(json_value({**place, "fields": sample}), as_json=True)
+            output.emit(json_value({**where, "fields": sample}), as_json=True)
         else:
-            output.say("\n" * (number > 0) + _text(place, sample))
+            output.say("\n" * (number > 0) + _text(where, sample))
     return 0
 
 
@@ -75,16 +80,16 @@ def _read(dataset: Dataset, sample_id: int) -> dict[str, Any]:
     except ShoalError:
         raise
     except Exception as error:  # a decoder may raise anything
-        told = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])[:1]])
-        msg = f"sample {sample_id} cannot be decoded: {printable(told)}"
+        cause = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])[:1]])
+        msg = f"sample {sample_id} cannot be decoded: {printable(cause)}"
         raise UsageError(msg, hint=_AS_BYTES) from error
 
 
-def _text(place: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+def _text(where: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
     """Return a sample as a heading and one line per field."""
-    key = "" if place["key"] is None else f"  {printable(str(place['key']))}"
-    where = f"{printable(place['shard'])} [{place['first_byte']}, {place['end_byte']})"
-    return "\n".join([f"{place['id']}{key}  in {where}", *_field_lines(fields)])
+    key = "" if where["key"] is None else f"  {printable(str(where['key']))}"
+    bounds = f"{printable(where['shard'])} [{where['first_byte']}, {where['end_byte']})"
+    return "\n".join([f"{where['id']}{key}  in {bounds}", *_field_lines(fields)])
 
 
 def _field_lines(fields: Mapping[str, Any]) -> Sequence[str]:

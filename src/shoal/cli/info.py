@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli import output
-from shoal.cli.field_notes import fields_text
-from shoal.cli.options.numbers import at_least_one
-from shoal.cli.options.order_options import add_order_arguments, asked_order
-from shoal.cli.options.source_options import OpenedNow, add_json_argument, add_source_arguments, open_asked
-from shoal.cli.preview import printable
+from shoal.cli.options.argument_types import at_least_one
+from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_asked
+from shoal.cli.options.stream_options import add_order_arguments, asked_order
+from shoal.cli.preview import field_counts_text, printable, without_usual_text
 from shoal.figures import format_bytes, format_count
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.open_source import Opened
@@ -39,28 +38,27 @@ _SHOWN_TEXTS = 10  # shown texts of a column
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "The variance ratio says how much more the means of global batches may vary than in a perfect shuffle (1 is "
-        "perfect): at most this, which is reached where all samples of a chunk are alike."
+        "The variance ratio says how much more the means of global batches may vary than in a perfect shuffle, which "
+        "has 1. The bound is reached if all samples of a chunk are alike."
     )
     add_source_arguments(parser)
     add_order_arguments(parser, default="without any of these, what shuffle() would do is shown")
-    batches = f"samples of a global batch (default: {', '.join(map(str, _GLOBAL_BATCHES))})"
-    parser.add_argument("--global-batch", type=at_least_one, metavar="N", help=batches)
+    text = f"samples of a global batch (default: {', '.join(map(str, _GLOBAL_BATCHES))})"
+    parser.add_argument("--global-batch", type=at_least_one, metavar="N", help=text)
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the dataset, its index and the order."""
     request = asked_order(arguments)
-    opening = open_asked(arguments)
-    opened = opening.opened
-    record = {**_dataset(opened), "index": _index(opening, given=arguments.index is not None)}
+    opened, index_was_made = open_asked(arguments)
+    origin = _origin(opened, index_was_made=index_was_made, is_given=arguments.index is not None)
+    record = {**_dataset(opened), "index": _index(opened, origin)}
     if opened.index.num_samples:
-        arrangement = ResolvedOrder(opened.index, request, stored=opened.stored)
-        batches = _GLOBAL_BATCHES if arguments.global_batch is None else (arguments.global_batch,)
-        order = _order(arrangement, batches)
-        message = warning_about(arrangement, batches[-1]) if arguments.global_batch is not None else ""
-        record["order"] = order | {"warning": message or None}
+        resolved = ResolvedOrder(opened.index, request, stored=opened.stored)
+        batch: int | None = arguments.global_batch
+        warning = None if batch is None else warning_about(resolved, batch) or None
+        record["order"] = _order(resolved, _GLOBAL_BATCHES if batch is None else (batch,)) | {"warning": warning}
     if arguments.json:
         output.emit(record, as_json=True)
     else:
@@ -73,7 +71,7 @@ def _show(record: Mapping[str, Any]) -> None:
     facts = dict(record)
     fields = facts.pop("fields")
     if fields is not None:
-        facts["fields"] = fields_text(SampleFields(**fields))
+        facts["fields"] = _fields_text(SampleFields(**fields))
     index, order = facts.pop("index"), facts.pop("order", None)
     for name in ("shard_bytes", "sample_bytes"):
         facts[f"{name.removesuffix('_bytes')} size"] = _sizes_text(facts.pop(name))
@@ -92,6 +90,15 @@ def _show(record: Mapping[str, Any]) -> None:
     if order is not None:
         output.say()
         _show_order(order)
+
+
+def _fields_text(fields: SampleFields) -> str:
+    """Return how many samples have each field, and the samples that lack usual fields, in one line."""
+    text = field_counts_text(fields)
+    if fields.num_without_usual:
+        usual = " or ".join(map(printable, fields.usual))
+        text += f"; {fields.num_without_usual:,} samples lack {usual}: {without_usual_text(fields)}"
+    return text
 
 
 def _show_order(order: Mapping[str, Any]) -> None:
@@ -127,7 +134,10 @@ def _dataset(opened: Opened) -> dict[str, Any]:
     index, fields = opened.index, SampleFields.of_index(opened.index)
     samples: dict[str, Any] = {"mean_bytes": float(own_bytes(index).sum()) / max(1, index.num_samples)}
     if index.sample_bytes is not None and index.num_samples:
-        samples = _spread(index.sample_bytes)
+        sizes: NDArray[Any] = index.sample_bytes
+        few = sizes if len(sizes) <= _EXACT_SAMPLES else sizes[:: len(sizes) // 10**6]
+        quantiles = np.quantile(few, list(_QUANTILES.values()), method="inverted_cdf").tolist()
+        samples = _ends(sizes) | {name: int(value) for name, value in zip(_QUANTILES, quantiles, strict=True)}
     return {
         "format": index.format,
         "num_shards": index.num_shards,
@@ -140,8 +150,7 @@ def _dataset(opened: Opened) -> dict[str, Any]:
     }
 
 
-def _index(opening: OpenedNow, *, given: bool) -> dict[str, Any]:
-    opened = opening.opened
+def _index(opened: Opened, origin: str) -> dict[str, Any]:
     index, path = opened.index, opened.index_path
     infos = stat_all(opened.paths, opened.store)
     changed = [shard for shard, info in enumerate(infos) if not looks_indexed(index, shard, info)]
@@ -149,7 +158,7 @@ def _index(opening: OpenedNow, *, given: bool) -> dict[str, Any]:
     stat = None if path is None or scheme_of(path) else Path(path).stat()
     return {
         "path": None if path is None else printable(path),
-        "origin": _origin(opening, given=given),
+        "origin": origin,
         "file_bytes": None if stat is None else stat.st_size,
         "age_seconds": None if stat is None else max(0.0, time.time() - stat.st_mtime),
         "num_extents": index.num_extents,
@@ -165,7 +174,7 @@ def _index(opening: OpenedNow, *, given: bool) -> dict[str, Any]:
 
 
 def _columns(index: Index) -> dict[str, Any]:
-    """Return what `select` can query: the type of each column, and some of the texts that its numbers stand for."""
+    """Return the type of each column that `select` can query, and some of the texts that its numbers stand for."""
     found: dict[str, Any] = {}
     for name in column_names(index):
         words = words_of_column(index, name)
@@ -186,14 +195,15 @@ def _columns_text(columns: Mapping[str, Any]) -> str | None:
     return "; ".join(shown) or None
 
 
-def _origin(opening: OpenedNow, *, given: bool) -> str:
-    path = opening.opened.index_path
-    if opening.index_was_made:
+def _origin(opened: Opened, *, index_was_made: bool, is_given: bool) -> str:
+    path = opened.index_path
+    if index_was_made:
         return "made now; it is kept for the next time" if path is not None else "made now, and could not be kept"
-    if given:
+    if is_given:
         return "given"
-    is_beside = path is not None and any(_is_above(path, shard) for shard in opening.opened.paths)
-    return "beside the shards" if is_beside else f"made by this machine before; `shoal index` makes a {INDEX_NAME}"
+    if path is not None and any(_is_above(path, shard) for shard in opened.paths):
+        return "beside the shards"
+    return f"made by this machine before; `shoal index` makes a {INDEX_NAME}"
 
 
 def _is_above(index_path: str, shard: str) -> bool:
@@ -203,11 +213,11 @@ def _is_above(index_path: str, shard: str) -> bool:
     return not scheme_of(shard) and Path(index_path).parent in Path(shard).parents
 
 
-def _order(arrangement: ResolvedOrder, batches: tuple[int, ...]) -> dict[str, Any]:
-    order, chunks = arrangement.order, arrangement.chunks
+def _order(resolved: ResolvedOrder, batches: tuple[int, ...]) -> dict[str, Any]:
+    order, chunks = resolved.order, resolved.chunks
     chunk_bytes = chunks.end_byte - chunks.first_byte
     alive = min(order.chunks, len(chunks)) if isinstance(order, Window) else None
-    bounds = [(batch, variance_ratio_bound(arrangement, batch)) for batch in batches]
+    bounds = [(batch, variance_ratio_bound(resolved, batch)) for batch in batches]
     return {
         "name": order.name,
         "num_chunks": len(chunks),
@@ -221,19 +231,12 @@ def _order(arrangement: ResolvedOrder, batches: tuple[int, ...]) -> dict[str, An
         "bounds": [
             {"global_batch": batch, "variance_ratio_at_most": bound} for batch, bound in bounds if bound is not None
         ],
-        "call": str(arrangement),
+        "call": str(resolved),
     }
 
 
-def _ends(sizes: NDArray[np.int64]) -> dict[str, float]:
+def _ends(sizes: NDArray[Any]) -> dict[str, float]:
     """Return the smallest, mean and largest of some sizes in bytes."""
     if not len(sizes):
         return {}
     return {"min_bytes": int(sizes.min()), "mean_bytes": float(sizes.mean()), "max_bytes": int(sizes.max())}
-
-
-def _spread(sizes: NDArray[Any]) -> dict[str, float]:
-    """Return the smallest, mean and largest sizes with their quantiles."""
-    few = sizes if len(sizes) <= _EXACT_SAMPLES else sizes[:: len(sizes) // 10**6]
-    found = np.quantile(few, list(_QUANTILES.values()), method="inverted_cdf").tolist()
-    return _ends(sizes) | {name: int(value) for name, value in zip(_QUANTILES, found, strict=True)}

@@ -12,13 +12,12 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from shoal.cli import output
-from shoal.cli.parsing import Parser
 from shoal.errors import ShardError, ShoalError
+from shoal.hints import did_you_mean
 
 _EXIT_DAMAGE = 1
 _EXIT_REFUSED = 2
@@ -26,21 +25,11 @@ _EXIT_INTERRUPTED = 128 + 2
 _EXIT_BROKEN_PIPE = 128 + 13
 
 
-class VerbModule(Protocol):
-    """The interface of a verb's module."""
+class Verb(NamedTuple):
+    """A verb, described without importing it: the name of its module and its line in ``shoal --help``.
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the verb's arguments."""
-        ...
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Run the verb, and return the exit code."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """A verb, described without importing it: the name of its module and its line in ``shoal --help``."""
+    The module has ``add_arguments(parser)``, and ``run(arguments)``, which returns the exit code.
+    """
 
     module: str
     summary: str
@@ -48,18 +37,18 @@ class Verb:
 
 # A table and not a search of the folder: `shoal --help` must not import what a verb needs.
 VERBS: Mapping[str, Verb] = {
-    "demo": Verb("shoal.cli.demo.demo", "shuffle real files, measure and draw how well, stop and resume elsewhere"),
-    "pack": Verb("shoal.cli.pack", "many files, or rows, into shards with their index"),
-    "index": Verb("shoal.cli.index.index", "find every sample of some shards, and write down where they lie"),
-    "repack": Verb("shoal.cli.repack", "convert shards, cut them anew, mix them once"),
-    "verify": Verb("shoal.cli.verify", "check shards against their index, and list every damage"),
-    "info": Verb("shoal.cli.info", "what a dataset holds, and what a shuffle of it would be"),
-    "head": Verb("shoal.cli.head", "the first samples, or some samples by id, as people want to see them"),
-    "trace": Verb("shoal.cli.trace.trace", "which samples are in a step, and in which step a sample is"),
-    "audit": Verb("shoal.cli.audit.audit", "how good is a shuffle: of shoal, or of any loader by the ids it emits"),
-    "plan": Verb("shoal.cli.plan.plan", "what a cluster should read at once, how well that mixes, and what it costs"),
-    "bench": Verb("shoal.cli.bench", "stream for a while: how fast that is, and what holds it up"),
-    "cache": Verb("shoal.cli.cache", "what this machine keeps of datasets, and removing it"),
+    "demo": Verb("shoal.cli.demo.demo", "shuffle real files, measure and draw the mixing, stop and resume elsewhere"),
+    "pack": Verb("shoal.cli.pack", "pack many files, or rows, into shards with their index"),
+    "index": Verb("shoal.cli.index", "find every sample of some shards, and record where it is"),
+    "repack": Verb("shoal.cli.repack", "convert shards to another format or size, or mix them once"),
+    "verify": Verb("shoal.cli.verify", "check shards against their index, and list all damage"),
+    "info": Verb("shoal.cli.info", "show what a dataset holds, and how a shuffle of it would be"),
+    "head": Verb("shoal.cli.head", "show the first samples, or some samples by id"),
+    "trace": Verb("shoal.cli.trace.trace", "show which samples are in a step, and in which step a sample is"),
+    "audit": Verb("shoal.cli.audit.audit", "grade a shuffle: of shoal, or of any loader by the ids it emits"),
+    "plan": Verb("shoal.cli.plan.plan", "plan what a cluster should read at a time, how well that mixes, and its cost"),
+    "bench": Verb("shoal.cli.bench", "stream for a while, and show how fast that is and what limits it"),
+    "cache": Verb("shoal.cli.cache", "show or remove what this machine keeps of datasets"),
 }
 
 
@@ -87,7 +76,7 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
             return _EXIT_DAMAGE if isinstance(error, ShardError) else _EXIT_REFUSED
         except OSError as error:
             # A file that the user named; any other OSError is a bug of ours and keeps its traceback.
-            if error.filename is None and not _is_somewhere():
+            if error.filename is None and not _working_directory_exists():
                 output.complain("error: the working directory was removed\n  hint: go to another one")
                 return _EXIT_REFUSED
             if error.filename is None:
@@ -98,18 +87,18 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
 
 
 def _run(words: list[str], verbs: Mapping[str, Verb]) -> int:
-    parser = Parser(
+    parser = _Parser(
         prog="shoal",
-        description="Streams shuffled training data, and can say at any moment exactly which sample comes next.",
+        description="Stream shuffled training data, and know at any moment exactly which sample comes next.",
     )
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and exit")
     subparsers = parser.add_subparsers(metavar="VERB", title="verbs", dest="verb")
     asked = next((word for word in words if not word.startswith("-")), None)
-    modules: dict[str, VerbModule] = {}
+    modules: dict[str, Any] = {}
     for name, verb in verbs.items():
         subparser = subparsers.add_parser(name, help=verb.summary, description=verb.summary)
         if name == asked:
-            modules[name] = cast("VerbModule", importlib.import_module(verb.module))
+            modules[name] = importlib.import_module(verb.module)
             modules[name].add_arguments(subparser)
     if asked in modules:
         subparsers.choices[asked].refuse_unknown_options(words[words.index(asked) + 1 :])
@@ -120,7 +109,34 @@ def _run(words: list[str], verbs: Mapping[str, Verb]) -> int:
     if arguments.verb is None:
         parser.print_help()
         return _EXIT_REFUSED
-    return modules[arguments.verb].run(arguments)
+    code: int = modules[arguments.verb].run(arguments)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """The parser of argparse with suggestions for verbs, options and values (built in from Python 3.14 on)."""
+
+    def refuse_unknown_options(self, words: Sequence[str]) -> None:
+        """End the program if a word is not an option, before argparse complains about one that is missing instead."""
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        for word in words:
+            name = word.partition("=")[0]
+            if word == "--":
+                return
+            if word.startswith("--") and " " not in name and not any(option.startswith(name) for option in known):
+                self.error(f"unrecognized arguments: {name}{_suggestion(name, known)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += _suggestion(value, action.choices or ())
+            raise
+
+
+def _suggestion(given: object, known: Iterable[object]) -> str:
+    question = did_you_mean(given, known).rstrip()
+    return f"; {question}" if question else ""
 
 
 class _PrintVersion(argparse.Action):
@@ -145,8 +161,7 @@ def _warnings_as_messages() -> Iterator[None]:
         yield
 
 
-def _is_somewhere() -> bool:
-    """Return True if the working directory exists, so that relative paths mean something."""
+def _working_directory_exists() -> bool:
     try:
         os.getcwd()  # noqa: PTH109  # the result is not used
     except FileNotFoundError:
@@ -155,7 +170,7 @@ def _is_somewhere() -> bool:
 
 
 def _discard_output() -> None:
-    """Redirect what is still buffered for stdout to nowhere, or Python would complain about it at exit."""
+    """Discard what is still buffered for stdout, or Python would complain about it at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

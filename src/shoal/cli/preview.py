@@ -14,9 +14,10 @@ import numpy as np
 
 from shoal.figures import format_bytes
 from shoal.formats.decoding.images import IMAGE_SUFFIXES
+from shoal.pack.inputs.sample_fields import SampleFields
 
 # Most of a field that a preview reads, in characters or bytes: wider than any terminal.
-_LOOKED_AT = 4096
+_MOST_SHOWN = 4096
 
 
 def printable(text: str) -> str:
@@ -67,10 +68,10 @@ def preview(name: str, value: Any, *, columns: int) -> str:
     if isinstance(value, bytes):
         if name.rpartition(".")[2].lower() in IMAGE_SUFFIXES:
             return "(image)"
-        found = _as_text(value[:_LOOKED_AT], is_all=len(value) <= _LOOKED_AT)
+        found = _as_text(value[:_MOST_SHOWN], is_all=len(value) <= _MOST_SHOWN)
         return "(binary)" if found is None else clipped(printable(found), columns)
     if isinstance(value, str):
-        return clipped(printable(value[:_LOOKED_AT]), columns)
+        return clipped(printable(value[:_MOST_SHOWN]), columns)
     if isinstance(value, np.generic):
         return clipped(str(_scalar(value)), columns)
     if hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -78,8 +79,19 @@ def preview(name: str, value: Any, *, columns: int) -> str:
     if (picture := _picture(value)) is not None:
         return f"{picture['mode']} image of {picture['width']} x {picture['height']}"
     if value is None or isinstance(value, bool | int | float | Mapping | list | tuple):
-        return clipped(printable(json.dumps(value, ensure_ascii=False, default=_told)), columns)
+        return clipped(printable(json.dumps(value, ensure_ascii=False, default=_json_default)), columns)
     return clipped(printable(repr(value)), columns)
+
+
+def field_counts_text(fields: SampleFields) -> str:
+    """Return how many of some packed samples have each field."""
+    return ", ".join(f"{printable(name)} {count:,}" for name, count in fields.counts.items())
+
+
+def without_usual_text(fields: SampleFields) -> str:
+    """Return the first samples that lack one of the fields that most have."""
+    names = list(map(printable, fields.first_without_usual))
+    return ", ".join([*names, *(["..."] if fields.num_without_usual > len(names) else [])])
 
 
 def json_value(value: Any) -> Any:
@@ -111,7 +123,7 @@ def _scalar(value: Any) -> Any:
     return plain if value.dtype.kind in "biuf" else str(value)
 
 
-def _told(value: Any) -> Any:
+def _json_default(value: Any) -> Any:
     return _scalar(value) if isinstance(value, np.generic) else repr(value)
 
 

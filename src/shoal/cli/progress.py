@@ -35,7 +35,7 @@ class Progress:
     def __init__(
         self,
         *,
-        total: int | None,
+        total: int | None = None,
         label: str,
         unit: str = "samples",
         stream: TextIO | None = None,
@@ -67,6 +67,11 @@ class Progress:
         self.done = done
         if self._screen.is_due():
             self._screen.draw(self._line(self._clock() - self._start_seconds))
+
+    def show_bytes(self, done: int, total: int, _: int = 0) -> None:
+        """Report that ``done`` of ``total`` bytes are done: the callback of everything that reads or writes shards."""
+        self.total = total
+        self.update(done)
 
     def close(self) -> None:
         """Remove the line."""

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.index.index_place import place_asked
+from shoal.cli.options.index_output import index_output
 from shoal.cli.options.source_options import (
-    ShowBytes,
     add_json_argument,
     add_source_arguments,
     open_with_samples,
     source_of,
     storage_options_of,
 )
+from shoal.cli.options.stream_options import read_saved
 from shoal.cli.preview import clipped, printable
 from shoal.cli.progress import Progress
 from shoal.errors import StateError, UsageError
@@ -38,17 +36,17 @@ _MOST_CERTIFICATE_BYTES = 16 << 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Exit code 0: all shards are as their index says; 1: some are not; 2: nobody could find out. Extents with "
+        "Exit code 0: all shards are as their index says; 1: some are not; 2: this could not be checked. Extents with "
         "a checksum in the index are compared with it, others are parsed (`shoal index --checksum` adds checksums). "
         "With --certificate no shard is read: what was delivered is compared with what the index says was due."
     )
     add_source_arguments(parser)
-    what = "what a run delivered (JSON of ds.certificate()); all ranks' together, so this may be given several times"
-    parser.add_argument("--certificate", metavar="FILE", action="append", default=[], help=what)
-    repair = "write the index anew if all shards are sound and only the index is wrong"
-    parser.add_argument("--repair-index", action="store_true", help=repair)
-    where = "file or URL where --repair-index writes the index (default: in the place of the old one)"
-    parser.add_argument("--output", metavar="FILE", help=where)
+    text = "JSON of ds.certificate(), which says what a run delivered; repeat it for the files of other ranks"
+    parser.add_argument("--certificate", metavar="FILE", action="append", default=[], help=text)
+    text = "write the index again if all shards are sound and only the index is wrong"
+    parser.add_argument("--repair-index", action="store_true", help=text)
+    text = "file or URL where --repair-index writes the index (default: over the old one)"
+    parser.add_argument("--output", metavar="FILE", help=text)
     add_json_argument(parser)
 
 
@@ -64,17 +62,17 @@ def run(arguments: argparse.Namespace) -> int:
         format=arguments.format,
         storage_options=storage_options_of(arguments),
     )
-    output_place = _output_place(arguments, asked)
-    with Progress(total=None, label="verifying", unit="bytes") as progress:
-        found = verify(asked, progress=ShowBytes(progress))
+    target = _repaired_index(arguments, asked)
+    with Progress(label="verifying", unit="bytes") as progress:
+        found = verify(asked, progress=progress.show_bytes)
     record = _record(asked, found)
     damages = found.damages
     if arguments.repair_index and (damages or found.num_touched):
-        with Progress(total=None, label="repairing", unit="bytes") as progress:
-            mended, left = mend_index(asked, found, output=output_place, progress=ShowBytes(progress))
+        with Progress(label="repairing", unit="bytes") as progress:
+            mended, left = mend_index(asked, found, output=target, progress=progress.show_bytes)
         record |= {"index_repaired": not left, "fingerprint": mended.fingerprint, "num_samples": mended.num_samples}
-        if output_place is not None and not left:
-            record["index"] = printable(output_place[0])
+        if target is not None and not left:
+            record["index"] = printable(target[0])
         damages = left
     record["elapsed_seconds"] = time.monotonic() - began_seconds
     if arguments.json:
@@ -84,17 +82,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if damages else 0
 
 
-def _output_place(arguments: argparse.Namespace, asked: Verification) -> tuple[str, Store] | None:
-    """Return the place for the repaired index if it is a new one; refused before the work, not after it."""
+def _repaired_index(arguments: argparse.Namespace, asked: Verification) -> tuple[str, Store] | None:
+    """Return where the repaired index goes, if not over the old one; refused before the work, not after it."""
     if arguments.output is None:
         if arguments.repair_index and asked.opened is None and arguments.index is None:
-            place_asked(arguments, asked.found, asked.format, asked.store)  # refuses an index of only some shards
+            index_output(arguments, asked.found, asked.format, asked.store)  # refuses an index of only some shards
         return None
     if not arguments.repair_index:
         msg = "--output says where --repair-index writes the index, which was not asked for"
         raise UsageError(msg, hint="leave out --output, or add --repair-index")
-    place = place_asked(arguments, asked.found, asked.format, asked.store)
-    return place.path, place.store
+    written = index_output(arguments, asked.found, asked.format, asked.store)
+    return written.path, written.store
 
 
 def _run_certificate(arguments: argparse.Namespace) -> int:
@@ -102,7 +100,7 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
     if arguments.repair_index:
         msg = "--repair-index reads the shards, and --certificate reads none"
         raise UsageError(msg, hint="one after the other")
-    given = Certificate.from_dict(merge_certificates(map(_read, arguments.certificate)))
+    given = Certificate.from_dict(merge_certificates(map(_certificate, arguments.certificate)))
     if chosen := [name for name in ("stored", "delivered") if name in given.order]:
         msg = f"the certificate is of some samples only ({', '.join(chosen)}), and only its own script knows which"
         raise StateError(msg, hint="ds.check_certificate(certificate), with the same select(), take() and skip()")
@@ -116,21 +114,13 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
         "as_due": not found,
         "differences": found,
     }
-    if arguments.json:
-        output.emit(record, as_json=True)
-    else:
-        output.emit({name: value for name, value in record.items() if value != []})
+    shown = record if arguments.json else {name: value for name, value in record.items() if value != []}
+    output.emit(shown, as_json=arguments.json)
     return 1 if found else 0
 
 
-def _read(path: str) -> Any:
-    with Path(path).open("rb") as file:
-        data = file.read(_MOST_CERTIFICATE_BYTES + 1)
-    try:
-        return json.loads(data if len(data) <= _MOST_CERTIFICATE_BYTES else b"")
-    except (ValueError, RecursionError):
-        msg = f"{path}: this is not a certificate, which is a JSON object"
-        raise StateError(msg, hint="write one with json.dump(ds.certificate(), file)") from None
+def _certificate(path: str) -> Any:
+    return read_saved(path, "certificate", "ds.certificate()", most_bytes=_MOST_CERTIFICATE_BYTES)
 
 
 def _record(asked: Verification, found: Soundness) -> dict[str, Any]:
@@ -166,10 +156,10 @@ def _show(record: dict[str, Any], damages: list[Damage]) -> None:
 
 def _line(damage: Damage) -> str:
     """Return one damage as a line for people."""
-    place = printable(damage.shard) or "the index"
+    where = printable(damage.shard) or "the index"
     if damage.first_byte is not None:
-        place += f", byte {damage.first_byte}"
-    text = f"{place}: {damage.kind}: {printable(damage.what)}"
+        where += f", byte {damage.first_byte}"
+    text = f"{where}: {damage.kind}: {printable(damage.what)}"
     if not damage.samples:
         return text
     ids = f"sample {damage.samples[0]}"

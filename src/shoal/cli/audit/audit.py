@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from shoal.cli import output
 from shoal.cli.audit.audit_ids import ID_SUFFIXES, keyed_samples, read_array, read_ids, read_keys
-from shoal.cli.options.numbers import at_least_one
-from shoal.cli.options.order_options import add_order_arguments, asked_order, given_order_options
+from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples, source_of
+from shoal.cli.options.stream_options import add_order_arguments, asked_order, given_order_options
 from shoal.cli.pages import check_picture, typed_command, write_page, write_picture
 from shoal.errors import UsageError
 from shoal.index.table import Index

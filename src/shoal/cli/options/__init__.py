@@ -1,1 +1,1 @@
-"""HOW ARE VERBS TOLD WHAT TO DO? Options that several verbs share."""
+"""HOW DOES A VERB LEARN WHAT TO DO? Options that several verbs share, declared once."""

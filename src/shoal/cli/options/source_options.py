@@ -1,32 +1,30 @@
-"""Options for the source of a verb, and the opening of the source, which may have to build an index first."""
+"""Options that name a source, and the opening of the source, which may have to build an index first."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
-from typing import Any
+import importlib
+import sys
+from pathlib import Path
+from typing import Any, cast
 
-from shoal.cli.options.format_option import add_format_argument
 from shoal.cli.progress import Progress
 from shoal.errors import UsageError
 from shoal.figures import counted
+from shoal.formats.known_formats import FORMATS
+from shoal.formats.shard_format import Format
+from shoal.hints import did_you_mean
 from shoal.indexing.open_source import Opened, open_source
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.storage.stores import DEADLINE, deadline_of
 
-
-@dataclass(frozen=True, slots=True)
-class OpenedNow:
-    """An opened source, and whether its index had to be built."""
-
-    opened: Opened
-    index_was_made: bool
+_FORMAT_MEMBERS = ("name", "suffixes", "scan", "parse")
 
 
 def add_source_arguments(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
-    """Declare the options of the source: the shards, their index and their format."""
+    """Declare the options of a dataset: the shards, their index and their format."""
     add_shards_argument(parser, more=", or an index file beside its shards", is_optional=is_optional)
-    parser.add_argument("--index", metavar="FILE", help="an index kept elsewhere than beside the shards")
+    parser.add_argument("--index", metavar="FILE", help="index of the shards, if it is not beside them")
     add_format_argument(parser)
 
 
@@ -34,20 +32,30 @@ def add_shards_argument(parser: argparse.ArgumentParser, *, more: str = "", is_o
     """Declare the shards; several words make one list, since a shell may have expanded a glob."""
     text = f"shards: files or URLs, a directory, a glob, braces like train-{{000000..000099}}.tar{more}"
     parser.add_argument("source", metavar="SOURCE", nargs="*" if is_optional else "+", help=text)
-    split = 'which of the splits of a directory to read, as in --split train; may be repeated; "all" reads all of them'
+    split = 'split of a directory to read, such as train; may be repeated; "all" reads every split'
     parser.add_argument("--split", metavar="NAME", action="append", help=split)
-    option = "what the store of a URL should know: region=eu-west-1, anonymous=true, headers.X-Key=...; may be repeated"
+    add_store_arguments(parser)
+
+
+def add_store_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the store that a URL names."""
+    option = "option for the store of a URL: region=eu-west-1, anonymous=true, headers.X-Key=...; may be repeated"
     parser.add_argument("--storage-option", metavar="KEY=VALUE", action="append", default=[], help=option)
-    add_deadline_argument(parser)
-
-
-def add_deadline_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare how long requests to a store are retried."""
-    text = "how long a request to a URL is made again (120, and 10 for a server that never answered)"
+    text = "how long to retry a request to a URL (default: 120; 10 for a server that has never answered)"
     parser.add_argument("--deadline", metavar="SECONDS", help=text)
 
 
-def add_json_argument(parser: argparse.ArgumentParser, text: str = "one JSON object, for machines") -> None:
+def add_format_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare the format of the shards: its name, or ``module:Class`` for a custom format."""
+    plain = ", ".join(name for name in FORMATS if "." not in name)
+    text = (
+        f"format of the shards, if their suffixes do not tell: {plain}, or folder, where each file is a sample; .gz, "
+        ".zst and so on after the name means compressed; module:Class is a format of your own"
+    )
+    parser.add_argument("--format", metavar="NAME", type=_asked_format, help=text)
+
+
+def add_json_argument(parser: argparse.ArgumentParser, text: str = "print one JSON object") -> None:
     """Declare the option for JSON output."""
     parser.add_argument("--json", action="store_true", help=text)
 
@@ -72,58 +80,32 @@ def storage_options_of(arguments: argparse.Namespace) -> dict[str, Any]:
         if not (name and mark):
             msg = "--storage-option takes KEY=VALUE, and one was given without a KEY or without an ="
             raise UsageError(msg, hint="--storage-option region=eu-west-1 --storage-option anonymous=true")
-        value = {"true": True, "false": False}.get(text.lower(), text)
         group, dot, inner = name.partition(".")
         if dot:
             options.setdefault(group, {})[inner] = text
         else:
-            options[name] = value
+            options[name] = {"true": True, "false": False}.get(text.lower(), text)
     if arguments.deadline is not None:
-        options[DEADLINE] = _deadline(arguments.deadline)
+        try:
+            options[DEADLINE] = deadline_of({DEADLINE: arguments.deadline})
+        except UsageError:
+            msg = f"--deadline is a number of seconds above 0; got {arguments.deadline!r}"
+            raise UsageError(msg, hint="--deadline 30") from None
     return options
 
 
-def _deadline(text: str) -> float | None:
-    try:
-        return deadline_of({DEADLINE: text})
-    except UsageError:
-        msg = f"--deadline is a number of seconds above 0; got {text!r}"
-        raise UsageError(msg, hint="--deadline 30") from None
-
-
-@dataclass(slots=True)
-class ShowBytes:
-    """A callback that forwards progress in bytes to a progress bar, and records that it was called."""
-
-    progress: Progress
-    was_called: bool = False
-
-    def __call__(self, done_bytes: int, total_bytes: int, _: int = 0) -> None:
-        """Show that ``done_bytes`` of ``total_bytes`` are done."""
-        self.was_called = True
-        self.progress.total = total_bytes
-        self.progress.update(done_bytes)
-
-
-def open_asked(arguments: argparse.Namespace) -> OpenedNow:
-    """Open the source; a progress bar shows the building of an index, if one is needed.
-
-    Raises
-    ------
-    ShoalError
-        See `shoal.indexing.open_source.open_source`.
-    """
-    with Progress(total=None, label="indexing", unit="bytes") as progress:
-        show = ShowBytes(progress)
+def open_asked(arguments: argparse.Namespace) -> tuple[Opened, bool]:
+    """Open the source, and return whether its index had to be built, which a progress bar shows."""
+    with Progress(label="indexing", unit="bytes") as progress:
         opened = open_source(
             source_of(arguments),
             split=arguments.split,
             index=arguments.index,
             format=arguments.format,
             storage_options=storage_options_of(arguments),
-            progress=show,
+            progress=progress.show_bytes,
         )
-    return OpenedNow(opened, show.was_called)
+    return opened, progress.total is not None
 
 
 def open_with_samples(arguments: argparse.Namespace) -> Opened:
@@ -133,11 +115,47 @@ def open_with_samples(arguments: argparse.Namespace) -> Opened:
     ------
     UsageError
         The source holds no sample.
-    ShoalError
-        See `shoal.indexing.open_source.open_source`.
     """
-    opened = open_asked(arguments).opened
+    opened, _ = open_asked(arguments)
     if not opened.index.num_samples:
         msg = f"{printed(source_of(arguments))}: {counted(opened.index.num_shards, 'shard')} without a single sample"
-        raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
+        raise UsageError(msg, hint="`shoal info` shows what the shards hold instead")
     return opened
+
+
+def _asked_format(text: str) -> str | Format:
+    """Return the name, or the format object; a module of the working directory is found as by Python itself."""
+    module, mark, name = text.partition(":")
+    if not mark:
+        return text
+    if not (module and name):
+        msg = f"{text!r} is neither the name of a format nor module:Class"
+        raise argparse.ArgumentTypeError(msg)
+    found = _imported(module)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            msg = f"{text}: there is no {part!r}; {did_you_mean(part, vars(found))}".rstrip(" ;")
+            raise argparse.ArgumentTypeError(msg)
+        found = getattr(found, part)
+    if isinstance(found, type):
+        try:
+            found = found()
+        except TypeError as error:
+            msg = f"{text} cannot be made without arguments ({error}): name an object of it, module:NAME"
+            raise argparse.ArgumentTypeError(msg) from None
+    if missing := [each for each in _FORMAT_MEMBERS if not hasattr(found, each)]:
+        msg = f"{text}: this is no format, since it has no {', '.join(missing)} (docs/guides/add-a-format.md)"
+        raise argparse.ArgumentTypeError(msg)
+    return cast("Format", found)
+
+
+def _imported(module: str) -> Any:
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # from a module that it imports itself
+        msg = f"there is no module {error.name!r} in the working directory, nor is one installed"
+        raise argparse.ArgumentTypeError(msg) from None

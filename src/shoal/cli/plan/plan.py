@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.options.numbers import count
-from shoal.cli.options.order_options import add_order_arguments
+from shoal.cli.options.argument_types import count
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
+from shoal.cli.options.stream_options import add_order_arguments
 from shoal.cli.pages import check_picture, typed_command, write_page, write_picture
 from shoal.cli.plan.plan_data import planned_data
 from shoal.cli.plan.plan_record import Planned, what_if

@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cli.options.order_options import asked_order, given_order_options
 from shoal.cli.options.source_options import open_with_samples
+from shoal.cli.options.stream_options import asked_order, given_order_options
 from shoal.errors import UsageError
 from shoal.index.cutting import ChunkTable
 from shoal.index.table import own_bytes

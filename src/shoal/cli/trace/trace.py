@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.options.numbers import at_least_one, at_least_zero, sample_ids
-from shoal.cli.options.order_options import add_order_arguments
+from shoal.cli.options.argument_types import at_least_one, at_least_zero, sample_ids
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
+from shoal.cli.options.stream_options import add_order_arguments
 from shoal.cli.pages import typed_command, write_page
 from shoal.cli.preview import printable
 from shoal.cli.trace.trace_page import TracedSamples, trace_page

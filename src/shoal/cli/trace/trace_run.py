@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from shoal.cli.options.order_options import asked_order, given_order_options, read_state
 from shoal.cli.options.source_options import open_with_samples
+from shoal.cli.options.stream_options import asked_order, given_order_options, read_state
 from shoal.errors import UsageError
 from shoal.indexing.open_source import Opened
 from shoal.order.partition import Partition, Share, check_rank

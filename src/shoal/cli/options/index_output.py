@@ -1,4 +1,4 @@
-"""The place that `shoal index` writes to, refused before the work if it is not writable or would hide shards."""
+"""The file or URL that an index is written to, refused before the work if not writable, or if it would hide shards."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _HINT = "--output FILE writes it elsewhere; shoal.open(..., index=FILE) reads it
 
 
 @dataclass(frozen=True, slots=True)
-class IndexPlace:
+class IndexOutput:
     """The path or URL of an index, and the store that writes it."""
 
     path: str
     store: Store
 
-    def known(self) -> Index | None:
+    def existing(self) -> Index | None:
         """Return the index that exists already; None if there is none that can be read."""
         try:
             return load_index(self.path, store=self.store) if self.store.find(self.path) is not None else None
@@ -58,45 +58,45 @@ class IndexPlace:
             kept = str(Path(cache_directory(), "unwritten", f"{index.fingerprint}.index"))
             save_index(index, kept, store=LocalStore())
             msg = f"{printable(self.path)}: the index could not be written: {error.message}"
-            hint = f"it is kept in {kept}, which shoal.open(..., index=FILE) takes; copy it to where it belongs"
+            hint = f"it is kept in {kept}, which shoal.open(..., index=FILE) takes; copy it to its destination"
             raise StorageError(msg, hint=hint) from error
         return self.store.stat(self.path).num_bytes
 
 
-def place_asked(arguments: argparse.Namespace, found: Source, shard_format: Format, store: Store) -> IndexPlace:
-    """Return the place for the index: ``--output``, a file or URL, or beside the shards.
+def index_output(arguments: argparse.Namespace, found: Source, shard_format: Format, store: Store) -> IndexOutput:
+    """Return where the index goes: to ``--output``, a file or URL, or beside the shards.
 
     Raises
     ------
     StorageError
-        The place is not writable.
+        Nothing can be written there.
     UsageError
         The index would hide other shards in its directory.
     """
     asked: str | None = arguments.output
     if asked is None:
-        place = _beside(found, store)
-        _refuse_half(found, shard_format, place)
-        return place
+        target = _beside(found, store)
+        _refuse_partial(found, shard_format, target)
+        return target
     if not scheme_of(asked):
-        return _local_place(Path(expand_home(asked)).absolute())
+        return _local_file(Path(expand_home(asked)).absolute())
     same = schemes_of([asked]) == schemes_of(found.paths)
     options = storage_options_of(arguments)
     other = with_retries(open_store(asked, options if same else None), options)
     path = join(object_path(asked).rstrip("/"), INDEX_NAME) if asked.endswith("/") else object_path(asked)
     _refuse_read_only(path)
-    return IndexPlace(path, other)
+    return IndexOutput(path, other)
 
 
-def _beside(found: Source, store: Store) -> IndexPlace:
+def _beside(found: Source, store: Store) -> IndexOutput:
     if not scheme_of(found.root):
-        return _local_place(Path(found.root, INDEX_NAME))
+        return _local_file(Path(found.root, INDEX_NAME))
     if found.root.endswith("://"):
         msg = f"{found.asked}: these shards have no directory in common that could hold an index"
         raise UsageError(msg, hint=_HINT)
     path = join(found.root, INDEX_NAME)
     _refuse_read_only(path)
-    return IndexPlace(path, store)
+    return IndexOutput(path, store)
 
 
 def _refuse_read_only(path: str) -> None:
@@ -105,35 +105,35 @@ def _refuse_read_only(path: str) -> None:
         raise StorageError(msg, hint=f"{_HINT}; put it beside the shards, and it is found there")
 
 
-def _local_place(path: Path) -> IndexPlace:
+def _local_file(path: Path) -> IndexOutput:
     if path.is_dir():
         path /= INDEX_NAME
     directory = next(above for above in path.parents if above.exists())
     if not directory.is_dir() or not os.access(directory, os.W_OK):
         msg = f"{path}: the index cannot be written here"
         raise StorageError(msg, hint=_HINT)
-    return IndexPlace(str(path), LocalStore())
+    return IndexOutput(str(path), LocalStore())
 
 
-def _refuse_half(found: Source, shard_format: Format, place: IndexPlace) -> None:
+def _refuse_partial(found: Source, shard_format: Format, target: IndexOutput) -> None:
     """Raise an error if the directory holds more shards: an index of some would hide them when all are opened."""
     named = set(found.paths)
-    beside = next(_others(found, named, shard_format, place), None)
+    beside = next(_others(found, named, shard_format, target), None)
     if beside is None:
         return
-    msg = f"{place.path} would know only {len(named)} of the shards in its directory; it would lack {beside}"
+    msg = f"{target.path} would know only {len(named)} of the shards in its directory; it would lack {beside}"
     stem = posixpath.basename(found.paths[0]).partition(".")[0]
-    mine, root = join(found.root, f"{stem}.index"), found.root
-    hint = f"--output {mine} keeps it apart (a source of its own), or index all with `shoal index {root}`"
+    path, root = join(found.root, f"{stem}.index"), found.root
+    hint = f"--output {path} writes it separately (as a source of its own), or index all with `shoal index {root}`"
     raise UsageError(msg, hint=hint)
 
 
-def _others(found: Source, named: set[str], shard_format: Format, place: IndexPlace) -> Iterator[str]:
+def _others(found: Source, named: set[str], shard_format: Format, target: IndexOutput) -> Iterator[str]:
     """Yield the shards beside the index that are not among those named."""
-    known = place.known()
-    for name in known.shard_names if known is not None else ():
+    existing = target.existing()
+    for name in existing.shard_names if existing is not None else ():
         path = join(found.root, name)
-        if path not in named and place.store.find(path) is not None:
+        if path not in named and target.store.find(path) is not None:
             yield path
     if found.complete:
         return
@@ -143,7 +143,7 @@ def _others(found: Source, named: set[str], shard_format: Format, place: IndexPl
             yield from (file for file in files if file not in named and _is_shard(file, shard_format))
         return
     directories = {parent(path) for path in found.paths}
-    for info in place.store.list(found.root):
+    for info in target.store.list(found.root):
         if info.path not in named and parent(info.path) in directories and _is_shard(info.path, shard_format):
             yield info.path
 

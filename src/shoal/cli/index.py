@@ -1,17 +1,15 @@
-"""The `shoal index` command: finds every sample of some shards once, and records where they lie."""
+"""The `shoal index` command: finds every sample of some shards once, and records where it is."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from dataclasses import asdict, replace
-from typing import Any
 
 from shoal.cli import output
-from shoal.cli.index.index_place import place_asked
-from shoal.cli.options.format_option import add_format_argument
+from shoal.cli.options.index_output import index_output
 from shoal.cli.options.source_options import (
-    ShowBytes,
+    add_format_argument,
     add_json_argument,
     add_shards_argument,
     source_of,
@@ -45,17 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
         "An index written beside its shards is found there by every shoal.open(). The states that runs save belong to "
-        "the extents of their index: another --extent-bytes makes it another dataset to them."
+        "the extents of their index: with another --extent-bytes it is another dataset to them."
     )
     add_shards_argument(parser)
-    where = f"file or URL to write (default: {INDEX_NAME} in the directory of the shards)"
-    parser.add_argument("--output", metavar="FILE", help=where)
-    size = "size of the smallest ranges that are told apart (64KiB)"
-    parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=size)
-    checksum = "read all bytes, keep a CRC-32 of each extent, compare with the hashes of an index.json"
-    parser.add_argument("--checksum", action="store_true", help=checksum)
-    workers = "processes that scan local files; 0 for none (default: one per processor, none for less than 256 MiB)"
-    parser.add_argument("--workers", type=int, metavar="N", help=workers)
+    text = f"file or URL to write (default: {INDEX_NAME} in the directory of the shards)"
+    parser.add_argument("--output", metavar="FILE", help=text)
+    text = "size of the smallest ranges that the index distinguishes (default: 64KiB)"
+    parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=text)
+    text = "read all bytes, record a CRC-32 of each extent, and compare with the hashes of an index.json"
+    parser.add_argument("--checksum", action="store_true", help=text)
+    text = "processes that scan local files; 0 for none (default: one per processor, none for less than 256 MiB)"
+    parser.add_argument("--workers", type=int, metavar="N", help=text)
     add_format_argument(parser)
     add_json_argument(parser)
 
@@ -65,45 +63,58 @@ def run(arguments: argparse.Namespace) -> int:
     source = source_of(arguments)
     options = storage_options_of(arguments)
     store = with_retries(open_store(source, options), options)
-    found = expand(source, suffixes=wanted_suffixes(arguments.format), store=store)
+    suffixes = wanted_suffixes(arguments.format)
+    found = expand(source, suffixes=suffixes, store=store)
     if found.kind == "index":
         msg = f"{found.asked}: this is an index already"
         raise SourceError(msg, hint="name the shards, or see what is in it with `shoal info`")
-    suffixes = wanted_suffixes(arguments.format)
     found = select_split(found, arguments.split, suffixes=suffixes, store=store).source
     what = described_shards(found, arguments.format, store)
     found = what.source
     refuse_unfinished(found, store)
     shard_format = choose_format(found, what.format or arguments.format)
-    place = place_asked(arguments, found, shard_format, store)
-    before = place.known()
+    target = index_output(arguments, found, shard_format, store)
+    before = target.existing()
     if before is not None and arguments.output is None:
-        _refuse_to_drop_columns(before, place.path)
+        _refuse_to_drop_columns(before, printable(target.path))
     traffic = ScanTraffic()
     began_seconds = time.monotonic()
     index = _built(what, shard_format, arguments, store, traffic)
     scan_seconds = time.monotonic() - began_seconds
     if not index.num_samples:
-        met = output.format_value("", index.notes)
-        msg = f"{found.asked}: {counted(index.num_shards, 'shard')} without a single sample; met: {met}"
+        others = output.format_value("", index.notes)
+        msg = f"{found.asked}: {counted(index.num_shards, 'shard')} without a single sample; found: {others}"
         raise UsageError(msg, hint="nothing was written; is this the right format?")
     if arguments.checksum:
-        _say_what_is_unknown(what, num_compared=compare_hashes(what, store))
+        _note_unknown_hashes(what, num_compared=compare_hashes(what, store))
         index = _with_checksums(index, found, shard_format, store)
-    file_bytes = place.write(index)
-    record = _record(index, scan_seconds=scan_seconds, elapsed_seconds=time.monotonic() - began_seconds)
-    record = {"index": printable(place.path), "file_bytes": file_bytes, **record}
+    record = {
+        "index": printable(target.path),
+        "file_bytes": target.write(index),
+        "format": index.format,
+        "num_shards": index.num_shards,
+        "num_samples": index.num_samples,
+        "num_bytes": index.num_bytes,
+        "mean_sample_bytes": int(own_bytes(index).sum()) / index.num_samples,
+        "num_extents": index.num_extents,
+        "mean_extent_bytes": float((index.extent_end_byte - index.extent_first_byte).mean()),
+        "checksums": index.extent_checksum is not None,
+        "not_indexed": dict(index.notes),  # found in the shards, but not as samples
+        "fingerprint": index.fingerprint,
+        "elapsed_seconds": time.monotonic() - began_seconds,
+        "scanned_samples_per_second": index.num_samples / max(scan_seconds, 1e-9),
+    }
     if traffic.num_requests:
         record["scan"] = asdict(traffic) if arguments.json else str(traffic)
     if not arguments.json and not record["not_indexed"]:
         del record["not_indexed"]
     output.emit(record, as_json=arguments.json)
     if before is not None:
-        _say_what_is_lost(before, index)
+        _note_losses(before, index)
     return 0
 
 
-def _say_what_is_unknown(what: Described, *, num_compared: int) -> None:
+def _note_unknown_hashes(what: Described, *, num_compared: int) -> None:
     hashes = [expected.hashes for expected in what.expected.values() if expected.hashes]
     if num_compared < len(hashes):
         names = ", ".join(sorted({name for names in hashes for name in names}))
@@ -115,13 +126,12 @@ def _say_what_is_unknown(what: Described, *, num_compared: int) -> None:
 
 def _refuse_to_drop_columns(before: Index, path: str) -> None:
     if columns := [name for name in before.columns if name != RECORD_CRCS]:
-        where = printable(path)
-        msg = f"{where}: the index that is there has the columns {', '.join(columns)}, which no scan can find again"
+        msg = f"{path}: the index that is there has the columns {', '.join(columns)}, which no scan can find again"
         keeps = "`shoal verify --repair-index` keeps them"
-        raise UsageError(msg, hint=f"{keeps}; --output FILE writes an index without them elsewhere, or here: {where}")
+        raise UsageError(msg, hint=f"{keeps}; --output FILE writes an index without them elsewhere, or here: {path}")
 
 
-def _say_what_is_lost(before: Index, index: Index) -> None:
+def _note_losses(before: Index, index: Index) -> None:
     if columns := [name for name in before.columns if name not in index.columns]:
         output.complain(f"note: the index that was there had the columns {', '.join(columns)}, and this one has not")
     if before.fingerprint != index.fingerprint:
@@ -134,14 +144,14 @@ def _say_what_is_lost(before: Index, index: Index) -> None:
 def _built(
     what: Described, shard_format: Format, arguments: argparse.Namespace, store: Store, traffic: ScanTraffic
 ) -> Index:
-    with Progress(total=None, label="indexing", unit="bytes") as progress:
+    with Progress(label="indexing", unit="bytes") as progress:
         return build_index(
             what.source,
             store=store,
             format=shard_format,
             extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
             workers=arguments.workers,
-            progress=ShowBytes(progress),
+            progress=progress.show_bytes,
             traffic=traffic,
             expected=what.expected,
             rows=what.rows,
@@ -150,24 +160,6 @@ def _built(
 
 def _with_checksums(index: Index, found: Source, shard_format: Format, store: Store) -> Index:
     check = ShardCheck(index, found.paths, store=store, format=shard_format)
-    with Progress(total=None, label="checksums", unit="bytes") as progress:
-        show = ShowBytes(progress)
-        checksums = extent_checksums(index, found.paths, store=store, check=check.check, progress=show)
+    with Progress(label="checksums", unit="bytes") as progress:
+        checksums = extent_checksums(index, found.paths, store=store, check=check.check, progress=progress.show_bytes)
     return replace(index, extent_checksum=checksums)
-
-
-def _record(index: Index, *, scan_seconds: float, elapsed_seconds: float) -> dict[str, Any]:
-    return {
-        "format": index.format,
-        "num_shards": index.num_shards,
-        "num_samples": index.num_samples,
-        "num_bytes": index.num_bytes,
-        "mean_sample_bytes": int(own_bytes(index).sum()) / index.num_samples,
-        "num_extents": index.num_extents,
-        "mean_extent_bytes": float((index.extent_end_byte - index.extent_first_byte).mean()),
-        "checksums": index.extent_checksum is not None,
-        "not_indexed": dict(index.notes),  # met in the shards, but no samples
-        "fingerprint": index.fingerprint,
-        "elapsed_seconds": elapsed_seconds,
-        "scanned_samples_per_second": index.num_samples / max(scan_seconds, 1e-9),
-    }

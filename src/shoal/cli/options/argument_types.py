@@ -1,4 +1,4 @@
-"""Parsers for numbers on the command line."""
+"""Parsers for words on the command line, for the ``type`` of an argument."""
 
 from __future__ import annotations
 
@@ -6,20 +6,12 @@ import argparse
 
 
 def at_least_zero(text: str) -> int:
-    """Parse an integer that is not negative.
-
-    >>> at_least_zero("1_000")
-    1000
-    """
+    """Parse an integer that is not negative."""
     return _at_least(0, text)
 
 
 def at_least_one(text: str) -> int:
-    """Parse a positive integer.
-
-    >>> at_least_one("3")
-    3
-    """
+    """Parse a positive integer."""
     return _at_least(1, text)
 
 
@@ -46,6 +38,11 @@ def sample_ids(text: str) -> list[int]:
     [5, 9, 100]
     """
     return [_at_least(0, word) for word in text.split(",")]
+
+
+def names(text: str) -> list[str]:
+    """Parse names that are separated by commas; with ``action="extend"``, the option may be repeated."""
+    return text.split(",")
 
 
 def _at_least(least: int, text: str) -> int:

@@ -1,0 +1,85 @@
+"""Options and report that `shoal pack` and `shoal repack` share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.cli import output
+from shoal.cli.options.argument_types import at_least_one, names
+from shoal.cli.preview import printable
+from shoal.formats.writing.written_formats import WRITTEN_FORMATS
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.pack.shard_sizes import ShardSizing
+from shoal.pack.writer import PackSummary
+
+_MOST_LISTED = 20
+
+
+def format_names() -> str:
+    """Return the formats that can be written, for a help text."""
+    formats = ", ".join(name for name in WRITTEN_FORMATS if "." not in name)
+    return f"{formats}; those of rows also compressed, as in jsonl.zst"
+
+
+def add_shard_arguments(
+    parser: argparse.ArgumentParser, *, shard_bytes: str, columns: str, on_error: str, workers: str
+) -> None:
+    """Declare the options of the new shards; the arguments are help texts for what a verb understands by each."""
+    text = f"{shard_bytes}, such as 256MiB (default: chosen by the size of the data and --readers)"
+    parser.add_argument("--shard-bytes", metavar="BYTES", help=text)
+    text = "ranks, times the workers of each, that should each have a shard of their own (default: 1)"
+    parser.add_argument("--readers", type=at_least_one, metavar="N", default=1, help=text)
+    text = "shards are named NAME-000000 and so on (default: shard)"
+    parser.add_argument("--prefix", metavar="NAME", default="shard", help=text)
+    text = "smallest ranges that the index distinguishes; a chunk is at least one (default: 64KiB)"
+    parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=text)
+    text = f"{columns}, separated by commas; NAME=PATH gives another name; may be repeated"
+    parser.add_argument("--columns", type=names, action="extend", metavar="NAMES", default=[], help=text)
+    text = f"{on_error} ends the run (raise, the default), or is left out, counted and listed (skip)"
+    parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help=text)
+    parser.add_argument("--workers", type=at_least_one, metavar="N", help=f"processes (default: {workers})")
+
+
+def packed_record(
+    summary: PackSummary,
+    sizing: ShardSizing,
+    more: dict[str, Any],
+    *,
+    num_workers: int,
+    peak_bytes: int,
+    elapsed_seconds: float,
+) -> dict[str, Any]:
+    """Return what was packed, with ``more`` of it behind the format."""
+    made_now = sum(shard.num_samples for shard in summary.shards if not shard.done_before)
+    return {
+        "output": printable(summary.url),
+        "format": summary.format,
+        **more,
+        "num_samples": summary.num_samples,
+        "num_bytes": summary.num_bytes,
+        "num_shards": len(summary.shards),
+        "num_shards_of_earlier_runs": sum(shard.done_before for shard in summary.shards),
+        "shard_bytes": sizing.shard_bytes,
+        "shard_bytes_because": sizing.reason,
+        "num_skipped": len(summary.skipped),
+        "num_workers": num_workers,
+        "peak_memory_bytes": peak_bytes,
+        "fingerprint": summary.fingerprint,
+        "digest": summary.digest,
+        "elapsed_seconds": elapsed_seconds,
+        "samples_per_second": made_now / max(elapsed_seconds, 1e-9),
+    }
+
+
+def emit_packed(record: dict[str, Any], skipped: Sequence[tuple[str, str]], *, as_json: bool) -> None:
+    """Print the record with the inputs that were skipped; people see only the first of them."""
+    if not record["num_workers"] and not as_json:
+        del record["num_workers"]  # nothing was left to do
+    if skipped:
+        listed = skipped if as_json else skipped[:_MOST_LISTED]
+        record["skipped"] = [{"name": printable(name), "reason": printable(reason)} for name, reason in listed]
+    output.emit(record, as_json=as_json)
+    if len(skipped) > _MOST_LISTED and not as_json:
+        output.complain(f"note: {len(skipped) - _MOST_LISTED} more were skipped; --json lists them all")

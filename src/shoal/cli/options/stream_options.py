@@ -1,0 +1,128 @@
+"""Options for what a verb streams: the arguments of `Dataset.shuffle` and `Dataset.decode`, or a saved state."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import StateError, UsageError
+from shoal.formats.decoding.images import IMAGE_SPECS
+from shoal.hints import did_you_mean
+from shoal.order.block_and_buffer import Block, Buffer
+from shoal.order.registry import ORDERS
+from shoal.order.state import State
+from shoal.order.window.order import Window
+from shoal.reading.resolved_order import OrderRequest
+from shoal.stream.dataset import Dataset
+from shoal.stream.dataset_requests import order_request
+
+_OPTIONS = ("order", "seed", "window", "chunk", "num_canonical_nodes", "chunks", "samples")
+_MOST_STATE_BYTES = 1 << 20
+
+
+def add_order_arguments(parser: argparse.ArgumentParser, *, default: str) -> None:
+    """Declare the options of the order; ``default`` says what happens without any of them."""
+    group = parser.add_argument_group("order", f"the arguments of Dataset.shuffle(); {default}")
+    group.add_argument("--order", choices=tuple(ORDERS), help="which order (default: window)")
+    group.add_argument("--seed", type=int, metavar="S", help="seed (default: 0)")
+    group.add_argument("--window", metavar="BYTES", help="bytes that mix at a time, such as 16GiB (default: 512MiB)")
+    text = "bytes that move as one, such as 1MiB (default: a 512th of the window)"
+    group.add_argument("--chunk", metavar="BYTES", help=text)
+    group.add_argument("--num-canonical-nodes", type=int, metavar="C", help="parts of the dataset that mix separately")
+    group.add_argument("--chunks", type=int, metavar="K", help="chunks of the window or block, instead of --window")
+    group.add_argument("--samples", type=int, metavar="B", help="samples that the buffer holds (default: 1000)")
+
+
+def given_order_options(arguments: argparse.Namespace) -> list[str]:
+    """Return the given options, as they are written."""
+    return [f"--{name.replace('_', '-')}" for name in _OPTIONS if getattr(arguments, name) is not None]
+
+
+def asked_order(arguments: argparse.Namespace) -> OrderRequest:
+    """Return the order that the options describe; without any, that of ``shuffle()``.
+
+    Raises
+    ------
+    UsageError
+        An option does not belong to the order.
+    """
+    counts_chunks = arguments.chunks is not None and arguments.order in (None, "window")
+    return order_request(
+        _order_of(arguments, counts_chunks=counts_chunks),
+        seed=arguments.seed or 0,
+        window=arguments.window,
+        chunk=arguments.chunk,
+        num_canonical_nodes=None if counts_chunks else arguments.num_canonical_nodes,
+    )
+
+
+def read_state(path: str) -> State:
+    """Read the state from a JSON file that ``json.dump(ds.state_dict(), file)`` wrote.
+
+    Raises
+    ------
+    StateError
+        The file holds something else.
+    """
+    given = read_saved(path, "state", "ds.state_dict()", most_bytes=_MOST_STATE_BYTES)
+    try:
+        return State.from_dict(given)
+    except StateError as error:
+        msg = f"{path}: {error.message}"
+        raise StateError(msg, hint=error.hint) from None
+
+
+def read_saved(path: str, what: str, call: str, *, most_bytes: int) -> Any:
+    """Read the JSON that ``json.dump`` wrote of what ``call`` returned.
+
+    Raises
+    ------
+    StateError
+        The file holds something else, or more than ``most_bytes``.
+    """
+    with Path(path).open("rb") as file:
+        data = file.read(most_bytes + 1)
+    try:
+        return json.loads(data if len(data) <= most_bytes else b"")
+    except (ValueError, RecursionError):
+        msg = f"{path}: this is not a {what}, which is a JSON object"
+        raise StateError(msg, hint=f"write one with json.dump({call}, file)") from None
+
+
+def _order_of(arguments: argparse.Namespace, *, counts_chunks: bool) -> Any:
+    """Return the name of an order, or an order with its numbers."""
+    name = arguments.order or "window"
+    for option, owners in (("chunks", ("window", "block")), ("samples", ("buffer",))):
+        if getattr(arguments, option) is not None and name not in owners:
+            msg = f"--{option} belongs to --order {' or '.join(owners)}; the order is {name}"
+            raise UsageError(msg)
+    if counts_chunks:
+        if arguments.window is not None:
+            msg = "--window and --chunks both say how large the window is"
+            raise UsageError(msg, hint="--window takes bytes, --chunks a number of chunks")
+        return Window(arguments.chunks, arguments.num_canonical_nodes)
+    if arguments.chunks is not None:
+        return Block(arguments.chunks)
+    return name if arguments.samples is None else Buffer(arguments.samples)
+
+
+def add_decode_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--decode``, with or without the type that images become."""
+    text = f"decode fields as Dataset.decode() does; images too with one of {', '.join(IMAGE_SPECS)}"
+    parser.add_argument("--decode", nargs="?", const="", metavar="SPEC", type=_image_spec, help=text)
+
+
+def decoded(dataset: Dataset, arguments: argparse.Namespace) -> Dataset:
+    """Return the dataset, decoded as requested."""
+    spec: str | None = arguments.decode
+    return dataset if spec is None else dataset.decode(*[spec] * bool(spec))
+
+
+def _image_spec(text: str) -> str:
+    if text and text not in IMAGE_SPECS:
+        msg = f"{text!r} is not what images become: {', '.join(IMAGE_SPECS)}; {did_you_mean(text, IMAGE_SPECS)}"
+        msg += "a dataset stands before --decode"
+        raise argparse.ArgumentTypeError(msg)
+    return text
