@@ -11,8 +11,8 @@ from shoal.cli.options.argument_types import at_least_one, names
 from shoal.cli.preview import printable
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
+from shoal.pack.packed_dataset import PackSummary
 from shoal.pack.shard_sizes import ShardSizing
-from shoal.pack.writer import PackSummary
 
 _MOST_LISTED = 20
 
