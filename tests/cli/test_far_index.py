@@ -13,7 +13,7 @@ from tests.samples import write_tar
 import shoal
 from shoal.errors import StorageError
 from shoal.indexing import open_source
-from shoal.indexing.index_store import load_index
+from shoal.indexing.index_files import load_index
 from shoal.storage.memory_store import MemoryStore
 from shoal.testing import RangeServer
 

@@ -16,7 +16,7 @@ from tests.samples import write_jsonl, write_tar_shards
 import shoal
 from shoal.cli.main import main
 from shoal.indexing import open_source
-from shoal.indexing.index_store import load_index
+from shoal.indexing.index_files import load_index
 from shoal.stats import live_line
 from shoal.storage.files.local_store import LocalStore
 

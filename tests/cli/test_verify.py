@@ -13,7 +13,7 @@ from tests.cli.calls import Calls, make_shards
 
 import shoal
 from shoal.errors import IndexFileError
-from shoal.indexing.index_store import load_index, save_index
+from shoal.indexing.index_files import load_index, save_index
 from shoal.indexing.open_source import open_source
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.files.local_store import LocalStore

@@ -27,7 +27,7 @@ from shoal.formats.metadata.third_party_index import by_borders, scan_by_index
 from shoal.formats.tar.borders import cut_sample
 from shoal.index.shard_scan import ShardScan
 from shoal.indexing.build import build_index
-from shoal.indexing.index_store import save_index
+from shoal.indexing.index_files import save_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.verify.index_repair import mend_index
 from shoal.verify.open_to_verify import open_to_verify, verify

@@ -14,8 +14,8 @@ from tests.samples import write_jsonl, write_tar_shards
 import shoal
 from shoal.errors import ShoalError
 from shoal.index import index_file
-from shoal.indexing import index_store
-from shoal.indexing.index_store import load_index
+from shoal.indexing import index_files
+from shoal.indexing.index_files import load_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.testing import RangeServer
 
@@ -101,7 +101,7 @@ def test_bytes_are_compared_once_in_a_process(tmp_path: Path, monkeypatch: pytes
     data = tars(tmp_path / "data")
     delivered(data)
     compared = []
-    monkeypatch.setattr(index_store, "confirm", lambda data, **_: compared.append(len(data)))
+    monkeypatch.setattr(index_files, "confirm", lambda data, **_: compared.append(len(data)))
     for _ in range(3):
         delivered(data)
     assert len(compared) == 1

@@ -14,7 +14,7 @@ from shoal.errors import IndexFileError, ShardError, SourceError, StorageError
 from shoal.formats.known_formats import format_named
 from shoal.indexing import open_source as opening
 from shoal.indexing.build import build_index
-from shoal.indexing.index_store import load_index, save_index
+from shoal.indexing.index_files import load_index, save_index
 from shoal.indexing.open_source import Opened, choose_format, known_suffixes, open_source
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import expand

@@ -12,7 +12,7 @@ import pytest
 import shoal
 from shoal.errors import UsageError
 from shoal.index.consistency import validate
-from shoal.indexing.index_store import load_index
+from shoal.indexing.index_files import load_index
 from shoal.pack.writer import Writer
 from shoal.storage.files.local_store import LocalStore
 

@@ -17,7 +17,7 @@ from tests.pack.files import make_files
 import shoal
 from shoal.errors import SourceError, StorageError, UsageError
 from shoal.index.table import Index
-from shoal.indexing.index_store import load_index
+from shoal.indexing.index_files import load_index
 from shoal.pack import PackSummary, pack
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.shard_plan import plan_shards

@@ -18,7 +18,7 @@ import shoal
 from shoal.cli.main import main
 from shoal.errors import StorageError, UsageError
 from shoal.index.table import Index
-from shoal.indexing.index_store import load_index, save_index
+from shoal.indexing.index_files import load_index, save_index
 from shoal.pack import Output, pack, repack
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.memory_store import MemoryStore

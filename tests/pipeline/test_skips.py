@@ -31,7 +31,7 @@ from tests.stream.made import (
 from shoal.errors import ShardError, StorageError, UsageError
 from shoal.index.table import locate
 from shoal.indexing.checksums import extent_checksums
-from shoal.indexing.index_store import save_index
+from shoal.indexing.index_files import save_index
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.pipeline import quarantine as skips
 from shoal.reading.checks import verified_read

@@ -23,7 +23,7 @@ from shoal.index.consistency import validate
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.build import build_index
 from shoal.indexing.checksums import extent_checksums
-from shoal.indexing.index_store import load_index, save_index
+from shoal.indexing.index_files import load_index, save_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
 from shoal.verify.index_repair import mend_index

@@ -103,7 +103,7 @@ def test_damage_between_opening_and_reading(damage: Callable, order: str, data: 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_after_indexing_and_before_opening(damage: Callable, data: Path, victim: Path) -> None:
-    from shoal.indexing.index_store import save_index
+    from shoal.indexing.index_files import save_index
 
     first = open_dataset(data)
     index = save_index(first._opened.index, data.parent / "kept.index", store=first._opened.store)
@@ -137,7 +137,7 @@ def test_a_flipped_header_byte_is_an_error_with_its_byte(tmp_path: Path) -> None
 
 
 def test_a_copied_or_touched_dataset_is_the_same(data: Path, tmp_path: Path) -> None:
-    from shoal.indexing.index_store import save_index
+    from shoal.indexing.index_files import save_index
 
     ds = open_dataset(data).shuffle("window", seed=4).batch(7)
     index = save_index(ds._opened.index, tmp_path / "kept.index", store=ds._opened.store)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.stream.made import open_finely, write_tars
 
-from shoal.indexing.index_store import save_index
+from shoal.indexing.index_files import save_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.testing import Fault, FaultKind, RangeServer
 

@@ -16,7 +16,7 @@ from shoal.errors import StorageError
 from shoal.formats.known_formats import format_named
 from shoal.indexing.build import build_index
 from shoal.indexing.checksums import extent_checksums
-from shoal.indexing.index_store import save_index
+from shoal.indexing.index_files import save_index
 from shoal.orders import Sequential, Window
 from shoal.reading.schedule import request_sizes
 from shoal.storage.files.local_store import LocalStore

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shoal.indexing.index_store import save_index
+from shoal.indexing.index_files import save_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.open_dataset import open_dataset
 

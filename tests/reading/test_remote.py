@@ -14,7 +14,7 @@ from tests.storage.servers import CAN_LIST, KINDS, Place, moto, place_of_kind
 from tests.stream.made import content, ids_of, write_tars
 
 from shoal.errors import IndexFileError, SourceError, StorageError
-from shoal.indexing.index_store import save_index
+from shoal.indexing.index_files import save_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset

@@ -28,7 +28,7 @@ from tests.stream.made import described
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.indexing.index_store import save_index
+from shoal.indexing.index_files import save_index
 from shoal.reading.schedule import read_ahead, request_sizes
 from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.spilled import spilled_readers

@@ -16,7 +16,7 @@ from tests.samples import write_tar
 
 from shoal.formats.known_formats import format_named
 from shoal.indexing.build import build_index
-from shoal.indexing.index_store import save_index
+from shoal.indexing.index_files import save_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import expand
 from shoal.stream.dataset import Dataset

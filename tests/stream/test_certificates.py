@@ -20,7 +20,7 @@ import shoal
 from shoal.errors import StateError, UsageError
 from shoal.index.table import Index, locate
 from shoal.indexing.checksums import extent_checksums
-from shoal.indexing.index_store import save_index
+from shoal.indexing.index_files import save_index
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.certificate.certificate import Certificate

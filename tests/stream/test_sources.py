@@ -14,7 +14,7 @@ from tests.stream.made import ids_of, write_lines, write_tars
 
 import shoal
 from shoal.errors import ShoalError, SourceError, StorageError, UsageError
-from shoal.indexing.index_store import save_index
+from shoal.indexing.index_files import save_index
 from shoal.storage.files.local_store import LocalStore
 
 

@@ -19,7 +19,7 @@ from shoal.errors import StorageError, UsageError
 from shoal.index.table import Index, locate, sample_starts
 from shoal.indexing.build import build_index
 from shoal.indexing.checksums import extent_checksums
-from shoal.indexing.index_store import load_index, save_index
+from shoal.indexing.index_files import load_index, save_index
 from shoal.pack.writer import Writer
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.files.local_store import LocalStore

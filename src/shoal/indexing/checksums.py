@@ -6,8 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from zlib import crc32
 
 import numpy as np
@@ -16,18 +15,17 @@ from numpy.typing import NDArray
 from shoal.index.table import Index, own_bytes
 from shoal.storage.store import Advise, ReadRange
 
-# A read of several extents, or a piece of a large one. Small, so that many reads at once take little beside any window.
+# A read of several extents, or a part of a large one. Small, so that many reads at once take little beside any window.
 _READ_BYTES = 4 << 20
 _MOST_THREADS = 8
-_FAR_THREADS = 16  # threads for a remote store wait for responses, not for the processor
+_REMOTE_THREADS = 16  # that wait for responses, not for the processor
 
 
 class _ChecksumStore(ReadRange, Advise, Protocol):
     """Store methods needed to read all bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
+class _Run(NamedTuple):
     """Consecutive extents ``[first, end)`` of one shard that one read covers, or a single extent larger than a read."""
 
     shard: int
@@ -53,29 +51,28 @@ def extent_checksums(
     """
     checksums = np.zeros(index.num_extents, dtype=np.uint32)
     new_bytes = own_bytes(index)
-    total_bytes = int(new_bytes.sum())
-    num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _FAR_THREADS
-    done_bytes = 0
-    under_way: deque[tuple[_Span, Future[list[int]]]] = deque()
+    total_bytes, done_bytes = int(new_bytes.sum()), 0
+    num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _REMOTE_THREADS
+    in_flight: deque[tuple[_Run, Future[list[int]]]] = deque()
 
     def finish_oldest() -> None:
         nonlocal done_bytes
-        span, answer = under_way.popleft()
-        checksums[span.first : span.end] = answer.result()
-        done_bytes += int(new_bytes[span.first : span.end].sum())
+        run, answer = in_flight.popleft()
+        checksums[run.first : run.end] = answer.result()
+        done_bytes += int(new_bytes[run.first : run.end].sum())
         if progress is not None:
             progress(done_bytes, total_bytes)
 
     with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-checksum") as threads:
         try:
-            for span in _spans(index):
-                under_way.append((span, threads.submit(_checksums_of, index, paths, store, check, span)))
-                if len(under_way) >= 3 * num_threads:
+            for run in _runs(index):
+                in_flight.append((run, threads.submit(_checksums_of, index, paths, store, check, run)))
+                if len(in_flight) >= 3 * num_threads:
                     finish_oldest()
-            while under_way:
+            while in_flight:
                 finish_oldest()
         finally:
-            for _, answer in under_way:
+            for _, answer in in_flight:
                 answer.cancel()
     return checksums
 
@@ -88,10 +85,10 @@ def record_checksums(index: Index, paths: Sequence[str], *, store: ReadRange) ->
     if index.sample_bytes is None:
         return None
     checksums = np.zeros(index.num_samples, dtype=np.uint32)
-    for span in _spans(index):
-        begin, end = int(index.extent_first_byte[span.first]), int(index.extent_end_byte[span.end - 1])
-        view = memoryview(store.read_range(paths[span.shard], begin, end))
-        for extent in range(span.first, span.end):
+    for run in _runs(index):
+        begin, end = int(index.extent_first_byte[run.first]), int(index.extent_end_byte[run.end - 1])
+        view = memoryview(store.read_range(paths[run.shard], begin, end))
+        for extent in range(run.first, run.end):
             first, after = index.extent_first_sample[[extent, extent + 1]].tolist()
             at = int(index.extent_first_byte[extent]) - begin
             for sample, num_bytes in enumerate(index.sample_bytes[first:after].tolist(), first):
@@ -100,33 +97,29 @@ def record_checksums(index: Index, paths: Sequence[str], *, store: ReadRange) ->
     return checksums
 
 
-def _spans(index: Index) -> Iterator[_Span]:
+def _runs(index: Index) -> Iterator[_Run]:
     shard_first = index.shard_first_extent.tolist()
     for shard in range(index.num_shards):
         first, end = shard_first[shard], shard_first[shard + 1]
-        ends = index.extent_end_byte[first:end]
-        at = first
+        at, ends = first, index.extent_end_byte[first:end]
         while at < end:
             limit = int(index.extent_first_byte[at]) + _READ_BYTES
             after = max(at + 1, first + int(np.searchsorted(ends, limit, side="right")))
-            yield _Span(shard, at, after)
+            yield _Run(shard, at, after)
             at = after
 
 
 def _checksums_of(
-    index: Index, paths: Sequence[str], store: ReadRange, check: Callable[[int], None], span: _Span
+    index: Index, paths: Sequence[str], store: ReadRange, check: Callable[[int], None], run: _Run
 ) -> list[int]:
-    check(span.shard)
-    path = paths[span.shard]
-    starts = index.extent_first_byte[span.first : span.end].tolist()
-    ends = index.extent_end_byte[span.first : span.end].tolist()
+    check(run.shard)
+    path = paths[run.shard]
+    starts = index.extent_first_byte[run.first : run.end].tolist()
+    ends = index.extent_end_byte[run.first : run.end].tolist()
     if ends[-1] - starts[0] > _READ_BYTES:
         crc = 0
         for first_byte in range(starts[0], ends[-1], _READ_BYTES):
             crc = crc32(store.read_range(path, first_byte, min(first_byte + _READ_BYTES, ends[-1])), crc)
         return [crc]
     view = memoryview(store.read_range(path, starts[0], ends[-1]))
-    return [
-        crc32(view[first_byte - starts[0] : end_byte - starts[0]])
-        for first_byte, end_byte in zip(starts, ends, strict=True)
-    ]
+    return [crc32(view[start - starts[0] : end - starts[0]]) for start, end in zip(starts, ends, strict=True)]

@@ -21,7 +21,6 @@ from shoal.formats.metadata.manifests import (
     MANIFEST_NAME,
     Expected,
     Manifest,
-    NamedShard,
     check_hashes,
     named_shards,
     read_manifest,
@@ -30,14 +29,12 @@ from shoal.formats.metadata.third_party_index import FORMATS_WITH_INDEXES, forei
 from shoal.formats.shard_format import Format
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import find_all
-from shoal.storage.store import Advise, Find, ReadRange, Stat
+from shoal.storage.store import Advise, Find, ObjectInfo, ReadRange, Stat
 from shoal.storage.urls import join, relative
 
 _log = logging.getLogger("shoal")
 
-# Suffixes with which a listing of a directory includes its manifests.
-MANIFEST_SUFFIXES = (MANIFEST_NAME,)
-
+MANIFEST_SUFFIXES = (MANIFEST_NAME,)  # with which a listing of a directory includes its manifests
 _LIMIT_BYTES = 256 << 20
 _AT_ONCE_BYTES = 4 << 20
 
@@ -55,7 +52,7 @@ class Described:
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-class _Beside(ReadRange, Stat, Find, Advise, Protocol):
+class _ManifestStore(ReadRange, Stat, Find, Advise, Protocol):
     """Store methods needed to read manifests."""
 
 
@@ -68,21 +65,20 @@ class _Found:
     known: set[str] = field(default_factory=set)  # paths of each shard, as it is and packed
 
 
-def described(found: Source, store: _Beside) -> Described:
+def described(found: Source, store: _ManifestStore) -> Described:
     """Return the shards that the manifests of a source name; all its shards if no manifest can be used.
 
     Raises `SourceError`: a manifest is unusable or does not name shards beside it, manifests declare different formats,
     or there are shards that no manifest covers; `StorageError`: a shard that a manifest names does not exist.
     """
-    paths = [path for path in found.paths if basename(path) == MANIFEST_NAME]
-    others = [path for path in found.paths if not path.endswith(MANIFEST_NAME)]
+    paths, others = _manifests_and_others(found)
+    others = [path for path in others if not path.endswith(MANIFEST_NAME)]
     if not paths or found.kind == "glob":
-        return Described(_with_paths(found, others) if others != list(found.paths) and others else found)
+        return Described(_with_paths(found, others) if 0 < len(others) < len(found.paths) else found)
     shards = _Found()
     used = []
-    # Manifests of a directory before those below it: a merged one names the shards of all.
-    for path in sorted(paths, key=lambda path: (path.count("/"), path)):
-        manifest = read_manifest(store.read_range(path, 0, _size(path, store)), path=path)
+    for path in paths:
+        manifest = read_manifest(read_whole(store.stat(path), store), path=path)
         if manifest is not None and _add(shards, manifest, path, store):
             used.append(path)
     if not used:
@@ -96,7 +92,7 @@ def described(found: Source, store: _Beside) -> Described:
     return Described(_with_paths(found, shards.expected), shards.formats[0], shards.expected)
 
 
-def in_named_order(found: Source, store: _Beside) -> Described:
+def in_named_order(found: Source, store: _ManifestStore) -> Described:
     """Return the shards of a source in the order of its manifests, which are used for nothing else.
 
     Used if a format is given, as pickles and blocks of tokens require. Names alone do not give the order:
@@ -105,28 +101,27 @@ def in_named_order(found: Source, store: _Beside) -> Described:
     Raises `SourceError`: a manifest cannot be read, or does not name a shard beside it; `StorageError`: a shard that a
     manifest names does not exist.
     """
-    manifests = [path for path in found.paths if basename(path) == MANIFEST_NAME]
-    others = [path for path in found.paths if basename(path) != MANIFEST_NAME]
+    manifests, others = _manifests_and_others(found)
     if not manifests or not others:
         return Described(found)
-    places: dict[str, int] = {}
+    ranks: dict[str, int] = {}
     used = []
-    for path in sorted(manifests, key=lambda path: (path.count("/"), path)):
-        shards = named_shards(store.read_range(path, 0, _size(path, store)), path=path)
+    for path in manifests:
+        shards = named_shards(read_whole(store.stat(path), store), path=path)
         used += [path] * bool(shards)
         for shard in shards:
             names = [join(dirname(path), name) for name in (shard.name, shard.packed_name) if name is not None]
-            if not any(name in places for name in names):
-                places.update(dict.fromkeys(names, len(places)))
+            if not any(name in ranks for name in names):
+                ranks.update(dict.fromkeys(names, len(ranks)))
                 if not any(name in others for name in names):
                     msg = f"{path} names {names[-1]}, which is not there"
                     raise StorageError(msg, hint="copy it too; or name by a glob those that are there")
-    _refuse_unnamed([path for path in others if path not in places], used)
-    last = len(places)
-    return Described(_with_paths(found, sorted(others, key=lambda path: places.get(path, last))))
+    _refuse_unnamed([path for path in others if path not in ranks], used)
+    last = len(ranks)
+    return Described(_with_paths(found, sorted(others, key=lambda path: ranks.get(path, last))))
 
 
-def described_files(found: Source, format: Folder, store: _Beside) -> Described:  # noqa: A002
+def described_files(found: Source, format: Folder, store: _ManifestStore) -> Described:  # noqa: A002
     """Return the single files of a folder, with their classes, and the rows of the tables among them.
 
     Raises `SourceError`: a table is unusable, lists files that do not exist, or does not list all that do.
@@ -135,7 +130,7 @@ def described_files(found: Source, format: Folder, store: _Beside) -> Described:
     source = _with_paths(found, [path for path in found.paths if basename(path) not in METADATA_NAMES])
     rows: dict[str, Mapping[str, Any]] = {}
     for path in tables:
-        data = store.read_range(path, 0, _size(path, store))
+        data = read_whole(store.stat(path), store)
         found_rows = metadata_rows(data, name=relative(path, found.root), path=path)
         format.check_rows(found_rows, path=path)
         rows |= found_rows
@@ -149,7 +144,7 @@ def described_files(found: Source, format: Folder, store: _Beside) -> Described:
     return Described(source, format.of_files(source.names, has_rows=bool(tables)), rows=rows)
 
 
-def foreign_indexes(paths: Sequence[str], format: Format, store: _Beside) -> dict[str, tuple[str, int]]:  # noqa: A002
+def foreign_indexes(paths: Sequence[str], format: Format, store: _ManifestStore) -> dict[str, tuple[str, int]]:  # noqa: A002
     """Return the indexes that other tools left beside shards, as path and size, by shard path.
 
     Checks beside the first shard and, only if there is one, beside all others: 2 or 3 requests if there are none.
@@ -174,7 +169,7 @@ def foreign_indexes(paths: Sequence[str], format: Format, store: _Beside) -> dic
     return found
 
 
-def compare_hashes(what: Described, store: _Beside) -> int:
+def compare_hashes(what: Described, store: _ManifestStore) -> int:
     """Compare all shards that have hashes in their manifest with these, and return the number compared.
 
     Raises `ShardError`: a hash differs.
@@ -190,49 +185,51 @@ def compare_hashes(what: Described, store: _Beside) -> int:
     return num_compared
 
 
-def _size(path: str, store: Stat) -> int:
-    num_bytes = store.stat(path).num_bytes
-    if num_bytes > _LIMIT_BYTES:
-        msg = f"{path}: it has {num_bytes} bytes, and is read whole"
-        raise SourceError(msg, hint=f"at most {_LIMIT_BYTES} are; name the shards by a glob")
-    return num_bytes
+def _manifests_and_others(found: Source) -> tuple[list[str], list[str]]:
+    """Return the manifests, and the rest; those of a directory before those below it, as they may name all shards."""
+    manifests = [path for path in found.paths if basename(path) == MANIFEST_NAME]
+    others = [path for path in found.paths if basename(path) != MANIFEST_NAME]
+    return sorted(manifests, key=lambda path: (path.count("/"), path)), others
 
 
-def _add(shards: _Found, manifest: Manifest, path: str, store: _Beside) -> bool:
+def read_whole(info: ObjectInfo, store: ReadRange, *, limit_bytes: int = _LIMIT_BYTES) -> bytes:
+    """Read a whole object of at most so many bytes; raises `SourceError` if it has more."""
+    if info.num_bytes > limit_bytes:
+        msg = f"{info.path}: it has {info.num_bytes} bytes, and is read whole"
+        raise SourceError(msg, hint=f"at most {limit_bytes} are; name the shards by a glob")
+    return store.read_range(info.path, 0, info.num_bytes)
+
+
+def _add(shards: _Found, manifest: Manifest, path: str, store: _ManifestStore) -> bool:
     """Add the shards of a manifest, unless all are known already; return True if they were added."""
     directory = dirname(path)
-    places = [join(directory, shard.name) for shard in manifest.shards]
-    if all(place in shards.known for place in places):
+    paths = [join(directory, shard.name) for shard in manifest.shards]
+    if shards.known.issuperset(paths):
         return False
-    if twice := [place for place, count in Counter(places).items() if count > 1]:
+    if twice := [name for name, count in Counter(paths).items() if count > 1]:
         msg = f"{path} names {counted(len(twice), 'shard')} more than once; the first is {twice[0]}"
         raise SourceError(msg, hint="write the index.json again, or name the shards by a glob or a list")
-    packed = [join(directory, shard.packed_name) if shard.packed_name else place
-              for shard, place in zip(manifest.shards, places, strict=True)]  # fmt: skip
-    shards.known.update(places, packed)
-    there = [info is not None for info in find_all(places, store)]
-    if all(there):
+    packed = [join(directory, shard.packed_name or shard.name) for shard in manifest.shards]
+    shards.known.update(paths, packed)
+    there = find_all(paths, store)
+    if None not in there:
         shards.formats.append(manifest.format)
-        shards.expected.update(zip(places, (shard.expected for shard in manifest.shards), strict=True))
+        shards.expected.update(zip(paths, (shard.expected for shard in manifest.shards), strict=True))
         return True
-    if manifest.packed_format is not None and all(info is not None for info in find_all(packed, store)):
+    if manifest.packed_format is not None and None not in find_all(packed, store):
         shards.formats.append(manifest.packed_format)
-        shards.expected.update(zip(packed, map(_packed, manifest.shards), strict=True))
+        expected = (shard.expected if shard.packed is None else shard.packed for shard in manifest.shards)
+        shards.expected.update(zip(packed, expected, strict=True))
         return True
-    missing = [place for place, is_there in zip(places, there, strict=True) if not is_there]
-    msg = f"{path} names {len(places)} shards, and {len(missing)} are not there; the first is {missing[0]}"
+    missing = [name for name, info in zip(paths, there, strict=True) if info is None]
+    msg = f"{path} names {len(paths)} shards, and {len(missing)} are not there; the first is {missing[0]}"
     raise StorageError(msg, hint="copy them too; or name by a glob those that are there")
-
-
-def _packed(shard: NamedShard) -> Expected:
-    return shard.expected if shard.packed is None else shard.packed
 
 
 def _refuse_unnamed(unnamed: Iterable[str], used: Sequence[str]) -> None:
     """Raise if a shard lies beside a manifest that does not name it, as it would be left out silently."""
     directories = {dirname(path): path for path in used}
-    left = [path for path in unnamed if dirname(path) in directories]
-    if left:
+    if left := [path for path in unnamed if dirname(path) in directories]:
         manifest = directories[dirname(left[0])]
         msg = f"{manifest} does not name {len(left)} of the shards beside it; the first is {left[0]}"
         hint = "write the index.json again (Streaming: merge_index), take them away, or name shards by a glob"
@@ -241,7 +238,7 @@ def _refuse_unnamed(unnamed: Iterable[str], used: Sequence[str]) -> None:
 
 def _refuse_mixture(found: Source, formats: Sequence[Format], used: Sequence[str], unnamed: Sequence[str]) -> None:
     kinds = [(one.name, options_of(one)) for one in formats]
-    different = [place for place, kind in enumerate(kinds) if kind != kinds[0]]
+    different = [number for number, kind in enumerate(kinds) if kind != kinds[0]]
     if unnamed:
         what = f"shards that {used[0]} names ({formats[0].name}), and others: {unnamed[0]}"
     elif different:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from posixpath import basename
 
 from shoal.errors import IndexFileError
 from shoal.index.table import Index
+from shoal.indexing.shard_check import looks_indexed
 from shoal.storage.sources.source import Source
+from shoal.storage.store import ObjectInfo
+
+_OTHER_DIRECTORY = "name the directory that the index was made for"
 
 
-def missing_from(index: Index, source: Source) -> list[str]:
-    """Return the relative names of the shards of ``source`` that ``index`` does not list."""
-    known = set(index.shard_names)
-    return [name for name in source.names if name not in known]
+def describes(index: Index, source: Source, infos: Sequence[ObjectInfo]) -> bool:
+    """Return True if the index has every shard of ``source`` as ``infos`` say and, for a directory, no other."""
+    numbers = {name: number for number, name in enumerate(index.shard_names)}
+    if not numbers.keys() >= set(source.names) or (source.complete and len(numbers) > len(source.names)):
+        return False
+    return all(looks_indexed(index, numbers[name], info) for name, info in zip(source.names, infos, strict=True))
 
 
 def match_all(index: Index, source: Source, *, index_path: str) -> list[int]:
@@ -28,35 +35,24 @@ def match_all(index: Index, source: Source, *, index_path: str) -> list[int]:
         by_base.setdefault(basename(name), []).append(number)
     numbers, unknown = [], []
     for name, path in zip(source.names, source.paths, strict=True):
-        if name in by_name:
-            numbers.append(by_name[name])
-            continue
-        candidates = by_base.get(basename(name), [])
+        candidates = [by_name[name]] if name in by_name else by_base.get(basename(name), [])
         if len(candidates) > 1:
             both = " and ".join(index.shard_names[number] for number in candidates[:2])
             msg = f"{path} could be either of {both} in the index {index_path}"
-            raise IndexFileError(msg, hint="name the directory that the index was made for")
+            raise IndexFileError(msg, hint=_OTHER_DIRECTORY)
         numbers.extend(candidates)
         unknown += [] if candidates else [path]
-    _refuse(index, source, numbers, unknown, index_path)
-    return numbers
-
-
-def _refuse(index: Index, source: Source, numbers: list[int], unknown: list[str], index_path: str) -> None:
     if unknown:
         msg = f"the index {index_path} does not know {len(unknown)} of {len(source.paths)} shards, first {unknown[0]}"
         raise IndexFileError(msg, hint=f"run `shoal index {source.root}` again")
-    twice = [number for number, count in Counter(numbers).items() if count > 1]
-    if twice:
-        name = index.shard_names[twice[0]]
-        msg = f"{source.asked}: two shards have the name {name} of the index {index_path}"
-        raise IndexFileError(msg, hint="name the directory that the index was made for")
-    if source.complete and len(numbers) < len(index.shard_names):
-        absent = sorted(set(range(len(index.shard_names))) - set(numbers))
-        msg = (
-            f"{source.root} lacks {len(absent)} of the {len(index.shard_names)} shards that the index {index_path} "
-            f"names, first {index.shard_names[absent[0]]}"
-        )
-        raise IndexFileError(
-            msg, hint=f"restore them, name by a glob those you want, or run `shoal index {source.root}`"
-        )
+    if twice := [number for number, count in Counter(numbers).items() if count > 1]:
+        msg = f"{source.asked}: two shards have the name {index.shard_names[twice[0]]} of the index {index_path}"
+        raise IndexFileError(msg, hint=_OTHER_DIRECTORY)
+    num_known = len(index.shard_names)
+    if source.complete and len(numbers) < num_known:
+        absent = sorted(set(range(num_known)) - set(numbers))
+        lacking = f"{source.root} lacks {len(absent)} of the {num_known} shards that the index {index_path} names"
+        msg = f"{lacking}, first {index.shard_names[absent[0]]}"
+        hint = f"restore them, name by a glob those you want, or run `shoal index {source.root}`"
+        raise IndexFileError(msg, hint=hint)
+    return numbers

@@ -27,10 +27,9 @@ from shoal.index.assembly import subset
 from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS, Progress, build_index, scan_rules
-from shoal.indexing.index_store import bound_cache, load_index, save_index
+from shoal.indexing.index_files import bound_cache, load_index, publish_beside, save_index, was_left_by_opening
 from shoal.indexing.manifests_beside import MANIFEST_SUFFIXES, Described, described, described_files, in_named_order
-from shoal.indexing.match_shards import match_all, missing_from
-from shoal.indexing.publishing import describes, hint_at_publishing, publish_beside, was_left_by_opening
+from shoal.indexing.match_shards import describes, match_all
 from shoal.indexing.shard_check import ShardCheck
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
 from shoal.order.arrays.index_ranges import Runs
@@ -116,40 +115,24 @@ def open_source(
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
         return _beside_index(found, split, store, format, directory)
     selected = select_split(found, split, suffixes=wanted_suffixes(format), store=store)
-    opened = _open_shards(
-        selected.source, store, directory, index, format, storage_options, progress, publish_index=publish_index
-    )
-    left = samples_left(selected, opened.index, opened.paths, store)
-    return opened if left is None else replace(opened, stored=left)
-
-
-def _open_shards(
-    found: Source,
-    store: Store,
-    directory: str,
-    index: str | os.PathLike[str] | None,
-    format: str | Format | None,  # noqa: A002
-    storage_options: Mapping[str, Any] | None,
-    progress: Progress | None,
-    *,
-    publish_index: bool,
-) -> Opened:
-    """Open the shards with the index that is given, lies beside them, is cached, or else is built now."""
-    what = described_shards(found, format, store)
-    found, said = what.source, what.format or format
+    what = described_shards(selected.source, format, store)
+    found, stated = what.source, what.format or format
+    beside = None
     if index is not None:
         known, path = _given_index(os.fspath(index), found, storage_options, directory)
-        return _with_index(found, known, path, store, said, directory)
-    beside = _beside(found, INDEX_NAME, store)
-    if beside is not None and (there := _index_in_directory(found, beside.path, store, directory)):
-        return _with_index(found, there, beside.path, store, said, directory)
-    refuse_unfinished(found, store)
-    chosen = choose_format(found, said)
-    publish = partial(
-        publish_beside if publish_index else hint_at_publishing, source=found, store=store, replaces=beside
-    )
-    made, made_path = _cached_or_made(what, store, chosen, directory, progress, publish)
-    return _opened(store, made, found.paths, chosen, made_path, directory)
+        opened = _with_index(found, known, path, store, stated, directory)
+    elif (beside := _beside(found, INDEX_NAME, store)) and (
+        there := _index_in_directory(found, beside.path, store, directory)
+    ):
+        opened = _with_index(found, there, beside.path, store, stated, directory)
+    else:
+        refuse_unfinished(found, store)
+        chosen = choose_format(found, stated)
+        publish = partial(publish_beside, source=found, store=store, replaces=beside, is_asked=publish_index)
+        made, made_path = _cached_or_made(what, store, chosen, directory, progress, publish)
+        opened = _opened(store, made, found.paths, chosen, made_path, directory)
+    left = samples_left(selected, opened.index, opened.paths, store)
+    return opened if left is None else replace(opened, stored=left)
 
 
 def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
@@ -216,6 +199,7 @@ def _with_index(
     format: str | Format | None,  # noqa: A002
     cache_dir: str,
 ) -> Opened:
+    """Open shards with an index of them and perhaps of others."""
     chosen = format_of_index(known, index_path, format)
     numbers = match_all(known, found, index_path=index_path)
     paths = found.paths
@@ -292,7 +276,8 @@ def _index_in_directory(found: Source, path: str, store: Store, cache_dir: str) 
     if was_left_by_opening(index) and not describes(index, found, stat_all(found.paths, store)):
         _log.info("%s was left by an earlier opening, and shards have changed since: it is made again", path)
         return None
-    if not found.complete and (unknown := missing_from(index, found)):
+    known = set(index.shard_names)
+    if not found.complete and (unknown := [name for name in found.names if name not in known]):
         _log.info("%s does not know %s (%d such): it is not used for %s", path, unknown[0], len(unknown), found.asked)
         return None
     return index
@@ -305,9 +290,7 @@ def refuse_unfinished(found: Source, store: Store) -> None:
     """
     if found.complete and _beside(found, PACKING_PLAN, store) is not None:
         msg = f"{found.asked}: a packing was begun here and is not finished; its shards are not all of the dataset"
-        hint = (
-            "the same `shoal pack` or `repack` again finishes it; naming shards, by a glob, reads those that are there"
-        )
+        hint = "the same `shoal pack` or `repack` again finishes it; a glob reads those shards that are there"
         raise SourceError(msg, hint=hint)
 
 
@@ -339,23 +322,18 @@ def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, found
         )
         first, repair = infos[suspects[0]].path, _repair_command(found, index_path)
         _log.warning(text, len(suspects), len(infos), index_path, first, cost, repair)
-    _say_unversioned(infos, index_path)
+    _warn_of_unversioned(infos, index_path)
 
 
 def _repair_command(found: Source, index_path: str) -> str:
     """Return the shell command that updates an index whose shards are sound."""
-    words = ["shoal", "verify"]
-    if index_path in (join(found.root, INDEX_NAME), *found.paths):
-        words += [index_path]
-    else:
-        words += ["SHARDS" if found.kind == "list" else found.asked, "--index", index_path]
-    words += ["--repair-index"]
-    if scheme_of(index_path) in ("http", "https"):
-        words += ["--output", "FILE"]
-    return shlex.join(words)
+    is_beside = index_path in (join(found.root, INDEX_NAME), *found.paths)
+    words = [index_path] if is_beside else ["SHARDS" if found.kind == "list" else found.asked, "--index", index_path]
+    output = ["--output", "FILE"] if scheme_of(index_path) in ("http", "https") else []
+    return shlex.join(["shoal", "verify", *words, "--repair-index", *output])
 
 
-def _say_unversioned(infos: Sequence[ObjectInfo], index_path: str) -> None:
+def _warn_of_unversioned(infos: Sequence[ObjectInfo], index_path: str) -> None:
     unsaid = [info.path for info in infos if not info.version]
     if unsaid:
         text = "%d of %d shards have no etag and no date (the first is %s): only by their sizes are they those of %s"
@@ -377,14 +355,24 @@ def _cached_or_made(
     found = what.source
     local = store if isinstance(store, LocalStore) else LocalStore()
     infos = stat_all(found.paths, store)
-    path = str(Path(directory, "indexes", _cache_key(what, infos, format)))
+    shards = [(info.path, info.num_bytes, info.version) for info in infos]
+    words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
+    words += [what.rows] if what.rows else []
+    key = hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
+    path = str(Path(directory, "indexes", f"{key}.index"))
     # The ranks of one machine open the same dataset at the same time; one of them does the work.
-    with machine_lock(f"{path}.lock", what=f"indexes {found.asked}") as give_sign:
+    with machine_lock(f"{path}.lock", what=f"indexes {found.asked}") as signal_waiting:
+
+        def report(done_bytes: int, total_bytes: int, num_samples: int) -> None:
+            signal_waiting()
+            if progress is not None:
+                progress(done_bytes, total_bytes, num_samples)
+
         try:
             mark_used(path)
             if local.find(path) is not None:
                 known = load_index(path, store=local, trusted=True)
-                _say_unversioned(infos, path)
+                _warn_of_unversioned(infos, path)
                 return known, publish(known) or path
         except ShoalError as error:
             _log.warning("the cached index cannot be used and is made again: %s", error.message)
@@ -392,7 +380,7 @@ def _cached_or_made(
             found,
             store=store,
             format=format,
-            progress=partial(_shown, progress, give_sign),
+            progress=report,
             cache_dir=directory,
             expected=what.expected,
             rows=what.rows,
@@ -406,20 +394,3 @@ def _cached_or_made(
             return index, beside
         bound_cache(directory)
         return index, beside or path
-
-
-def _shown(
-    progress: Progress | None, give_sign: Callable[[], None], done_bytes: int, total_bytes: int, num_samples: int
-) -> None:
-    """Report the progress of an index to the caller, and to the processes that wait for it."""
-    give_sign()
-    if progress is not None:
-        progress(done_bytes, total_bytes, num_samples)
-
-
-def _cache_key(what: Described, infos: Sequence[ObjectInfo], format: Format) -> str:  # noqa: A002
-    found = what.source
-    shards = [(info.path, info.num_bytes, info.version) for info in infos]
-    words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
-    words += [what.rows] if what.rows else []
-    return hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest() + ".index"

@@ -17,6 +17,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,24 +38,20 @@ from shoal.storage.store import Advise, ObjectInfo, ReadRange, Stat, StatAgain
 
 _log = logging.getLogger("shoal")
 
-_LOOKS_THAT_AGREE = 3  # stat calls that must agree before a shard counts as changed
-_LOOKS_OF_ONE_TIME = 2  # that must agree on an unknown version before it is accepted, if the time is the indexed one
-_MOST_LOOKS = 24
+_STATS_THAT_AGREE = 3  # before a shard counts as changed
+_STATS_OF_ONE_TIME = 2  # that must agree on an unknown version before it is accepted, if the time is the indexed one
+_MOST_STATS = 24
 
 _HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (a new dataset to saved states)"
 _SAME_SIZE_HINT = f"copy it again if it is a copy, of which some bytes were lost on the way; else {_HINT}"
 
 
-class _Reads(ReadRange, Advise, Protocol):
-    """Store methods needed for scanning."""
-
-
-class _CheckStore(_Reads, Stat, Protocol):
+class _CheckStore(ReadRange, Advise, Stat, Protocol):
     """Store methods needed for checking."""
 
 
 def looks_indexed(index: Index, shard: int, info: ObjectInfo) -> bool:
-    """True if size and version match the index; without a version in the index, the size alone decides.
+    """Return True if size and version match the index; without a version in the index, the size alone decides.
 
     A time is as good as a version: shards indexed as local files match those on a server that reports the same
     modification times, to the second (`same_time`).
@@ -87,12 +84,9 @@ class ShardCheck:
         format: Format,  # noqa: A002
         cache_dir: str | None = None,
     ) -> None:
+        self._index, self._paths, self._store, self._format = index, paths, store, format
         self._cache_dir = cache_dir
-        self._memory = None if cache_dir is None else Scratch(f"{cache_dir}/accepted", suffix=".same")
-        self._index = index
-        self._paths = paths
-        self._store = store
-        self._format = format
+        self._notes = None if cache_dir is None else Scratch(f"{cache_dir}/accepted", suffix=".same")
         self._costs = ReadCosts()
         self._accepted = bytearray(index.num_shards)  # 1 for those that may be used
         self._versions: dict[int, str] = {}
@@ -100,7 +94,8 @@ class ShardCheck:
         _checks.add(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self._index, self._paths, self._store, self._format, self._cache_dir)
+        made = partial(ShardCheck, store=self._store, format=self._format, cache_dir=self._cache_dir)
+        return made, (self._index, self._paths)
 
     def check(self, shard: int, counting: Counting | None = None) -> None:
         """Return if shard number ``shard`` may be used; raise otherwise.
@@ -115,7 +110,7 @@ class ShardCheck:
             return
         with self._locks.setdefault(shard, threading.Lock()):
             if not self._accepted[shard]:
-                self._look(shard, counting)
+                self._check(shard, counting)
                 self._accepted[shard] = 1
         self._locks.pop(shard, None)  # a folder has as many shards as samples
 
@@ -127,10 +122,10 @@ class ShardCheck:
         return self._index.shard_versions[shard] if self._accepted[shard] else ""
 
     def is_accepted(self, shard: int, info: ObjectInfo) -> bool:
-        """True if a shard of this size and version may be used without a scan."""
+        """Return True if a shard of this size and version may be used without a scan."""
         return looks_indexed(self._index, shard, info) or self._was_accepted(shard, info)
 
-    def _look(self, shard: int, counting: Counting | None) -> None:
+    def _check(self, shard: int, counting: Counting | None) -> None:
         path = self._paths[shard]
         # Open the file before stat: from here on the store itself raises if the file is replaced.
         self._store.read_range(path, 0, 0)
@@ -139,58 +134,56 @@ class ShardCheck:
             return
         if isinstance(self._store, StatAgain):
             # Several servers behind one name may report different versions: the one that enough of them agree on wins.
-            looks = Counter([info])
-            while looks[info] < (_LOOKS_THAT_AGREE if self._differs(shard, info) else _LOOKS_OF_ONE_TIME):
-                if looks.total() == _MOST_LOOKS:
-                    raise _ever_another(path, info, len(looks))
+            stats = Counter([info])
+            while stats[info] < (_STATS_OF_ONE_TIME if looks_indexed(self._index, shard, info) else _STATS_THAT_AGREE):
+                if stats.total() == _MOST_STATS:
+                    raise _no_agreement(path, info, len(stats))
                 info = self._store.stat_again(path)
-                looks[info] += 1
+                stats[info] += 1
                 if self._is_known(shard, info):
                     return
-        if not self._differs(shard, info):
+        if looks_indexed(self._index, shard, info):
             return
-        rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
-        self._scan(shard, info, rows, head, self._store if counting is None else CountedReads(self._store, counting))
-        if self._memory is not None:
-            self._memory.put(_entry(info, rows, head, self._format.name), [])
+        self._scan(shard, info, self._store if counting is None else CountedReads(self._store, counting))
+        if self._notes is not None:
+            self._notes.put(self._note_of(shard, info), [])
 
     def _is_known(self, shard: int, info: ObjectInfo) -> bool:
-        """True if the shard in this state is the indexed one, or was found by an earlier scan to hold the same."""
+        """Return True if the shard in this state is the indexed one, or was found by a scan to hold the same."""
         self._versions.pop(shard, None)
         if info.version != self._index.shard_versions[shard]:
             self._versions[shard] = info.version
         return _has_version(self._index, shard, info) or self._was_accepted(shard, info)
 
-    def _differs(self, shard: int, info: ObjectInfo) -> bool:
-        """True if neither version nor time matches the index."""
-        return not looks_indexed(self._index, shard, info)
-
     def _was_accepted(self, shard: int, info: ObjectInfo) -> bool:
-        """True if a scan on this machine has found the shard to hold what was indexed."""
-        if self._memory is None:
-            return False
-        rows, head = rows_of(self._index, shard), head_text(self._index.shard_heads.get(shard, {}))
-        return self._memory.get(_entry(info, rows, head, self._format.name)) is not None
+        """Return True if a scan on this machine has found the shard to hold what was indexed."""
+        return self._notes is not None and self._notes.get(self._note_of(shard, info)) is not None
 
-    def _scan(self, shard: int, info: ObjectInfo, rows: ExtentRows, head: str, store: _Reads) -> None:
+    def _note_of(self, shard: int, info: ObjectInfo) -> str:
+        """Return the name of the note that says that this very file holds what was indexed."""
+        rows, head = rows_of(self._index, shard), _head_text(self._index.shard_heads.get(shard, {}))
+        words = [SCAN_RULE, self._format.name, info.path, info.num_bytes, info.version, head]
+        digest = hashlib.blake2b(json.dumps(words).encode(), digest_size=16)
+        for column in (rows.first_byte, rows.end_byte, rows.num_samples):
+            digest.update(column.astype("<i8").tobytes())
+        for crcs in (rows.layout_crc, rows.checksums):
+            digest.update(b"" if crcs is None else crcs.astype("<u4").tobytes())
+        return digest.hexdigest() + ".same"
+
+    def _scan(self, shard: int, info: ObjectInfo, store: _CheckStore | CountedReads) -> None:
         name, indexed_bytes = self._index.shard_names[shard], int(self._index.shard_bytes[shard])
+        rows, head = rows_of(self._index, shard), self._index.shard_heads.get(shard, {})
         hint = _SAME_SIZE_HINT if info.num_bytes == indexed_bytes else _HINT
         _log.info("%s differs in size or time from its index: scanning it again", info.path)
         sizes = f"{info.num_bytes} bytes" + (f" ({indexed_bytes} when indexed)" * (info.num_bytes != indexed_bytes))
         with reading_one(store, info.path, info.num_bytes, costs=self._costs) as read:
             try:
-                scan = scan_again(
-                    self._format, read, info.num_bytes, shard=name, head=self._index.shard_heads.get(shard, {})
-                )
+                scan = scan_again(self._format, read, info.num_bytes, shard=name, head=head)
             except ShardError as error:
                 what = f"is not the one that was indexed, and cannot be scanned: {error.args[0]}"
                 msg = f"this shard, now of {sizes}, {what}"
                 raise ShardError(msg, shard=name, byte=error.byte, hint=hint) from error
-            difference = first_difference(rows, scan)
-            if difference is None and head_text(scan.head) != head:
-                difference = (0, "what its head says of all samples differs from the index")
-            if difference is None and rows.checksums is not None:
-                difference = _first_wrong_checksum(rows, read)
+            difference = first_difference(rows, head, scan) or _first_wrong_checksum(rows, read)
         if difference is not None:
             byte, what = difference
             msg = f"this shard, now of {sizes}, is not the one that was indexed: {what}"
@@ -212,39 +205,13 @@ def _renew_all_locks() -> None:
 os.register_at_fork(after_in_child=_renew_all_locks)
 
 
-def _ever_another(path: str, info: ObjectInfo, num_versions: int) -> StorageError:
+def _no_agreement(path: str, info: ObjectInfo, num_versions: int) -> StorageError:
     msg = (
-        f"{path}: asked {_MOST_LOOKS} times which version this shard has, and told {num_versions} of which none came "
-        f"{_LOOKS_THAT_AGREE} times, the last {info.version!r}: whether it is the one that was indexed cannot be known"
+        f"{path}: asked {_MOST_STATS} times which version this shard has, and told {num_versions} of which none came "
+        f"{_STATS_THAT_AGREE} times, the last {info.version!r}: whether it is the one that was indexed cannot be known"
     )
     hint = "does the server make up an etag or a date for each answer? Serve the shards by one that does not"
     return StorageError(msg, hint=hint)
-
-
-def _restore(
-    index: Index,
-    paths: Sequence[str],
-    store: _CheckStore,
-    format: Format,  # noqa: A002
-    cache_dir: str | None,
-) -> ShardCheck:
-    return ShardCheck(index, paths, store=store, format=format, cache_dir=cache_dir)
-
-
-def _entry(info: ObjectInfo, rows: ExtentRows, head: str, format_name: str) -> str:
-    """Return the name of the note that says that this very file holds what these rows describe."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(json.dumps([SCAN_RULE, format_name, info.path, info.num_bytes, info.version, head]).encode())
-    for column, kind in (
-        (rows.first_byte, "<i8"),
-        (rows.end_byte, "<i8"),
-        (rows.num_samples, "<i8"),
-        (rows.layout_crc, "<u4"),
-    ):
-        digest.update(column.astype(kind).tobytes())
-    if rows.checksums is not None:
-        digest.update(rows.checksums.astype("<u4").tobytes())
-    return digest.hexdigest() + ".same"
 
 
 def _first_wrong_checksum(rows: ExtentRows, read: ReadBytes) -> tuple[int, str] | None:
@@ -256,7 +223,7 @@ def _first_wrong_checksum(rows: ExtentRows, read: ReadBytes) -> tuple[int, str] 
     return None
 
 
-def head_text(head: Mapping[str, Any]) -> str:
+def _head_text(head: Mapping[str, Any]) -> str:
     """Return the head of a shard (what it says of all its samples) as text, for comparing heads."""
     return json.dumps(head, sort_keys=True, default=dict)
 
@@ -285,10 +252,11 @@ def rows_of(index: Index, shard: int) -> ExtentRows:
     )
 
 
-def first_difference(indexed: ExtentRows, found: ShardScan) -> tuple[int, str] | None:
-    """Return the first byte at which a scan disagrees with the index, and a message; None if they agree.
+def first_difference(indexed: ExtentRows, head: Mapping[str, Any], found: ShardScan) -> tuple[int, str] | None:
+    """Return the first byte at which a scan disagrees with an index, and a message; None if they agree.
 
-    Extents are aligned with the scan by counting samples, so that the rule by which they were cut does not matter.
+    ``indexed`` and ``head`` are what the index keeps of the shard. Extents are aligned with the scan by counting
+    samples, so that the rule by which they were cut does not matter.
     """
     starts, ends = found.sample_starts, found.ends
     cuts = np.concatenate([[0], np.cumsum(indexed.num_samples)])
@@ -309,13 +277,12 @@ def first_difference(indexed: ExtentRows, found: ShardScan) -> tuple[int, str] |
             byte = min(expected[0], seen[0]) if seen[0] != expected[0] else min(expected[1], seen[1])
             what = f"{samples} lie at bytes [{expected[0]}, {expected[1]}) in the index, [{seen[0]}, {seen[1]}) now"
             return byte, what
-        crc = zlib.crc32(found.layout_crcs[first_piece:end_piece].astype("<u4").tobytes())
-        if crc != int(indexed.layout_crc[extent]):
-            what = (
-                f"bytes [{expected[0]}, {expected[1]}) are laid out as CRC-32 {int(indexed.layout_crc[extent]):08x} in "
-                f"the index, as {crc:08x} now"
-            )
-            return expected[0], what
+        crc, known = zlib.crc32(found.layout_crcs[first_piece:end_piece].astype("<u4").tobytes()), indexed.layout_crc
+        if crc != int(known[extent]):
+            what = f"bytes [{expected[0]}, {expected[1]}) are laid out as CRC-32 {int(known[extent]):08x} in the index"
+            return expected[0], f"{what}, as {crc:08x} now"
     if found.num_samples > cuts[-1]:
         return int(starts[pieces[-1]]), f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
+    if _head_text(found.head) != _head_text(head):
+        return 0, "what its head says of all samples differs from the index"
     return None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from posixpath import basename
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from shoal.formats.metadata.splits import (
 )
 from shoal.formats.tar.reader import Tar
 from shoal.index.table import Index
+from shoal.indexing.manifests_beside import read_whole
 from shoal.order.arrays.index_ranges import Runs
 from shoal.storage.sources.braces import expand_braces
 from shoal.storage.sources.source import Source, expand
@@ -54,17 +56,17 @@ def select_split(found: Source, asked: SplitLike, *, suffixes: Sequence[str], st
     chosen = _chosen(splits, asked, what=found.asked, where=found.root)
     if splits is None or chosen is None:
         return SelectedSplit(found)
-    place = splits.directories.get(chosen[0]) if len(chosen) == 1 else None
-    if place is not None and found.kind == "directory":
+    directory = splits.directories.get(chosen[0]) if len(chosen) == 1 else None
+    if directory is not None and found.kind == "directory":
         # As if the user had named this directory: with the index and the manifests in it.
         _refuse_shared_tables(found, splits)
-        return SelectedSplit(expand(join(found.root, place), suffixes=suffixes, store=store))
+        return SelectedSplit(expand(join(found.root, directory), suffixes=suffixes, store=store))
     wanted = {name for split in chosen for name in splits.parts[split]}
     if len(wanted) == len(found.names) and not splits.left_out:
         return SelectedSplit(found)
     _refuse_shared_tables(found, splits)
-    kept = [place for place, name in enumerate(found.names) if name in wanted]
-    names, paths = (tuple(row[place] for place in kept) for row in (found.names, found.paths))
+    shards = [shard for shard in zip(found.names, found.paths, strict=True) if shard[0] in wanted]
+    names, paths = zip(*shards, strict=True)
     left_out = {join(found.root, name): keys for name, keys in splits.left_out.items() if name in wanted}
     return SelectedSplit(replace(found, kind="list", names=names, paths=paths), left_out)
 
@@ -99,35 +101,25 @@ def samples_left(selected: SelectedSplit, index: Index, paths: Sequence[str], st
             if unknown := sorted(keys.difference(there)):
                 msg = f"{name}: {len(unknown)} excluded samples are not in it; the first has the key {unknown[0]!r}"
                 raise SourceError(msg, hint="the file that declares the splits belongs to other shards: mend it")
-            places = [place for place, key in enumerate(there) if key in keys]
-            mask[int(first_samples[number]) + np.array(places, dtype=np.int64)] = False
+            excluded = [sample for sample, key in enumerate(there) if key in keys]
+            mask[int(first_samples[number]) + np.array(excluded, dtype=np.int64)] = False
     _log.info("%d samples are excluded by the dataset's own splits", int(np.count_nonzero(~mask)))
     return Runs.of(mask, index.num_samples)
 
 
 def _splits_of(found: Source, store: Store) -> Splits | None:
     """Return the splits that a file in the directory declares, else those that the shard names imply."""
-    if found.kind == "directory":
-        if any(name.endswith(".arrow") for name in found.names):
-            path = join(found.root, DATASET_DICT)
-            if (data := _read(path, store)) is not None:
-                return splits_in_dataset_dict(data, found.names, path=path)
-        if any(name.endswith(".tar") for name in found.names):
-            for name in ENERGON_SPLITS:
-                path = join(found.root, name)
-                if (data := _read(path, store)) is not None:
-                    return splits_in_energon(data, found.names, path=path, expand=expand_braces)
+    readers: dict[str, tuple[tuple[str, ...], Callable[..., Splits]]] = {
+        ".arrow": ((DATASET_DICT,), splits_in_dataset_dict),
+        ".tar": (ENERGON_SPLITS, partial(splits_in_energon, expand=expand_braces)),
+    }
+    for suffix, (file_names, read_splits) in readers.items():
+        if found.kind == "directory" and any(name.endswith(suffix) for name in found.names):
+            for path in (join(found.root, name) for name in file_names):
+                if (info := store.find(path)) is not None:
+                    data = read_whole(info, store, limit_bytes=_LIMIT_BYTES)
+                    return read_splits(data, found.names, path=path)
     return splits_in_names(found.names)
-
-
-def _read(path: str, store: Store) -> bytes | None:
-    info = store.find(path)
-    if info is None:
-        return None
-    if info.num_bytes > _LIMIT_BYTES:
-        msg = f"{path}: it has {info.num_bytes} bytes, and is read whole"
-        raise SourceError(msg, hint=f"at most {_LIMIT_BYTES} are; name the shards by a glob")
-    return bytes(store.read_range(path, 0, info.num_bytes))
 
 
 def _chosen(splits: Splits | None, asked: SplitLike, *, what: str, where: str) -> list[str] | None:
@@ -177,8 +169,7 @@ def _names(asked: str | Sequence[str]) -> list[str]:
 def _refuse_shared_tables(found: Source, splits: Splits) -> None:
     """Raise if a metadata table covers files of all splits: reading one split would drop some of its rows."""
     taken = {name for shards in splits.parts.values() for name in shards}
-    tables: Iterable[str] = (name for name in found.names if name not in taken)
-    for name in tables:
-        if name.rpartition("/")[2] in METADATA_NAMES:
+    for name in found.names:
+        if name not in taken and basename(name) in METADATA_NAMES:
             msg = f"{found.asked}: {name} speaks of files of all splits, and one split is asked for"
             raise SourceError(msg, hint="put a table into the directory of each split")

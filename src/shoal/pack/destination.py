@@ -25,8 +25,7 @@ from shoal.formats.metadata.manifests import MANIFEST_NAME
 from shoal.index.index_file import decode, encode
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
-from shoal.indexing.index_store import load_index
-from shoal.indexing.publishing import was_left_by_opening
+from shoal.indexing.index_files import load_index, was_left_by_opening
 from shoal.storage.atomic_writes import UnfinishedObject, begin_object
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.machine_locks import InheritedLock

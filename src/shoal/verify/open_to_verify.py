@@ -18,7 +18,7 @@ from shoal.formats.shard_format import Format
 from shoal.index.assembly import joined, subset
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
-from shoal.indexing.index_store import load_index
+from shoal.indexing.index_files import load_index
 from shoal.indexing.open_source import (
     Opened,
     choose_format,

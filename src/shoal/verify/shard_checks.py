@@ -23,7 +23,7 @@ from shoal.index.table import Index, own_bytes
 from shoal.indexing.open_source import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
-from shoal.indexing.shard_check import first_difference, head_text, looks_indexed, rows_of
+from shoal.indexing.shard_check import first_difference, looks_indexed, rows_of
 from shoal.reading.checks.damaged import Damaged, ForgivingRecords
 from shoal.reading.checks.record_checksums import FRAMES, wrong_records
 from shoal.reading.checks.verified_read import parse_unit
@@ -149,10 +149,7 @@ def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> 
             scan = scan_again(opened.format, read, info.num_bytes, shard=name, head=index.shard_heads.get(shard, {}))
     except ShardError as error:
         return Soundness([Damage("unreadable", name, error.byte, None, words_of(error))])
-    rows = rows_of(index, shard)
-    difference = first_difference(rows, scan)
-    if difference is None and head_text(scan.head) != head_text(index.shard_heads.get(shard, {})):
-        difference = (0, "what its head says of all samples differs from the index")
+    difference = first_difference(rows_of(index, shard), index.shard_heads.get(shard, {}), scan)
     if difference is None:
         return Soundness(num_touched=int(not looks_indexed(index, shard, info)))
     byte, what = difference

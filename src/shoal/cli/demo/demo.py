@@ -26,7 +26,7 @@ from shoal.figures import format_bytes
 from shoal.formats.known_formats import format_named
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
-from shoal.indexing.index_store import save_index
+from shoal.indexing.index_files import save_index
 from shoal.quality.metrics import expected_distinct
 from shoal.reports.mixing_picture import MeasuredOrder, mixing_picture
 from shoal.reports.rendering import has_matplotlib

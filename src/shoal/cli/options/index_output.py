@@ -14,7 +14,7 @@ from shoal.cli.preview import printable
 from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.formats.shard_format import Format
 from shoal.index.table import Index
-from shoal.indexing.index_store import load_index, save_index
+from shoal.indexing.index_files import load_index, save_index
 from shoal.storage.cache_directory import cache_directory, expand_home
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import with_retries

@@ -12,7 +12,7 @@ from typing import Any
 
 from shoal.errors import IndexFileError, ShoalError
 from shoal.index.table import Index
-from shoal.indexing.index_store import load_index
+from shoal.indexing.index_files import load_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.urls import scheme_of
 from shoal.stream.iterating.pipeline_spec import WorkerSpec

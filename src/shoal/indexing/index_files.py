@@ -1,11 +1,18 @@
-"""Index files: written atomically, memory-mapped when read."""
+"""Index files: written atomically, memory-mapped when read, copied from remote stores, published beside shards.
+
+A published index is a by-product of opening and must not get in anybody's way: it is used only while it describes
+exactly the shards that exist, and is rebuilt otherwise. An index that somebody made with `shoal index`, in contrast, is
+trusted, and any difference from it is an error.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,8 +23,10 @@ from shoal.index.table import Index
 from shoal.storage.cache_directory import keep_within, mark_used
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.machine_locks import machine_lock
+from shoal.storage.objects.object_options import OBJECT_SCHEMES
 from shoal.storage.sources.named_files import INDEX_NAME
-from shoal.storage.store import MapRange, ObjectInfo, Put, Stat
+from shoal.storage.sources.source import Source
+from shoal.storage.store import MapRange, ObjectInfo, Put, PutIf, Stat
 from shoal.storage.urls import join, scheme_of
 
 # The index of 10^8 samples takes 0.4 GB, that of most datasets a few MB.
@@ -25,12 +34,16 @@ _CACHE_BYTES = 4 << 30
 _CACHE_FILES = 500
 _CACHE_NOTES = 100_000
 
+_BY_OPENING = "left_by_opening"  # in the metadata of an index that was published
+# In other stores writing a file may mean more than that: a commit, for instance.
+_PLAIN_STORES = (*OBJECT_SCHEMES, "memory")
+
 _log = logging.getLogger("shoal")
 
 _confirmed: dict[str, ObjectInfo] = {}  # local files by path: their state when their checksum was verified
 
 
-class MapFile(MapRange, Stat, Protocol):
+class _MapFile(MapRange, Stat, Protocol):
     """Store methods needed to read an index."""
 
 
@@ -46,7 +59,7 @@ def save_index(index: Index, where: str | os.PathLike[str], *, store: Put) -> st
     return path
 
 
-def load_index(path: str, *, store: MapFile, trusted: bool = False, cache_dir: str | None = None) -> Index:
+def load_index(path: str, *, store: _MapFile, trusted: bool = False, cache_dir: str | None = None) -> Index:
     """Load the index in the file ``path``; its columns stay mapped and are shared by all processes of a machine.
 
     A remote index is first copied to ``cache_dir``, once per version, or else read into memory.
@@ -79,7 +92,7 @@ def _confirm_file(path: str, data: memoryview, *, required: bool = False) -> Non
         _confirmed[path] = state
 
 
-def _mapped_copy(path: str, store: MapFile, cache_dir: str) -> memoryview:
+def _mapped_copy(path: str, store: _MapFile, cache_dir: str) -> memoryview:
     """Map a local copy of the index, made if needed; read the index into memory where no copy can be made."""
     info = store.stat(path) if scheme_of(path) else None
     if info is None or not info.version:
@@ -88,26 +101,21 @@ def _mapped_copy(path: str, store: MapFile, cache_dir: str) -> memoryview:
     copy, local = str(Path(cache_dir, "indexes", f"{key}.copy")), LocalStore()
     with machine_lock(f"{copy}.lock", what=f"copies {path}"):
         mark_used(copy)
-        if local.find(copy) is None or not _is_sound(copy, local):
-            data = store.map(path)
-            try:
-                local.put(copy, data)
-            except StorageError as error:
-                _log.info("the index is not kept on this machine: %s", error.message)
-                return data
-            bound_cache(cache_dir)
+        try:
+            if local.find(copy) is not None:
+                _confirm_file(copy, local.map(copy))
+                return local.map(copy)
+        except (IndexFileError, StorageError) as error:
+            _log.warning("this machine's copy of an index cannot be used and is made again: %s", error)
+            local.close()
+        data = store.map(path)
+        try:
+            local.put(copy, data)
+        except StorageError as error:
+            _log.info("the index is not kept on this machine: %s", error.message)
+            return data
+        bound_cache(cache_dir)
         return local.map(copy)
-
-
-def _is_sound(copy: str, local: LocalStore) -> bool:
-    """True if a copy matches its own checksum; otherwise the caller makes it again."""
-    try:
-        _confirm_file(copy, local.map(copy))
-    except (IndexFileError, StorageError) as error:
-        _log.warning("this machine's copy of an index cannot be used and is made again: %s", error)
-        local.close()
-        return False
-    return True
 
 
 def bound_cache(cache_dir: str) -> None:
@@ -118,3 +126,49 @@ def bound_cache(cache_dir: str) -> None:
     indexes, accepted = str(Path(cache_dir, "indexes")), str(Path(cache_dir, "accepted"))
     keep_within(indexes, suffixes=(".index", ".copy"), limit_bytes=_CACHE_BYTES, limit_files=_CACHE_FILES)
     keep_within(accepted, suffixes=(".same",), limit_bytes=_CACHE_BYTES, limit_files=_CACHE_NOTES)
+
+
+def publish_beside(
+    index: Index, *, source: Source, store: Put, replaces: ObjectInfo | None, is_asked: bool
+) -> str | None:
+    """Write the index beside the shards, if these are a whole directory of an object store; return its path or None.
+
+    Without ``is_asked`` it is only logged how other machines can get at it. ``replaces`` is an outdated index published
+    there earlier. An index that another machine has written since is kept, since it may know newer shards; a store
+    without conditional writes is overwritten in any case. A refusal by the store is only logged.
+    """
+    if not source.complete or scheme_of(source.root) not in _PLAIN_STORES:
+        return None
+    if not is_asked:
+        _log.info("%s: publish_index=True keeps the index beside the shards, for other machines to find", source.asked)
+        return None
+    path = join(source.root, INDEX_NAME)
+    try:
+        is_ours = _write(replace(index, metadata={**index.metadata, _BY_OPENING: True}), path, store, replaces)
+    except StorageError as error:
+        _log.warning("the index is not published beside the shards: %s", error.message)
+        return None
+    if not is_ours:
+        _log.info("another machine has published an index meanwhile; it stays: %s", path)
+        return None
+    _log.info("the index is published beside the shards: %s", path)
+    return path
+
+
+def _write(index: Index, path: str, store: Put, replaces: ObjectInfo | None) -> bool:
+    """Write an index unless another one is there; return True if it was written."""
+    try:
+        if isinstance(store, PutIf):
+            return store.put_if(path, encode(index), replaces=replaces)
+    except StorageError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        text = "%s is written without a condition, and would replace what another machine wrote just now: %s"
+        _log.info(text, path, error.message)
+    store.put(path, encode(index))
+    return True
+
+
+def was_left_by_opening(index: Index) -> bool:
+    """Return True if this index was published by opening a dataset, not made by `shoal index`."""
+    return bool(index.metadata.get(_BY_OPENING))
