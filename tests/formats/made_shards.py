@@ -16,8 +16,7 @@ from tests.formats import writers
 from shoal.formats.folder.reader import Folder
 from shoal.formats.known_formats import FORMATS, format_named
 from shoal.formats.lines.delimited import Delimited
-from shoal.formats.lines.reader import JsonLines
-from shoal.formats.lines.text import Text
+from shoal.formats.lines.reader import JsonLines, Text
 from shoal.formats.mds.reader import Mds
 from shoal.formats.shard_format import Format, Sample
 from shoal.formats.tables.arrow import Arrow

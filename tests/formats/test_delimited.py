@@ -15,7 +15,7 @@ import shoal
 from shoal.errors import ShardError, UsageError
 from shoal.formats.lines import delimited
 from shoal.formats.lines.delimited import Delimited
-from shoal.formats.lines.text import Text
+from shoal.formats.lines.reader import Text
 from shoal.formats.shard_format import Span
 from shoal.testing.known_shards import measured
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.formats.field_columns import Columns, Kind
-from shoal.formats.lines.text import Text
+from shoal.formats.lines.reader import Text
 from shoal.formats.records import CutRecords
 from shoal.formats.shard_format import ReadBytes, Records, Sample, Span, reading_alone
 from shoal.index.shard_scan import Buffer, ShardScan

@@ -21,8 +21,7 @@ if _TYPE_CHECKING:
     from shoal.formats.compressed.reader import Compressed
     from shoal.formats.folder.reader import Folder
     from shoal.formats.lines.delimited import Delimited
-    from shoal.formats.lines.reader import JsonLines
-    from shoal.formats.lines.text import Text
+    from shoal.formats.lines.reader import JsonLines, Text
     from shoal.formats.litdata.reader import LitData
     from shoal.formats.litdata.tokens import LitDataTokens
     from shoal.formats.mds.reader import Mds
@@ -66,8 +65,7 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.formats.compressed.reader": "Compressed",
         "shoal.formats.folder.reader": "Folder",
         "shoal.formats.lines.delimited": "Delimited",
-        "shoal.formats.lines.reader": "JsonLines",
-        "shoal.formats.lines.text": "Text",
+        "shoal.formats.lines.reader": "JsonLines Text",
         "shoal.formats.litdata.reader": "LitData",
         "shoal.formats.litdata.tokens": "LitDataTokens",
         "shoal.formats.mds.reader": "Mds",

@@ -14,8 +14,7 @@ from shoal.formats.compressed.codecs import CODEC_OF_SUFFIX, CODECS
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.folder.reader import Folder
 from shoal.formats.lines.delimited import Delimited
-from shoal.formats.lines.reader import JsonLines
-from shoal.formats.lines.text import Text
+from shoal.formats.lines.reader import JsonLines, Text
 from shoal.formats.litdata.reader import LitData
 from shoal.formats.litdata.tokens import LitDataTokens
 from shoal.formats.mds.reader import Mds

@@ -5,8 +5,9 @@ Lines end with a newline. Lines of only white space belong to no sample, and the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
 
@@ -25,8 +26,6 @@ _NEWLINE, _RETURN = b"\n\r"
 _AT_ONCE = 1 << 14  # positions at a time as Python integers, 40 bytes each
 _PARSE_WINDOW_BYTES = 1 << 20
 _FEW = 256  # lines of a window that begin with white space
-_SPACES = np.zeros(256, dtype=np.bool_)
-_SPACES[list(WHITE.encode())] = True
 _OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another: index it again"
 
 
@@ -36,7 +35,7 @@ def scan_lines(content: Content, found: FoundSamples, lines: LineScan, *, window
     lines.start_at(position)
     for window, is_last in _windows(content, position, window_bytes):
         found.add(*lines.add(window, is_last=is_last))
-    return About(notes=lines.notes())
+    return About(notes={"blank_lines": lines.num_blank} if lines.num_blank else {})
 
 
 def _windows(content: Content, position: int, window_bytes: int) -> Iterator[tuple[Buffer, bool]]:
@@ -61,41 +60,30 @@ def _window(content: Content, first_byte: int, num_bytes: int) -> Buffer:
 def line_records(buffer: Buffer, span: Span, lines: LineScan, decode: DecodeRecord) -> CutRecords:
     """Return consecutive lines, each decoded when its sample is requested; layout CRCs are those of their bytes.
 
-    Raises `ShardError`: as `lines_in` does.
-    """
-    starts = compact(lines_in(buffer, span, lines))
-    return CutRecords(buffer, starts, span, decode=decode, crcs=partial(line_crcs, buffer, starts))
-
-
-def lines_in(buffer: Buffer, span: Span, lines: LineScan) -> NDArray[np.int64]:
-    """Return where the lines of a buffer begin, and the last one ends, checked; shape (num_samples + 1,).
-
     Raises `ShardError`: the bytes are not cut at line ends, or hold another number of lines than the index says.
     """
-    num_samples = span.num_samples
+    num_samples, view = span.num_samples, memoryview(buffer)
     if span.sample_starts is None:
-        found, view = SampleBorders(), memoryview(buffer)
+        found = SampleBorders()
         for window, is_last in _windows(StoredContent(lambda a, b: view[a:b], len(buffer)), 0, _PARSE_WINDOW_BYTES):
             found.add(*lines.add(window, is_last=is_last, with_crcs=False))
-        starts = found.starts()
-        starts[0] = 0
-        whole = int(starts[-1]) == len(buffer) or num_samples == 0
+        borders = found.starts()
+        borders[0] = 0
+        whole = int(borders[-1]) == len(buffer) or num_samples == 0
     else:
-        starts = np.asarray(span.sample_starts, dtype=np.int64)
-        whole = len(starts) == num_samples + 1 and starts[0] >= 0 and starts[-1] <= len(buffer)
-        whole = bool(whole and (starts[1:] > starts[:-1]).all())
-    if len(starts) != num_samples + 1 or not whole:
-        msg = f"the index says {num_samples} samples in these {len(buffer)} bytes, and {len(starts) - 1} are there"
+        borders = np.asarray(span.sample_starts, dtype=np.int64)
+        whole = len(borders) == num_samples + 1 and borders[0] >= 0 and borders[-1] <= len(buffer)
+        whole = bool(whole and (borders[1:] > borders[:-1]).all())
+    if len(borders) != num_samples + 1 or not whole:
+        msg = f"the index says {num_samples} samples in these {len(buffer)} bytes, and {len(borders) - 1} are there"
         raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_FILE)
-    lines.check_cuts(buffer, starts, span)
-    return starts
+    lines.check_cuts(buffer, borders, span)
+    starts = compact(borders)
 
+    def crcs() -> NDArray[np.uint32]:
+        return np.array([crc32(view[start:end]) for start, end in pairwise(starts)], dtype=np.uint32)
 
-def line_crcs(buffer: Buffer, starts: Sequence[int]) -> NDArray[np.uint32]:
-    """Return the CRC-32 of the bytes of each line, as a scan gives them; shape (num_lines,)."""
-    view = memoryview(buffer)
-    crcs = [crc32(view[starts[i] : starts[i + 1]]) for i in range(len(starts) - 1)]
-    return np.array(crcs, dtype=np.uint32)
+    return CutRecords(buffer, starts, span, decode=decode, crcs=crcs)
 
 
 class LineEnds(NamedTuple):
@@ -122,37 +110,14 @@ class LineEnds(NamedTuple):
 class LineScan:
     """A scan for the lines of a shard, window by window, keeping a few integers about an unfinished one."""
 
-    __slots__ = (
-        "_after_closing",
-        "_any",
-        "_blank",
-        "_crc",
-        "_ends",
-        "_last_byte",
-        "_limit",
-        "_line_start",
-        "_num_blank",
-        "_openers",
-        "_position",
-        "_quoted",
-        "_shard",
-        "_spaces",
-        "_start",
-    )
-
     def __init__(self, shard: str, line_limit_bytes: int, ends: LineEnds = LineEnds()) -> None:  # noqa: B008  # frozen
         self._shard, self._limit, self._ends = shard, line_limit_bytes, ends
-        self._spaces = _SPACES.copy()
-        self._openers = np.zeros(256, dtype=np.bool_)
-        self._openers[[_NEWLINE, _RETURN]] = True
-        if ends.delimiter is not None:
-            self._spaces[ends.delimiter] = False  # a record of empty fields is a record
-            self._openers[ends.delimiter] = True
+        self._spaces, self._openers = _spaces_and_openers(ends.delimiter)
         self._quoted = False  # the next byte is inside a quoted field
         self._after_closing = False  # the last byte was a quote that closed one, or the first of two
         self._last_byte = _NEWLINE
         self._any = False  # a sample was found
-        self._num_blank = 0
+        self.num_blank = 0
         self._crc = 0  # of the bytes since the end of the last sample
         self._blank = True  # the unfinished line holds only white space so far
         self.start_at(0)
@@ -175,7 +140,7 @@ class LineScan:
             line_ends = np.append(line_ends, len(data))
         self._check_limit(line_ends, len(data))
         blank = self._blank_lines(data, line_ends)
-        self._num_blank += int(blank.sum())
+        self.num_blank += int(blank.sum())
         ends = line_ends[~blank] if blank.any() else line_ends
         found = self._samples(memoryview(window), ends, line_ends, blank, with_crcs=with_crcs)
         done = int(line_ends[-1]) if len(line_ends) else 0
@@ -185,10 +150,6 @@ class LineScan:
             self._line_start = self._position + done
         self._position += len(data)
         return found
-
-    def notes(self) -> dict[str, int]:
-        """Return the counts of lines that are no samples."""
-        return {"blank_lines": self._num_blank} if self._num_blank else {}
 
     def check_cuts(self, buffer: Buffer, starts: NDArray[np.int64], span: Span) -> None:
         """Check that each sample ends with a line; the last one of a shard may lack its line end."""
@@ -306,6 +267,15 @@ class LineScan:
             raise ShardError(msg, shard=self._shard, byte=self._position + int(borders[longest]), hint=hint)
 
 
+@cache
+def _spaces_and_openers(delimiter: int | None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which bytes are white space, and after which a quote opens a field; shape (256,) each."""
+    delimiters = set() if delimiter is None else {delimiter}
+    white = set(WHITE.encode()) - delimiters  # a record of empty fields is a record
+    spaces, openers = (np.isin(np.arange(256), list(kind)) for kind in (white, {_NEWLINE, _RETURN} | delimiters))
+    return spaces, openers
+
+
 def _without_strays(
     quotes: NDArray[np.int64], begin_fields: NDArray[np.bool_], first: int, closed_at: int
 ) -> NDArray[np.int64]:
@@ -319,12 +289,12 @@ def _without_strays(
     closed_at = int(quotes[first - 1]) if first else closed_at
     for at in range(first, len(quotes), _AT_ONCE):
         some = slice(at, at + _AT_ONCE)
-        for place, begins in zip(quotes[some].tolist(), begin_fields[some].tolist(), strict=True):
+        for quote, begins in zip(quotes[some].tolist(), begin_fields[some].tolist(), strict=True):
             if is_quoted:
-                is_quoted, closed_at = False, place
-            elif begins or place == closed_at + 1:
+                is_quoted, closed_at = False, quote
+            elif begins or quote == closed_at + 1:
                 is_quoted = True
             else:
                 continue
-            kept.append(place)
+            kept.append(quote)
     return np.array(kept, dtype=np.int64)

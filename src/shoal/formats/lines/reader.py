@@ -1,4 +1,4 @@
-"""JSON Lines shards: one JSON value on each line, UTF-8.
+"""Shards of one sample a line, in UTF-8: JSON Lines, and plain text.
 
 Lines end with a newline (a carriage return before it is white space to JSON). Lines of only white space belong to no
 sample. The last line needs no newline, and a byte order mark at the start is skipped.
@@ -16,6 +16,7 @@ from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _FRONT_BYTES = 4096
+_LINE_LIMIT_BYTES = 1 << 30
 
 
 class JsonLines:
@@ -29,7 +30,7 @@ class JsonLines:
     name: str = "jsonl"
     suffixes: tuple[str, ...] = (".jsonl", ".ndjson")
 
-    def __init__(self, *, window_bytes: int = 1 << 20, line_limit_bytes: int = 1 << 30) -> None:
+    def __init__(self, *, window_bytes: int = 1 << 20, line_limit_bytes: int = _LINE_LIMIT_BYTES) -> None:
         self.window_bytes = window_bytes
         self.line_limit_bytes = line_limit_bytes
 
@@ -51,7 +52,7 @@ class JsonLines:
 
         Raises `ShardError`: the bytes are not cut at line ends, or hold another number of lines than the index says.
         """
-        return line_records(buffer, span, LineScan(span.shard, self.line_limit_bytes), _decode)
+        return line_records(buffer, span, LineScan(span.shard, self.line_limit_bytes), _decode_json)
 
 
 def _refuse_one_value(front: bytes, shard: str) -> None:
@@ -67,25 +68,52 @@ def _refuse_one_value(front: bytes, shard: str) -> None:
         )
 
 
-def _decode(data: bytes) -> Sample:
+def _decode_json(data: bytes) -> Sample:
     """Return the fields of the object on a line."""
     try:
         value = json.loads(data.decode("utf-8").strip(WHITE))
+    except UnicodeDecodeError as error:
+        what, byte = f"is not UTF-8: {error.reason}", error.start
+    except json.JSONDecodeError as error:
+        text = data.decode("utf-8")
+        num_characters = len(text) - len(text.lstrip(WHITE)) + error.pos
+        what, byte = f"is not JSON: {error.msg}", len(text[:num_characters].encode())
     except (ValueError, RecursionError) as error:
-        raise _wrong(data, error) from None
-    return value if isinstance(value, dict) else {"json": value}
-
-
-def _wrong(line: bytes, error: Exception) -> BadRecordError:
-    byte = 0
-    if isinstance(error, UnicodeDecodeError):
-        byte = error.start
-        msg = f"this line is not UTF-8: {error.reason}"
-    elif isinstance(error, json.JSONDecodeError):
-        text = line.decode("utf-8")
-        characters = len(text) - len(text.lstrip(WHITE)) + error.pos
-        byte = len(text[:characters].encode())
-        msg = f"this line is not JSON: {error.msg}"
+        what, byte = f"holds JSON that Python cannot read: {error}", 0
     else:
-        msg = f"this line holds JSON that Python cannot read: {error}"
-    return BadRecordError(msg, byte=byte, hint="correct the line, or take it out of the shard")
+        return value if isinstance(value, dict) else {"json": value}
+    msg = f"this line {what}"
+    raise BadRecordError(msg, byte=byte, hint="correct the line, or take it out of the shard")
+
+
+class Text:
+    """The format of one line of UTF-8 per sample: ``{"text": line}``, without the line end."""
+
+    name: str = "text"
+    suffixes: tuple[str, ...] = (".txt", ".text")
+
+    def __init__(self, *, window_bytes: int = 1 << 20) -> None:
+        self.window_bytes = window_bytes
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the lines by reading all; the layout CRC is the CRC-32 of a line. ``notes`` count ``blank_lines``."""
+        return forward_scan(self, read, num_bytes, shard=shard)
+
+    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
+        """Scan content whose size is not known yet; see `scan`."""
+        return scan_lines(content, found, LineScan(shard, _LINE_LIMIT_BYTES), window_bytes=self.window_bytes)
+
+    def parse(self, buffer: Buffer, span: Span) -> CutRecords:
+        """Open the bytes of consecutive lines; raises `ShardError` if they are not cut at line ends."""
+        return line_records(buffer, span, LineScan(span.shard, _LINE_LIMIT_BYTES), _decode_text)
+
+
+def _decode_text(data: bytes) -> Sample:
+    # Blank lines before it are part of its bytes; its own leading spaces stay.
+    begin = data.rfind(b"\n", 0, len(data) - 1) + 1
+    try:
+        return {"text": data[begin:].decode("utf-8").rstrip("\r\n")}
+    except UnicodeDecodeError as error:
+        msg = f"this line is not UTF-8: {error.reason}"
+        hint = "convert the shard to UTF-8, or correct the line"
+        raise BadRecordError(msg, byte=begin + error.start, hint=hint) from None
